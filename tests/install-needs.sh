@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Installs what a command of the Makefile needs on Debian 12 and this machine lacks, and says what.
+# Installs the packages that a command of the Makefile needs on Debian 12 and that this machine lacks, and prints their
+# names.
 #
 #   tests/install-needs.sh build|image|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
 #
-# Nothing goes into the tree: packages come from apt, the toolchain and its musl target from rustup
-# (rust-toolchain.toml names the version), Go programs are built into ~/.cache/calico-tests (install-go-tools.sh).
+# Packages come from apt, the toolchain and its musl target from rustup (rust-toolchain.toml names the version), and Go
+# programs are built in ~/.cache/calico-tests (install-go-tools.sh). The repository does not change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# command or file that shows the need is met, and the Debian package that brings it
+# Command or file whose presence shows that a package is installed, and the Debian package.
 declare -A NEEDS=(
     [build]="cc:gcc musl-gcc:musl-tools protoc:protobuf-compiler /usr/include/google/protobuf/empty.proto:libprotobuf-dev"
     [image]="git:git pip3:python3-pip"
@@ -48,7 +49,7 @@ install_packages() {
     command -v apt-get >/dev/null || { echo "please install: ${missing[*]} (Debian's names)" >&2; return 1; }
     echo "installing from Debian: ${missing[*]}"
     as_root apt-get -qq update
-    # Services are not started: the suites run their own.
+    # Services are not started, because the suites run their own.
     as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 \
         apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
 }
@@ -69,7 +70,8 @@ install_toolchain() {
     fi
 }
 
-# Without them the tests that need them name themselves as skipped, and the tables of `make bench` say what they lack.
+# Without these programs, the tests that need them are reported as skipped, and the tables of `make bench` name the
+# missing parts.
 install_go_tools() {
     case $1 in
     test)

@@ -1,70 +1,70 @@
-//! Which datastore to use and how to reach it (DS-3..DS-11, CNI-13, CNI-15).
+//! Selects the datastore and the settings for reaching it.
 //!
-//! A setting comes from three places, strongest first: `CALICO_X` in the environment, the network configuration
-//! ([`Settings`]), and `X` in the environment. The environment is passed in as a lookup, so that this is pure.
+//! A setting has three sources. In order of precedence: `CALICO_X` in the environment, the network configuration
+//! ([`Settings`]), and `X` in the environment. The caller passes the environment as a lookup function, so this module
+//! has no side effects.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::kubernetes::config::KubernetesConfig;
 
-/// Where the embedded datastore lives when nothing else is said.
+/// Default path of the embedded datastore.
 pub const DEFAULT_PATH: &str = "/var/lib/calico/calico.db";
 
-/// How long one request may take when nothing else is said. Upstream sets no limit (DS-125); a plugin that hangs
-/// holds up the kubelet.
+/// Default time limit of one request. Upstream sets no limit (DS-125), but a plugin that hangs blocks the kubelet.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
 
 const ETCD: &str = "etcdv3";
 const LOCAL: &str = "local";
 const KUBERNETES: &str = "kubernetes";
 
-/// What a network configuration can say about the datastore. An empty string says nothing (CNI-15).
+/// The datastore settings of a network configuration. An empty string means not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `datastore_type`: `kubernetes`, `etcdv3` or `local`.
     pub datastore_type: String,
     /// `datastore_path`: file of the embedded datastore.
     pub datastore_path: String,
-    /// `etcd_endpoints`: comma list of URLs.
+    /// `etcd_endpoints`: comma-separated list of URLs.
     pub etcd_endpoints: String,
-    /// `etcd_discovery_srv`: DNS domain. Refused, see [`ConfigError::Discovery`].
+    /// `etcd_discovery_srv`: DNS domain. Rejected, see [`ConfigError::Discovery`].
     pub etcd_discovery_srv: String,
-    /// `etcd_ca_cert_file`: the authorities that etcd's certificate is checked against.
+    /// `etcd_ca_cert_file`: the CA certificates that verify etcd's certificate.
     pub etcd_ca_cert_file: String,
-    /// `etcd_cert_file`: our certificate.
+    /// `etcd_cert_file`: the client certificate.
     pub etcd_cert_file: String,
-    /// `etcd_key_file`: the key of our certificate.
+    /// `etcd_key_file`: the key of the client certificate.
     pub etcd_key_file: String,
-    /// The authorities inline, as PEM or as base64 of PEM.
+    /// The CA certificates inline, as PEM or as base64 of PEM.
     pub etcd_ca_cert: String,
-    /// Our certificate inline, as PEM or as base64 of PEM.
+    /// The client certificate inline, as PEM or as base64 of PEM.
     pub etcd_cert: String,
-    /// The key of our certificate inline, as PEM or as base64 of PEM.
+    /// The key of the client certificate inline, as PEM or as base64 of PEM.
     pub etcd_key: String,
-    /// `kubernetes.kubeconfig`: one path, or several with colons between.
+    /// `kubernetes.kubeconfig`: one path, or several separated by colons.
     pub kubeconfig: String,
-    /// `kubernetes.k8s_api_root`, else that of `policy`: URL of the API server.
+    /// `kubernetes.k8s_api_root`, or `policy.k8s_api_root` without it: URL of the API server.
     pub k8s_api_root: String,
     /// `policy.k8s_auth_token`.
     pub k8s_auth_token: String,
-    /// `policy.k8s_client_certificate`: a file.
+    /// `policy.k8s_client_certificate`: path of a file.
     pub k8s_client_certificate: String,
-    /// `policy.k8s_client_key`: a file.
+    /// `policy.k8s_client_key`: path of a file.
     pub k8s_client_key: String,
-    /// `policy.k8s_certificate_authority`: a file.
+    /// `policy.k8s_certificate_authority`: path of a file.
     pub k8s_certificate_authority: String,
     /// `calico_api_group`.
     pub calico_api_group: String,
-    /// `qps`: requests per second to the API server; 0: not said, below: no limit.
+    /// `qps`: requests per second to the API server; 0 means not set, a negative value means no limit.
     pub qps: i32,
-    /// `burst`: requests beyond that; 0: not said.
+    /// `burst`: requests that may exceed `qps` at once; 0 means not set.
     pub burst: i32,
-    /// How long one request may take; [`DEFAULT_DEADLINE`] when absent.
+    /// Time limit of one request; `None` means [`DEFAULT_DEADLINE`].
     pub deadline: Option<Duration>,
 }
 
-/// A datastore and all that is needed to reach it. Nothing has been opened or read yet.
+/// A datastore and the settings for reaching it. Creating the value neither opens nor reads anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DatastoreConfig {
     /// An etcd cluster.
@@ -75,73 +75,73 @@ pub enum DatastoreConfig {
     Kubernetes(Box<KubernetesConfig>),
 }
 
-/// How to reach etcd.
+/// Settings for reaching etcd.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EtcdConfig {
-    /// At least one URL, each with the scheme that is used for it.
+    /// At least one URL, each with its scheme.
     pub endpoints: Vec<String>,
-    /// Present when the endpoints are `https://`.
+    /// TLS settings; present if the endpoints are `https://`.
     pub tls: Option<TlsConfig>,
     /// User name and password.
     pub credentials: Option<(String, String)>,
-    /// How long one request may take, connecting included.
+    /// Time limit of one request, including the connection.
     pub deadline: Duration,
 }
 
-/// Where certificates and keys come from.
+/// Sources of the certificates and the key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Authorities for etcd's certificate; the system's when absent.
+    /// CA certificates that verify etcd's certificate; the system's if absent.
     pub authorities: Option<Pem>,
-    /// Our certificate and its key.
+    /// The client certificate and its key.
     pub identity: Option<(Pem, Pem)>,
 }
 
-/// One PEM text.
+/// A PEM text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
-    /// In a file.
+    /// A PEM file.
     File {
-        /// The setting that named it, for errors.
+        /// The setting that names the file, for errors.
         setting: &'static str,
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Given inline, as PEM or as base64 of PEM.
+    /// A text in the configuration, as PEM or as base64 of PEM.
     Inline {
-        /// The setting that held it, for errors.
+        /// The setting that contains the text, for errors.
         setting: &'static str,
         /// The text.
         text: String,
     },
 }
 
-/// Where the embedded datastore lives.
+/// Settings of the embedded datastore.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalConfig {
     /// The database file.
     pub path: PathBuf,
-    /// How long one request may wait for other processes.
+    /// Time limit for one request to wait for other processes.
     pub deadline: Duration,
 }
 
-/// A configuration that names no usable datastore.
+/// A configuration that selects no usable datastore.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Nothing that leads anywhere. Upstream would look for a Kubernetes API server (DS-8).
+    /// No setting selects or locates a datastore. Upstream would try the API server (DS-8).
     #[error(
         "no datastore is configured; set datastore_type to `kubernetes` (with kubernetes.kubeconfig), to `etcdv3` (with \
          etcd_endpoints) or to `local` (one file, {DEFAULT_PATH}), in the network configuration or as DATASTORE_TYPE in \
          the environment"
     )]
     Nothing,
-    /// A type nobody knows.
+    /// A datastore type that is not supported.
     #[error("unknown datastore type: {found}; datastore_type must be `kubernetes`, `etcdv3` or `local`")]
     UnknownType {
-        /// The type asked for.
+        /// The configured type.
         found: String,
     },
-    /// `local` in a program that is built without it.
+    /// `local` in a program that is built without the embedded datastore.
     #[error("datastore_type `local` is for the plugins: this program takes `kubernetes` or `etcdv3`")]
     NoLocal,
     /// `etcdv3` without endpoints.
@@ -150,63 +150,63 @@ pub enum ConfigError {
          environment, for example `https://10.0.0.1:2379`"
     )]
     NoEndpoints,
-    /// An endpoint that is no URL of etcd's.
+    /// An endpoint that is not an etcd URL.
     #[error(
         "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, a user into \
          ETCD_USERNAME and ETCD_PASSWORD"
     )]
     Endpoint {
-        /// The offending item.
+        /// The invalid endpoint.
         found: String,
     },
-    /// DNS discovery costs a lookup per invocation and is not offered.
+    /// DNS discovery, which would cost a DNS query per CNI call and is not supported.
     #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
     Discovery {
-        /// The domain asked for.
+        /// The configured domain.
         domain: String,
     },
-    /// A demand on TLS that is not met must not be passed over in silence (DS-7).
+    /// A TLS setting that this client cannot satisfy. Ignoring the setting silently could weaken the connection (DS-7).
     #[error(
         "{variable}={value} is not supported: TLS 1.2 and 1.3 with rustls' own cipher suites are offered; unset it"
     )]
     TlsTuning {
         /// `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES`.
         variable: &'static str,
-        /// What it asks for.
+        /// The value of the variable.
         value: String,
     },
-    /// Files and inline texts may not be mixed (DS-17).
+    /// TLS files together with inline texts (DS-17).
     #[error("{file} and {inline} exclude each other; give etcd's certificates either as files or inline")]
     MixedTls {
         /// A setting that names a file.
         file: &'static str,
-        /// A setting that holds a text.
+        /// A setting that contains a text.
         inline: &'static str,
     },
-    /// A certificate needs its key and the other way round (DS-17).
+    /// A certificate without its key, or a key without its certificate.
     #[error("{present} is set but {missing} is not; set both, or neither")]
     HalfIdentity {
-        /// The setting that is there.
+        /// The setting that is set.
         present: &'static str,
-        /// Its other half.
+        /// The setting that is missing.
         missing: &'static str,
     },
-    /// A number or truth value that is none.
+    /// A setting that is not the number or Boolean that it must be.
     #[error("{setting}: `{found}` is not {wanted}")]
     Value {
-        /// The setting.
+        /// The name of the setting.
         setting: &'static str,
-        /// What it says.
+        /// The value found.
         found: String,
-        /// What it should say.
+        /// The values allowed.
         wanted: &'static str,
     },
     /// TLS material that cannot be read.
     #[error("{setting}: {reason}")]
     Pem {
-        /// The setting.
+        /// The name of the setting.
         setting: &'static str,
-        /// What is wrong with which file.
+        /// The problem, and the file that has it.
         reason: String,
     },
 }
@@ -214,8 +214,8 @@ pub enum ConfigError {
 // === impl DatastoreConfig ===
 
 impl DatastoreConfig {
-    /// Chooses and describes the datastore. `env` looks up one environment variable; a variable that is set to
-    /// nothing is `Some("")` and hides what is weaker (DS-3).
+    /// Selects the datastore and collects its settings. `env` looks up an environment variable. An empty variable is
+    /// `Some("")` and hides sources of lower precedence (DS-3).
     pub fn new(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let source = Source::new(&env);
         let endpoints = source.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
@@ -225,7 +225,8 @@ impl DatastoreConfig {
         let chosen = match asked.as_str() {
             "" if !endpoints.is_empty() => ETCD,
             "" if !path.is_empty() => LOCAL,
-            // What upstream always means by silence (DS-8), here only with a hint at where it is.
+            // Upstream defaults to Kubernetes (DS-8). This implementation does so only if a setting locates an API
+            // server.
             "" if KubernetesConfig::is_hinted_at(settings, &source) => KUBERNETES,
             "" => return Err(ConfigError::Nothing),
             other => other,
@@ -244,7 +245,7 @@ impl DatastoreConfig {
     }
 }
 
-/// The three places of a setting.
+/// A lookup of settings in their three sources.
 pub(crate) struct Source<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
 }
@@ -254,12 +255,12 @@ impl<'a> Source<'a> {
         Source { env }
     }
 
-    /// `CALICO_X`, else what the network configuration says, else `X` (DS-3, DS-10, DS-11).
+    /// Returns `CALICO_X` if it is set, else the configured value, else `X`, else the empty string.
     pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
         self.lookup(configured, variable).unwrap_or_default()
     }
 
-    /// The same, telling what is set to nothing from what is not set.
+    /// Returns the same as [`get`](Self::get), but `None` instead of the empty string for a setting without a value.
     pub(crate) fn lookup(&self, configured: &str, variable: &str) -> Option<String> {
         match (self.env)(&format!("CALICO_{variable}")) {
             None if !configured.is_empty() => Some(configured.to_owned()),
@@ -278,7 +279,8 @@ impl EtcdConfig {
             return Err(ConfigError::Discovery { domain });
         }
         let (endpoints, encrypted) = parse_endpoints(endpoints)?;
-        // Checked even where it goes unused: an http:// endpoint is served in plain text whatever is set (DS-17).
+        // The TLS settings are validated even if they are not used: an `http://` endpoint is served in plain text
+        // regardless of them.
         let material = tls_config(settings, source)?;
         let tls = encrypted.then_some(material);
         if encrypted {
@@ -291,7 +293,8 @@ impl EtcdConfig {
     }
 }
 
-/// The URLs, and whether they are encrypted: the first decides for all, and a missing scheme means TLS (DS-17).
+/// Returns the URLs, and true if they use TLS. The first URL's scheme applies to all, and a missing scheme means TLS
+/// (DS-17).
 fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     let items: Vec<&str> = list.split(',').map(str::trim).filter(|item| !item.is_empty()).collect();
     let encrypted = !items.first().ok_or(ConfigError::NoEndpoints)?.starts_with("http://");
@@ -299,7 +302,7 @@ fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     let url = |item: &str| {
         let rest = item.strip_prefix("https://").or_else(|| item.strip_prefix("http://")).unwrap_or(item);
         let authority = rest.trim_end_matches('/');
-        // What stands before an `@` may be a password, which belongs into no error, log or journal.
+        // The text before an `@` may contain a password, which must not get into an error, a log or the journal.
         let shown = item.rsplit_once('@').map_or(item.to_owned(), |(_, host)| format!("...@{host}"));
         let invalid = || ConfigError::Endpoint { found: shown.clone() };
         let parsed: tonic::transport::Uri = format!("{scheme}://{authority}").parse().map_err(|_| invalid())?;
@@ -313,7 +316,8 @@ fn parse_endpoints(list: &str) -> Result<(Vec<String>, bool), ConfigError> {
     Ok((items.into_iter().map(url).collect::<Result<_, _>>()?, encrypted))
 }
 
-/// `1.2` is the default anyway (DS-7).
+/// Rejects TLS settings that this client cannot satisfy. A `TLS_MIN_VERSION` of 1.2 is the default and needs no
+/// rejection.
 fn refuse_tls_tuning(source: &Source<'_>) -> Result<(), ConfigError> {
     for (variable, harmless) in [("TLS_MIN_VERSION", "1.2"), ("TLS_CIPHER_SUITES", "")] {
         let value = source.get("", variable);
@@ -370,7 +374,7 @@ impl std::fmt::Debug for EtcdConfig {
 // === impl Pem ===
 
 impl Pem {
-    /// The setting this came from.
+    /// Returns the name of the setting.
     pub fn setting(&self) -> &'static str {
         match self {
             Pem::File { setting, .. } | Pem::Inline { setting, .. } => setting,
@@ -378,7 +382,7 @@ impl Pem {
     }
 }
 
-/// As errors name it; an inline text may be a key and is never shown.
+/// Formats the setting for errors. An inline text may be a key and is never shown.
 impl std::fmt::Display for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! [`Deadline`]: until when a request may take, which is less as long as the server has answered nothing.
+//! [`Deadline`]: the time limit of requests, which is shorter until the server's first response.
 
 use std::pin::pin;
 use std::sync::OnceLock;
@@ -7,52 +7,52 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-/// The time of requests to one server.
+/// The time limit of requests to one server.
 #[derive(Debug)]
 pub(crate) struct Deadline {
-    /// The time of each request.
+    /// The time limit of each request.
     each: Duration,
-    /// Until when the first answer has to come, and how long that was when it was said; without it, as long as any
-    /// other.
+    /// The instant by which the first response must arrive, and the time limit from which it was computed. Without this
+    /// value, requests before the first response have the same time limit as all others.
     first: OnceLock<(Instant, Duration)>,
     has_answered: AtomicBool,
 }
 
 impl Deadline {
-    /// Gives each request this long.
+    /// Creates a time limit of `each` for every request.
     pub(crate) fn new(each: Duration) -> Self {
         Deadline { each, first: OnceLock::new(), has_answered: AtomicBool::new(false) }
     }
 
-    /// Ends all requests that long after now if the server has answered none of them by then.
+    /// Ends all requests after `patience` unless the server has responded to any of them by then.
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
         _ = self.first.set((Instant::now() + patience, patience));
     }
 
-    /// Notes that the server said something.
+    /// Records that the server has responded.
     pub(crate) fn answered(&self) {
         self.has_answered.store(true, Ordering::Relaxed);
     }
 
-    /// Returns when a request that began at `begun` is over.
+    /// Returns the instant at which a request that began at `begun` times out.
     pub(crate) fn until(&self, begun: Instant) -> Instant {
         let until = begun + self.each;
         self.first().map_or(until, |(first, _)| until.min(first))
     }
 
-    /// Returns how long a request may take at present, for errors.
+    /// Returns the present time limit of a request, for errors.
     pub(crate) fn length(&self) -> Duration {
         self.first().map_or(self.each, |(_, patience)| self.each.min(patience))
     }
 
-    /// Waits for `work`, a request that began at `begun`, not beyond `limit`. `None` when the time is over.
+    /// Waits for `work`, a request that began at `begun`, but not beyond `limit`. Returns `None` on timeout.
     pub(crate) async fn within<T>(&self, begun: Instant, limit: Instant, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         let early = self.until(begun).min(limit);
         if let Ok(done) = timeout_at(early, &mut work).await {
             return Some(done);
         }
-        // Another request was answered meanwhile.
+        // The server responded to another request meanwhile, which extends the time limit of this one.
         let late = self.until(begun).min(limit);
         if late > early { timeout_at(late, work).await.ok() } else { None }
     }
@@ -73,7 +73,7 @@ mod tests {
     const EACH: Duration = Duration::from_secs(10);
     const FIRST: Duration = Duration::from_secs(3);
 
-    /// Waits for an answer that never comes, with no other limit, and returns how long that took.
+    /// Waits for a response that never comes, with no other limit, and returns the elapsed time.
     async fn waited(deadline: &Deadline) -> Duration {
         let begun = Instant::now();
         let far = begun + Duration::from_secs(3600);
@@ -99,7 +99,7 @@ mod tests {
             sleep(Duration::from_secs(2)).await;
             deadline.answered();
         };
-        // The one that was under way, and the next one.
+        // Both the request under way and the next one get the full time limit.
         let (during, ()) = tokio::join!(waited(&deadline), answer);
         assert_eq!((during.as_secs(), waited(&deadline).await.as_secs()), (10, 10));
         assert_eq!(deadline.length(), EACH);

@@ -1,7 +1,7 @@
-//! [`dial`]: a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
+//! [`dial`]: opens a TCP connection to a server whose name may have several addresses, of both families (RFC 8305).
 //!
-//! Attempts begin one after the other and go on side by side, so that an address that swallows everything costs its
-//! head start and no more. The first connection wins.
+//! Connection attempts start one after another and then run in parallel, so an address that drops all packets costs
+//! only its head start. The first connection wins.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use hyper::Uri;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-/// How long an address has before the next one is tried too. RFC 8305 recommends this time.
+/// Delay after which the next address is tried too, as RFC 8305 recommends.
 const HEAD_START: Duration = Duration::from_millis(250);
-/// The time within which an attempt at each address has begun, however many there are.
+/// Time within which an attempt has started at every address, regardless of their number.
 const ALL_BEGUN: Duration = Duration::from_secs(2);
 
 /// Connects to the host and port of `server`.
@@ -26,18 +26,18 @@ pub(crate) async fn dial(server: &Uri) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Returns the host of a URL. An IPv6 address stands in brackets in a URL and nowhere else.
+/// Returns the host of a URL, without the brackets that an IPv6 address has in a URL.
 pub(crate) fn host(server: &Uri) -> &str {
     server.host().unwrap_or_default().trim_matches(['[', ']'])
 }
 
-/// Returns the port of a URL, which may be that of its scheme.
+/// Returns the port of a URL, or the default port of its scheme.
 pub(crate) fn port(server: &Uri) -> u16 {
     server.port_u16().unwrap_or(if server.scheme_str() == Some("http") { 80 } else { 443 })
 }
 
-/// Puts the families in turns, and keeps the order of the resolver otherwise: a host that is connected by one family
-/// only reaches an address of it at the second attempt.
+/// Interleaves the two address families and otherwise keeps the resolver's order. A host with connectivity in only one
+/// family then reaches an address of that family at the second attempt.
 fn alternating(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut addresses = addresses.peekable();
     let is_first_family = addresses.peek().map(SocketAddr::is_ipv6);
@@ -50,10 +50,10 @@ fn alternating(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     all
 }
 
-/// Returns the first connection that is made. An attempt that fails lets the next one begin at once.
+/// Returns the first connection that succeeds. A failed attempt starts the next one at once.
 ///
 /// # Errors
-/// The error of the one address, or those of all.
+/// The error of the only address, or the errors of all addresses.
 async fn race<T, F: Future<Output = io::Result<T>>>(
     addresses: Vec<SocketAddr>,
     connect: impl Fn(SocketAddr) -> F,
@@ -112,8 +112,8 @@ mod tests {
         texts.iter().map(|text| address(text)).collect()
     }
 
-    /// Connects to `answering` after `milliseconds`; all others of `all` are black holes. Returns the milliseconds at
-    /// which the attempts began, and at which there was a connection.
+    /// Connects to `answering` after `milliseconds`; all other addresses of `all` drop packets. Returns the
+    /// milliseconds at which the attempts started, and at which the connection succeeded.
     async fn attempts(all: &[&str], answering: &str, milliseconds: u64) -> (Vec<u128>, u128) {
         let (begun, begins) = (Instant::now(), Mutex::new(Vec::new()));
         let connected = race(addresses(all), |to| {

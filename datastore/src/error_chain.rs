@@ -1,8 +1,8 @@
-//! What an error says together with its causes.
+//! Formats an error together with its causes.
 
 use std::error::Error;
 
-/// An error and its causes, each said once.
+/// Returns an error and its causes as one line, without repeating a cause that the text already contains.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     for cause in causes(error) {

@@ -1,8 +1,8 @@
 //! etcd version 3 as a datastore.
 //!
-//! A read batch is one transaction of ranges, a list of writes is one transaction that compares revisions
-//! (DS-36..DS-42): one round trip each. The connection is made by the first request, to the first endpoint that
-//! answers, and kept.
+//! A read batch is one transaction of ranges, and a list of writes is one transaction that compares revisions. Each
+//! takes one round trip. The first request opens the connection, to the first endpoint that responds, and later
+//! requests use the same connection.
 
 mod compaction;
 mod connection;
@@ -38,13 +38,13 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Prepares a client. Reads certificates and keys; sends nothing.
+    /// Creates a client. Reads certificates and keys, but sends no request.
     pub fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
         let (connection, deadline) = (Connection::new(config)?, Deadline::new(config.deadline));
         Ok(Etcd { connection, deadline, requests: AtomicU64::new(0) })
     }
 
-    /// How many remote procedure calls have been sent so far, authentication included.
+    /// Returns the number of remote procedure calls sent so far, including authentication.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed) + self.connection.authentications()
     }
@@ -54,7 +54,7 @@ impl Etcd {
         self.deadline.expect_first_answer_within(patience);
     }
 
-    /// All pairs whose path begins with `prefix`, in path order.
+    /// Returns all pairs whose path begins with `prefix`, in path order.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         let range =
             Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, freshness: Freshness::Latest };
@@ -62,13 +62,14 @@ impl Etcd {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// What a watch of a kind reads. It has a connection of its own, which no other request waits for or breaks.
+    /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks
+    /// other requests.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
         EtcdSource::new(self.connection.for_watches(), self.deadline.length(), K::prefix(select))
     }
 
-    /// One request for as many ranges as a transaction may have; what is beyond is read at the revision of the first
-    /// answer, so that all is one snapshot.
+    /// Reads ranges in one request per [`MAX_OPS`](txn::MAX_OPS) ranges. Later requests read at the revision of the
+    /// first response, so that all ranges come from one snapshot.
     async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         let mut answers = Vec::with_capacity(ranges.len());
         let mut snapshot = None;
@@ -80,8 +81,8 @@ impl Etcd {
         Ok(answers)
     }
 
-    /// Sends one transaction within the deadline. A read that fails with its connection goes to the next endpoint, so
-    /// it may take no more than its share of the time; a write does so only while it cannot have been sent.
+    /// Sends one transaction within the deadline. A read whose connection fails is repeated at the next endpoint, so
+    /// each attempt gets only a share of the time. A write is repeated only if it cannot have been sent.
     async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
         let deadline = self.deadline.until(Instant::now());
         for attempts in (1..=self.connection.endpoints()).rev() {
@@ -108,7 +109,7 @@ impl Etcd {
                 return Err(self.connection.explain(&failure, purpose == Purpose::Write, answered));
             }
         }
-        // The last round returns, and a configuration has at least one endpoint.
+        // Unreachable: the last iteration returns, and a configuration has at least one endpoint.
         Err(StoreError::Other("no etcd endpoints specified".into()))
     }
 
@@ -128,7 +129,7 @@ impl std::fmt::Debug for Etcd {
     }
 }
 
-/// Whether sending a request twice can do harm.
+/// The kind of a request. Only reads can safely be sent twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
     Read,

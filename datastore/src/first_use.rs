@@ -1,4 +1,4 @@
-//! What an empty datastore needs before Calico works on it (DS-51, DS-52).
+//! Creates the objects that Calico needs in an empty datastore.
 
 use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
@@ -13,13 +13,17 @@ const DEFAULT: &str = "default";
 /// The built-in tiers: name, default action, order (DS-51).
 const TIERS: [(&str, &str, u32); 3] =
     [(DEFAULT, "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
-/// Someone who initialises at the same moment wins a few times at most: each round sees more done.
+/// Maximum number of attempts. Another process that initializes at the same time can win only a few of them, since each
+/// attempt finds more objects.
 const ATTEMPTS: usize = 10;
 
-/// Adds what is missing, by compare-and-swap, and leaves alone what is there. One read, and one write unless nothing
-/// is missing. A ClusterInformation that says it is not ready stays so, and nothing but what it lacks is added: whoever locked the
-/// datastore expects no new tiers. One that says nothing becomes ready (DS-52). What is in `cluster_type`, a comma list of what
-/// runs the cluster, is added to its own; it may be empty.
+/// Creates missing objects by compare-and-swap, and leaves existing objects alone. Sends one read, and one write unless
+/// nothing is missing.
+///
+/// A ClusterInformation with `datastoreReady: false` keeps that value and only gets missing fields. The tiers are then
+/// not created either, because the operator who locked the datastore expects no new objects. Without `datastoreReady`,
+/// the ClusterInformation becomes ready (DS-52). The items of `cluster_type`, a comma-separated list that may be empty,
+/// are added to the stored list.
 pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
     for _ in 1..ATTEMPTS {
         match try_initialize(store, cluster_type).await {
@@ -30,24 +34,24 @@ pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Resul
     try_initialize(store, cluster_type).await
 }
 
-/// Why a family has no pool.
+/// An error of [`ensure_first_pool`].
 #[derive(Debug, thiserror::Error)]
 pub enum FirstPoolError {
-    /// The datastore.
+    /// The datastore failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A pool that may not be.
+    /// The pool is invalid.
     #[error("IPPool {name}: {cause}")]
     Invalid {
-        /// Its name.
+        /// The name of the pool.
         name: String,
-        /// What is wrong with it.
+        /// The validation error.
         cause: ValidationError,
     },
 }
 
-/// Adds the ClusterInformation where there is none, and leaves one that is there as it is, so that leave to get and to
-/// create it is all that is needed (INST-61, INST-70). Says whether it was added.
+/// Creates the ClusterInformation if it is missing, and never changes an existing one, so that the permissions `get`
+/// and `create` are sufficient. Returns true if the object was created.
 pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT));
@@ -57,8 +61,8 @@ pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) 
     unless_there(store.write_one(create(cluster_information(cluster_type, OffsetDateTime::now_utc()))?).await)
 }
 
-/// Adds `node` where there is none of its name, and leaves one that is there as it is. Says whether it was added. Not for the
-/// Kubernetes API, whose nodes are kubelet's.
+/// Creates `node` if no node has its name, and never changes an existing one. Returns true if the object was created.
+/// Not for the API server, where the kubelet creates nodes.
 pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
     let there = batch.get::<Node>(&node.key());
@@ -68,8 +72,8 @@ pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreEr
     unless_there(store.write_one(create(stamped(node, OffsetDateTime::now_utc()))?).await)
 }
 
-/// Adds `pool` where its family has none: leave to list and to create pools is all that is needed (INST-62, INST-70). Says
-/// whether it was added.
+/// Creates `pool` if there is no pool of its family. The permissions `list` and `create` are sufficient. Returns true
+/// if the pool was created.
 pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool, FirstPoolError> {
     let invalid = |cause| FirstPoolError::Invalid { name: pool.metadata.name.clone(), cause };
     let wanted = admit_ip_pool(pool.clone(), &PoolSurroundings::default()).map_err(invalid)?;
@@ -83,7 +87,7 @@ pub async fn ensure_first_pool(store: &impl Store, pool: IpPool) -> Result<bool,
     Ok(unless_there(store.write_one(create(stamped(wanted, OffsetDateTime::now_utc()))?).await)?)
 }
 
-/// Who was faster did the same.
+/// Treats an existing object as success, because a concurrent process created the same object.
 fn unless_there<T>(created: Result<T, StoreError>) -> Result<bool, StoreError> {
     match created {
         Ok(_) => Ok(true),
@@ -117,7 +121,7 @@ async fn try_initialize(store: &impl Store, cluster_type: &str) -> Result<(), St
     store.write(&writes).await.map(|_| ()).map_err(|e| e.cause)
 }
 
-/// The writes that fill a new datastore.
+/// Returns the writes that fill a new datastore.
 #[cfg(feature = "local")]
 pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     let now = OffsetDateTime::now_utc();
@@ -128,13 +132,13 @@ pub(crate) fn initial_objects() -> Result<Vec<Write>, StoreError> {
     Ok(writes)
 }
 
-/// Whether a path is one of those that [`ensure_initialized`] fills.
+/// Returns true if `path` is one of the objects that [`ensure_initialized`] creates.
 pub(crate) fn is_initial(path: &str) -> bool {
     ClusterInformation::parse_path(path).is_some_and(|key| key.name == DEFAULT)
         || Tier::parse_path(path).is_some_and(|key| TIERS.iter().any(|(name, _, _)| *name == key.name))
 }
 
-/// The update that gives a ClusterInformation the fields it lacks.
+/// Returns the update that adds missing fields to a ClusterInformation, or `None` if no field is missing.
 fn complete(found: Entry<ClusterInformation>, cluster_type: &str) -> Result<Option<Write>, StoreError> {
     let mut value = found.value.clone();
     value.spec.datastore_ready.get_or_insert(true);
@@ -148,12 +152,12 @@ fn complete(found: Entry<ClusterInformation>, cluster_type: &str) -> Result<Opti
     Write::update(&found.key, &value, &found.revision).map(Some)
 }
 
-/// The items of two comma lists, each once, in order.
+/// Merges two comma-separated lists, without duplicates and in order.
 fn union(there: &str, more: &str) -> String {
     let mut items: Vec<&str> = there.split(',').filter(|item| !item.is_empty()).collect();
     let missing: Vec<&str> = more.split(',').filter(|item| !item.is_empty() && !items.contains(item)).collect();
     if missing.is_empty() {
-        // As it is written, not as we would write it.
+        // Keeps the stored text, including empty items and duplicates.
         return there.to_owned();
     }
     items.extend(missing);
@@ -172,7 +176,7 @@ fn cluster_information(cluster_type: &str, now: OffsetDateTime) -> ClusterInform
 
 fn tier((name, action, order): (&str, &str, u32), now: OffsetDateTime) -> Tier {
     let spec = TierSpec { order: Some(order.into()), default_action: Some(action.into()), ..TierSpec::default() };
-    // Upstream always writes a tier's status (DS-131).
+    // Upstream always writes a tier's status, even if it is empty (DS-131).
     stamped(Tier { status: Some(Value::Object(Map::new())), ..Tier::new(name, spec) }, now)
 }
 
@@ -181,7 +185,7 @@ fn stamped<S: Spec>(mut object: Object<S>, now: OffsetDateTime) -> Object<S> {
     object
 }
 
-/// 32 lower-case hex digits (DS-52).
+/// Returns 32 lower-case hexadecimal digits, which is upstream's format of a cluster GUID.
 fn new_guid() -> String {
     Uuid::new_v4().simple().to_string()
 }

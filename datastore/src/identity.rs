@@ -1,4 +1,4 @@
-//! The identity of a datastore, which stays the same when a configuration names other endpoints or paths.
+//! The identity of a datastore, which does not depend on the configured endpoints or paths.
 
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::kubernetes::Namespace;
@@ -6,16 +6,16 @@ use libcalico::store::{Store, StoreError};
 
 use crate::Datastore;
 
-/// The namespace that every cluster has from its beginning on, and never deletes.
+/// A namespace that every cluster has from its creation and never deletes.
 const FIRST_NAMESPACE: &str = "kube-system";
 
 impl Datastore {
-    /// Reads the identity of the datastore with one request: the uid of the namespace `kube-system`, the `clusterGUID`
-    /// of etcd's ClusterInformation, or the id in the embedded datastore's file. `None` where the datastore has no
+    /// Reads the identity of the datastore with one request: the UID of the namespace `kube-system`, the `clusterGUID`
+    /// of etcd's ClusterInformation, or the ID in the embedded datastore's file. Returns `None` if the datastore has no
     /// identity yet.
     ///
     /// # Errors
-    /// The datastore does not answer, or refuses to tell.
+    /// The datastore is unreachable, or rejects the request.
     pub async fn identity(&self) -> Result<Option<String>, StoreError> {
         let (kind, id) = match self {
             Datastore::Kubernetes(api) => {

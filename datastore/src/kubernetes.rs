@@ -1,4 +1,6 @@
-//! The Kubernetes API server as a datastore: Calico's data as custom resources, pods as WorkloadEndpoints (DS-53).
+//! The Kubernetes API server as a datastore: Calico's data as custom resources, pods as WorkloadEndpoints.
+//!
+//! Read `config` and `access` first, which find the server and the credentials, then `client`, `store` and `watch`.
 
 mod access;
 mod client;
@@ -28,5 +30,5 @@ pub use store::Kubernetes;
 pub use turns::WhenBusy;
 pub use watch::{ApiSource, CalicoObjects, Decode};
 
-/// Where a process that was not told the API group leaves what it found out for the next one (DS-22).
+/// File in which a process that had to discover the API group stores the group for later processes (DS-22).
 pub const GROUP_FILE: &str = "/var/lib/calico/api-group.json";

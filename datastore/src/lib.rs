@@ -1,12 +1,13 @@
 //! Calico's datastores: the I/O behind [`libcalico::store::Store`].
 //!
-//! [`Datastore`] is an etcd cluster, one SQLite file or a Kubernetes API server. The first two hold the same pairs, the
-//! paths and JSON of upstream's etcd layout (DS-24..DS-34), so a file can be loaded into etcd and back ([`transfer`]);
-//! the third holds them as custom resources, pods and nodes. Which one a process uses comes from a [`DatastoreConfig`].
-//! Nothing is opened before the first request, and each process has one connection; to etcd one more for each watch
-//! ([`watch`]).
+//! [`Datastore`] is an etcd cluster, a SQLite file or an API server. The first two store the same pairs, with the paths
+//! and the JSON of upstream's etcd layout, so a file can be copied to etcd and back ([`transfer`]). The third stores
+//! custom resources, pods and nodes. A [`DatastoreConfig`] selects the datastore of a process. Nothing is opened before
+//! the first request. Each process has one connection, and with etcd one more for each watch ([`watch`]).
 //!
-//! Without the feature `local` there is no SQLite: a configuration that names a file is refused.
+//! Without the feature `local`, the crate has no SQLite and rejects a configuration that selects a file.
+//!
+//! Read [`config`] first, then one of [`etcd`], `local` and [`kubernetes`], then [`watch`].
 
 pub mod config;
 mod deadline;
@@ -51,13 +52,13 @@ pub enum Datastore {
     Etcd(Box<Etcd>),
     /// A SQLite file on this node.
     Local(Local),
-    /// A Kubernetes cluster.
+    /// An API server.
     Kubernetes(Arc<Kubernetes>),
 }
 
 impl Datastore {
-    /// Prepares the datastore that `config` describes. Reads certificates and keys, sends nothing and opens no
-    /// database: what is out of reach shows with the first request.
+    /// Prepares the datastore that `config` describes. Reads certificates and keys, but sends no request and opens no
+    /// database: an unreachable server is detected by the first request.
     pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
         Ok(match config {
             DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
@@ -68,7 +69,8 @@ impl Datastore {
         })
     }
 
-    /// How many requests have been sent so far: remote procedure calls to etcd, transactions on the file.
+    /// Returns the number of requests sent so far: remote procedure calls to etcd, transactions on the file, or HTTP
+    /// requests.
     pub fn requests(&self) -> u64 {
         match self {
             Datastore::Etcd(etcd) => etcd.requests(),
@@ -77,8 +79,8 @@ impl Datastore {
         }
     }
 
-    /// Ends all requests that long after now if the server has answered none of them by then. Once it has, each request
-    /// has the time of the configuration. A file is always there.
+    /// Ends all requests after `patience` unless the server has responded to any of them by then. After the first
+    /// response, each request has the configured time limit. Has no effect on a file, which is always reachable.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
             Datastore::Etcd(etcd) => etcd.expect_first_answer_within(patience),
@@ -87,8 +89,8 @@ impl Datastore {
         }
     }
 
-    /// Returns whether upstream's migration has moved Calico's objects to `projectcalico.org/v3`, asked when this
-    /// process has found the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
+    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`. Call this after
+    /// finding the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
     pub async fn has_moved(&self) -> Result<bool, StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.has_moved().await,
@@ -96,13 +98,13 @@ impl Datastore {
         }
     }
 
-    /// Returns whether the settings name the API group of Calico's objects.
+    /// Returns true if the settings name the API group of Calico's objects.
     pub fn has_configured_group(&self) -> bool {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
     }
 
-    /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. What was
-    /// read and written before stays in the other group.
+    /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. Results of
+    /// earlier reads and writes belong to the other group.
     pub async fn go_on_in_v3(&self) -> Result<(), StoreError> {
         match self {
             Datastore::Kubernetes(kubernetes) => kubernetes.go_on_in_v3().await,
@@ -110,8 +112,8 @@ impl Datastore {
         }
     }
 
-    /// Has requests wait in turn with other processes while the API server is busy (429), beyond the time that a
-    /// request may take. Other datastores do not say so.
+    /// Makes requests wait in turn with other processes while the API server is busy (429), beyond the time limit of a
+    /// request. Other datastores do not report that they are busy.
     pub fn wait_while_busy(&self, rule: WhenBusy) {
         if let Datastore::Kubernetes(kubernetes) = self {
             kubernetes.wait_while_busy(rule);
@@ -123,7 +125,7 @@ impl Datastore {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
     }
 
-    /// All pairs whose path begins with `prefix`, in path order, as one snapshot.
+    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         match self {
             Datastore::Etcd(etcd) => etcd.scan(prefix).await,
@@ -134,8 +136,8 @@ impl Datastore {
         }
     }
 
-    /// Watches a selection of a kind. Nothing is sent before the first event is asked for. `None` on a file, which
-    /// cannot be watched.
+    /// Watches a selection of a kind. Sends no request before the first call of [`CalicoWatch::next`]. Returns `None`
+    /// for a file, which cannot be watched.
     pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatch<K>> {
         match self {
             Datastore::Etcd(etcd) => Some(CalicoWatch::Etcd(Box::new(Watch::new(etcd.source(select))))),
@@ -146,23 +148,25 @@ impl Datastore {
         }
     }
 
-    /// Walks through a selection of a kind, page by page. Nothing is sent before the first page is asked for.
+    /// Lists a selection of a kind, page by page. Sends no request before the first call of [`Pages::next`].
     pub fn pages<K: Kind>(&self, select: K::Select) -> Pages<'_, K> {
         Pages::of(self, select)
     }
 
-    /// Makes the datastore usable: adds ClusterInformation and the built-in tiers where they are missing (DS-51).
-    /// A new file does so by itself.
+    /// Makes the datastore usable by creating missing objects: the ClusterInformation and the built-in tiers. A new
+    /// file contains them from the start.
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
         first_use::ensure_initialized(self, "").await
     }
 
-    /// The same, and notes that Kubernetes runs the cluster: `k8s`, with `kdd` where its API is the datastore (KC-112).
+    /// Does the same, and records in the ClusterInformation that Kubernetes runs the cluster: `k8s`, or `k8s,kdd` if
+    /// the API server is the datastore (KC-112).
     pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
         first_use::ensure_initialized(self, self.cluster_type()).await
     }
 
-    /// Adds the ClusterInformation where there is none, with the same note. Says whether it was added.
+    /// Creates the ClusterInformation if it is missing, with the same cluster type. Returns true if the object was
+    /// created.
     pub async fn ensure_cluster_information(&self) -> Result<bool, StoreError> {
         first_use::ensure_cluster_information(self, self.cluster_type()).await
     }
@@ -177,14 +181,14 @@ impl Datastore {
 
 /// A watch of one of Calico's kinds.
 pub enum CalicoWatch<K: Kind> {
-    /// In etcd.
+    /// A watch of etcd.
     Etcd(Box<Watch<etcd::EtcdSource<K>>>),
-    /// In the Kubernetes API.
+    /// A watch of the API server.
     Kubernetes(Box<Watch<kubernetes::ApiSource<kubernetes::CalicoObjects<K>>>>),
 }
 
 impl<K: Kind> CalicoWatch<K> {
-    /// What happens next. Waits for ever while nothing does.
+    /// Returns the next event. Waits forever if there is none.
     pub async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
         match self {
             CalicoWatch::Etcd(watch) => watch.next().await,
@@ -192,7 +196,7 @@ impl<K: Kind> CalicoWatch<K> {
         }
     }
 
-    /// Shows how it is doing.
+    /// Returns a handle to the statistics of the watch.
     pub fn meter(&self) -> Meter {
         match self {
             CalicoWatch::Etcd(watch) => watch.meter(),
@@ -201,7 +205,7 @@ impl<K: Kind> CalicoWatch<K> {
     }
 }
 
-/// The futures of a remote call are large, and each operation above would hold several of them: they are boxed.
+/// Boxes the futures: those of a remote call are large, and each method would otherwise contain several of them.
 impl Store for Datastore {
     async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
         match self {
@@ -240,7 +244,7 @@ impl Store for Datastore {
     }
 }
 
-/// Refuses a list that writes one path twice: in a transaction the two have no order (etcd rejects them).
+/// Rejects a list that writes one path twice. Writes of a transaction have no order, and etcd rejects such a list.
 fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     for (index, write) in writes.iter().enumerate() {
         if writes[..index].iter().any(|earlier| earlier.path == write.path) {

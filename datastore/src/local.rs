@@ -1,8 +1,10 @@
 //! The embedded datastore: one SQLite file that many processes share.
 //!
-//! A read batch is one read transaction, a list of writes is one write transaction. SQLite answers "busy" while another
-//! process writes; the transaction is then tried again, from its start, until the deadline. A transaction that was
-//! committed survives loss of power (write-ahead log, synced at each commit).
+//! A read batch is one read transaction, and a list of writes is one write transaction. While another process writes,
+//! SQLite returns "busy"; the transaction is then retried from its start until the deadline. A committed transaction
+//! survives a power failure, because SQLite syncs the write-ahead log at each commit.
+//!
+//! Read `schema` first, then `file`, which opens or creates the database, then `pairs`.
 
 mod error;
 mod file;
@@ -27,7 +29,7 @@ use crate::check_distinct;
 use crate::config::{ConfigError, LocalConfig};
 use wait::Wait;
 
-/// A SQLite file as a datastore. Opened, and created if need be, by the first request.
+/// A SQLite file as a datastore. The first request opens the file, or creates it if it is missing.
 #[derive(Debug)]
 pub struct Local {
     path: PathBuf,
@@ -37,7 +39,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Describes the file; nothing is opened.
+    /// Creates a client for the file without opening the file.
     pub fn new(config: &LocalConfig) -> Self {
         Local {
             path: config.path.clone(),
@@ -51,17 +53,17 @@ impl Local {
         Ok(Local::new(config))
     }
 
-    /// The database file.
+    /// Returns the path of the database file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How many transactions have been asked for so far.
+    /// Returns the number of transactions requested so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// All pairs whose path begins with `prefix`, in path order.
+    /// Returns all pairs whose path begins with `prefix`, in path order.
     pub fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
         let range =
             Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, freshness: Freshness::Latest };
@@ -69,7 +71,7 @@ impl Local {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Returns the id that the file got when it was made, or gets now if an earlier release made it.
+    /// Returns the ID of the file. A file of an earlier release has no ID and gets one now.
     pub(crate) fn identity(&self) -> Result<String, StoreError> {
         self.run(schema::identity)
     }
@@ -77,7 +79,7 @@ impl Local {
     fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         self.run(|connection| {
             if let [range] = ranges {
-                // One statement is a snapshot by itself.
+                // A single statement is a snapshot by itself.
                 return Ok(vec![pairs::read(connection, range)?]);
             }
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
@@ -87,12 +89,12 @@ impl Local {
         })
     }
 
-    /// Runs one transaction, opening the file first if this is the first, and again while another process is in the
-    /// way. The transaction must leave nothing behind when it fails.
+    /// Runs one transaction, and opens the file first if it is not open. Retries the transaction while another process
+    /// blocks it, so a failed transaction must not have effects.
     fn run<T>(&self, transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let wait = Wait::new(self.deadline);
-        // A panic elsewhere cannot leave a half-done transaction: SQLite rolls it back when it is dropped.
+        // A poisoned lock is safe to use: SQLite rolls an unfinished transaction back when the transaction is dropped.
         let mut slot = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         let connection = match &mut *slot {
             Some(connection) => connection,

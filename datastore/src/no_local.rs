@@ -1,4 +1,4 @@
-//! In the place of the embedded datastore where a program is built without: there is none.
+//! A placeholder for the embedded datastore in programs that are built without it.
 
 use std::convert::Infallible;
 
@@ -6,7 +6,7 @@ use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError
 
 use crate::config::{ConfigError, LocalConfig};
 
-/// No file. There is no value of it.
+/// The embedded datastore in a program without it. The type has no values.
 #[derive(Debug)]
 pub struct Local(Infallible);
 

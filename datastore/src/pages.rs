@@ -1,4 +1,4 @@
-//! [`Pages`]: everything of one kind, a page at a time.
+//! [`Pages`]: lists all objects of one kind, page by page.
 
 use std::time::Duration;
 
@@ -10,26 +10,28 @@ use crate::kubernetes::{ApiSource, CalicoObjects};
 use crate::watch::{Change, Next, Source, WatchFailure};
 use crate::{Datastore, Local};
 
-/// One page may take this long.
+/// Time limit of one page.
 const DEADLINE: Duration = Duration::from_secs(60);
-/// How often a page is asked for when servers do not answer: each time another one is asked, where there are several.
+/// Maximum number of requests for one page if servers do not respond. With several servers, each request goes to
+/// another one.
 const ATTEMPTS: u32 = 3;
 
-/// A walk through everything of a kind, for which neither a message nor memory has to hold all of it. All pages show one
-/// moment; when the server has forgotten it meanwhile ([`WatchFailure::Expired`]), only a new walk helps.
+/// A list of all objects of a kind in pages, so that neither a message nor memory has to hold all objects. All pages
+/// show one snapshot. If the server no longer has the snapshot ([`WatchFailure::Expired`]), the caller must start a new
+/// list.
 pub struct Pages<'a, K: Kind>(Walk<'a, K>);
 
-/// What is on a page: objects, and objects that cannot be read.
+/// The content of a page: readable and unreadable objects.
 pub type Listed<K> = Vec<Change<Entry<K>, <K as Kind>::Key>>;
 
 enum Walk<'a, K: Kind> {
     Etcd(Pager<EtcdSource<K>>),
     Kubernetes(Pager<ApiSource<CalicoObjects<K>>>),
-    /// The file is on this machine, and all of it one page. `None` after that.
+    /// The file is local, so its whole content is one page. `None` after that page.
     Local(&'a Local, Option<K::Select>),
 }
 
-/// A source, and what of it was given.
+/// A source, and the position in its list.
 struct Pager<S: Source> {
     source: Box<S>,
     at: At<S::Token>,
@@ -50,7 +52,7 @@ impl<'a, K: Kind> Pages<'a, K> {
         })
     }
 
-    /// The next page; `None` after the last.
+    /// Returns the next page, or `None` after the last.
     pub async fn next(&mut self) -> Result<Option<Listed<K>>, WatchFailure> {
         match &mut self.0 {
             Walk::Etcd(pager) => pager.next().await,
@@ -112,7 +114,8 @@ mod tests {
     use super::*;
     use crate::watch::{Page, Step};
 
-    /// Answers in turn: a number and whether more follow, or a failure; and what it was asked for.
+    /// A source with scripted responses (a number and true if more pages follow, or a failure), and the tokens that it
+    /// received.
     struct Script(VecDeque<Answer>, Vec<Option<u32>>);
 
     type Answer = Result<(u32, bool), WatchFailure>;
@@ -169,7 +172,7 @@ mod tests {
         assert_eq!(pager.next().await.unwrap(), Some(vec![Change::Put(1)]), "who asks on is answered");
     }
 
-    /// Neither is asking again, nor are the pages before it half of an answer.
+    /// A retry does not help, and the earlier pages are not a partial result.
     #[tokio::test]
     async fn a_moment_that_the_server_has_forgotten_ends_the_walk_at_once() {
         for failure in [WatchFailure::Expired("410".into()), WatchFailure::Refused("403".into())] {

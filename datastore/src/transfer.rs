@@ -1,7 +1,7 @@
-//! Export and import: all pairs of a datastore as text, the values byte for byte.
+//! Export and import: all pairs of a datastore as text, with the values byte for byte.
 //!
-//! The text is JSON Lines. The first line names the format and counts the pairs, so that a file that was cut short is
-//! noticed; each other line is one pair:
+//! The text is JSON Lines. The first line names the format and the number of pairs, so that a truncated file is
+//! detected. Each other line is one pair:
 //!
 //! ```text
 //! {"format":"calico-export","version":1,"pairs":2}
@@ -9,8 +9,8 @@
 //! {"key":"/calico/v1/Ready","text":"true\n"}
 //! ```
 //!
-//! `value` holds the stored bytes as they are; a stored value that is not JSON in one line is `text`, and one that is not
-//! text is `base64`.
+//! `value` contains the stored bytes unchanged. A stored value that is not JSON on a single line becomes `text`, and a
+//! value that is not UTF-8 becomes `base64`.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
@@ -22,75 +22,75 @@ use serde_json::value::RawValue;
 
 use crate::{Datastore, first_use};
 
-/// All that is Calico's.
+/// The prefix of all of Calico's pairs.
 const ROOT: &str = "/calico/";
 const FORMAT: &str = "calico-export";
 const VERSION: u32 = 1;
-/// One transaction's limits: below etcd's 128 operations, and far below its 1.5 MiB.
+/// Limits of one transaction: below etcd's 128 operations, and far below its 1.5 MiB.
 const BATCH_PAIRS: usize = 100;
 const BATCH_BYTES: usize = 512 * 1024;
-/// How many paths an error names.
+/// Maximum number of paths in an error.
 const NAMED: usize = 5;
 
-/// What an import may do to pairs that are there already.
+/// The treatment of pairs that already exist in the datastore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Existing {
-    /// Fail before anything is written.
+    /// Fail before the first write if a value differs.
     Keep,
-    /// Replace them. Pairs that the file does not name stay.
+    /// Replace the values. Pairs that are not in the file stay.
     Overwrite,
 }
 
-/// What an import did.
+/// The numbers of an import.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// Pairs that were not there.
+    /// Pairs that were missing.
     pub created: usize,
     /// Pairs that had another value.
     pub replaced: usize,
-    /// Pairs that were there already, the same.
+    /// Pairs that already had the same value.
     pub unchanged: usize,
 }
 
 /// An export or import that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// The datastore failed. What an import wrote before stays; importing again goes on from there.
+    /// The datastore failed. Completed writes of an import stay, and another import continues after them.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The text could not be read or written.
+    /// Reading or writing the text failed.
     #[error("read or write the export: {0}")]
     Io(#[from] io::Error),
-    /// Not an export, or of a version that this build does not know.
+    /// The text is not an export, or is of an unsupported version.
     #[error("not a Calico export of version {VERSION}: the first line must be its header; {reason}")]
     Header {
-        /// What the first line is instead.
+        /// The problem with the first line.
         reason: String,
     },
-    /// A line that is no pair.
+    /// A line is not a valid pair.
     #[error("line {line}: {reason}")]
     Line {
-        /// Counted from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The problem with the line.
         reason: String,
     },
-    /// Fewer or more pairs than the header says.
+    /// The number of pairs differs from the header.
     #[error("the export should hold {expected} pairs and holds {found}; it was cut short or edited")]
     Incomplete {
-        /// What the header says.
+        /// The number of pairs in the header.
         expected: usize,
-        /// What is there.
+        /// The number of pairs found.
         found: usize,
     },
-    /// Pairs with other values are there, and overwriting was not asked for.
+    /// Pairs exist with other values, and overwriting was not requested.
     #[error(
         "{count} keys are in the datastore already, with other values ({named}); nothing was imported; overwrite them explicitly or import into an empty datastore"
     )]
     Occupied {
-        /// How many.
+        /// The number of such pairs.
         count: usize,
-        /// The first few.
+        /// The first few of their keys.
         named: String,
     },
 }
@@ -116,7 +116,8 @@ struct Line<'a> {
 
 // === export ===
 
-/// Writes all of Calico's pairs, as one snapshot. `progress` is told pairs done and pairs in all. Returns how many.
+/// Writes all of Calico's pairs, as one snapshot. Calls `progress` with the number of finished pairs and of all pairs.
+/// Returns the number of pairs.
 pub async fn export(
     store: &Datastore,
     mut out: impl io::Write,
@@ -144,7 +145,8 @@ fn line_of(pair: &RawEntry) -> Line<'_> {
         return Line { base64: Some(BASE64.encode(&pair.value)), ..empty };
     };
     match serde_json::from_str::<&RawValue>(text) {
-        // White space around the JSON would be lost, a line break would end the line, and `null` reads as absent.
+        // JSON surrounded by white space would lose the white space, a line break would end the line, and `null` would
+        // decode as an absent key.
         Ok(raw) if raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']) => {
             Line { value: Some(raw), ..empty }
         }
@@ -154,8 +156,8 @@ fn line_of(pair: &RawEntry) -> Line<'_> {
 
 // === import ===
 
-/// Loads an export. All of it is read and compared before the first write. What first use puts into a new datastore does
-/// not count as being there. `progress` is told pairs done and pairs in all.
+/// Imports an export. Reads and compares all pairs before the first write. A datastore that contains only the initial
+/// objects counts as empty. Calls `progress` with the number of finished pairs and of all pairs.
 pub async fn import(
     store: &Datastore,
     input: impl BufRead,

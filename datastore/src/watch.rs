@@ -1,10 +1,12 @@
-//! Watches: everything of one kind, and then each change, whatever happens to servers and connections.
+//! Watches: list all objects of one kind, then deliver each change, across failures of servers and connections.
 //!
-//! A [`Source`] lists page by page and then tells what changed; [`Watch`] drives one for ever. It goes on with a page that
-//! failed instead of beginning anew, resumes a watch that was cut where it ended, lists again when the server has forgotten
-//! that place, waits longer from failure to failure, and leaves out, with a word in the log, an object that cannot be read.
-//! kube's own watcher begins a list of hundreds of pages anew when one of them fails, asks again at once when a server
-//! hangs up on it, and loses the whole page that holds one unreadable object.
+//! A [`Source`] lists page by page and then delivers changes. [`Watch`] drives a source forever. It retries a failed
+//! page instead of the whole list, resumes an interrupted watch at its last position, and lists again if the server no
+//! longer has that position. It backs off on repeated failures, and omits an unreadable object with a log line. kube's
+//! own watcher restarts a list of hundreds of pages when one page fails, retries immediately after a server closes the
+//! connection, and loses the whole page that contains one unreadable object.
+//!
+//! Read `source` first, then `driver`.
 
 mod backoff;
 mod driver;
@@ -19,16 +21,17 @@ pub use page_size::PageSize;
 pub use report::{Meter, WatchReport};
 pub use source::{Change, Next, Page, Source, Step, WatchFailure};
 
-/// What a watch says. After [`WatchEvent::Restarted`] everything that exists is named, then comes
-/// [`WatchEvent::Synced`]: what was not named in between is gone. A list may restart before it is complete.
+/// An event of a watch. After [`WatchEvent::Restarted`], the watch delivers every existing object and then
+/// [`WatchEvent::Synced`]. An object that was not delivered in between no longer exists. A list may restart before it
+/// is complete.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WatchEvent<V, K> {
     /// A full list begins.
     Restarted,
-    /// Is there, new or changed.
+    /// The object exists. It is new, changed, or part of a list.
     Put(V),
-    /// Is not there.
+    /// The object no longer exists.
     Gone(K),
-    /// The list that began is complete.
+    /// The list is complete.
     Synced,
 }

@@ -1,4 +1,4 @@
-//! Several who compact one etcd: one does, and what is recent stays readable.
+//! Several processes that compact one etcd: one of them does so per period, and recent revisions stay readable.
 
 mod harness;
 
@@ -15,7 +15,7 @@ fn open(config: &DatastoreConfig) -> Box<Etcd> {
     }
 }
 
-/// Writes, and returns the store's revision.
+/// Writes a value, and returns the store's revision.
 async fn write(client: &mut Client, value: &str) -> i64 {
     client.put("k", value, None).await.unwrap().header().unwrap().revision()
 }
@@ -47,17 +47,17 @@ fn one_of_many_compacts_to_where_the_store_was_a_round_ago() {
         assert!(old < revision && revision < recent);
         assert!(!is_readable(&mut client, old).await);
         assert!(is_readable(&mut client, recent).await);
-        // Another process was faster in this period.
+        // Another process has already compacted in this period.
         assert_eq!(other.round(&second).await, Ok(Round::Anothers));
 
-        // The one that compacted is gone; another takes over.
+        // The first process stops, and the other takes over.
         write(&mut client, "c").await;
         let Round::Compacted(revision) = other.round(&second).await.unwrap() else { panic!() };
         assert!(revision > recent);
         assert!(!is_readable(&mut client, recent).await);
         assert_eq!(one.round(&first).await, Ok(Round::Anothers));
 
-        // It comes back, and what it remembers is compacted already.
+        // A process without state, for example after a restart, loses its first round and reads the present one.
         other = Compaction::default();
         assert_eq!(other.round(&second).await, Ok(Round::Anothers));
         let mut stale = Compaction::default();

@@ -1,4 +1,4 @@
-//! Many processes on one datastore: nothing is lost, and initialising a new one is not a race.
+//! Many processes on one datastore: no write is lost, and concurrent initialization of a new datastore succeeds.
 
 mod harness;
 
@@ -15,7 +15,7 @@ use libcalico::store::{Store, StoreError, Write};
 const PROCESSES: usize = 8;
 const INCREMENTS: usize = 200;
 
-/// Starts one of the `#[ignore]`d tests below as a process of its own, on this fixture's datastore.
+/// Starts one of the `#[ignore]`d tests below as a separate process, on this fixture's datastore.
 fn start(worker: &str, config: &DatastoreConfig) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", worker, "--ignored", "--nocapture"]).stdout(Stdio::null()).stderr(Stdio::inherit());
@@ -111,7 +111,7 @@ fn worker_pairs() {
     });
 }
 
-/// Two objects that one transaction keeps equal.
+/// Writes two objects that each transaction keeps equal.
 async fn increment_both(store: &Datastore, round: u64) {
     let left = store.get::<IpPool>(&ObjectKey::global("left")).await.unwrap();
     let right = store.get::<IpPool>(&ObjectKey::global("right")).await.unwrap();
@@ -133,7 +133,7 @@ fn a_killed_writer_leaves_whole_transactions() {
     let mut seen = std::collections::HashSet::new();
     for round in 0..40_u64 {
         let mut worker = start("worker_pairs", &fixture.config);
-        // Different instants each round, from process start to deep in its loop.
+        // The delay differs in each round, from the start of the process to deep in its loop.
         sleep(Duration::from_micros(3_000 + round * 1_370));
         worker.kill().unwrap();
         worker.wait().unwrap();
@@ -147,7 +147,7 @@ fn a_killed_writer_leaves_whole_transactions() {
     assert_eq!(integrity(&local.path), "ok");
 }
 
-/// SQLite's own opinion, by another program.
+/// Returns the result of SQLite's integrity check, run by the `sqlite3` program.
 fn integrity(path: &Path) -> String {
     let output = Command::new("sqlite3").arg(path).arg("PRAGMA integrity_check").output().expect("sqlite3 runs");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

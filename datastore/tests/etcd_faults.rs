@@ -1,4 +1,4 @@
-//! etcd out of reach, refusing, and losing answers: what the caller is told.
+//! Errors for an etcd that is unreachable, rejects requests, or loses responses.
 
 mod harness;
 
@@ -27,7 +27,7 @@ fn open_settings(settings: &Settings, env: &[(&str, &str)]) -> Result<Datastore,
     Datastore::open(&DatastoreConfig::new(settings, lookup)?)
 }
 
-/// An endpoint where nobody listens, while the port is held.
+/// Returns an endpoint on which no server listens while `port` is reserved.
 fn unused(port: &Port) -> String {
     format!("http://127.0.0.1:{}", port.number)
 }
@@ -65,7 +65,7 @@ fn the_next_endpoint_serves_when_the_first_is_down() {
         assert_eq!(store.requests(), 1);
         let (key, value) = pool("p", "1");
         store.create(&key, &value).await.unwrap();
-        // One that accepts and says nothing costs its share of the time, once.
+        // An endpoint that accepts connections but never responds costs its share of the time only once.
         let store = open(&[&silent, &server.url], Duration::from_secs(2));
         look(&store).await.unwrap();
         let begun = Instant::now();
@@ -142,7 +142,7 @@ fn passwords_are_checked_and_refusals_name_the_user() {
             other => panic!("{other:?}"),
         }
     };
-    // A password for a server without users does no harm.
+    // A password for a server without users is not an error.
     block_on(look(&open_settings(&settings, &login("root", "secret")).unwrap())).unwrap();
 
     for args in
@@ -201,13 +201,13 @@ fn wrong_certificates_are_refusals_that_name_the_files() {
             other => panic!("{other:?}"),
         }
     };
-    // The server's certificate is not of this authority.
+    // Another authority signed the server's certificate.
     let theirs_ca = path(&theirs, "ca.pem");
     let untrusted = Settings { etcd_ca_cert_file: theirs_ca.clone(), ..base.clone() };
     let text = reason(&untrusted);
     assert!(text.contains("not trusted") && text.contains(&theirs_ca), "{text}");
 
-    // Our certificate is not of the server's authority.
+    // Another authority signed the client certificate.
     let stranger = Settings {
         etcd_ca_cert_file: path(&ours, "ca.pem"),
         etcd_cert_file: path(&theirs, "client.pem"),
@@ -217,12 +217,12 @@ fn wrong_certificates_are_refusals_that_name_the_files() {
     let text = reason(&stranger);
     assert!(text.contains("refuses our certificate") && text.contains(&path(&theirs, "client.pem")), "{text}");
 
-    // None at all.
+    // No client certificate is configured.
     let nobody = Settings { etcd_ca_cert_file: path(&ours, "ca.pem"), ..base.clone() };
     let text = reason(&nobody);
     assert!(text.contains("no client certificate (etcd_cert_file is not set)"), "{text}");
 
-    // Files that are not there, or that hold something else, are found before anything is sent.
+    // Files that are missing or have the wrong content are detected before any request.
     let missing = Settings { etcd_ca_cert_file: "/nowhere/ca.pem".into(), ..base.clone() };
     let error = open_settings(&missing, &[]).unwrap_err().to_string();
     assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem"), "{error}");
@@ -272,7 +272,7 @@ fn a_client_certificate_that_was_written_anew_is_shown_by_the_next_connection() 
     block_on(async {
         let refused = look(&store).await;
         assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");
-        // What cannot be used is no reason to forget the former files.
+        // If the new files cannot be read, the former certificates stay in use.
         std::fs::remove_file(&key).unwrap();
         let refused = look(&store).await;
         assert!(matches!(refused, Err(StoreError::Unauthorized { .. })), "{refused:?}");

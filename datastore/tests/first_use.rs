@@ -1,5 +1,5 @@
-//! What the installer adds to a datastore, on a real etcd and on a SQLite file. In a process of its own, as it looks at all pools
-//! that there are.
+//! The objects that the installer creates, on a real etcd and on a SQLite file. A separate test binary, because the
+//! test needs a datastore without other pools.
 
 mod harness;
 
@@ -19,10 +19,10 @@ fn local() {
     block_on(what_is_missing_alone_is_added_alone(Fixture::local().open()));
 }
 
-/// As the installer does, which may neither change nor list more.
+/// Uses only the operations of the installer, whose role allows no updates and no other lists.
 async fn what_is_missing_alone_is_added_alone(store: Datastore) {
     let key = ObjectKey::global("default");
-    // A file fills itself when it is opened.
+    // A new file contains the initial objects, so they are deleted first.
     let _ = store.delete::<ClusterInformation>(&key, None).await;
     assert!(store.ensure_cluster_information().await.unwrap());
     let cluster = store.get::<ClusterInformation>(&key).await.unwrap();

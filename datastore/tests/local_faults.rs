@@ -1,5 +1,4 @@
-//! The embedded datastore on bad ground: full disks, read-only directories, files that are something else, other
-//! processes in the way.
+//! The embedded datastore with full disks, read-only directories, foreign files, and other processes that block it.
 
 mod harness;
 
@@ -29,8 +28,8 @@ fn create(store: &Datastore, name: &str) -> Result<(), StoreError> {
     block_on(store.create(&key, &value)).map(|_| ())
 }
 
-/// Runs one of the `#[ignore]`d tests below in a mount namespace of its own, with a small file system at `$DIRECTORY`
-/// that is gone with it.
+/// Runs one of the `#[ignore]`d tests below in its own mount namespace, with a small temporary file system at
+/// `$DIRECTORY`.
 fn on_tmpfs(worker: &str, size: &str) {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new("unshare")
@@ -69,7 +68,7 @@ fn worker_full_disk() {
     };
     assert_eq!(error, StoreError::DiskFull { path: path.display().to_string() });
     assert!(written >= 10, "{written}");
-    // Nothing that was committed is lost, to this process or the next.
+    // No committed write is lost, for this process or the next.
     for store in [store, open(&path)] {
         let pools = block_on(store.list::<IpPool>(&ObjectSelect::default())).unwrap();
         assert_eq!(pools.len(), written);
@@ -85,13 +84,13 @@ fn no_room_for_a_new_file_is_said() {
 #[ignore = "run by no_room_for_a_new_file_is_said in mounts of its own"]
 fn worker_no_room() {
     let path = directory().join("calico.db");
-    // Bounded, so that nothing but the 16 KiB above can be filled.
+    // The write is bounded, so that it can fill nothing but the 16 KiB above.
     let filled = std::fs::write(directory().join("filler"), vec![0; 64 * 1024]);
     assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
     assert_eq!(create(&open(&path), "p"), Err(StoreError::DiskFull { path: path.display().to_string() }));
     let left: Vec<_> = std::fs::read_dir(directory()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["filler"], "no half-made file stays");
-    // Room again, and the same call works.
+    // The same call works after space was added.
     std::fs::remove_file(directory().join("filler")).unwrap();
     Command::new("mount").args(["-o", "remount,size=1m"]).arg(directory()).status().unwrap();
     create(&open(&path), "p").unwrap();
@@ -161,7 +160,7 @@ fn a_damaged_file_is_said_with_the_way_out() {
         create(&store, &format!("pool-{n:04}")).unwrap();
     }
     drop(store);
-    // Everything into the one file, then noise over its middle.
+    // Copies the log into the database file, then overwrites most of the file with noise.
     let checkpoint = Command::new("sqlite3").arg(&path).arg("PRAGMA wal_checkpoint(TRUNCATE)").output().unwrap();
     assert!(checkpoint.status.success());
     let mut bytes = std::fs::read(&path).unwrap();
@@ -225,7 +224,7 @@ fn a_process_that_keeps_the_lock_is_waited_for_and_then_named() {
     assert!((250..3000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
     assert!(matches!(error, StoreError::Unavailable { outcome_unknown: false, .. }), "{error:?}");
     assert!(error.to_string().contains("kept it locked for 0.3 s"), "{error}");
-    // Readers are not in the way of a writer, nor it of them.
+    // Readers do not block a writer, and a writer does not block readers.
     assert!(block_on(store.get::<IpPool>(&ObjectKey::global("p"))).is_ok());
 
     let waiting = std::thread::spawn(move || create(&store, "q"));

@@ -1,4 +1,4 @@
-//! The contract of a store: the same bodies on a real etcd and on a SQLite file.
+//! The contract of a store: the same tests on a real etcd and on a SQLite file.
 
 mod harness;
 
@@ -80,7 +80,7 @@ async fn batch_is_one_request_and_one_snapshot(store: Datastore) {
     let (other, value) = pool("batch-b", "b");
     store.create(&other, &value).await.unwrap();
 
-    // What an ADD reads first: single objects, absent ones, and lists.
+    // The reads of an ADD: existing objects, missing objects, and lists.
     let mut batch = ReadBatch::new();
     let present = batch.get::<IpPool>(&key);
     let absent = batch.get::<IpPool>(&ObjectKey::global("batch-absent"));
@@ -112,7 +112,7 @@ async fn prefix_reads_are_in_path_order_and_exact(store: Datastore) {
     let select = ObjectSelect { name_prefix: "order-".into(), ..ObjectSelect::default() };
     let listed: Vec<String> =
         store.list::<IpPool>(&select).await.unwrap().into_iter().map(|entry| entry.key.name).collect();
-    // Byte order, and `order.x` is not below `order-`.
+    // The order is that of bytes, and `order.x` does not begin with `order-`.
     assert_eq!(listed, ["order-10", "order-9", "order-Z", "order-a-b", "order-a.b", "order-\u{fc}"]);
 }
 
@@ -197,7 +197,7 @@ async fn revision_of_a_recreated_object_is_new(store: Datastore) {
 }
 
 async fn large_values_and_long_batches(store: Datastore) {
-    // More than tonic's 4 MiB in one answer, more ranges than etcd takes in one transaction.
+    // The response exceeds tonic's 4 MiB, and the batch has more ranges than an etcd transaction allows.
     let filling = "x".repeat(500_000);
     for n in 0..10 {
         let (key, value) = pool(&format!("large-{n}"), &filling);
@@ -225,7 +225,7 @@ async fn initialization_is_idempotent(store: Datastore) {
     let tiers = store.list::<Tier>(&ObjectSelect::default()).await.unwrap();
     let tiers: Vec<_> =
         tiers.iter().map(|t| (t.key.name.as_str(), t.value.spec.order.as_ref().map(ToString::to_string))).collect();
-    // As Go writes them: whole numbers without a fraction.
+    // Go writes whole numbers without a fraction.
     let orders = [("default", "1000000"), ("kube-admin", "1000"), ("kube-baseline", "10000000")];
     assert_eq!(tiers, orders.map(|(name, order)| (name, Some(order.to_owned()))));
 
@@ -234,7 +234,7 @@ async fn initialization_is_idempotent(store: Datastore) {
     assert_eq!(store.requests() - before, 1, "only a look");
     assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap(), cluster);
 
-    // A switch that someone turned off stays off, and of what is missing only the object's own fields are added.
+    // A locked datastore stays locked: only missing fields of ClusterInformation are added, but no tiers.
     let mut off = cluster.value.clone();
     off.spec.datastore_ready = Some(false);
     off.spec.cluster_guid.clear();

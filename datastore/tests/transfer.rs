@@ -16,7 +16,8 @@ async fn exported(store: &Datastore) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// A pair as upstream or a person may have left it: not what our encoder would write.
+/// Returns a write of a pair that upstream or a person may have stored, and that this implementation would encode
+/// differently.
 fn odd(path: &str, value: &str) -> Write {
     Write { kind: "", path: path.into(), key: path.into(), op: WriteOp::Create(value.into()) }
 }
@@ -47,14 +48,14 @@ fn from_a_file_to_etcd_and_back_byte_for_byte() {
         assert_eq!((progress[0], *progress.last().unwrap()), ((0, 258), (258, 258)));
         assert_eq!(exported(&etcd).await, text);
 
-        // Into a new file, whose first-use objects give way.
+        // The import replaces the initial objects of a new file.
         let other = Fixture::local();
         let back = other.open();
         let imported = import(&back, exported(&etcd).await.as_bytes(), Existing::Keep, |_, _| {}).await.unwrap();
         assert_eq!((imported.created, imported.replaced), (254, 4));
         assert_eq!(exported(&back).await, text);
 
-        // The same again changes nothing and sends nothing but one look.
+        // A repeated import changes nothing, and sends only one read.
         let before = back.requests();
         let again = import(&back, text.as_bytes(), Existing::Keep, |_, _| {}).await.unwrap();
         assert_eq!(again, Imported { unchanged: 258, ..Imported::default() });
@@ -73,7 +74,7 @@ fn other_values_are_overwritten_only_when_told() {
         let (text, before) = (exported(&source).await, exported(&target).await);
 
         let error = import(&target, text.as_bytes(), Existing::Keep, |_, _| {}).await.unwrap_err();
-        // The pool, and ClusterInformation and tiers with their own identifiers.
+        // The pool, and the ClusterInformation and the tiers, which have their own identifiers.
         assert!(
             matches!(&error, TransferError::Occupied { count: 5, named } if named.contains("/ippools/p")),
             "{error}"

@@ -1,16 +1,15 @@
-//! `calico refresh-token`: keeps what was installed in the state that is wanted, for as long as the node lives
-//! (INST-49).
+//! `calico refresh-token`: the node agent. It renews the plugins' token and repairs installed files until the pod ends.
 //!
 //! ```text
 //! clocks ────────────────┐
 //! the pod's own token ───┼▶ timetable ─▶ TokenRequest ─▶ calico-kubeconfig
-//! a trial of the token ──┘        └────▶ what was installed
+//! a test of the token ───┘        └────▶ the installed files
 //!                     status ◀──────────────┘
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
-//! What is due when is decided without clocks and network ([`schedule`], [`timetable`]); what probes are told as well
-//! ([`status`]).
+//! [`schedule`] and [`timetable`] decide when each action is due, and [`status`] computes the results of the probes.
+//! None of the three reads a clock or uses the network. Read them first.
 
 mod answers;
 pub mod clock;
@@ -46,38 +45,38 @@ use schedule::{Attempt, Held};
 use status::Status;
 use timetable::{Reason, Timetable};
 
-/// How long the API server may take for a trial.
+/// Time limit for one test of the token.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What became of what was installed, when the agent looked after it.
+/// The result of one check of the installed files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// How many files were missing or changed and are in place again.
+    /// Number of files that were missing or changed and have been restored.
     pub mended: u64,
-    /// What is still missing, and why.
+    /// The problem that remains, if any.
     pub missing: Option<String>,
 }
 
-/// Why the agent ended, or did not begin.
+/// Reasons for the agent to stop, or not to start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The port of probes and metrics.
+    /// The port of the probes and metrics is not available.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The configuration may be for the group that had the objects before.
+    /// Calico's objects moved to another API group, so the plugins' configuration may name the previous group.
     #[error("Calico's objects moved from the API group {was} to {now}: the agent ends, to begin again for {now}")]
     Moved {
-        /// The group when the agent began.
+        /// The group when the agent started.
         was: &'static str,
-        /// The group that has the objects.
+        /// The group that contains the objects now.
         now: &'static str,
     },
-    /// SIGTERM cannot be listened to.
+    /// No handler for SIGTERM or SIGINT can be installed.
     #[error("cannot wait for SIGTERM: {0}")]
     Signal(#[from] std::io::Error),
 }
 
-/// The status, shared with those who answer.
+/// The status, shared between the agent and its HTTP listener.
 #[derive(Debug, Clone, Default)]
 struct Shared(Arc<Mutex<Status>>);
 
@@ -89,14 +88,14 @@ impl Shared {
 
 /// The agent of one node.
 struct Agent<K> {
-    /// The token and where it goes; `None` where another one refreshes it, or outside of a pod.
+    /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
     token: Option<Refresher>,
     table: Timetable,
     keep: K,
     status: Shared,
 }
 
-/// What a token is asked for with, and where it goes.
+/// The parameters of a token request, and the kubeconfig that receives the token.
 struct Refresher {
     pod: ServiceAccount,
     request: TokenRequest,
@@ -104,12 +103,13 @@ struct Refresher {
     projected: Projected,
 }
 
-/// Runs until SIGTERM or SIGINT, and then ends at once: nothing of the node is taken back (INST-150).
+/// Runs until SIGTERM or SIGINT and then returns at once. Files on the node stay in place: removing them would break
+/// the node on every rollout of the DaemonSet.
 ///
-/// The token of the plugins goes to `kubeconfig`, as the service account of `pod`; without a pod, and where
-/// `CALICO_MANAGE_CNI` is false, there is none to look after (INST-50). `keep` puts back what was installed; it is
-/// called at most once a minute. `pay` pays what DELs owe; it never ends. When the objects of `group` move to another
-/// API group, the agent ends with an error.
+/// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
+/// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `keep` restores the installed files
+/// and runs at most once a minute. `pay` replays deferred DELs and never returns. When the objects of `group` move to
+/// another API group, the agent returns an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
@@ -149,7 +149,7 @@ async fn moved(group: Option<Group>) -> (ApiGroup, ApiGroup) {
 }
 
 impl<K: FnMut() -> Kept> Agent<K> {
-    /// Works without end.
+    /// Runs forever.
     async fn work(&mut self) {
         loop {
             let now = Moment::now();
@@ -203,7 +203,7 @@ impl<K: FnMut() -> Kept> Agent<K> {
         }
     }
 
-    /// Asks for a token and writes it.
+    /// Requests a token and writes it to the kubeconfig.
     async fn renew(&mut self, reason: Reason) {
         let Some(token) = &self.token else { return };
         let outcome = token.renew().await;
@@ -221,7 +221,7 @@ impl<K: FnMut() -> Kept> Agent<K> {
             }
             Err(failure) => {
                 status.counts.failures += 1;
-                // One that refuses is there.
+                // An API server that rejects the request is reachable.
                 status.unanswered = if failure.is_silence { status.unanswered + 1 } else { 0 };
                 status.fail(failure.text);
             }
@@ -231,10 +231,10 @@ impl<K: FnMut() -> Kept> Agent<K> {
     }
 }
 
-/// Why there is no new token.
+/// The reason for a failed renewal.
 struct Failure {
     text: String,
-    /// Whether the API server said nothing at all.
+    /// True if the API server sent no response.
     is_silence: bool,
 }
 
@@ -251,7 +251,7 @@ impl Refresher {
         Refresher { projected: Projected::new(directory), pod, request, file }
     }
 
-    /// Returns for how long the new token holds, and when it ends.
+    /// Requests a token and writes it. Returns its lifetime and its expiry in seconds since 1970.
     async fn renew(&self) -> Result<(Duration, i64), Failure> {
         let minted = self.request.send(&self.pod).await?;
         let written = kubeconfig::write(&self.file, &self.pod, &minted.token);
@@ -259,7 +259,7 @@ impl Refresher {
         Ok((minted.lifetime, minted.expires))
     }
 
-    /// Tries the token that plugins would read now. Where there is none it is as one that is refused.
+    /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
     async fn trial(&self) -> Trial {
         let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return Trial::Refused };

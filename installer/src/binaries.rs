@@ -1,10 +1,12 @@
-//! The plugins' programs: from this container into the node's plugin directories (INST-15..INST-22, INST-28, INST-29).
+//! Copies the plugins' programs from this container into the node's plugin directories.
 //!
 //! ```text
 //! own programs ─┐
-//!               ├▶ plan (pure) ─▶ noted in the state ─▶ copied beside ─ digest ─ run once ─▶ renamed into place
+//!               ├▶ plan (pure) ─▶ recorded in the state ─▶ temporary copy ─ digest ─ test run ─▶ renamed into place
 //! directories ──┘
 //! ```
+//!
+//! Read `source`, `plan` and `copy` in this order.
 
 mod copy;
 mod plan;
@@ -25,44 +27,44 @@ use crate::layout::{Layout, Place};
 use crate::settings::{Settings, Update};
 use crate::state::State;
 
-/// The plugin.
+/// The file name of the plugin.
 pub const CALICO: &str = "calico";
-/// The IPAM plugin, the same program under another name.
+/// The file name of the IPAM plugin, which is the same program.
 pub const CALICO_IPAM: &str = "calico-ipam";
 
-/// Why the programs are not installed. What was there before still is.
+/// Reasons for a failed installation of the programs. The programs installed earlier stay in place.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
-    /// A program of this container.
+    /// A program of this container cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Source {
-        /// The program.
+        /// The path of the program.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// No directory will do (INST-29).
+    /// No directory is usable (INST-29).
     #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for writing", list(.skipped))]
     NoDirectory {
-        /// Those that were looked at, and what is wrong with them.
+        /// The rejected directories with the reason for each.
         skipped: Vec<(PathBuf, &'static str)>,
     },
-    /// The name of a program is taken.
+    /// A program's path is occupied by something other than a file.
     #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in SKIP_CNI_BINARIES if it is not Calico's", .path.display())]
     NoFile {
-        /// What is there.
+        /// The occupied path.
         path: PathBuf,
     },
     /// The copy cannot be written.
     #[error(transparent)]
     Copy(#[from] AtomicFileError),
-    /// The copy is not what was copied.
+    /// The copy differs from the source.
     #[error("{} was written and reads back otherwise; is the disk sound?", .path.display())]
     Differs {
-        /// The file that it should have become.
+        /// The path of the program to install.
         path: PathBuf,
     },
-    /// The copy does not run.
+    /// The copy cannot be run.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -72,7 +74,7 @@ fn list(skipped: &[(PathBuf, &'static str)]) -> String {
     words.join(", ")
 }
 
-/// What has to be done to all directories.
+/// The plans for all plugin directories.
 #[derive(Debug)]
 pub struct Binaries {
     plans: Vec<Plan>,
@@ -80,10 +82,10 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Looks at this container and at the node, and decides what is to be done.
+    /// Reads this container's programs and the node's directories, and plans the installation.
     ///
     /// # Errors
-    /// There is no directory that programs could go to, or a program of this container cannot be read.
+    /// Returns an error if no directory is usable, or if a program of this container cannot be read.
     pub fn plan(settings: &Settings, layout: &Layout, state: &State) -> Result<Binaries, BinariesError> {
         let own = Program::of_this_process()?;
         let extra = source::extra_plugins(layout, &settings.extra_plugins)?;
@@ -112,18 +114,18 @@ impl Binaries {
         Ok(Binaries { plans, skipped })
     }
 
-    /// Notes what is going to be installed, beside what it takes the place of.
+    /// Records in the state the files that will be installed, together with the files that they replace.
     pub fn note(&self, state: &mut State) {
         for (place, task) in self.ours() {
             state.note_over(place, &task.name, task.source.digest.clone(), task.there.as_deref());
         }
     }
 
-    /// Does it, and notes what is in place. A directory from which programs cannot be run is left as it was, and its notes as
-    /// they were `before`, as long as there is another one.
+    /// Carries out the plans and records the installed files. If programs cannot be run from a directory but another
+    /// directory is usable, the former is skipped and its records are restored from `before`.
     ///
     /// # Errors
-    /// A copy fails.
+    /// Returns an error if a copy fails.
     pub fn install(mut self, before: &State, state: &mut State) -> Result<Vec<(Place, PathBuf)>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
@@ -143,7 +145,7 @@ impl Binaries {
         if ready.is_empty() { Err(BinariesError::NoDirectory { skipped: self.skipped }) } else { Ok(ready) }
     }
 
-    /// What is or will be what we installed.
+    /// Returns the tasks whose files are, or will be, installed by Calico.
     fn ours(&self) -> impl Iterator<Item = (Place, &Task)> {
         self.plans
             .iter()
@@ -151,8 +153,8 @@ impl Binaries {
     }
 }
 
-/// Forgets programs that somebody took away, and that a run that succeeded did not put back: they are not wanted any more, or
-/// their directory was skipped. A directory that is not there tells nothing about them.
+/// Removes records of programs that no longer exist after a successful run: they are no longer wanted, or their
+/// directory was skipped. The records of a missing directory stay, as that directory may only be unmounted.
 pub fn forget_missing(layout: &Layout, state: &mut State) {
     let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
@@ -162,14 +164,14 @@ pub fn forget_missing(layout: &Layout, state: &mut State) {
     }
 }
 
-/// The names of what this container installs.
+/// Returns the names of all programs that this container installs.
 #[must_use]
 pub fn names(settings: &Settings, layout: &Layout) -> Vec<String> {
     let extra = source::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);
     [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }
 
-/// Asks the system, and leaves no trace as a file on trial would: runtimes watch the directory.
+/// Returns true if the directory is writable. A test file would answer that as well, but runtimes watch the directory.
 fn is_writeable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
 }

@@ -1,8 +1,8 @@
-//! Trying a configuration before runtimes see it: the plugin that was just installed tests with `-t` whether the datastore
-//! can be reached, lets it in, and is ready.
+//! Tries out a configuration before runtimes see it. The plugin that was just installed tests with `-t` whether the
+//! datastore is reachable, accepts the credentials and is ready.
 //!
-//! Nothing depends on the outcome but what is logged: on a new cluster calico-node or kube-controllers make the datastore
-//! ready only after this container is done.
+//! The result is only logged. In a new cluster calico-node or kube-controllers make the datastore ready after this
+//! container ends.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,22 +16,22 @@ use crate::node_conf;
 use crate::template::kind;
 use crate::timed_call::{self, Answer};
 
-/// Between two attempts.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How a trial ended.
+/// The result of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trial {
-    /// The datastore is there and ready.
+    /// The datastore is reachable and ready.
     Passed,
-    /// There is nothing to try, and why.
+    /// The configuration cannot be tried, for this reason.
     NotTried(String),
-    /// What the plugin said last.
+    /// The last output of the plugin.
     Failed(String),
 }
 
-/// Tries `conf` with the program `plugin` until it passes, at most for `time`. `path_of` tells where a path of the node is in
-/// this container.
+/// Runs the program `plugin` with `conf` until it succeeds, for at most `time`. `path_of` translates a path on the node
+/// to a path in this container.
 pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of: impl Fn(&Path) -> PathBuf) -> Trial {
     let until = Instant::now() + time;
     let input = match input(conf, path_of) {
@@ -52,7 +52,7 @@ pub fn try_out(conf: &Map<String, Value>, plugin: &Path, time: Duration, path_of
     }
 }
 
-/// What the plugin reads: as a runtime would give it, with the paths of this container.
+/// Returns the plugin's stdin as a runtime would write it, with paths of this container.
 fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, String> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
@@ -65,13 +65,13 @@ fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Resul
     Ok(Value::Object(plugin).to_string())
 }
 
-/// One attempt; what the plugin printed, nothing if it succeeded. It is ended when `until` comes.
+/// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
 fn attempt(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
     let answer = timed_call::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
     Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| said(&answer)))
 }
 
-/// The words of a CNI error.
+/// Returns the text of a CNI error.
 fn said(Answer { status, stdout }: &Answer) -> String {
     if status.success() {
         return String::new();
@@ -97,10 +97,10 @@ mod tests {
     const LIST: &str = r#"{"name": "net", "cniVersion": "1.0.0", "plugins": [
         {"type": "portmap"}, {"type": "calico", "etcd_key_file": "/n/calico-tls/etcd-key", "mtu": 0}]}"#;
 
-    /// Longer than any machine takes to start a shell.
+    /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A script in the place of the plugin.
+    /// Writes a script in place of the plugin.
     fn script(dir: &tempfile::TempDir, text: &str) -> PathBuf {
         let plugin = dir.path().join("calico");
         fs::write(&plugin, format!("#!/bin/sh\n{text}\n")).unwrap();

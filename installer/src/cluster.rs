@@ -1,7 +1,9 @@
-//! What a cluster without calico-node lacks: the ClusterInformation, without which no plugin works (INST-61), and on
-//! request the first pools (INST-62). In Kubernetes by the account of the pod, as the plugins' own may do neither; in
-//! an etcd by the plugins' way in, which is the only one, and there the Node as well, without which IPAM gives no
-//! address: in Kubernetes kubelet makes it.
+//! Creates the objects that calico-node would create: ClusterInformation, without which no plugin works (INST-61), and
+//! on request the first pools (INST-62).
+//!
+//! - On Kubernetes the pod's account creates them, because the plugins' account may not.
+//! - On etcd only the plugins' credentials are available. The Node is created as well, because IPAM needs it; on
+//!   Kubernetes kubelet creates it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,65 +21,65 @@ use crate::node_conf;
 use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::Settings;
 
-/// How long one request may take.
+/// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why the cluster stays as it is.
+/// Reasons for a missing object.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// The pod's own account.
+    /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// The way into etcd.
+    /// The client for etcd cannot be set up.
     #[error("etcd: {0}")]
     Etcd(String),
-    /// An etcd that does not answer, in which nobody else may make the Node.
+    /// The etcd does not respond. This is fatal because only this run creates the Node there.
     #[error(
         "{0}; correct ETCD_ENDPOINTS or look for what is in the way (`etcdctl endpoint health`): there this run makes the Node, \
          without which no pod gets an address"
     )]
     Silent(StoreError),
-    /// The ClusterInformation.
+    /// The ClusterInformation cannot be created.
     #[error(
         "ClusterInformation default cannot be looked for and made: {source}; let {who} get and create \
          clusterinformations, or start kube-controllers"
     )]
     Information {
-        /// Who tried.
+        /// The account that sent the request.
         who: &'static str,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
-    /// The Node.
+    /// The Node cannot be created.
     #[error(
         "Node {name} cannot be looked for and made: {source}; let {who} get and create nodes, or run \
          `calico-ipam init --node {name}`"
     )]
     Node {
-        /// Its name.
+        /// The name of the Node.
         name: String,
-        /// Who tried.
+        /// The account that sent the request.
         who: &'static str,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
-    /// A pool.
+    /// A pool cannot be created.
     #[error("the first pool cannot be made: {source}; let {who} list and create ippools, or apply one")]
     Pool {
-        /// Who tried.
+        /// The account that sent the request.
         who: &'static str,
-        /// Why.
+        /// The cause.
         source: Box<FirstPoolError>,
     },
 }
 
 impl ClusterError {
-    /// Whether the same may work a little later.
+    /// Returns true if a retry may succeed.
     pub fn is_silence(&self) -> bool {
         matches!(self, ClusterError::Silent(_))
     }
 
-    /// The same of an etcd: one that does not answer is another matter than one that refuses.
+    /// Converts the error of a request to etcd. An unreachable etcd gets an error of its own, as a retry may succeed.
     fn of_etcd(self) -> ClusterError {
         match self {
             ClusterError::Information { source, .. } | ClusterError::Node { source, .. } if source.is_unavailable() => {
@@ -92,11 +94,11 @@ impl ClusterError {
     }
 }
 
-/// Adds what is missing where `conf`, which Calico's plugin reads, says that Calico's objects are; says what it leaves
-/// out. Outside of a pod there is no `account`, and an etcd needs none.
+/// Creates the missing objects in the datastore of `conf`, the configuration of Calico's plugin, and logs the pools
+/// that it cannot create. `account` is `None` outside of a pod; etcd needs no account.
 ///
 /// # Errors
-/// The datastore is out of reach, or refuses.
+/// Returns an error if the datastore is unreachable or rejects a request.
 pub fn ensure(
     conf: Option<&NetConf>,
     account: Option<&ServiceAccount>,
@@ -156,14 +158,14 @@ async fn add_missing(
     Ok(())
 }
 
-/// Nobody may think that it was made.
+/// Warns about pools that were requested but are not created.
 fn leave_out(settings: &Settings, reason: &str) {
     for request in &settings.pools {
         tracing::warn!("IPPool {}, {}, is not made: {reason}", request.name, request.spec.cidr);
     }
 }
 
-/// The API group that Calico's objects are in; `None` when it has to be asked for.
+/// Returns the API group that the configuration names, or `None` if the group must be discovered.
 pub(crate) fn group_of(conf: &NetConf) -> Option<ApiGroup> {
     conf.datastore.calico_api_group.map(|group| match group {
         conf::ApiGroup::CrdV1 => ApiGroup::CrdV1,
@@ -171,9 +173,9 @@ pub(crate) fn group_of(conf: &NetConf) -> Option<ApiGroup> {
     })
 }
 
-/// The Node that has to be in etcd, by the name that the plugins go by. It refers to the node of Kubernetes, so that
-/// kube-controllers removes it with that; a node of which this environment does not tell the name is nobody's to
-/// remove.
+/// Returns the Node to create in etcd, under the name that the plugins use. The Node refers to the Kubernetes node, so
+/// that kube-controllers deletes both together. Without the name of the Kubernetes node none is created: nothing would
+/// delete it.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
     let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
     let name = node_name::of(conf).ok()?;

@@ -1,4 +1,4 @@
-//! The commands for installers and people, from their command lines to their exit statuses.
+//! The commands for installers and people: arguments, execution and exit status.
 
 mod arguments;
 mod doctor;
@@ -28,7 +28,7 @@ use crate::kubeconfig;
 use crate::service_account::ServiceAccountError;
 use crate::settings::{Settings, SettingsError};
 
-/// Why the command failed.
+/// Reasons for a failed command.
 #[derive(Debug, thiserror::Error)]
 enum CommandError {
     #[error(transparent)]
@@ -43,7 +43,7 @@ enum CommandError {
     Agent(#[from] AgentError),
 }
 
-/// Exit status 0, or 1 with the reason in the log (INST-34).
+/// Returns exit status 0, or logs the error and returns exit status 1.
 fn ended(outcome: Result<(), CommandError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -54,14 +54,14 @@ fn ended(outcome: Result<(), CommandError>) -> ExitCode {
     }
 }
 
-/// What the environment says, and the environment itself.
+/// Returns the settings, and a function that looks up environment variables.
 fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), SettingsError> {
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
 }
 
-/// Stays as the agent, until SIGTERM (INST-37). `pay` pays what DELs owe: the plugin knows how.
+/// Runs the agent until SIGTERM (INST-37). `pay` replays deferred DELs; the plugin provides it.
 fn stay(
     installation: &Installation<'_>,
     mut upkeep: Upkeep<'_>,

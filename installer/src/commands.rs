@@ -1,4 +1,4 @@
-//! What `calico` can do besides being a plugin, for people who ask.
+//! The help of `calico`, and its reply to unknown commands.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -23,12 +23,12 @@ addresses: see calico-ipam --help. Container runtimes call both with CNI_COMMAND
 
 /// Prints the commands.
 pub fn help() -> ExitCode {
-    // A reader that went away cannot be told.
+    // An error means that the reader closed the pipe.
     let _ = io::stdout().write_all(COMMANDS.as_bytes());
     ExitCode::SUCCESS
 }
 
-/// Says that there is no such command here, and where it may be.
+/// Reports an unknown command and names the program that may have it.
 pub fn refuse(name: &str, words: &[&str]) -> ExitCode {
     let _ = io::stderr().write_all(refusal(name, words).as_bytes());
     ExitCode::FAILURE

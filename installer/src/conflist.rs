@@ -1,5 +1,7 @@
-//! The network configuration in the runtime's directory: the last file to be written, as it makes the node's network
-//! ready (INST-7), and the only one that may take others away (INST-31).
+//! The network configuration in the runtime's directory.
+//!
+//! The installer writes it last, because runtimes report the node's network as ready as soon as the file exists
+//! (INST-7). Only this file replaces earlier configurations. Read `template`, then `chain`, then `placing`.
 
 mod chain;
 mod copies;
@@ -28,46 +30,46 @@ use crate::state::{Installed, State};
 use crate::template::{self, TOKEN, TemplateError, Values, kind, plugins};
 use crate::{node_conf, regular_file};
 
-/// Why there is no configuration.
+/// Reasons for a missing configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConflistError {
-    /// The file of the template cannot be read.
+    /// The file with the template cannot be read.
     #[error("CNI_NETWORK_CONFIG_FILE: cannot read {}: {source}", .path.display())]
     TemplateFile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// What the template became.
+    /// The filled template is invalid.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// Calico's plugins would refuse it, and every pod's ADD and DEL with it.
+    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL.
     #[error(
         "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable that is \
          filled in there"
     )]
     Refused {
-        /// What it would be called.
+        /// The file name that was to be written.
         name: String,
-        /// What is wrong with it.
+        /// The error in the configuration.
         reason: String,
     },
 }
 
-/// A configuration that runtimes can read. Not for logs: its text may hold a token (INST-35).
+/// A network configuration. It must not be logged, because the text may contain a token (INST-35).
 #[derive(Clone)]
 pub struct Conflist {
-    /// Its bytes.
+    /// The text of the file.
     pub text: String,
-    /// What it says.
+    /// The parsed text.
     pub conf: Map<String, Value>,
-    /// What `calico` or `calico-ipam` reads there, with the paths by which this process finds what it names; `None`
-    /// without them.
+    /// The configuration of `calico` or `calico-ipam` in it, with paths translated to paths of this container; `None`
+    /// if it contains neither.
     pub calicos: Option<NetConf>,
-    /// SHA-256 of the text without the pod's token, where that is in it.
+    /// SHA-256 of the text without the pod's token, if it contains the token.
     pub origin: Option<String>,
-    /// Its plugins.
+    /// The plugins.
     rendered: Rendered,
 }
 
@@ -75,12 +77,13 @@ impl Conflist {
     /// Fills in the template.
     ///
     /// # Errors
-    /// There is no template, or it becomes no JSON object, or one that Calico's plugin cannot read.
+    /// Returns an error if the template cannot be read, if it yields no JSON object, or if Calico's plugin would reject
+    /// the result.
     pub fn render(settings: &Settings, values: &Values, layout: &Layout) -> Result<Conflist, ConflistError> {
         let template = match &settings.template {
             Template::BuiltIn => template::BUILT_IN.to_owned(),
             Template::Text(text) => text.clone(),
-            // The container's, not the node's.
+            // The path is one in the container, not on the node.
             Template::File(file) => {
                 let path = layout.path(file);
                 fs::read_to_string(&path).map_err(|source| ConflistError::TemplateFile { path, source })?
@@ -104,19 +107,19 @@ impl Conflist {
         Ok(Conflist { text, conf, calicos, origin, rendered: Rendered { chain, pattern } })
     }
 
-    /// The name of the network.
+    /// Returns the name of the network.
     #[must_use]
     pub fn network(&self) -> &str {
         self.conf.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Notes that it is going to be written, beside what it takes the place of.
+    /// Records in the state that the configuration will be written, and the file that it replaces.
     pub fn note(&self, target: &Target, state: &mut State) {
         let name = &target.name;
         let there = regular_file::contents(&target.path()).ok();
         let now = self.merged(there.as_deref(), target, &[]).rendering;
         let noted = state.get(Place::Net, name).cloned().unwrap_or_default();
-        // Ours with entries of others is not replaced: these stay.
+        // Our own configuration with foreign entries does not count as replaced, because those entries stay.
         let replaced = there.as_ref().filter(|there| noted.is(&digest::of_bytes(there)) || !is_ours_in(there, &noted));
         let replaced = replaced.map(|there| digest::of_bytes(there));
         let there = there.and_then(|there| chain_of(&there)).unwrap_or_default();
@@ -127,14 +130,14 @@ impl Conflist {
         state.note_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
     }
 
-    /// Notes that it is there, as it was written.
+    /// Records in the state that the configuration was written.
     pub fn note_written(&self, target: &Target, written: &Written, state: &mut State) {
         state.note(Place::Net, &target.name, Some(self.digest()), false);
         state.note_origin(Place::Net, &target.name, self.origin.clone());
         state.note_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
     }
 
-    /// Whether it is the one that is noted, whatever token the pod had then.
+    /// Returns true if the state records this configuration, with whatever token.
     #[must_use]
     pub fn is_noted(&self, target: &Target, state: &State) -> bool {
         let noted = state.get(Place::Net, &target.name);
@@ -146,40 +149,42 @@ impl Conflist {
     }
 }
 
-/// What Calico's plugins read in a configuration; `None` where none of them is in there: templates of any kind are put
-/// in place, those of other plugins as well.
+/// Returns the configuration of Calico's plugins in a file, or `None` if it contains none of them. A template may hold
+/// other plugins only.
 fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, String> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
     plugin.map(node_conf::read).transpose()
 }
 
-/// The plugins of a text; `None` where it is no configuration.
+/// Returns the plugins in a text, or `None` if the text is no configuration.
 #[must_use]
 pub fn chain_of(text: &[u8]) -> Option<Chain> {
     Chain::read(text).ok()
 }
 
-/// Reads the configuration in a file that others may have written, as a list where no value holds an entry of theirs.
+/// Parses a configuration that other programs may have written. If a value does not fit into a [`Value`], the result is
+/// the configuration as a list, with the text of that value as a string.
 ///
 /// # Errors
-/// The text is no JSON object.
+/// Returns an error if the text is not a JSON object.
 pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
     template::parse(text).or_else(|error| chain_of(text.as_bytes()).map(|chain| chain.to_list()).ok_or(error))
 }
 
-/// Whether a text is the configuration that was installed, or that one with entries of others.
+/// Returns true if the text is the installed configuration, with or without foreign entries.
 #[must_use]
 pub fn is_ours_in(text: &[u8], noted: &Installed) -> bool {
     let whole = |there: &Chain| noted.renderings.iter().any(|rendering| rendering.is_whole_in(there));
     noted.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
 }
 
-/// Returns true for a text that was installed as it is. One with an entry of another's may be the same to the byte.
+/// Returns true if the text is the installed one and contains no foreign entry. The digest alone does not show this:
+/// the text that the installer renders may contain the same entry as another program.
 fn is_wholly_ours(text: &[u8], noted: &Installed) -> bool {
     noted.is(&digest::of_bytes(text)) && noted.renderings.iter().all(|rendering| rendering.foreign.is_empty())
 }
 
-/// The entries that others chained into the configuration that was installed.
+/// Returns the entries that other programs added to the installed configuration.
 #[must_use]
 pub fn foreign_in(text: &[u8], noted: &Installed) -> Vec<Entry> {
     if is_wholly_ours(text, noted) {
@@ -188,7 +193,7 @@ pub fn foreign_in(text: &[u8], noted: &Installed) -> Vec<Entry> {
     chain_of(text).map(|there| there.foreign(&Chain::default(), &noted.renderings)).unwrap_or_default()
 }
 
-/// Whether Calico's plugin is in a configuration, or is delegated to from there (canal).
+/// Returns true if a configuration contains Calico's plugin, or delegates to it as Canal's does.
 #[must_use]
 pub fn is_calicos(text: impl AsRef<[u8]>) -> bool {
     let Some(chain) = chain_of(text.as_ref()) else { return false };

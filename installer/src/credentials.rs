@@ -1,5 +1,5 @@
-//! The token of the plugins, in the kubeconfig beside the configuration: made anew, unless the one that is there will do
-//! (INST-42, INST-23).
+//! The plugins' token in the kubeconfig beside the configuration. A valid token is kept; otherwise the installer
+//! requests a new one.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,25 +13,25 @@ use crate::service_account::ServiceAccount;
 use crate::token::claims::Claims;
 use crate::token::{DEFAULT_LIFETIME, TokenError, TokenRequest, Trial, try_token};
 
-/// How long the API server may take for one request.
+/// Time limit for one request to the API server.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why the plugins have no token.
+/// Reasons for a missing token.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// The API server made none.
+    /// The token request failed.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// It cannot be written down.
+    /// The kubeconfig cannot be written.
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
 }
 
-/// Sees to it that the kubeconfig in `net_dir` has a token of the service account `name` with at least half of its life before
-/// it, which the API server takes.
+/// Ensures that the kubeconfig in `net_dir` contains a token of the service account `name` which the API server
+/// accepts. A token in the second half of its lifetime is replaced.
 ///
 /// # Errors
-/// There is none, and none can be had.
+/// Returns an error if no valid token exists and none can be requested or written.
 pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change, CredentialsError> {
     let file = net_dir.join(kubeconfig::NAME);
     process::block_on(async {
@@ -46,7 +46,7 @@ pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change
     })
 }
 
-/// The token in the file, if it is this account's and not old.
+/// Returns the token in the file if it belongs to this account and is fresh.
 fn kept(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
     let text = regular_file::text(file).ok()?;
     let token = kubeconfig::token(&text)?;
@@ -55,7 +55,8 @@ fn kept(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
     is_fresh(&Claims::of(token).ok()?, &account, i64::try_from(now).ok()?).then(|| token.to_owned())
 }
 
-/// A token that the clock of this node finds to come from the future is not judged by it.
+/// Returns true if the token belongs to `account` and more than half of its lifetime remains. A token that seems to be
+/// issued in the future is not fresh: the node's clock is wrong.
 fn is_fresh(claims: &Claims, account: &str, now: i64) -> bool {
     claims.sub == account && claims.iat <= now && claims.exp - now > (claims.exp - claims.iat) / 2
 }

@@ -1,4 +1,4 @@
-//! SHA-256 of files, to tell one from another.
+//! SHA-256 digests, by which files are compared.
 
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -7,19 +7,19 @@ use sha2::{Digest as _, Sha256};
 
 use crate::regular_file;
 
-/// How much of a file is read at once.
+/// Size of one read.
 const CHUNK: usize = 64 * 1024;
 
-/// The SHA-256 of some bytes, in lower-case hexadecimal digits.
+/// Returns the SHA-256 of some bytes, in lower-case hexadecimal.
 #[must_use]
 pub fn of_bytes(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
-/// The SHA-256 of a file's contents.
+/// Returns the SHA-256 of a file's contents.
 ///
 /// # Errors
-/// The file cannot be read, or is no regular file.
+/// Returns an error if the file cannot be read or is not a regular file.
 pub fn of_file(path: &Path) -> io::Result<String> {
     let mut file = regular_file::open(path)?;
     let mut digest = Sha256::new();
@@ -44,7 +44,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The sizes around that of a chunk are those at which upstream's comparison of files is tested (INST 9.1).
+    /// Includes the sizes at which upstream tests its comparison of files.
     #[test]
     fn files_of_all_sizes_have_the_digest_of_their_bytes() {
         let dir = tempfile::tempdir().unwrap();

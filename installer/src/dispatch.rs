@@ -1,50 +1,50 @@
-//! Which program the one binary is, this time: by the name it is called by, by `CNI_COMMAND`, by its first words
-//! (INST-3..INST-5).
+//! Selects the program to run, by the executable's name, `CNI_COMMAND` and the first arguments. The accepted command
+//! lines are those of all upstream images (INST-3).
 
-/// What the process is to be.
+/// The program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
-    /// `calico-ipam`, as plugin or for people.
+    /// `calico-ipam`, as a plugin or on the command line.
     Ipam,
     /// `calico`, the plugin.
     Plugin,
-    /// `calicoctl`, and `calico ctl`: another program of upstream's.
+    /// `calicoctl` or `calico ctl`, which only upstream provides.
     Ctl,
-    /// `uds`, the flex volume driver: another program of upstream's.
+    /// `uds`, the flex volume driver, which only upstream provides.
     FlexVolume,
     /// A command for installers and people.
     Command(Command, Words),
 }
 
-/// How many of the arguments, the program's name not counted, are the command's name.
+/// The number of arguments that form the command's name, without the executable's name.
 pub type Words = usize;
 
 /// A command for installers and people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Installs on this node.
+    /// Installs the plugins on this node.
     Install,
-    /// Keeps what was installed fresh.
+    /// Runs the node agent.
     RefreshToken,
-    /// Takes back what was installed.
+    /// Removes the installed files.
     Uninstall,
-    /// Looks for what is wrong.
+    /// Checks the node for problems.
     Doctor,
-    /// Asks a probe.
+    /// Queries a probe.
     Health,
     /// Prints the version.
     Version,
-    /// Prints what there is.
+    /// Prints the list of commands.
     Help,
-    /// None that is known here.
+    /// An unknown command.
     Unknown,
 }
 
-/// Words that are commands even where a runtime's `CNI_COMMAND` is in the environment: upstream's, and ours.
+/// Arguments that select a command even if `CNI_COMMAND` is set.
 const COMMANDS: [&str; 9] =
     ["component", "ctl", "health", "version", "help", "install", "refresh-token", "uninstall", "doctor"];
 
-/// Decides. `name` is the name that the program was called by, without its directory; `words` are the arguments.
+/// Selects the program. `name` is the executable's name without its directory; `words` are the arguments.
 #[must_use]
 pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Program {
     match name {
@@ -59,7 +59,7 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
     match first {
         word if COMMANDS.contains(&word) => command(words),
         _ if is_called => Program::Plugin,
-        // A configuration, -v, -t, and nothing at all have always been the plugin's.
+        // An inline configuration, `-v`, `-t` and no argument at all have always selected the plugin.
         "--version" => Program::Command(Command::Version, 1),
         word if word.is_empty() || word.starts_with('{') || word.starts_with('-') => Program::Plugin,
         _ => Program::Command(Command::Unknown, 0),
@@ -95,7 +95,7 @@ mod tests {
         dispatch(name, &words[1..], cni_command)
     }
 
-    /// Upstream's 13 cases (INST 9.3).
+    /// The 13 cases of upstream's own test.
     #[test]
     fn upstreams_cases() {
         let add = Some("ADD");
@@ -113,7 +113,7 @@ mod tests {
             ("uds", add, Program::FlexVolume),
             ("/opt/cni/bin/calico-ipam", add, Program::Ipam),
             ("/opt/cni/bin/calico", add, Program::Plugin),
-            // Upstream's subcommand tree begins with its help, ours with the plugin's.
+            // Upstream prints the help of its subcommands here; this program runs the plugin.
             ("calico", None, Program::Plugin),
             ("calico component felix", add, unknown),
             (r#"calico {"cniVersion":"1.0.0"}"#, add, Program::Plugin),
@@ -151,7 +151,7 @@ mod tests {
         ] {
             assert_eq!(of(line, None), expected, "{line}");
         }
-        // As a person may have it from a trial.
+        // A person may have set `CNI_COMMAND` while testing a plugin.
         assert_eq!(of("calico install", Some("ADD")), install(1));
     }
 }

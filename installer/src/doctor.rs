@@ -1,10 +1,11 @@
-//! `calico doctor`: what is wrong with this node's installation, and the way out.
+//! `calico doctor`: finds problems of this node's installation and suggests a remedy for each.
 //!
 //! ```text
 //! node, API server ─ gather ─▶ Facts ─ checks (pure) ─▶ Report ─▶ text or JSON, exit status
 //! ```
 //!
-//! Nothing is changed. [`gather()`] looks, and says nothing about what is good; [`checks`] judges, and looks nowhere.
+//! The doctor changes nothing. [`gather()`] collects facts without judging them, and [`checks`] judges them without
+//! further access to the node. Read `facts`, then `checks`.
 
 pub mod checks;
 mod facts;
@@ -24,7 +25,7 @@ pub use report::{Format, Report};
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 
-/// Looks at the node that `layout` shows, and judges. `net_dir` is the configuration directory on the node.
+/// Examines the node that `layout` describes. `net_dir` is the path of the configuration directory on the node.
 pub async fn examine(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Report {
     let facts = gather(layout, net_dir, network).await;
     let node = facts.node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();

@@ -1,10 +1,10 @@
-//! `calico health`: the probe that upstream's manifests call in the container (INST-3).
+//! `calico health`: a client for health probes, with the same options as upstream's command.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Which probe is asked.
+/// The probe to query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probe {
     /// `/readiness`
@@ -13,18 +13,18 @@ pub enum Probe {
     Liveness,
 }
 
-/// Why the probe fails.
+/// Reasons for a failed probe.
 #[derive(Debug, thiserror::Error)]
 pub enum HealthError {
-    /// Nobody answered.
+    /// The server did not respond.
     #[error("http://{place}: {source}")]
     NoAnswer {
         /// Host, port and path.
         place: String,
-        /// What happened.
+        /// The cause.
         source: io::Error,
     },
-    /// Another answer than a success.
+    /// The server responded with an error.
     #[error("http://{place} answered {status}: {reason}")]
     Unhealthy {
         /// Host, port and path.
@@ -45,7 +45,7 @@ impl Probe {
     }
 }
 
-/// Asks the process on `host:port`. `limit` is for each of connecting, asking and listening.
+/// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
 pub fn ask(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
     let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let place = format!("{bracketed}:{port}{}", probe.path());
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers once, and what it was asked.
+    /// Starts a server that responds once. Its thread returns the request.
     fn answering(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,69 +1,69 @@
-//! The node's network, as far as the commands here look at it. The plugin speaks with the kernel, and it depends on this
-//! crate: so it is asked through [`HostNetwork`].
+//! The node's network, as the commands of this crate use it. The plugin's crate has the code for the kernel's interface
+//! and depends on this crate, so its implementation is passed in as a [`HostNetwork`].
 
 use std::net::IpAddr;
 
 use libcalico::net::Cidr;
 
-/// An interface of the node.
+/// A network interface of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// Whether it is, by its kind and its address, the host's end of a pod's interface.
+    /// True if the kind and the MAC address are those of the host's end of a pod's interface.
     pub is_pods: bool,
 }
 
 /// A route of the main table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub destination: Cidr,
-    /// The interfaces that it leaves by; none for one that refuses.
+    /// The outgoing interfaces; empty for a route that drops packets.
     pub interfaces: Vec<String>,
 }
 
-/// What the kernel says and does. Errors are the kernel's words.
+/// Access to the kernel's network configuration. Errors are texts of the kernel.
 pub trait HostNetwork: std::fmt::Debug + Sync {
-    /// All interfaces.
+    /// Returns all interfaces.
     fn interfaces(&self) -> Result<Vec<Interface>, String>;
 
-    /// All routes of the main table, of both families.
+    /// Returns all routes of the main table, for IPv4 and IPv6.
     fn routes(&self) -> Result<Vec<Route>, String>;
 
-    /// Removes the host's end of a pod's interface, and with it the pod's end and all routes through it. An interface that is
-    /// none of Calico's, by its kind and its address, is left alone. Says whether there was one.
+    /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. An interface
+    /// whose kind and MAC address are not Calico's is kept. Returns true if the interface was deleted.
     fn remove_pod_interface(&self, name: &str) -> Result<bool, String>;
 }
 
-/// The addresses that routes through an interface lead to, one by one: those of the pod behind it.
+/// Returns the single addresses with a route through an interface. They are the addresses of the pod behind it.
 pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
     let through = routes.iter().filter(|route| route.interfaces.iter().any(|name| name == interface));
     through.filter(|route| route.destination.size() == 1).map(|route| route.destination.network()).collect()
 }
 
-/// The interfaces with a default route of either family: what a pod's packet leaves the node by.
+/// Returns the interfaces with an IPv4 or IPv6 default route, through which packets of pods leave the node.
 ///
 /// # Errors
-/// The kernel does not say.
+/// Returns an error if the kernel cannot be queried.
 pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, String> {
     let routes = network.routes()?;
     let default = routes.iter().filter(|route| route.destination.prefix() == 0);
     let names: Vec<&String> = default.flat_map(|route| &route.interfaces).collect();
     let mut interfaces = network.interfaces()?;
-    // The kernel's own IPv6 route, which refuses, is on lo.
+    // The kernel's own unreachable IPv6 default route is on lo.
     interfaces.retain(|interface| interface.name != "lo" && names.contains(&&interface.name));
     Ok(interfaces)
 }
 
-/// A network that a test makes up.
+/// A network for tests.
 #[cfg(test)]
 pub(crate) mod testing {
     use super::*;
 
-    /// What it says.
+    /// A network with fixed interfaces and routes.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct Known {
         pub(crate) interfaces: Vec<Interface>,

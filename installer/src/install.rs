@@ -1,7 +1,7 @@
-//! One installation, from beginning to end (INST-6).
+//! Runs one installation from beginning to end, in upstream's order (INST-6).
 //!
-//! What can be refused is refused before anything is written, and each file is put in place whole. So a run that fails
-//! leaves the installation of before in working order, and the next run goes on from there.
+//! All checks that can fail run before the first write, and each file is replaced atomically. So a failed run leaves
+//! the previous installation working, and the next run can continue.
 
 mod upkeep;
 
@@ -32,64 +32,65 @@ use crate::state::{State, StateError};
 use crate::template::{self, Tls};
 use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
 
-/// How long the datastore may take to tell its pools to a run.
+/// Time limit for reading the pools during an installation.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Between two attempts at an etcd that does not answer.
+/// Pause between two attempts to reach etcd.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why an installation failed.
+/// Reasons for a failed installation.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// The pod's own account.
+    /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// The files for TLS with etcd.
+    /// The TLS files for etcd are unusable.
     #[error(transparent)]
     Tls(#[from] TlsAssetsError),
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Conflist(#[from] ConflistError),
-    /// The programs.
+    /// The programs cannot be installed.
     #[error(transparent)]
     Binaries(#[from] BinariesError),
-    /// The token of the plugins.
+    /// The plugins have no token.
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    /// What the cluster lacks, and nobody else adds.
+    /// A cluster object is missing that only this run creates.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A file.
+    /// A file cannot be written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
-    /// What was installed before cannot be told.
+    /// The records of earlier installations cannot be read.
     #[error(transparent)]
     State(#[from] StateError),
 }
 
-/// What is installed where.
+/// The inputs of an installation.
 #[derive(Debug, Clone, Copy)]
 pub struct Installation<'a> {
-    /// What to install and how.
+    /// The settings.
     pub settings: &'a Settings,
-    /// Where.
+    /// The paths.
     pub layout: &'a Layout,
-    /// The pod that this process is in.
+    /// The account of the pod, if this process runs in one.
     pub account: Option<&'a ServiceAccount>,
     /// The node's network.
     pub network: &'a dyn HostNetwork,
 }
 
 impl Installation<'_> {
-    /// Does everything, the configuration last: with it the runtime takes the network for ready (INST-7).
+    /// Runs the installation. The configuration comes last, because the runtime then reports the network as ready
+    /// (INST-7).
     ///
     /// # Errors
-    /// Something is missing or refused. What was there before still works.
+    /// Returns an error if something is missing or invalid. The previous installation still works.
     pub fn run(&self) -> Result<(), InstallError> {
         self.install(true)
     }
 
-    /// With `asks`, the API server is asked for what only it has, and the new configuration is tried.
+    /// Installs. With `asks`, the token and the cluster objects are requested, and the new configuration is tried out.
     fn install(&self, asks: bool) -> Result<(), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
@@ -111,7 +112,7 @@ impl Installation<'_> {
         self.save(&state);
 
         assets.copy(&net_dir)?;
-        // Where nothing could be put there is nothing to note.
+        // On failure the records of unusable directories have been restored, so they are saved again.
         let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
         binaries::forget_missing(layout, &mut state);
         nodename::of_this_run(settings, layout).ensure_or_warn(layout);
@@ -134,19 +135,20 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// The files for TLS with etcd that are mounted here.
+    /// Returns the TLS files for etcd that are mounted in this container.
     fn tls_assets(&self) -> Result<TlsAssets, TlsAssetsError> {
         TlsAssets::look(&self.layout.path(&self.settings.tls_assets))
     }
 
-    /// The configuration, without looking at what is on the node.
+    /// Renders the configuration, without regard to the file on the node.
     fn render(&self, tls: &Tls) -> Result<Conflist, InstallError> {
         let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
         let values = self.settings.values.clone().with_token(token).with_tls(tls.clone());
         Ok(Conflist::render(self.settings, &values, self.layout)?)
     }
 
-    /// The configuration that this environment makes for Calico's plugin, if the plugin is in it.
+    /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
+    /// template.
     pub(crate) fn calicos(&self) -> Option<NetConf> {
         let tls = self.tls_assets().ok()?.on_node(&self.settings.net_dir);
         self.render(&tls).ok()?.calicos
@@ -160,9 +162,11 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// What the cluster lacks (INST-61). In a pod an etcd that does not answer is asked again, and then ends the run,
-    /// as the API server does for the token: kubelet begins it again, and whoever comes later does not look. A person
-    /// sees the warning, and an image of a node is made away from its etcd.
+    /// Creates missing cluster objects.
+    ///
+    /// In a pod an unreachable etcd is retried and finally fails the run, as an unreachable API server does. kubelet
+    /// then runs the installer again, and no later program would create the objects. Outside of a pod a warning is
+    /// enough: a person reads it, and images of nodes are built without access to etcd.
     fn complete_cluster(&self, conflist: &Conflist) -> Result<(), ClusterError> {
         let Installation { settings, account, .. } = *self;
         let begun = Instant::now();
@@ -180,9 +184,9 @@ impl Installation<'_> {
         }
     }
 
-    /// The MTU of pods, where the configuration leaves it to a file that nobody has written (INST-59). Pools say which
-    /// encapsulation takes from it, so the datastore is asked; nothing is written without its answer, nor while there
-    /// is no pool.
+    /// Writes the MTU of pods if the configuration refers to the MTU file and the file is missing (INST-59). The
+    /// overhead depends on the pools' encapsulation, so without a response of the datastore, or without a pool, the
+    /// file is not written.
     fn write_mtu(&self, conflist: &Conflist, deadline: Duration, state: &mut State) -> Result<(), String> {
         let Installation { layout, account, network, .. } = *self;
         let Some(conf) = conflist.calicos.as_ref().filter(|conf| conf.plugin_type == CALICO && mtu::is_read(conf))
@@ -190,7 +194,7 @@ impl Installation<'_> {
             return Ok(());
         };
         if !layout.keeps_state() {
-            // Beside upstream, where calico-node has the directory and Felix writes the file.
+            // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
             let directory = layout.state_dir();
             tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
             return Ok(());
@@ -211,7 +215,7 @@ impl Installation<'_> {
         Ok(())
     }
 
-    /// Tells what is odd about it, and tries it. What is in place already needs no trial.
+    /// Logs problems of the configuration, and tries it out unless it is in place already.
     fn look_over(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
         let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
         for finding in template::findings(&conflist.text, &conflist.conf, &paths) {
@@ -239,7 +243,7 @@ impl Installation<'_> {
         }
     }
 
-    /// Without the state everything that is there is somebody else's, which stays.
+    /// Loads the records of earlier installations. Without them, all present files count as foreign and stay.
     fn load_state(&self) -> State {
         let state = State::load(self.layout).unwrap_or_else(|error| {
             tracing::warn!("{error}");
@@ -248,13 +252,13 @@ impl Installation<'_> {
         State {
             version: ipam_plugin::process::build_version().to_owned(),
             net_dir: self.settings.net_dir.clone(),
-            // Of an uninstallation that this run undoes.
+            // An earlier uninstallation recorded these. This run reverses it.
             torn_down: BTreeSet::new(),
             ..state
         }
     }
 
-    /// The state is for later: upstream's manifests do not mount `/var/lib/calico` here.
+    /// Saves the records. Failure is no error, because upstream's manifests do not mount `/var/lib/calico` here.
     fn save(&self, state: &State) {
         match state.save(self.layout) {
             Ok(()) => {}
@@ -267,7 +271,8 @@ impl Installation<'_> {
     }
 }
 
-/// Puts the configuration in place with `write`, which gets those that it takes the place of; these go after it.
+/// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
+/// those.
 fn put_in_place(
     conflist: &Conflist,
     target: &Target,
@@ -287,7 +292,7 @@ fn put_in_place(
     Ok(())
 }
 
-/// What only a run in a pod does.
+/// Warns about files that are only created in a pod.
 fn warn_of_hand_work(conflist: &Conflist) {
     let Some(conf) = &conflist.calicos else { return };
     let kubeconfig = &conf.kubernetes.kubeconfig;
@@ -308,7 +313,7 @@ mod tests {
 
     const OLD: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
 
-    /// Replaces a configuration by `write`. Returns true if the former one is still there.
+    /// Replaces a configuration by `write`. Returns true if the former one still exists.
     fn is_old_there_after(
         write: impl FnOnce(&Conflist, &Target, &[Former]) -> Result<Written, AtomicFileError>,
     ) -> bool {

@@ -1,4 +1,4 @@
-//! The journal of DELs that could not give their addresses back, as this process finds it.
+//! The journal of deferred DELs, at its path in this process's file system.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub(crate) fn directory(layout: &Layout) -> PathBuf {
     layout.state_dir().join(JOURNAL)
 }
 
-/// Returns the file whose lock the process that pays debts has.
+/// Returns the lock file of the process that replays deferred DELs.
 pub(crate) fn lock(layout: &Layout) -> PathBuf {
     directory(layout).join("lock")
 }

@@ -1,4 +1,4 @@
-//! The kubeconfig of the plugins: `calico-kubeconfig` beside the network configuration (INST-23).
+//! Writes and reads the kubeconfig of the plugins, `calico-kubeconfig` beside the network configuration.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,50 +10,50 @@ use data_encoding::BASE64;
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::service_account::ServiceAccount;
 
-/// Its name in the directory of network configurations. Without an extension of CNI's: runtimes pass it over (INST-16).
+/// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
 pub const NAME: &str = "calico-kubeconfig";
 
-/// Who may read it: the token in it is the node's.
+/// The mode of the file. Only root may read the token.
 pub const MODE: u32 = 0o600;
 
-/// What the file says.
+/// The content of the file.
 #[derive(Clone, Copy)]
 pub struct Kubeconfig<'a> {
-    /// URL of the API server.
+    /// The URL of the API server.
     pub server: &'a str,
-    /// Whom to believe that it is the API server.
+    /// The verification of the API server's certificate.
     pub trust: Trust<'a>,
     /// The token of the plugins' service account.
     pub token: &'a str,
 }
 
-/// Whom to believe that it is the API server.
+/// The verification of the API server's certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust<'a> {
-    /// Whoever has a certificate of these authorities, PEM.
+    /// These CA certificates sign it (PEM).
     Authorities(&'a [u8]),
-    /// Anybody: `SKIP_TLS_VERIFY`.
+    /// Any certificate is accepted (`SKIP_TLS_VERIFY`).
     Anybody,
 }
 
-/// Why the file is not written. What was there before still is.
+/// Reasons for a failed write. The previous file stays in place.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// The authorities of the API server.
+    /// The CA certificates of the API server cannot be read.
     #[error("cannot read the API server's authorities {}: {source}", path.display())]
     Authorities {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's words.
+        /// The cause.
         source: io::Error,
     },
-    /// The file itself.
+    /// The kubeconfig cannot be written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
 }
 
-/// Writes the kubeconfig of the plugins to `file`, with the API server and the authorities of `pod` as they are now
-/// (INST-46). A reader sees the former file or the new one, whole (INST-25).
+/// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
+/// file is replaced atomically; upstream truncates it in place, so that a plugin may read half of it (INST-25).
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
     let authorities = match pod.insecure {
         true => None,
@@ -71,7 +71,8 @@ pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, K
 }
 
 impl Kubeconfig<'_> {
-    /// The file, byte for byte as upstream's installer writes it: no quotes, no line break at the end.
+    /// Returns the content, byte for byte as upstream's installer writes it: without quotes and without a final line
+    /// break (INST-23).
     pub fn render(&self) -> String {
         let mut text = String::from(
             "# Kubeconfig file for Calico CNI plugin.\n\
@@ -100,21 +101,22 @@ impl Kubeconfig<'_> {
     }
 }
 
-// By hand: a token is a secret.
+// Written by hand because the token is a secret.
 impl std::fmt::Debug for Kubeconfig<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Kubeconfig").field("server", &self.server).field("trust", &self.trust).finish_non_exhaustive()
     }
 }
 
-/// The token in a file of ours or of calico-node's (INST-24); `None` where there is none. Not a reader of any kubeconfig.
+/// Returns the token in a file that this installer or calico-node wrote (INST-24). This is no general parser of
+/// kubeconfigs.
 pub fn token(file: &str) -> Option<&str> {
     let found = file.lines().find_map(|line| line.trim().strip_prefix("token:"))?;
     let token = found.trim().trim_matches('"');
     (!token.is_empty()).then_some(token)
 }
 
-/// Whether the file takes any certificate of the API server.
+/// Returns true if the file accepts any certificate of the API server.
 pub fn trusts_anybody(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }

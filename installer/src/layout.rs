@@ -1,44 +1,45 @@
-//! [`Layout`]: where things are, seen from this process.
+//! [`Layout`]: the paths of files as this process sees them.
 //!
-//! In the container the node's directories are mounted below `/host`, and `/var/lib/calico` at its own place. By hand, and
-//! while an image of a node is built, there is no `/host`: the node's directories are where the node has them. Everything is
-//! below one root, `/` unless the command line gives another (INST-200).
+//! In the container the node's directories are mounted below `/host`, and `/var/lib/calico` at its own path. On a node,
+//! and while an image of a node is built, there is no `/host` and all paths are those of the node. Every path is
+//! relative to a root, which is `/` unless `--root` gives another.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// The configuration directory of container runtimes, on the node (INST-151).
+/// The default configuration directory of container runtimes on the node. Platforms such as OpenShift use others
+/// (INST-151).
 pub const NET_DIR: &str = "/etc/cni/net.d";
-/// The plugin directory of container runtimes, on the node (INST-151).
+/// The default plugin directory of container runtimes on the node (INST-151).
 pub const BIN_DIR: &str = "/opt/cni/bin";
-/// Where a second plugin directory is mounted in the container. On a node nobody but who installed knows where it is.
+/// The mount point of a second plugin directory in the container. Its path on the node is only known to the operator.
 const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 
-/// The journal of DELs that are not finished, in `/var/lib/calico`.
+/// The directory of deferred DELs in `/var/lib/calico`.
 pub const JOURNAL: &str = "cni-journal";
 
-/// Where this process finds the files of its own and of the node.
+/// The paths of this process's files and of the node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     root: PathBuf,
-    /// Whether the node's directories are mounted below `host`.
+    /// True if the node's directories are mounted below `host`.
     is_container: bool,
-    /// The plugin directory, as the node calls it.
+    /// The plugin directory, as a path on the node.
     bin_dir: PathBuf,
-    /// The second one, if somebody said that there is one.
+    /// The second plugin directory, as a path on the node, if one is given.
     secondary_bin_dir: Option<PathBuf>,
 }
 
-/// A directory on the node into which something is installed. The paths on the node are not known in the container; the
-/// places are.
+/// The role of a directory on the node. In a container the path on the node is unknown, so files are recorded by the
+/// role of their directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
     /// The plugin directory.
     Bin,
-    /// The second plugin directory, where a cluster has one (INST-15).
+    /// The second plugin directory, which some clusters have (INST-15).
     SecondaryBin,
     /// The configuration directory.
     Net,
@@ -47,53 +48,53 @@ pub enum Place {
 }
 
 impl Layout {
-    /// The container: the node is mounted at `/host`.
+    /// Returns the layout of the container, with the node below `/host`.
     #[must_use]
     pub fn container() -> Self {
         Layout { root: "/".into(), is_container: true, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
-    /// The node itself.
+    /// Returns the layout of the node itself.
     #[must_use]
     pub fn node() -> Self {
         Layout { root: "/".into(), is_container: false, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
-    /// What is below `root`: a container's files if there is a directory `host` in it, else a node's.
+    /// Returns the layout below `root`: a container's if the directory `host` exists there, else a node's.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         let is_container = root.join("host").is_dir();
         Layout { root: root.into(), is_container, bin_dir: BIN_DIR.into(), secondary_bin_dir: None }
     }
 
-    /// The same of a node whose runtime looks for plugins in `on_node`. Like the configuration directory, this says nothing
-    /// about where it is mounted in a container.
+    /// Returns the layout with `on_node` as the plugin directory. Like the configuration directory, this path on the
+    /// node does not affect the mount point in a container.
     #[must_use]
     pub fn with_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
         Layout { bin_dir: on_node.into(), ..self }
     }
 
-    /// The same of a node with a second plugin directory.
+    /// Returns the layout with a second plugin directory.
     #[must_use]
     pub fn with_secondary_bin_dir(self, on_node: impl Into<PathBuf>) -> Self {
         Layout { secondary_bin_dir: Some(on_node.into()), ..self }
     }
 
-    /// The path of an absolute path below the root.
+    /// Returns the path of an absolute path below the root.
     #[must_use]
     pub fn path(&self, absolute: impl AsRef<Path>) -> PathBuf {
         let absolute = absolute.as_ref();
         self.root.join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
-    /// The configuration directory. `on_node` is its path on the node, `CNI_NET_DIR` (INST-8), which says nothing about where
-    /// it is mounted in the container.
+    /// Returns the configuration directory. `on_node` is its path on the node, `CNI_NET_DIR`. In the container the
+    /// mount point is fixed, and the variable only affects paths in the rendered configuration (INST-8).
     #[must_use]
     pub fn net_dir(&self, on_node: impl AsRef<Path>) -> PathBuf {
         if self.is_container { self.path("/host/etc/cni/net.d") } else { self.path(on_node) }
     }
 
-    /// The directories that plugins go to, the first one first (INST-15).
+    /// Returns the plugin directories. Runtimes search them in this order.
     #[must_use]
     pub fn bin_dirs(&self) -> Vec<(Place, PathBuf)> {
         if self.is_container {
@@ -104,32 +105,32 @@ impl Layout {
         }
     }
 
-    /// The directory that this container's own plugins are in; on a node there are none but what is installed.
+    /// Returns the directory of the plugins that this container brings; `None` on a node, which brings none.
     #[must_use]
     pub fn own_plugins(&self) -> Option<PathBuf> {
         self.is_container.then(|| self.path(BIN_DIR))
     }
 
-    /// `/var/lib/calico`, which is mounted in the container at the same place.
+    /// Returns `/var/lib/calico`, which is mounted at the same path in the container.
     #[must_use]
     pub fn state_dir(&self) -> PathBuf {
         self.path("/var/lib/calico")
     }
 
-    /// Whether this process is in a container, with the node below `host`.
+    /// Returns true if the node's directories are mounted below `host`.
     #[must_use]
     pub fn is_container(&self) -> bool {
         self.is_container
     }
 
-    /// Whether what is installed to is the machine that this process runs on, with nothing in between.
+    /// Returns true if the files are those of the machine on which this process runs.
     #[must_use]
     pub fn is_this_machine(&self) -> bool {
         !self.is_container && self.root == Path::new("/")
     }
 
-    /// Whether [`state_dir`](Layout::state_dir) is the node's, as far as that can be told: in a container something must be
-    /// mounted there, or what is written ends with the container. Another root was given by somebody who knows.
+    /// Returns true if [`state_dir`](Layout::state_dir) persists. In a container this requires a mount; otherwise files
+    /// there end with the container. Another root than `/` is trusted.
     #[must_use]
     pub fn keeps_state(&self) -> bool {
         if !self.is_container || self.root != Path::new("/") {
@@ -141,14 +142,14 @@ impl Layout {
         }
     }
 
-    /// Where the pod's service account is mounted.
+    /// Returns the mount point of the pod's service account.
     #[must_use]
     pub fn service_account_dir(&self) -> PathBuf {
         self.path("/var/run/secrets/kubernetes.io/serviceaccount")
     }
 
-    /// The path below the root of a path on the node inside the configuration directory `net_dir_on_node`; any other path is
-    /// the same below the root.
+    /// Translates a path on the node. Paths inside the configuration directory `net_dir_on_node` move with it; all
+    /// others are the same below the root.
     #[must_use]
     pub fn of_node(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
         match on_node.strip_prefix(net_dir_on_node) {
@@ -157,7 +158,7 @@ impl Layout {
         }
     }
 
-    /// The directory of a place.
+    /// Returns the directory of a role.
     #[must_use]
     pub fn dir(&self, place: Place, net_dir_on_node: &Path) -> PathBuf {
         match place {
@@ -171,7 +172,8 @@ impl Layout {
     }
 }
 
-/// Whether a directory, or one above it but the root, is in `/proc/self/mountinfo`: `36 35 98:0 /mnt1 /mnt2 rw,noatime …`.
+/// Returns true if `/proc/self/mountinfo` lists a mount at the directory or above it, other than the root. A line has
+/// the form `36 35 98:0 /mnt1 /mnt2 rw,noatime …`.
 fn is_mounted(mounts: &str, directory: &Path) -> bool {
     let points = mounts.lines().filter_map(|line| line.split_ascii_whitespace().nth(4));
     points.filter(|point| *point != "/").any(|point| directory.starts_with(point))

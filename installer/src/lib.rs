@@ -1,4 +1,4 @@
-//! Installing on a node: `calico install` and what comes after it.
+//! The installer: `calico install`, the node agent, `calico uninstall` and `calico doctor`.
 //!
 //! ```text
 //! environment ─▶ Settings ─┐
@@ -6,8 +6,9 @@
 //! command line ─▶ Layout ──┘
 //! ```
 //!
-//! The configuration comes last: it is what makes the runtime call the node's network ready (INST-7). Every file is
-//! put in place by one rename ([`atomic_file`]), so that a run that dies leaves what was there before.
+//! The configuration comes last, because the runtime reports the node's network as ready as soon as it exists (INST-7).
+//! Every file is replaced by one rename ([`atomic_file`]), so an interrupted run leaves the previous files. Read
+//! [`install`] first, then the modules in the order of the diagram, then [`agent`].
 
 pub mod agent;
 pub mod binaries;

@@ -1,5 +1,5 @@
-//! `/var/lib/calico/mtu`: what Felix would have written, on a node without it (INST-59). The plugins read it where their
-//! configuration says no MTU.
+//! Writes `/var/lib/calico/mtu` on a node without Felix, which otherwise writes it (INST-59). The plugins read the file
+//! if their configuration sets no MTU.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -14,58 +14,59 @@ use crate::host_network::Interface;
 use crate::layout::{Layout, Place};
 use crate::state::State;
 
-/// Its name in `/var/lib/calico`.
+/// The file name in `/var/lib/calico`.
 pub const NAME: &str = "mtu";
 
 const MODE: u32 = 0o644;
 
-/// What became of the file.
+/// The result of writing the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MtuFile {
-    /// It was not there or had another number of ours, and says it now.
+    /// The file was missing or contained another number of ours, and was written.
     Written,
-    /// It says so already.
+    /// The file contains the number already.
     Same,
-    /// Somebody else wrote it, as Felix does: it stays.
+    /// Another program, such as Felix, wrote the file. It stays.
     Theirs,
 }
 
-/// Why the MTU of pods is not known.
+/// Reasons for an unknown MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    /// Nothing leads out of the node.
+    /// No interface leads out of the node.
     #[error("no interface has a default route")]
     NoUplink,
-    /// The pools come later, and with them the encapsulation: the quick start makes them after the DaemonSet.
+    /// No pool exists yet, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
     #[error("there is no IPPool yet that says what encapsulation takes")]
     NoPool,
 }
 
-/// Whether the plugins look for the file: their configuration says no MTU, or that the file must be there.
+/// Returns true if the plugins read the file: their configuration sets no MTU, or requires the file.
 pub fn is_read(conf: &NetConf) -> bool {
     conf.interface.mtu == 0 || conf.interface.require_mtu_file
 }
 
-/// The MTU with which every packet fits through every uplink.
+/// Returns the largest MTU that fits through every uplink.
 ///
 /// # Errors
-/// There is no uplink.
+/// Returns an error if there is no uplink.
 pub fn of_node(uplinks: &[Interface]) -> Result<u32, Unknown> {
     uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(Unknown::NoUplink)
 }
 
-/// The MTU of pods with which every packet fits through the node's, `lowest`, in the encapsulation that takes most.
+/// Returns the MTU of pods for a lowest uplink MTU `lowest`, minus the largest overhead of any pool's encapsulation.
 ///
 /// # Errors
-/// There is no pool that is enabled: pods would keep too large a number when one with encapsulation comes.
+/// Returns an error without an enabled pool. The number might be too large once a pool with encapsulation exists, and
+/// pods would keep it.
 pub fn of_pods(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, Unknown> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
     let overhead = enabled.map(overhead).max().ok_or(Unknown::NoPool)?;
     Ok(lowest.saturating_sub(overhead))
 }
 
-/// What the encapsulation of a pool takes from each packet, in bytes. Pools say nothing of WireGuard, which only Felix sets
-/// up, and then it writes the file as well.
+/// Returns the number of bytes that the encapsulation of a pool adds to each packet. WireGuard is not part of a pool;
+/// only Felix sets it up, and then it writes the file as well.
 pub fn overhead(pool: &IpPoolSpec) -> u32 {
     let is_on = |mode: &str| !mode.is_empty() && mode != "Never";
     let is_ipv6 = pool.range().is_ok_and(|range| range.version() == IpVersion::V6);
@@ -77,19 +78,19 @@ pub fn overhead(pool: &IpPoolSpec) -> u32 {
     }
 }
 
-/// Writes `mtu` where there is no file, or one of ours with another number; notes it as installed first, beside the one that
-/// it replaces, so that a run that is killed at any moment leaves a file that is known as ours.
+/// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest
+/// of the file that it replaces. A run that is killed at any moment therefore leaves a file that is recorded as ours.
 ///
-/// A file of ours that Felix writes again with the same number stays ours: nobody can tell. It goes with `calico uninstall`, and
-/// Felix writes it again when it starts.
+/// If Felix rewrites a file of ours with the same number, the file still counts as ours, because the two cannot be
+/// distinguished. `calico uninstall` then removes it, and Felix writes it again at its next start.
 ///
 /// # Errors
-/// `/var/lib/calico` cannot be read or written.
+/// Returns an error if `/var/lib/calico` cannot be read or written.
 pub fn ensure(layout: &Layout, mtu: u32, state: &mut State) -> Result<MtuFile, AtomicFileError> {
     ensure_by(layout, mtu, state, |path, text| atomic_file::replace(path, text, MODE).map(drop))
 }
 
-/// [`ensure`], with who puts the file in place.
+/// Implements [`ensure`]. `put` writes the file.
 fn ensure_by(
     layout: &Layout,
     mtu: u32,
@@ -116,7 +117,7 @@ fn ensure_by(
             MtuFile::Written
         }
     };
-    // It is in place, and no other is ours any more; whoever calls saves that with the rest.
+    // The file is in place, so its predecessor is no longer ours. The caller saves the record.
     state.note(Place::State, NAME, Some(wanted), false);
     Ok(change)
 }
@@ -191,7 +192,7 @@ mod tests {
         assert_eq!(ensure(&layout, 1450, &mut State::default()).unwrap(), MtuFile::Written);
     }
 
-    /// As runs leave it that were killed after the note and before the file, and after the file.
+    /// A run may be killed after it saved the record, before or after it wrote the file.
     #[test]
     fn what_a_killed_run_leaves_is_still_ours() {
         for (there, noted) in [("1450", "1430"), ("1430", "1430")] {

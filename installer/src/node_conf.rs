@@ -1,4 +1,4 @@
-//! The configuration of the plugins as it lies on the node, with the paths that this process finds the node's files by.
+//! Reads the plugins' configuration on the node, with its paths translated to paths of this process.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use serde_json::{Map, Value};
 use crate::conflist::chain_of;
 use crate::layout::Layout;
 
-/// Where the plugin looks for the node's name without `nodename_file`.
+/// The plugin's default for `nodename_file`.
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";
 
-/// Where a configuration names files, below which key.
+/// The keys that hold paths, by the object that contains them.
 const PATHS: [(Option<&str>, &[&str]); 3] = [
     (
         None,
@@ -28,11 +28,10 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
     (Some("policy"), &["k8s_client_certificate", "k8s_client_key", "k8s_certificate_authority"]),
 ];
 
-/// Calico's plugin in a configuration, as a runtime gives it to the plugin, with the paths by which this process finds what
-/// it names. `path_of` tells those.
+/// Returns the configuration of Calico's plugin as a runtime passes it, with paths translated by `path_of`.
 ///
 /// # Errors
-/// There is none in it.
+/// Returns an error if Calico's plugin is not in the configuration.
 pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, &'static str> {
     let mut plugin = calico_plugin(conf)?;
     for (key, default) in defaults(&mut plugin) {
@@ -58,8 +57,8 @@ pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<Str
     Ok(plugin)
 }
 
-/// The files that the plugin looks for where it is told nothing. A path of a database is by itself a word for the kind of the
-/// datastore, so it is filled in for that kind alone.
+/// Returns the files that the plugin uses by default. A `datastore_path` would select the local datastore by itself, so
+/// its default is filled in only if that datastore is selected.
 fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)> {
     let mut defaults = vec![("nodename_file", NODENAME_FILE), ("ipam_lock_file", lock::DEFAULT_PATH)];
     if value_of(plugin, "datastore_type").is_some_and(|kind| kind == "local") {
@@ -68,7 +67,7 @@ fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)
     defaults
 }
 
-/// The value that the plugin takes: keys count without regard to case, an exact one first (CNI-63).
+/// Returns the value that the plugin uses. An exact key wins; otherwise keys match without regard to case (CNI-63).
 fn value_of<'a>(object: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Value> {
     let found = match object.contains_key(key) {
         true => key.to_owned(),
@@ -77,7 +76,7 @@ fn value_of<'a>(object: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut
     object.get_mut(&found)
 }
 
-/// A path, or several with colons between them. What is relative is nobody's.
+/// Translates a path, or several paths separated by colons. Relative paths stay as they are.
 fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
     let one = |path: &str| match path.starts_with('/') {
         true => path_of(Path::new(path)).to_string_lossy().into_owned(),
@@ -86,45 +85,48 @@ fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
     paths.split(':').map(one).collect::<Vec<_>>().join(":")
 }
 
-/// The same, read. `net_dir` is the configuration directory on the node.
+/// Parses a configuration file and translates its paths. `net_dir` is the path of the configuration directory on the
+/// node.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Returns an error if the text is invalid, or if Calico's plugin is not in it or rejects it.
 pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, String> {
     read(plugin(value(text)?, |path| layout.of_node(path, Path::new(net_dir)))?)
 }
 
-/// Reads a configuration file as a value; entries of others that no value holds are read as the installer compares them.
+/// Parses a configuration file as JSON. Foreign entries that do not fit into a [`Value`] are read as [`chain_of`] reads
+/// them.
 ///
 /// # Errors
-/// The text is no JSON.
+/// Returns an error if the text is not JSON.
 pub fn value(text: &str) -> Result<Value, String> {
     let kept = || chain_of(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
     serde_json::from_str(text).or_else(|error| kept().ok_or_else(|| error.to_string()))
 }
 
-/// What a plugin's configuration says.
+/// Parses the configuration of a plugin.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns an error if Calico's plugin would reject the configuration.
 pub fn read(plugin: Map<String, Value>) -> Result<NetConf, String> {
     NetConf::parse(Value::Object(plugin).to_string().as_bytes()).map_err(|error| error.to_string())
 }
 
-/// The datastore that it leads to. Nothing is sent.
+/// Opens the datastore that a configuration names. Sends no request.
 ///
 /// # Errors
-/// Why it leads nowhere.
+/// Returns an error if the settings of the datastore are invalid.
 pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig, Datastore), String> {
     let config = datastore_settings::of(conf, Some(deadline)).map_err(|error| error.to_string())?;
     let store = Datastore::open(&config).map_err(|error| error.to_string())?;
     Ok((config, store))
 }
 
-/// Every pool of the datastore that it leads to. A file that is not there has none: looking for pools does not make it.
+/// Returns the pools of the datastore that a configuration names. A missing file of the local datastore counts as empty
+/// and is not created.
 ///
 /// # Errors
-/// The datastore cannot be reached, or refuses.
+/// Returns an error if the datastore is unreachable or rejects the request.
 pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, String> {
     let (config, store) = datastore(conf, deadline)?;
     if let DatastoreConfig::Local(local) = &config

@@ -1,4 +1,4 @@
-//! `/var/lib/calico/nodename`: what calico-node would have written (INST-56).
+//! Writes `/var/lib/calico/nodename`, which calico-node otherwise writes (INST-56).
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -7,42 +7,42 @@ use crate::atomic_file::{self, AtomicFileError};
 use crate::layout::Layout;
 use crate::settings::Settings;
 
-/// Its name in `/var/lib/calico`.
+/// The file name in `/var/lib/calico`.
 pub const NAME: &str = "nodename";
 
 const MODE: u32 = 0o644;
 
-/// What became of the file.
+/// The result of writing the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeName {
-    /// It was not there, and is now.
+    /// The file was missing or empty, and was written.
     Written,
-    /// It says so already.
+    /// The file contains the name already.
     Same,
-    /// It says something else, and stays: to rename a node in IPAM is to lose its blocks.
+    /// The file contains another name and stays: IPAM would lose the blocks of a renamed node.
     Other(String),
 }
 
-/// Why the file cannot be kept.
+/// Reasons for a failed write.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeNameError {
-    /// It cannot be read, or its directory not be made.
+    /// The file cannot be read, or its directory cannot be created.
     #[error("cannot read {}: {source}", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It cannot be written.
+    /// The file cannot be written.
     #[error(transparent)]
     Write(#[from] AtomicFileError),
 }
 
-/// Writes the name of this node, without a line break, where no name is written yet.
+/// Writes the name of this node, without a line break, unless the file contains a name.
 ///
 /// # Errors
-/// `/var/lib/calico` cannot be written.
+/// Returns an error if the file cannot be read or written.
 pub fn ensure(layout: &Layout, name: &str) -> Result<NodeName, NodeNameError> {
     let path = layout.state_dir().join(NAME);
     let failed = |source| NodeNameError::File { path: path.clone(), source };
@@ -58,20 +58,20 @@ pub fn ensure(layout: &Layout, name: &str) -> Result<NodeName, NodeNameError> {
     }
 }
 
-/// The name of the node, as far as a run of the installer knows it.
+/// The name of the node, if the installer can determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known<'a> {
-    /// `KUBERNETES_NODE_NAME` says it.
+    /// `KUBERNETES_NODE_NAME` gives the name.
     Said(&'a str),
-    /// This machine is the node, and its name is the one that the template's placeholder becomes.
+    /// This machine is the node. The template's placeholder gets the same name.
     Host(&'a str),
-    /// What is installed to is no node yet, and the placeholder becomes the name of the machine that builds it.
+    /// The root is an image of a node, and the placeholder gets the name of the machine that builds it.
     Builder(&'a str),
-    /// A container has a name of its own.
+    /// The name is unknown: a container has a host name of its own.
     No,
 }
 
-/// The name of the node that `layout` shows.
+/// Returns the name of the node that `layout` describes.
 #[must_use]
 pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> Known<'a> {
     match &settings.node_name {
@@ -83,7 +83,8 @@ pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> Known<'a> {
 }
 
 impl Known<'_> {
-    /// [`ensure`], for whom a missing file is no reason to stop: the configuration may have the name too.
+    /// Calls [`ensure`] and logs errors. A missing file is not fatal, because the configuration may contain the name,
+    /// too.
     pub fn ensure_or_warn(self, layout: &Layout) {
         let (name, source) = match self {
             Known::Said(name) => (name, "KUBERNETES_NODE_NAME"),

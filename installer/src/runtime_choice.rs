@@ -1,13 +1,14 @@
-//! Which configuration a container runtime picks (INST-159, INST-160).
+//! Selects a configuration as container runtimes do.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Names of the files in `directory` that a runtime reads, in its order. The first is the network of pods.
+/// Returns the names of the files in `directory` that a runtime reads, in its order. The runtime uses the first one
+/// (INST-160).
 ///
 /// # Errors
-/// The directory cannot be read.
+/// Returns an error if the directory cannot be read.
 pub fn candidates(directory: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -21,7 +22,8 @@ pub fn candidates(directory: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Whether a runtime reads a file of this name: by what comes after its last dot. A dot in front hides nothing.
+/// Returns true if a runtime reads a file of this name, which depends on the last extension only. A leading dot does
+/// not hide a file (INST-159).
 pub fn is_read(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| matches!(extension, "conf" | "conflist" | "json"))
 }

@@ -1,4 +1,4 @@
-//! [`ServiceAccount`]: whether this process is in a pod, and as whom it talks to the API server.
+//! [`ServiceAccount`]: the service account of the pod in which this process runs, and its access to the API server.
 
 use std::fs;
 use std::io;
@@ -10,18 +10,18 @@ use datastore::kubernetes::config::Overrides;
 
 use crate::layout::Layout;
 
-/// Why the pod that this process is in cannot be used (INST-6).
+/// Reasons for an unusable service account. Upstream also ends with an error then.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceAccountError {
-    /// A file of the mount.
+    /// A file of the mount cannot be read.
     #[error("cannot read {}: {source}; is automountServiceAccountToken on?", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Kubernetes sets these in every pod.
+    /// A variable that Kubernetes sets in every pod is missing.
     #[error("{0} is not set although this is a pod: set it, or the ConfigMap kubernetes-services-endpoint")]
     Variable(&'static str),
 }
@@ -31,23 +31,23 @@ pub enum ServiceAccountError {
 pub struct ServiceAccount {
     /// The namespace of the pod.
     pub namespace: String,
-    /// The API server, `https://10.96.0.1:443` (INST-23).
+    /// The URL of the API server, such as `https://10.96.0.1:443`.
     pub server: String,
-    /// The file with the pod's own token. It is renewed by kubelet: read it anew for each use (INST-48).
+    /// The file with the pod's own token. kubelet renews the token, so the file is read for each use (INST-48).
     pub token_file: PathBuf,
-    /// The file with the authorities of the API server.
+    /// The file with the CA certificates of the API server.
     pub ca_file: PathBuf,
-    /// `SKIP_TLS_VERIFY`: whether any certificate of the API server will do.
+    /// Whether to accept any certificate of the API server (`SKIP_TLS_VERIFY`).
     pub insecure: bool,
-    /// `KUBECONFIG`: how the API server is reached instead, as somebody else (INST-8).
+    /// `KUBECONFIG`: a file with another way to access the API server, instead of the pod's account.
     pub kubeconfig: Option<PathBuf>,
 }
 
 impl ServiceAccount {
-    /// The mounted service account; `None` outside of a pod, where there is no token (INST-6).
+    /// Returns the mounted service account, or `None` outside of a pod, where the token file is missing.
     ///
     /// # Errors
-    /// There is a token, and something else is missing.
+    /// Returns an error if the token file exists, but another file or variable is missing.
     pub fn discover(
         layout: &Layout,
         lookup: &dyn Fn(&str) -> Option<String>,
@@ -79,21 +79,21 @@ impl ServiceAccount {
         }))
     }
 
-    /// The pod's own token as it is now.
+    /// Reads the pod's own token.
     ///
     /// # Errors
-    /// The file is gone.
+    /// Returns an error if the file cannot be read.
     pub fn token(&self) -> Result<String, ServiceAccountError> {
         let read = fs::read_to_string(&self.token_file);
         let token = read.map_err(|source| ServiceAccountError::File { path: self.token_file.clone(), source })?;
         Ok(token.trim().to_owned())
     }
 
-    /// How the API server is reached: as the pod, with the token as it is now, unless `KUBECONFIG` says otherwise. `deadline`
-    /// is for one request.
+    /// Returns the access to the API server: with the pod's present token, or by `KUBECONFIG` if set. `deadline`
+    /// applies to one request.
     ///
     /// # Errors
-    /// The token is gone.
+    /// Returns an error if the token cannot be read.
     pub fn access(&self, deadline: Duration) -> Result<KubernetesConfig, ServiceAccountError> {
         if let Some(kubeconfig) = &self.kubeconfig {
             return Ok(KubernetesConfig {
@@ -105,7 +105,7 @@ impl ServiceAccount {
         Ok(self.access_with(self.token()?, deadline))
     }
 
-    /// How the API server is reached with nothing but this token.
+    /// Returns the access to the API server with this token only.
     #[must_use]
     pub fn access_with(&self, token: String, deadline: Duration) -> KubernetesConfig {
         let overrides = Overrides {
@@ -119,7 +119,8 @@ impl ServiceAccount {
     }
 }
 
-/// `KUBECONFIG`, unless it is the plugins' own one: a token cannot be renewed with itself for ever (INST-48).
+/// Returns `KUBECONFIG` unless it is the plugins' own file: the token in it would be used to renew itself, until it
+/// expires (INST-48).
 fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let named = PathBuf::from(lookup("KUBECONFIG").filter(|value| !value.is_empty())?);
     if named.ends_with("calico-kubeconfig") {
@@ -129,7 +130,7 @@ fn kubeconfig(layout: &Layout, lookup: &dyn Fn(&str) -> Option<String>) -> Optio
     Some(layout.path(named))
 }
 
-/// The API server's URL. An IPv6 host gets brackets, no protocol means `https` (INST-23).
+/// Returns the API server's URL. An IPv6 host gets brackets, and the default protocol is `https`.
 #[must_use]
 pub fn server(protocol: &str, host: &str, port: &str) -> String {
     let protocol = if protocol.is_empty() { "https" } else { protocol };

@@ -1,7 +1,8 @@
-//! [`Settings`]: what the environment says about an installation (INST-8).
+//! [`Settings`]: the environment variables of an installation.
 //!
-//! The rules for variables that are set to nothing are upstream's, as manifests and scripts rely on them: a text stays empty,
-//! a truth value ends the run. A number ends the run only upstream, which then does not say which one it was (INST-10).
+//! Empty variables follow upstream's rules, because manifests and scripts rely on them (INST-8): an empty text stays
+//! empty, and an empty Boolean is an error. An empty number counts as unset; in upstream it breaks the configuration
+//! (INST-10).
 
 mod pools;
 pub(crate) mod read;
@@ -14,10 +15,10 @@ pub use self::pools::PoolRequest;
 use self::read::Environment;
 use crate::template::Values;
 
-/// Why the environment makes no sense. Nothing has been touched yet.
+/// Reasons for rejecting the environment. Nothing has been changed yet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    /// A truth value that is none.
+    /// An invalid Boolean.
     #[error("{name}: `{found}` is neither true nor false; leave it out for its default")]
     Truth {
         /// The variable.
@@ -25,92 +26,92 @@ pub enum SettingsError {
         /// Its value.
         found: String,
     },
-    /// Another value that cannot be.
+    /// Another invalid value.
     #[error("{name}: `{found}` is not {wanted}")]
     Value {
         /// The variable.
         name: &'static str,
         /// Its value.
         found: String,
-        /// What it should be.
+        /// A description of the valid values.
         wanted: &'static str,
     },
 }
 
-/// What to install and how.
+/// The settings of an installation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the template of the configuration is.
+    /// The source of the configuration's template.
     pub template: Template,
-    /// What is put into the template.
+    /// The values of the template's placeholders.
     pub values: Values,
-    /// Name of the configuration in its directory.
+    /// The file name of the configuration.
     pub conf_name: String,
-    /// A configuration that this one takes the place of; the same name for none.
+    /// The file name of a configuration that this one replaces; the same name for none.
     pub old_conf_name: String,
-    /// Mode of the configuration.
+    /// The mode of the configuration.
     pub conf_mode: u32,
     /// The configuration directory on the node.
     pub net_dir: String,
-    /// Where the files for TLS with etcd are mounted.
+    /// The mount point of the TLS files for etcd.
     pub tls_assets: PathBuf,
-    /// Which plugins beside our own are installed.
+    /// The plugins to install beside Calico's.
     pub extra_plugins: ExtraPlugins,
-    /// What becomes of files that are there already.
+    /// The treatment of existing programs.
     pub update: Update,
-    /// Whether `calico-ipam` is a second name of the file `calico`, not a copy.
+    /// Whether to create `calico-ipam` as a hard link to `calico` instead of a copy.
     pub link_ipam: bool,
-    /// How long the new configuration is tried before it is put in place all the same; zero: not at all.
+    /// Maximum time for trying out the new configuration, which is then used even if it fails. Zero disables the trial.
     pub try_for: Duration,
-    /// Whether to stay, and keep what was installed fresh (INST-37).
+    /// Whether to keep running as the agent (INST-37).
     pub stay: bool,
-    /// The service account whose token the plugins use.
+    /// The service account of the plugins.
     pub service_account: String,
-    /// The name of this node; none where nothing says it.
+    /// The name of this node, if given.
     pub node_name: Option<String>,
-    /// The name of this machine, which stands in the template for the node's where nothing says that.
+    /// The host name of this machine. The template uses it if the name of the node is not given.
     pub host_name: String,
-    /// The first pool of each family, where one is asked for.
+    /// The first pool of each family, if requested.
     pub pools: Vec<PoolRequest>,
 }
 
-/// Where the template of the configuration is.
+/// The source of the configuration's template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Template {
-    /// The one that is built in.
+    /// The built-in template.
     BuiltIn,
-    /// Given.
+    /// The text of a variable.
     Text(String),
-    /// In a file of the container.
+    /// A file in the container.
     File(PathBuf),
 }
 
-/// Which plugins beside our own are installed (INST-38).
+/// The plugins to install beside Calico's. Upstream's images up to v3.32 contain several (INST-38).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ExtraPlugins {
-    /// None.
+    /// No plugin.
     None,
-    /// All that the image has but these.
+    /// All plugins in the image except these.
     AllBut(Vec<String>),
 }
 
-/// What becomes of plugins that are there already.
+/// The treatment of programs that exist already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// All stay.
+    /// All are kept.
     Never,
-    /// Our own are replaced; of others only those that we installed: a distribution's are newer more often than not
-    /// (INST-40).
+    /// Calico's programs are replaced. Other plugins are replaced only if this installer installed them: those of a
+    /// distribution are usually newer (INST-40).
     Ours,
     /// All are replaced.
     Always,
 }
 
 impl Settings {
-    /// Reads them. `hostname` is the name of this machine.
+    /// Reads the settings. `hostname` is the name of this machine.
     ///
     /// # Errors
-    /// A variable has a value that cannot be.
+    /// Returns an error if a variable has an invalid value.
     pub fn from_environment(
         lookup: &dyn Fn(&str) -> Option<String>,
         hostname: &str,
@@ -147,7 +148,7 @@ impl Settings {
 const DEFAULT_CONF_NAME: &str = "10-calico.conflist";
 const DEFAULT_TRY: Duration = Duration::from_secs(30);
 
-/// A file wins over a text, upstream's order.
+/// Returns the template. As in upstream, the file wins over the text.
 fn template(environment: &Environment<'_>) -> Template {
     match (environment.some("CNI_NETWORK_CONFIG_FILE"), environment.some("CNI_NETWORK_CONFIG")) {
         (Some(file), _) => Template::File(file.into()),
@@ -156,7 +157,7 @@ fn template(environment: &Environment<'_>) -> Template {
     }
 }
 
-/// Empty: there was none.
+/// Returns the name of the configuration to replace; empty for none.
 fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError> {
     match environment.text("CNI_OLD_CONF_NAME", DEFAULT_CONF_NAME) {
         name if name.is_empty() => Ok(name),
@@ -164,7 +165,7 @@ fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError>
     }
 }
 
-/// What is read from a variable and written to is never outside of its directory.
+/// Checks that a name from a variable cannot lead outside of its directory.
 fn file_name(name: &'static str, found: String) -> Result<String, SettingsError> {
     if found.is_empty() || found == "." || found == ".." || found.contains('/') {
         return Err(SettingsError::Value { name, found, wanted: "the name of a file, like 10-calico.conflist" });

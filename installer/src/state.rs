@@ -1,9 +1,9 @@
-//! [`State`]: what was installed on this node, so that the next run knows what is ours, and `calico uninstall` what to
-//! take back (INST-40).
+//! [`State`]: the records of installed files. They show the next run which files are ours, and `calico uninstall` which
+//! files to remove. Upstream keeps no records (INST-40).
 //!
-//! A file is noted before it is put in place: a run that dies in between leaves a note of something that is not there,
-//! not something that nobody knows of. So whoever removes a file compares its digest first. The digest of a file of
-//! ours whose place it takes stays noted until then ([`State::note_over`]).
+//! A file is recorded before it is written, so an interrupted run may leave a record without its file, but never a file
+//! without its record. Therefore the digest is compared before a file is removed. While a file of ours is replaced by a
+//! new one, both digests are recorded ([`State::note_over`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,84 +17,83 @@ use crate::atomic_file::{self, AtomicFileError};
 use crate::conflist::Rendering;
 use crate::layout::{Layout, Place};
 
-/// Its name in `/var/lib/calico`.
+/// The file name in `/var/lib/calico`.
 pub const NAME: &str = "cni-install-state.json";
 
 const MODE: u32 = 0o644;
 
-/// What was installed on this node.
+/// The records of the files installed on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
-    /// The version that was installed last.
+    /// The version installed last.
     pub version: String,
     /// The configuration directory on the node.
     pub net_dir: String,
-    /// The files, by where they are and what they are called.
+    /// The files by directory and name.
     pub files: BTreeMap<Place, BTreeMap<String, Installed>>,
-    /// The addresses behind interfaces that an uninstallation deleted, or was about to delete, before it ended early.
+    /// The addresses behind interfaces that an unfinished uninstallation deleted or was about to delete.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub torn_down: BTreeSet<IpAddr>,
 }
 
-/// A file that was installed.
+/// The record of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Installed {
-    /// SHA-256 in hexadecimal digits; none for a file that changes by itself, like the kubeconfig.
+    /// SHA-256 in hexadecimal; none for a file whose content changes, such as the kubeconfig.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// The same of an earlier file of ours, which is there until this one takes its place.
+    /// SHA-256 of our earlier file, while this one is replacing it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub former: Option<String>,
-    /// Whether another file was there before, which is gone.
+    /// True if the file replaced one that was not ours.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
-    /// SHA-256 of what the file was made from, where `digest` does not tell that: one that holds the pod's token is
-    /// another file after each rotation, from the same template.
+    /// SHA-256 of the template's text without the token. Set if the file contains the pod's token, which changes
+    /// `digest` with each rotation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// Our plugins in a network configuration, to which others add theirs; `digest` is that of our text alone. There
-    /// are two while the second is being put in place, and none after a program that does not know them has noted its
-    /// own installation.
+    /// Our plugins in a network configuration to which other programs add theirs; `digest` covers our text alone. Two
+    /// are recorded while the second is being written, and none if an older version of the installer wrote the record.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub renderings: Vec<Rendering>,
 }
 
 impl Installed {
-    /// Whether a file with this digest is the one that was installed, or the one of ours before it.
+    /// Returns true if the digest is that of the installed file, or of our file before it.
     #[must_use]
     pub fn is(&self, digest: &str) -> bool {
         [&self.digest, &self.former].into_iter().flatten().any(|known| known == digest)
     }
 }
 
-/// Why the state cannot be read.
+/// Reasons for unreadable records.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The file holds something else.
+    /// The content is invalid.
     #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody else's", .path.display())]
     Content {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: serde_json::Error,
     },
 }
 
 impl State {
-    /// What earlier runs noted; nothing where there is no file.
+    /// Loads the records; they are empty if the file is missing.
     ///
     /// # Errors
-    /// The file is there and cannot be understood.
+    /// Returns an error if the file exists and cannot be read or parsed.
     pub fn load(layout: &Layout) -> Result<State, StateError> {
         let path = path(layout);
         match fs::read(&path) {
@@ -106,42 +105,42 @@ impl State {
         }
     }
 
-    /// Writes it, unless it is written so already.
+    /// Saves the records, unless the file is up to date.
     ///
     /// # Errors
-    /// `/var/lib/calico` cannot be written.
+    /// Returns an error if `/var/lib/calico` cannot be written.
     pub fn save(&self, layout: &Layout) -> Result<(), AtomicFileError> {
         let path = path(layout);
         let failed = |source| AtomicFileError { action: "create the directory of", path: path.clone(), source };
         fs::create_dir_all(layout.state_dir()).map_err(failed)?;
-        // The structure has nothing that cannot be written as JSON.
+        // Serialization of this type cannot fail.
         let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
         text.push('\n');
         atomic_file::replace(&path, text.as_bytes(), MODE).map(drop)
     }
 
-    /// What was installed under this name.
+    /// Returns the record of a file.
     #[must_use]
     pub fn get(&self, place: Place, name: &str) -> Option<&Installed> {
         self.files.get(&place)?.get(name)
     }
 
-    /// Whether the file that is there now, with this digest, is the one that was installed.
+    /// Returns true if the present file, which has this digest, is recorded as ours.
     #[must_use]
     pub fn is_ours(&self, place: Place, name: &str, digest: &str) -> bool {
         self.get(place, name).is_some_and(|known| known.is(digest))
     }
 
-    /// Notes a file. `replaces`: what is there now is not ours. That there once was something stays noted.
+    /// Records a file. `replaces` is true if the present file is not ours; this stays recorded.
     pub fn note(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|known| known.replaced);
         files.insert(name.to_owned(), Installed { digest, replaced, ..Installed::default() });
     }
 
-    /// Notes a file that is going to take the place of what is `there`, a digest. If that is one of ours, whichever of
-    /// the two a killed run leaves is ours, until [`note`](State::note) says that the new one is there; if not, it is
-    /// replaced.
+    /// Records a file that will replace the present one, whose digest is `there`. If the present file is ours, both
+    /// digests count as ours until [`note`](State::note) records that the new file is in place, because a killed run
+    /// may leave either. Otherwise the record says that a file was replaced.
     pub fn note_over(&mut self, place: Place, name: &str, digest: String, there: Option<&str>) {
         let other = there.filter(|there| *there != digest);
         let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);
@@ -151,21 +150,21 @@ impl State {
         }
     }
 
-    /// Notes what a noted file was made from.
+    /// Records the digest of the text that a recorded file was made from.
     pub fn note_origin(&mut self, place: Place, name: &str, origin: Option<String>) {
         if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
             noted.origin = origin;
         }
     }
 
-    /// Notes which plugins in a noted configuration are ours.
+    /// Records our plugins in a recorded configuration.
     pub fn note_renderings(&mut self, place: Place, name: &str, renderings: Vec<Rendering>) {
         if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
             noted.renderings = renderings;
         }
     }
 
-    /// Takes the notes of a place from another state, where nothing was done about it.
+    /// Restores the records of a directory from another state, because the directory was not changed.
     pub fn restore(&mut self, place: Place, before: &State) {
         match before.files.get(&place) {
             Some(files) => drop(self.files.insert(place, files.clone())),
@@ -173,7 +172,7 @@ impl State {
         }
     }
 
-    /// Forgets a file that was taken away.
+    /// Removes the record of a file.
     pub fn forget(&mut self, place: Place, name: &str) {
         if let Some(files) = self.files.get_mut(&place) {
             files.remove(name);
@@ -182,7 +181,7 @@ impl State {
     }
 }
 
-/// Where it is.
+/// Returns the path of the file.
 #[must_use]
 pub fn path(layout: &Layout) -> PathBuf {
     layout.state_dir().join(Path::new(NAME))
@@ -225,7 +224,7 @@ mod tests {
         assert!(is_ours(&state, "bb") && !is_ours(&state, "aa"));
     }
 
-    /// The run after one that failed, which left the former file or the new one.
+    /// A failed run leaves either the former file or the new one.
     #[test]
     fn whichever_file_a_failed_run_left_gives_way_as_ours() {
         for left in ["aa", "bb"] {
@@ -238,7 +237,8 @@ mod tests {
         }
     }
 
-    /// Renderings are newer than the rest: both an older note and an older program must be able to go on.
+    /// Renderings are a later addition. Records without them must be readable, and older programs must be able to read
+    /// records with them.
     #[test]
     fn renderings_are_noted_beside_what_older_programs_read() {
         let mut state = State::default();

@@ -1,4 +1,4 @@
-//! The network configuration as a text with placeholders (INST-11..INST-14).
+//! The network configuration as a text with placeholders.
 
 mod built_in;
 mod findings;
@@ -11,47 +11,48 @@ use serde_json::{Map, Value};
 /// The placeholder of the pod's token.
 pub const TOKEN: &str = "__SERVICEACCOUNT_TOKEN__";
 
-/// Why a text is no network configuration. It may hold a token, so it is never shown (INST-12).
+/// Reasons why a text is no network configuration. The text may contain a token, so the errors do not quote it.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// No JSON at all.
+    /// The text is not JSON.
     #[error(
         "the CNI configuration is not valid JSON (line {line}, column {column}, after the placeholders were filled in)"
     )]
     Syntax {
-        /// Where, from 1.
+        /// The line, from 1.
         line: usize,
-        /// Where, from 1.
+        /// The column, from 1.
         column: usize,
     },
-    /// JSON, but no object.
+    /// The text is JSON, but not an object.
     #[error("the CNI configuration is not a JSON object")]
     NoObject,
 }
 
-/// What stands in the place of the placeholders.
+/// The values of the placeholders.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Values {
-    /// In the order of replacement, upstream's: a value may hold placeholders that come after it.
+    /// Placeholders in the order of replacement, which is upstream's: a value may contain a placeholder that is
+    /// replaced later (INST-11).
     before: Vec<(&'static str, String)>,
     token: String,
     tls: Tls,
     after: Vec<(&'static str, String)>,
 }
 
-/// The paths on the node of the files for TLS with etcd; empty where there is none.
+/// The paths of the TLS files for etcd on the node. A missing file has an empty path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// The authorities.
+    /// The CA certificates.
     pub ca: String,
-    /// Our certificate.
+    /// The client certificate.
     pub cert: String,
-    /// Its key.
+    /// The key of the client certificate.
     pub key: String,
 }
 
 impl Values {
-    /// Those that the environment has. `host_name` is the name of this machine, in small letters.
+    /// Reads the values from the environment. `host_name` is the name of this machine in lower case.
     pub(crate) fn new(environment: &Environment<'_>, host_name: &str, net_dir: &str) -> Values {
         let text = |name, default| environment.text(name, default);
         Values {
@@ -79,19 +80,19 @@ impl Values {
         }
     }
 
-    /// With the token of the pod, verbatim.
+    /// Sets the token of the pod.
     #[must_use]
     pub fn with_token(self, token: String) -> Values {
         Values { token, ..self }
     }
 
-    /// With the files for TLS with etcd.
+    /// Sets the TLS files for etcd.
     #[must_use]
     pub fn with_tls(self, tls: Tls) -> Values {
         Values { tls, ..self }
     }
 
-    /// Puts the values in the place of their placeholders. Nothing else changes: no blank, no line break, no order.
+    /// Replaces the placeholders in a template and leaves all other bytes as they are.
     #[must_use]
     pub fn fill(&self, template: &str) -> String {
         let middle = [
@@ -113,7 +114,7 @@ impl Values {
     }
 }
 
-// By hand: a token is a secret.
+// Written by hand because the token is a secret.
 impl std::fmt::Debug for Values {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Values")
@@ -124,16 +125,16 @@ impl std::fmt::Debug for Values {
     }
 }
 
-/// As it stands between quotes in JSON. Numbers and truth values stay as they are.
+/// Escapes a value for a place between quotes in JSON. Numbers and Booleans do not change.
 fn escaped(value: &str) -> String {
     let quoted = Value::from(value).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// The configuration that a text holds.
+/// Parses a network configuration.
 ///
 /// # Errors
-/// It is no JSON object.
+/// Returns an error if the text is not a JSON object.
 pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(object)) => Ok(object),
@@ -142,7 +143,8 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
     }
 }
 
-/// The plugins of a configuration, in order: those of a list, or the one that the configuration itself is.
+/// Returns the plugins of a configuration in order: those of the list, or the configuration itself if it is a single
+/// plugin.
 #[must_use]
 pub fn plugins(conf: &Map<String, Value>) -> Vec<&Map<String, Value>> {
     match conf.get("plugins").and_then(Value::as_array) {
@@ -152,7 +154,7 @@ pub fn plugins(conf: &Map<String, Value>) -> Vec<&Map<String, Value>> {
     }
 }
 
-/// The `type` of a plugin: the name of its program.
+/// Returns the `type` of a plugin, which is the name of its program.
 #[must_use]
 pub fn kind(plugin: &Map<String, Value>) -> &str {
     plugin.get("type").and_then(Value::as_str).unwrap_or_default()

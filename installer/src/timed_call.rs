@@ -1,4 +1,4 @@
-//! One call of a program that may hang: a plugin on trial, a plugin that doctor listens to.
+//! Runs a program with a time limit: the plugin on trial, or a plugin that the doctor examines.
 
 use std::io::{self, Read, Write};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
@@ -8,25 +8,26 @@ use std::time::{Duration, Instant};
 
 use crate::binaries::spawn;
 
-/// Between two looks at whether it has ended.
+/// Pause between two checks whether the program has ended.
 const POLL: Duration = Duration::from_millis(10);
 
-/// How a program ended, and what it printed.
+/// The exit status and the output of a program.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: Vec<u8>,
 }
 
-/// Runs `command` with `input`. `None`: it was not done when `until` came, and was killed.
+/// Runs `command` with `input` on stdin. Kills it at `until` and then returns `None`.
 ///
 /// # Errors
-/// It does not start.
+/// Returns an error if the program cannot be started.
 pub(crate) fn run(command: &mut Command, input: &[u8], until: Instant) -> io::Result<Option<Answer>> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = spawn(command)?;
     let printed = child.stdout.take().map(read_beside);
-    // Goes into the pipe whole; who does not read it says why.
+    // The input fits into the pipe, so the write does not block. If the program closes its stdin early, its own output
+    // gives the reason.
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(input);
     }
@@ -45,14 +46,14 @@ pub(crate) fn run(command: &mut Command, input: &[u8], until: Instant) -> io::Re
     }
 }
 
-/// Reads to the end on a thread of its own: whoever prints more than a pipe holds waits for a reader, and what a program
-/// started and left running keeps the pipe open.
+/// Reads the output in a thread of its own. A program blocks once the pipe is full, and a process that it left running
+/// keeps the pipe open.
 fn read_beside(mut stdout: ChildStdout) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut text = Vec::new();
         let _ = stdout.read_to_end(&mut text);
-        // Nobody waits for it any more when the time was up.
+        // Fails if the caller stopped waiting at the time limit.
         let _ = sender.send(text);
     });
     receiver
@@ -62,7 +63,7 @@ fn read_beside(mut stdout: ChildStdout) -> Receiver<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// Longer than any machine takes to start a shell.
+    /// Longer than any machine needs to start a shell.
     const LONG: Duration = Duration::from_secs(60);
 
     fn shell(script: &str, input: &str, time: Duration) -> Option<Answer> {
@@ -80,7 +81,7 @@ mod tests {
     fn what_hangs_is_ended_and_what_it_left_running_is_not_waited_for() {
         let short = Duration::from_millis(300);
         assert!(shell("exec sleep 1000", "", short).is_none());
-        // It ends when the directory goes.
+        // The loop ends when the directory is removed.
         let mark = tempfile::tempdir().unwrap();
         let left = format!("while [ -e {} ]; do sleep 0.1; done & exit 0", mark.path().display());
         assert!(shell(&left, "", short).is_none());

@@ -1,7 +1,7 @@
-//! The files for TLS with etcd: from the mounted Secret to `calico-tls` beside the configuration.
+//! The TLS files for etcd, which are copied from the mounted Secret to `calico-tls` beside the configuration.
 //!
-//! Upstream removes the directory first, so that each restart leaves the node without its files for a moment; here new files
-//! are put in place first, and what is left over is removed when the configuration no longer names it (INST-27).
+//! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here new files
+//! are written first, and stale ones are removed once the configuration no longer names them (INST-27).
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,20 +14,20 @@ use crate::template::Tls;
 /// The directory beside the configuration.
 pub const DIRECTORY: &str = "calico-tls";
 
-/// What may be in it.
+/// The files in the directory.
 pub const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
 
-/// Why a file is not copied.
+/// Reasons for a failed copy.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsAssetsError {
-    /// The file cannot be read, or the directory not be made.
+    /// The file cannot be read, or the directory cannot be created.
     #[error("cannot {action} {}: {source}", .path.display())]
     File {
-        /// What was tried.
+        /// The failed operation.
         action: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The copy cannot be written.
@@ -35,14 +35,14 @@ pub enum TlsAssetsError {
     Copy(#[from] AtomicFileError),
 }
 
-/// Those of the three files that are mounted.
+/// The mounted TLS files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsAssets {
     directory: PathBuf,
     files: Vec<Asset>,
 }
 
-/// One of them.
+/// A mounted file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Asset {
     name: &'static str,
@@ -51,10 +51,10 @@ struct Asset {
 }
 
 impl TlsAssets {
-    /// Looks into a directory. Nothing is written.
+    /// Finds the files in a directory. Writes nothing.
     ///
     /// # Errors
-    /// A file cannot be looked at.
+    /// Returns an error if a file cannot be examined.
     pub fn look(directory: &Path) -> Result<TlsAssets, TlsAssetsError> {
         let mut files = Vec::new();
         for name in FILES {
@@ -71,7 +71,7 @@ impl TlsAssets {
         Ok(TlsAssets { directory: directory.to_owned(), files })
     }
 
-    /// Their paths on the node, below its configuration directory.
+    /// Returns the paths of the copies on the node, below its configuration directory.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> Tls {
         let on_node = |name: &str| match self.get(name) {
@@ -82,10 +82,10 @@ impl TlsAssets {
         Tls { ca, cert, key }
     }
 
-    /// Copies them to the configuration directory.
+    /// Copies the files to the configuration directory.
     ///
     /// # Errors
-    /// One of them cannot be copied.
+    /// Returns an error if a file cannot be copied.
     pub fn copy(&self, net_dir: &Path) -> Result<(), TlsAssetsError> {
         if self.files.is_empty() {
             return Ok(());
@@ -106,10 +106,10 @@ impl TlsAssets {
         Ok(())
     }
 
-    /// The copies that are not there, or not as they should be.
+    /// Returns the copies that are missing or differ from their source.
     ///
     /// # Errors
-    /// One of the files cannot be read.
+    /// Returns an error if a source cannot be read.
     pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, TlsAssetsError> {
         let mut missing = Vec::new();
         for asset in &self.files {
@@ -133,7 +133,7 @@ impl Asset {
     }
 }
 
-/// Removes what the configuration does not name: everything else in the directory, and the directory when it is empty.
+/// Removes all files that the configuration does not name, and the directory if it is then empty.
 pub fn remove_strays(net_dir: &Path, tls: &Tls) {
     let directory = net_dir.join(DIRECTORY);
     atomic_file::sweep(&directory);
@@ -149,7 +149,7 @@ pub fn remove_strays(net_dir: &Path, tls: &Tls) {
             tracing::warn!(path = %path.display(), %error, "a left-over file for TLS cannot be removed");
         }
     }
-    // Not empty: somebody still needs it.
+    // The call fails if a file remains in the directory.
     let _ = fs::remove_dir(&directory);
 }
 
@@ -166,7 +166,7 @@ mod tests {
         for name in ["etcd-key", ".etcd-ca.0123456789abcdef.calico-draft.tmp"] {
             fs::write(net_dir.join(DIRECTORY).join(name), "old").unwrap();
         }
-        // The files of a Secret are links.
+        // The files of a mounted Secret are symbolic links.
         fs::write(assets.join("data"), "cert").unwrap();
         fs::set_permissions(assets.join("data"), fs::Permissions::from_mode(0o400)).unwrap();
         std::os::unix::fs::symlink("data", assets.join("etcd-cert")).unwrap();

@@ -1,7 +1,7 @@
-//! Tokens for the plugins' service account, by TokenRequest (INST-42).
+//! Requests tokens for the plugins' service account from the API server (INST-42).
 //!
-//! Asked for as the pod itself, with its own token as it is on disk at that moment: never with the token that is renewed
-//! here (INST-48). A token is bound to no object, so that it outlives the pod that asked for it.
+//! Requests are authenticated with the pod's own token, read from disk each time, and never with the token that is
+//! renewed (INST-48). The requested tokens are not bound to an object, so they outlive the pod.
 
 pub mod claims;
 mod request;
@@ -16,25 +16,25 @@ use datastore::kubernetes::AccessError;
 
 use crate::service_account::ServiceAccountError;
 
-/// The service account of the plugins, where `CALICO_CNI_SERVICE_ACCOUNT` names no other.
+/// The default for `CALICO_CNI_SERVICE_ACCOUNT`.
 pub const DEFAULT_ACCOUNT: &str = "calico-cni-plugin";
 
-/// How long a token is to hold. The API server may give less, of which it says how much.
+/// The default lifetime to request. The API server may grant another one, and reports it.
 pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(86_400);
 
-/// The least that an API server gives (INST-42).
+/// The shortest lifetime that an API server accepts.
 pub const LEAST_LIFETIME: Duration = Duration::from_secs(600);
 
-/// Why there is no token.
+/// Reasons for a missing token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// This pod's own credentials.
+    /// The pod's own credentials cannot be read.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// What the credentials lead to.
+    /// The settings for the API server are invalid.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// 403.
+    /// Status 403: the account lacks the permission.
     #[error(
         "this pod's service account may not make tokens for {account}: grant it verb create on resource \
          serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; the API \
@@ -47,21 +47,21 @@ pub enum TokenError {
         name: String,
         /// The namespace.
         namespace: String,
-        /// The API server's words.
+        /// The API server's message.
         said: String,
     },
-    /// 401.
+    /// Status 401: the pod's own token is rejected.
     #[error(
         "the API server {server} refuses the token of this pod ({said}); kubelet renews it, and after the signing keys or \
          the service account of this pod changed the pod must be deleted"
     )]
     Unauthorized {
-        /// Its URL.
+        /// The URL of the API server.
         server: String,
-        /// Its words.
+        /// The API server's message.
         said: String,
     },
-    /// 404.
+    /// Status 404: the plugins' service account is missing.
     #[error(
         "service account {account} does not exist: apply deploy/rbac/calico-cni-plugin.yaml, or name another in \
              CALICO_CNI_SERVICE_ACCOUNT"
@@ -70,38 +70,38 @@ pub enum TokenError {
         /// `<namespace>/<name>`.
         account: String,
     },
-    /// Another refusal.
+    /// Another error of the API server.
     #[error("the API server {server} made no token for {account}: {said} ({code})")]
     Refused {
-        /// Its URL.
+        /// The URL of the API server.
         server: String,
         /// `<namespace>/<name>`.
         account: String,
-        /// Its words.
+        /// The API server's message.
         said: String,
         /// The HTTP status.
         code: u16,
     },
-    /// Nobody answered.
+    /// The API server did not respond.
     #[error("the API server {server} does not answer: {reason}")]
     NoAnswer {
-        /// Its URL.
+        /// The URL of the API server.
         server: String,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// An answer without a token, or without its end.
+    /// The response lacks the token or its expiry.
     #[error("the API server {server} answered with something that is no token: {reason}")]
     Unreadable {
-        /// Its URL.
+        /// The URL of the API server.
         server: String,
-        /// What is wrong with it.
+        /// The error in the response.
         reason: String,
     },
 }
 
 impl TokenError {
-    /// Whether the API server said nothing.
+    /// Returns true if the API server sent no response.
     pub fn is_silence(&self) -> bool {
         matches!(self, TokenError::NoAnswer { .. })
     }

@@ -1,18 +1,18 @@
-//! `calico uninstall`: takes back what was installed (INST-149).
+//! `calico uninstall`: removes the installed files from a node.
 //!
 //! ```text
-//! state, digests on disk ─ plan (pure) ─▶ 0 whether something is in the way: then nothing is changed
-//!                                         1 the configuration is renamed away: no pod starts with it any more
-//!                                         2 interfaces, then addresses, where asked for
-//!                                         3 programs, kubeconfig, TLS
+//! state, digests on disk ─ plan (pure) ─▶ 0 obstacles are reported, and nothing is changed
+//!                                         1 the configuration is renamed, so no new pod uses it
+//!                                         2 interfaces, then addresses, if requested
+//!                                         3 programs, kubeconfig, TLS files
 //!                                         4 the renamed configuration, the state
 //!                            report ◀─────┘
 //! ```
 //!
-//! Each step needs what the next ones take away, and frees what those before it used: one that fails ends the run.
+//! Each step needs files that later steps remove, so a failed step ends the run.
 //!
-//! A file is ours if it is noted in the state and still has the digest that it was installed with; everything else
-//! stays and is named. Without `--yes` nothing is changed.
+//! A file is removed only if it is recorded in the state and still has the recorded digest. All others stay and are
+//! reported. Without `--yes` nothing is changed.
 
 mod addresses;
 mod chained;
@@ -39,23 +39,23 @@ use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
 use crate::state::{self, State, StateError};
 
-/// What to take back.
+/// The options of the command.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Act; otherwise only say what would be done.
+    /// Whether to act. Otherwise the run only reports its plan.
     pub yes: bool,
-    /// Delete the interfaces of pods that are still there, and with them their routes.
+    /// Whether to delete the interfaces of pods that still exist, and with them their routes.
     pub tear_down_pods: bool,
-    /// Give back the addresses and blocks of this node.
+    /// Whether to release the addresses and blocks of this node.
     pub release_addresses: bool,
-    /// Take it that somebody removed the files that are not there, also where none of them is.
+    /// Whether to treat missing files as removed, even if all files of a directory are missing.
     pub forget_gone: bool,
 }
 
-/// Takes back what was installed on the node that `layout` shows, or says what would be.
+/// Removes the installed files of the node that `layout` describes, or reports the plan.
 ///
 /// # Errors
-/// What was installed is not known: nothing was done.
+/// Returns an error if the records of the installation cannot be read. Nothing was changed then.
 pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<Report, StateError> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
@@ -64,13 +64,12 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let tasks = plan(&found, &named);
     let mut report = Report { acted: options.yes, ..Report::default() };
     if state.files.is_empty() {
-        // The interfaces and the addresses of this node are those of pods that another installation serves, as
-        // upstream's.
+        // Pods on this node belong to another installation, such as upstream's, so their interfaces and addresses stay.
         report.leave("everything", format!("no run of the installer is noted in {}", state::path(layout).display()));
         others::name(layout, false, &mut report);
         return Ok(report);
     }
-    // The credentials go with the files.
+    // The configuration is read now because its kubeconfig is removed later.
     let conf = addresses::conf(layout, &net_dir, &found);
 
     let node = obstacles::Installed { layout, net_dir: &net_dir, found: &found, named: &named, conf: &conf };
@@ -83,7 +82,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
 
     let (configurations, others): (Vec<&Task>, Vec<&Task>) = tasks.iter().partition(|task| task.is_configuration());
     if options.tear_down_pods {
-        // Noted before: a run that deletes the interfaces and then cannot give back the addresses is run again.
+        // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
+        // repeated.
         state.torn_down.extend(interfaces::behind_torn_down(network));
         if options.yes && !note(&state, layout, &mut report) {
             report.leave(
@@ -101,7 +101,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         }
         Ok(()) => {
             remove(&others, &mut state, options.yes, &mut report);
-            // The renamed configuration is what tells the next run that this one began; it goes last.
+            // The renamed configuration shows the next run that this one started, so it is removed last.
             if options.yes && !note(&state, layout, &mut report) {
                 configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
             } else {
@@ -121,8 +121,9 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     Ok(report)
 }
 
-/// What must be done before files that it needs go: the configurations, the interfaces of pods, and the addresses,
-/// which are free when nothing leads to them any more. Why the rest stays, where a step fails.
+/// Runs the steps that need the installed files: moves foreign plugins, renames the configurations, deletes the
+/// interfaces of pods, and releases the addresses once no interface uses them. An error is the reason why the remaining
+/// files stay.
 async fn first_steps(
     configurations: &[&Task],
     chained: &chained::Chained<'_>,
@@ -141,7 +142,7 @@ async fn first_steps(
     for task in configurations {
         are_retired &= files::retire(task, options.yes, report);
     }
-    // What was added until then.
+    // Moves plugins that other programs added before the rename.
     let mut late = Report::default();
     if options.yes && !chained.move_on(true, &mut late) {
         report.steps.extend(late.steps);
@@ -159,7 +160,7 @@ async fn first_steps(
     }
 }
 
-/// Removes files, and forgets those that are gone.
+/// Removes files and the records of those that no longer exist.
 fn remove(tasks: &[&Task], state: &mut State, acts: bool, report: &mut Report) {
     for task in tasks {
         let is_gone = files::remove(task, acts, report);
@@ -172,7 +173,7 @@ fn remove(tasks: &[&Task], state: &mut State, acts: bool, report: &mut Report) {
     }
 }
 
-/// Unfinished files of runs that were killed, and a directory that nothing is in any more.
+/// Removes temporary files of killed runs, and the directory of TLS files if it is empty.
 fn sweep(layout: &Layout, net_dir: &str) {
     let net_dir = layout.net_dir(net_dir);
     let directories = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
@@ -182,7 +183,7 @@ fn sweep(layout: &Layout, net_dir: &str) {
     let _ = std::fs::remove_dir(net_dir.join(crate::tls_assets::DIRECTORY));
 }
 
-/// Saves what is still there, as long as anything is. Whether the next run will know of it.
+/// Saves the remaining records, if any. Returns true if the next run can read them.
 fn note(state: &State, layout: &Layout, report: &mut Report) -> bool {
     if state.files.is_empty() {
         return true;
@@ -197,7 +198,7 @@ fn note(state: &State, layout: &Layout, report: &mut Report) -> bool {
     saved.is_ok()
 }
 
-/// The state goes with the last file that it notes.
+/// Removes the state file if it records no file, and else saves it.
 fn finish(state: &State, layout: &Layout, report: &mut Report) {
     if !state.files.is_empty() {
         note(state, layout, report);

@@ -8,21 +8,21 @@ use ipam_plugin::variable::list;
 
 use crate::settings::variables::{CONTROLLERS, DATASTORE};
 
-/// Keeps Calico's objects in step with Kubernetes, and takes back addresses that nobody holds any more.
+/// Keeps Calico's objects consistent with Kubernetes, and releases addresses that are no longer in use.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "kube-controllers", version)]
 pub struct Options {
-    /// Where the status for `check-status` is written.
+    /// File to which the status for `check-status` is written.
     #[arg(long, value_name = "FILE", default_value = "/status/status.json")]
     pub status_file: PathBuf,
-    /// TCP port for /readiness and /liveness, on all addresses; 0: none.
+    /// TCP port for /readiness and /liveness, on all addresses. 0 disables both.
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub health_port: u16,
 }
 
 impl Options {
-    /// The options of a command line, which may begin with the words that upstream's programs have before them:
-    /// `calico component kube-controllers` (KC-100), `/usr/bin/wrapper /usr/bin/kube-controllers` (INST-88).
+    /// Parses a command line. The program's own name may be preceded by the words that upstream's images and charts
+    /// use: `calico component kube-controllers` (KC-100) and `/usr/bin/wrapper /usr/bin/kube-controllers` (INST-88).
     pub fn parse_from_command(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut words = words.into_iter();
         let program = words.next().unwrap_or_else(|| "kube-controllers".into());
@@ -34,7 +34,7 @@ impl Options {
     }
 }
 
-/// The environment variables, for `--help`.
+/// Returns the list of environment variables for `--help`.
 fn environment() -> String {
     let datastore = list("Datastore and API server", &DATASTORE);
     format!("{}\n{datastore}", list("Environment", &CONTROLLERS))

@@ -1,4 +1,5 @@
-//! Compaction of etcd (KC-160). Without it an etcd that nobody else looks after grows until it takes no more writes.
+//! Compaction of etcd, by the algorithm of the Kubernetes API server (KC-160). Without compaction, an etcd that no
+//! other program compacts grows until it rejects writes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::Leadership;
 use crate::settings::Settings;
 
-/// Compacts in each period of the settings while this replica leads, until `stop`. Other datastores look after themselves.
+/// Compacts once per `compaction_period` while this replica is the leader, until `stop`. Does nothing for other
+/// datastores.
 pub(crate) async fn run(
     calico: Arc<Datastore>,
     leadership: Leadership,
@@ -25,11 +27,11 @@ pub(crate) async fn run(
         let period = settings.borrow_and_update().compaction_period;
         tokio::select! {
             () = stop.cancelled() => return,
-            // Another period begins anew.
+            // A changed period restarts the wait.
             true = changed(&mut settings, period) => continue,
             () = elapsed(period) => {}
         }
-        // A round is two requests: whoever leads no more when the first is answered does not send the second.
+        // A round is two requests. A replica that loses leadership after the first does not send the second.
         match leadership.while_held(compaction.round(etcd)).await {
             Some(Ok(Round::Compacted(revision))) => tracing::info!("etcd compacted to revision {revision}"),
             Some(Ok(Round::First | Round::Anothers)) | None => {}
@@ -42,7 +44,7 @@ async fn changed(settings: &mut watch::Receiver<Arc<Settings>>, period: Duration
     settings.wait_for(|settings| settings.compaction_period != period).await.is_ok()
 }
 
-/// Zero is never.
+/// Waits for the period. A period of zero never ends.
 async fn elapsed(period: Duration) {
     if period.is_zero() {
         std::future::pending::<()>().await;

@@ -1,4 +1,4 @@
-//! KubeControllersConfiguration, live: made where it is missing, followed, and its status kept (KC-132).
+//! KubeControllersConfiguration: creates the object if it is missing, follows its changes, and updates its status.
 
 mod known;
 mod pace;
@@ -27,28 +27,28 @@ use known::{Known, Step};
 use pace::Pace;
 use unreadable::Unreadable;
 
-/// The name of the one that counts.
+/// Name of the only object that has an effect.
 const NAME: &str = "default";
 
-/// The configuration of this process.
+/// The KubeControllersConfiguration that this process follows.
 pub(crate) struct Configuration {
     calico: Arc<Datastore>,
     environment: Environment,
     mode: Mode,
-    /// The right to write the status.
+    /// The right to write the status: this replica is the leader.
     elected: Leadership,
-    /// The right to write the object.
+    /// The right to write the object: also, the datastore is not locked.
     leadership: Leadership,
     unreadable: Unreadable,
-    /// The settings that were read to begin with.
+    /// The settings that were read at the start, until [`Configuration::follow`] takes them.
     found: Mutex<Option<KubeControllersConfigurationSpec>>,
 }
 
 type Events = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
-    /// Of this datastore, under this environment. A replica that does not lead follows it and writes nothing; one that was
-    /// `elected` and has not the right of `leadership`, as the datastore is locked, writes the status alone.
+    /// Creates the configuration. A replica that is not the leader follows the object and writes nothing. The leader of
+    /// a locked datastore (`elected` without `leadership`) writes only the status.
     pub(crate) fn new(
         clients: &Clients,
         environment: Environment,
@@ -60,8 +60,9 @@ impl Configuration {
         Configuration { calico, environment, mode, elected, leadership, unreadable, found: Mutex::default() }
     }
 
-    /// Waits for settings to begin with; `None` when told to stop before. A configuration that cannot be read is waited for:
-    /// on the default settings controllers would delete what the configuration asks for. Log, probes and an Event say so.
+    /// Waits for the first settings; returns `None` if `stop` is canceled before. An unreadable configuration is
+    /// retried: with the default settings, controllers would delete objects that the configuration asks for. The log,
+    /// the probes and an Event report the problem.
     pub(crate) async fn first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
@@ -84,7 +85,7 @@ impl Configuration {
         settings
     }
 
-    /// What is in force to begin with. Without an object that is the default.
+    /// Returns the first settings: those of the object, or the defaults if the object is missing.
     async fn read(&self) -> Result<Settings, StoreError> {
         let spec = match self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await {
             Ok(entry) => {
@@ -99,7 +100,7 @@ impl Configuration {
         Ok(merged.settings)
     }
 
-    /// Follows it until `stop`, and tells `settings` what is in force whenever that changes.
+    /// Follows the object until `stop`, and publishes the effective settings in `settings` whenever they change.
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut known, mut pace) = (Known::default(), Pace::default());
@@ -115,7 +116,7 @@ impl Configuration {
                     }
                     changed
                 });
-                // The notes of the first merge were told when it was read.
+                // The messages of the first merge were reported when the object was read.
                 let says = (merged.notes.clone(), merged.problems.clone());
                 let is_new = told.as_ref().is_some_and(|told| *told != says);
                 told = Some(says);
@@ -128,7 +129,7 @@ impl Configuration {
             match step {
                 Step::Nothing => pace.settled(),
                 step if right.holds() && pace.may_write() => {
-                    // Goes no further than its next await when the right to write ends.
+                    // Stops at its next await if the right to write is lost.
                     _ = right.while_held(self.write(step, &known, merged.as_ref())).await;
                 }
                 _ => {}
@@ -144,7 +145,8 @@ impl Configuration {
         }
     }
 
-    /// The events of a watch that runs as long as what is returned is kept: a watch loses its place when it is cut off.
+    /// Returns the events of a watch, which runs until the returned handle is dropped. The watch has a task of its own,
+    /// because canceling it in the middle of a request would lose its position.
     fn watch(&self) -> Option<(Events, AbortOnDropHandle<()>)> {
         let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
         let mut watch = self.calico.watch::<KubeControllersConfiguration>(&select)?;
@@ -153,7 +155,7 @@ impl Configuration {
         Some((events, AbortOnDropHandle::new(task)))
     }
 
-    /// That someone else was faster shows with the next event.
+    /// Performs the step. A conflict with another writer is not an error: the next event shows the result.
     async fn write(&self, step: Step, known: &Known, merged: Option<&Merged>) {
         let outcome = match (step, known.entry(), merged) {
             (Step::WriteStatus, Some(entry), Some(merged)) => {
@@ -173,7 +175,8 @@ impl Configuration {
         }
     }
 
-    /// Logs what of the configuration could not be followed. An Event besides tells that something stays as it is.
+    /// Logs the parts of the configuration that cannot be followed. An Event also reports the objects that stay as they
+    /// are.
     async fn tell(&self, Merged { notes, problems, .. }: &Merged) {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
@@ -184,7 +187,7 @@ impl Configuration {
         }
     }
 
-    /// Watches leave out what cannot be read, so that it looks as if it were missing.
+    /// Reports an unreadable object. A watch omits unreadable objects, so the object looks as if it were missing.
     async fn complain_if_unreadable(&self) {
         let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
         if let Err(error @ StoreError::Corrupt { .. }) = found {
@@ -192,7 +195,7 @@ impl Configuration {
         }
     }
 
-    /// Makes the object, with the settings that it had before it went.
+    /// Creates the object, with its last settings if it existed before.
     async fn create(&self, last: Option<&KubeControllersConfigurationSpec>) -> Result<(), StoreError> {
         let spec = last.cloned().unwrap_or_else(default_configuration);
         let mut object = KubeControllersConfiguration::new(NAME, spec);

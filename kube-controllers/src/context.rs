@@ -1,4 +1,4 @@
-//! What every controller is given.
+//! The state that every controller receives: clients, settings and the right to write.
 
 use std::sync::Arc;
 
@@ -12,41 +12,43 @@ use crate::runtime::Leadership;
 use crate::settings::Settings;
 use crate::telemetry::Metrics;
 
-/// Where Calico's objects are kept, which decides what there is to do (KC-020).
+/// The place where Calico's objects are stored, which decides what the controllers have to do. Upstream selects
+/// controllers by configuration alone (KC-020).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// In etcd: endpoints, profiles and policies are objects of their own.
+    /// In etcd. Endpoints, profiles and policies are objects of their own.
     Etcd,
-    /// In the Kubernetes API, as this group's custom resources: endpoints are pods, nodes are nodes, and calico-node reads
-    /// Kubernetes policies by itself.
+    /// In the Kubernetes API, as custom resources of this group. Endpoints are derived from pods, Calico's nodes are
+    /// Kubernetes nodes, and calico-node reads Kubernetes policies itself.
     Kubernetes(ApiGroup),
 }
 
-/// The clients, the settings, and when to stop. Cheap to clone.
+/// Clients, settings and the stop signal, shared by all controllers. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
-    /// The Kubernetes API.
+    /// Client of the Kubernetes API.
     pub kubernetes: kube::Client,
-    /// Calico's objects.
+    /// Client of the datastore with Calico's objects.
     pub calico: Arc<Datastore>,
-    /// Where those are.
+    /// The place where Calico's objects are stored.
     pub mode: Mode,
-    /// What is in force now, and whether it changed.
+    /// The settings in force; notifies of changes.
     pub settings: watch::Receiver<Arc<Settings>>,
-    /// Who may write, while nobody has locked the datastore.
+    /// The right to write: this replica is the leader and the datastore is not locked.
     pub leadership: Leadership,
-    /// What `/metrics` tells.
+    /// The metrics that `/metrics` serves.
     pub metrics: Metrics,
-    /// Cancelled when the process is to end: finish the write under way and return.
+    /// Canceled when the controllers have to stop: finish the current write and return.
     pub stop: CancellationToken,
 }
 
-/// A controller that has subscribed to its feeds. `run` ends after `stop`.
+/// A controller that has subscribed to its watches.
 pub trait Controller: Send + 'static {
-    /// As it is named in logs and metrics.
+    /// The controller's name in logs and metrics.
     const NAME: &'static str;
-    /// Subscribes. Nothing is sent or awaited here: feeds start when all controllers have subscribed.
+    /// Subscribes to watches. Sends no request and does not wait: the watches start when all controllers have
+    /// subscribed.
     fn new(context: &Context, feeds: &mut Feeds) -> Self;
-    /// Works until `context.stop` is cancelled.
+    /// Runs until `context.stop` is canceled.
     fn run(self, context: Context) -> impl Future<Output = ()> + Send;
 }

@@ -1,4 +1,4 @@
-//! Events of Kubernetes.
+//! Kubernetes Events that kube-controllers posts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,26 +13,26 @@ use crate::leader::name_of_pod;
 
 /// Name of the program in Events.
 const COMPONENT: &str = "calico-kube-controllers";
-/// Namespace of Events about objects without a namespace.
+/// Namespace of Events about cluster-scoped objects.
 pub(crate) const NAMESPACE: &str = "default";
 
 /// Severity of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Severity {
-    /// Work that was done.
+    /// A completed action.
     Normal,
     /// A state that needs an operator.
     Warning,
 }
 
-/// Returns an Event about `object`, which is an `involvedObject` with a name. The Event is in the namespace of its
-/// object.
+/// Builds an Event about `object`, an `involvedObject` with a name. The Event is in the namespace of the object, or in
+/// [`NAMESPACE`].
 pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &str, now: SystemTime) -> Value {
     let name = object["name"].as_str().unwrap_or_default();
     let namespace = object["namespace"].as_str().unwrap_or(NAMESPACE);
     let at = OffsetDateTime::from(now).replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
     let at = at.format(&Rfc3339).unwrap_or_default();
-    // As client-go names them: no two in one nanosecond.
+    // client-go's format of the name. Two Events of one object have different names unless they share a nanosecond.
     let nanoseconds = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     json!({
         "apiVersion": "v1",
@@ -53,8 +53,8 @@ pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &
     })
 }
 
-/// Creates the Event as one of this pod, with control characters of its message escaped: other people's texts are in
-/// it.
+/// Creates the Event with this pod as its reporter. Escapes control characters in the message, because the message
+/// contains text from other objects.
 pub(crate) async fn post(client: &kube::Client, mut event: Value) -> Result<(), kube::Error> {
     if let Value::String(message) = &mut event["message"] {
         *message = printable::line(message).into_owned();

@@ -1,4 +1,4 @@
-//! [`moved`]: ends the process when Calico's objects move to another API group, as upstream's migration to
+//! [`moved`]: ends the process when Calico's objects move to another API group. Upstream's migration to
 //! `projectcalico.org/v3` moves them.
 
 use std::time::Duration;
@@ -9,12 +9,12 @@ use datastore::kubernetes::{changed_group, settled_group};
 use crate::context::Mode;
 use crate::startup::{Clients, StartError};
 
-/// How often the API server is asked.
+/// Interval between two requests to the API server.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Waits until Calico's objects are in another API group than when the process began. Where the environment names a
-/// group in which the objects were not even then, the log says so, and the process goes on: it would begin with the
-/// same environment again.
+/// Waits until Calico's objects are in another API group than at the start of the process. If the environment names a
+/// group that did not hold the objects even at the start, the process logs that and continues: a restart would not
+/// help, because the environment stays the same.
 pub(crate) async fn moved(clients: &Clients) -> StartError {
     let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
         return std::future::pending().await;

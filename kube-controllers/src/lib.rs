@@ -1,10 +1,10 @@
-//! Calico's kube-controllers: what keeps Calico's objects in step with Kubernetes, and collects what nobody holds any
-//! more.
+//! Calico's kube-controllers: keeps Calico's objects consistent with Kubernetes, and releases addresses that are no
+//! longer in use.
 //!
-//! Data flows one way. A [`feed`] watches one kind of object and hands small projections of it ([`watched`]) to its
-//! listeners, which keep what they need in memory and put keys on a [`runtime::Queue`]. Workers of the [`controllers`]
-//! take a key, look at the memory, and write what is not yet as it should be. A level-triggered key may come twice;
-//! nothing is written when nothing changed.
+//! Data flows in one direction. A [`feed`] watches one kind of object and passes small projections of the objects
+//! ([`watched`]) to its listeners. The listeners cache what they need and add keys to a [`runtime::Queue`]. Workers of
+//! the [`controllers`] take a key, read the cache, and write the objects that differ from the desired state. Processing
+//! is level-triggered: a key may be processed twice, and nothing is written when nothing has changed.
 
 pub mod cli;
 mod compaction;

@@ -1,9 +1,9 @@
-//! What Kubernetes says at this moment. A watch may lag behind, so whoever is about to delete something asks again: the one
-//! way to do so is here.
+//! Reads the current state from the Kubernetes API. A watch may lag behind, so a controller that is about to delete an
+//! object checks the current state first, always through this module.
 //!
-//! An object is listed by its name: upstream's role may list all that it watches, but may not get each. The answer is never
-//! one of the API server's cache, and what is absent is said by a list of that kind that has no items; a 404 says that the
-//! server lacks the kind, which is no absence.
+//! An object is read by a list with its name as the field selector: upstream's role allows listing every watched kind,
+//! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the
+//! requested kind proves that an object is missing; a 404 means that the server does not serve the kind.
 
 use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{GROUPS, PODS, Resource, Served, escaped, has_kind, kinds_path};
@@ -13,15 +13,15 @@ use serde_json::value::RawValue;
 
 use crate::runtime::Failure;
 
-/// A page of a list. What stands between us and the API server may answer with something else, and successfully: that is
-/// never a list without items.
+/// A page of a list. A proxy between us and the API server may return something else with a success status; such a
+/// response must never count as an empty list.
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub(crate) struct List<T> {
     kind: String,
     #[serde(default)]
     metadata: ListMetadata,
-    /// They must be there. Of metadata alone, none are null.
+    /// Required, but may be null: a list of metadata without items has a null here.
     #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Vec<T>>,
 }
@@ -33,10 +33,10 @@ struct ListMetadata {
 }
 
 impl<T> List<T> {
-    /// The items, and where the next page begins.
+    /// Returns the items, and the token of the next page.
     ///
     /// # Errors
-    /// If it is a list of something else.
+    /// If the response is a list of another kind.
     pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), String> {
         match is_expected(&self.kind) {
             true => Ok((self.items.unwrap_or_default(), self.metadata.token.filter(|token| !token.is_empty()))),
@@ -45,16 +45,16 @@ impl<T> List<T> {
     }
 }
 
-/// Nothing of an object but that it is there.
+/// An object without any of its fields, for a check of its existence.
 #[derive(Deserialize)]
 struct Anything {}
 
-/// Whether the object is there.
+/// Returns true if the object exists.
 pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectKey) -> Result<bool, Failure> {
     Ok(metadata::<Anything>(kubernetes, resource, key).await?.is_some())
 }
 
-/// The object; `None` if it is not there.
+/// Returns the object, or `None` if it is missing.
 pub async fn object<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
@@ -63,7 +63,7 @@ pub async fn object<T: DeserializeOwned + 'static>(
     read(kubernetes, resource, key, "application/json").await
 }
 
-/// The same with nothing but `metadata`: nodes are large.
+/// Returns the object with only its `metadata`, or `None` if it is missing. Nodes are large.
 pub async fn metadata<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
@@ -88,7 +88,7 @@ async fn read<T: DeserializeOwned + 'static>(
     let item = match (items.first(), following) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
-        // A server may filter a page to nothing, and have the object on the next one.
+        // A server may filter a page to no items although the object is on the next page.
         (None, Some(_)) => return Err(failed(&"an empty page that is not the last one")),
     };
     let Named { metadata } = serde_json::from_str(item.get()).map_err(|error| failed(&error))?;
@@ -98,7 +98,7 @@ async fn read<T: DeserializeOwned + 'static>(
     serde_json::from_str(item.get()).map(Some).map_err(|error| failed(&error))
 }
 
-/// Of an object, what names it.
+/// The identifying part of an object.
 #[derive(Deserialize)]
 struct Named {
     metadata: NamedMetadata,
@@ -111,7 +111,7 @@ struct NamedMetadata {
     namespace: Option<String>,
 }
 
-/// Of a pod, what tells whether it needs an address.
+/// The part of a pod that shows if the pod needs an address.
 #[derive(Deserialize)]
 struct NetworkedPod {
     spec: PodNetwork,
@@ -123,7 +123,7 @@ struct PodNetwork {
     host_network: bool,
 }
 
-/// Whether a pod with a network of its own is bound to the node and has not ended.
+/// Returns true if the node has a pod that does not use the host network and has not finished.
 pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<bool, Failure> {
     let selector = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
     let mut next = Some(String::new());
@@ -141,7 +141,7 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
     Ok(false)
 }
 
-/// Returns whether the API server has one of these kinds, by their plurals, in any version of a group.
+/// Returns true if the API server serves one of these kinds, given by their plurals, in any version of `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("discovery of {group} in Kubernetes: {error}"));
     let read = async |path: &str| {
@@ -158,10 +158,10 @@ pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) ->
     Ok(false)
 }
 
-/// More than a node has in most clusters.
+/// Size of a page. Few nodes have more pods.
 const PAGE: usize = 250;
 
-/// A page of a list of a kind, and where the next one begins. `what` is read, for errors.
+/// Reads one page of a list. Returns the items and the token of the next page. Errors mention `what`.
 async fn page<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     path: String,

@@ -1,4 +1,4 @@
-//! The log: lines of Calico's form on stderr (KC-103), of a severity that may change.
+//! The log: lines in Calico's format on stderr, at a severity that can change.
 
 pub mod captured;
 
@@ -14,28 +14,28 @@ use tracing_subscriber::reload;
 
 use crate::settings::LogSeverity;
 
-/// What the lines say that they are from.
+/// Name of the component in each line.
 const COMPONENT: &str = "kube-controllers";
 
-/// The crates whose events are logged at the severity asked for. Libraries below them are held at `error`: their debug
-/// events hold request headers, and with them tokens.
+/// The crates that log at the configured severity. Other libraries log at `error`, because their debug events contain
+/// request headers, and so tokens.
 const OWN_CRATES: [&str; 4] = ["kube_controllers", "ipam_plugin", "datastore", "libcalico"];
 
-/// Changes the severity. Cheap to clone.
+/// Handle that changes the severity. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Severity {
     handle: reload::Handle<Targets, Registry>,
 }
 
 impl Severity {
-    /// From now on this and what is worse is logged.
+    /// Logs at this severity and above from now on.
     pub fn set(&self, severity: LogSeverity) {
-        // Fails when the subscriber is gone, with which the log is.
+        // Fails only if the subscriber, and so the log, no longer exists.
         let _ = self.handle.reload(targets(severity));
     }
 }
 
-/// Starts logging for this process. The first call counts; later ones change nothing.
+/// Starts logging for this process. Only the first call has an effect.
 pub fn init(severity: LogSeverity) -> Severity {
     let (subscriber, severity) = subscriber(severity, io::stderr);
     // An error means that a subscriber is set already.
@@ -43,7 +43,7 @@ pub fn init(severity: LogSeverity) -> Severity {
     severity
 }
 
-/// Returns the subscriber that writes events as lines, and the handle that changes the severity of these lines.
+/// Returns the subscriber that writes events as lines, and the handle that changes the severity.
 pub fn subscriber<W>(severity: LogSeverity, writer: W) -> (impl Subscriber + Send + Sync, Severity)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! `kube-controllers`; called as `check-status`, the exec probe of its pod.
+//! The `kube-controllers` program. Run under the name `check-status`, it is the exec probe of its own pod.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use kube_controllers::cli::Options;
 use kube_controllers::run;
 use kube_controllers::status::check;
 
-/// musl's own allocator serialises threads, and gives back little of what it took.
+/// Replaces musl's allocator, which serializes threads and returns little memory to the system.
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
@@ -17,7 +17,7 @@ fn main() -> ExitCode {
     }
     let options = match Options::parse_from_command(std::env::args_os()) {
         Ok(options) => options,
-        // Prints help and version to stdout and succeeds; prints what is wrong to stderr and fails.
+        // clap prints help and version to stdout and exits with success.
         Err(error) if error.exit_code() == 0 => error.exit(),
         Err(error) => {
             let _ = write!(std::io::stderr(), "{}", error.render());

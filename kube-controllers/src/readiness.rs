@@ -1,7 +1,7 @@
-//! The lock of the datastore: ClusterInformation's `datastoreReady` (DS-92, KC-415).
+//! The lock of the datastore: the field `datastoreReady` of ClusterInformation.
 //!
-//! While it is false somebody upgrades, restores or migrates the datastore, and no controller writes to it. The replica
-//! that leads makes what an empty datastore lacks; the others wait for it.
+//! While the field is false, an upgrade, a restore or a migration is changing the datastore, and no controller may
+//! write to it (DS-92). The leader creates the objects that an empty datastore lacks; the other replicas wait for them.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,13 +16,15 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::Leadership;
 use crate::startup::insist;
 
-/// The name of the only ClusterInformation.
+/// Name of the only ClusterInformation.
 const NAME: &str = "default";
 
-/// Returns `elected` for the controllers that write Calico's objects, and what follows ClusterInformation until `stop`.
-/// Until ClusterInformation was read, and while it is missing or unreadable, the datastore counts as not ready; `found`
-/// is called when it is there. Built-in tiers that are missing are made before the right to write begins, and never
-/// while the datastore is locked.
+/// Returns the right to write Calico's objects, derived from `elected`, and a future that follows ClusterInformation
+/// until `stop`.
+///
+/// The datastore counts as not ready until ClusterInformation has been read, and while it is missing or unreadable.
+/// `found` is called when ClusterInformation exists. Missing built-in tiers are created before the right to write
+/// begins, and never while the datastore is locked.
 pub fn guard(
     elected: Leadership,
     calico: Arc<Datastore>,
@@ -33,8 +35,8 @@ pub fn guard(
     (elected.clone().while_unlocked(unlocked), follow(elected, calico, found, sender, stop))
 }
 
-/// Makes what the datastore lacks, if this replica leads. Fails on another replica while there is no
-/// ClusterInformation.
+/// Creates the objects that the datastore lacks, if this replica is the leader. On any other replica, returns an error
+/// while ClusterInformation is missing.
 pub(crate) async fn verify(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     match elected.while_held(calico.ensure_initialized_for_kubernetes()).await {
         Some(made) => made,
@@ -42,7 +44,8 @@ pub(crate) async fn verify(calico: &Datastore, elected: &Leadership) -> Result<(
     }
 }
 
-/// Makes what the datastore lacks, as soon and as long as this replica leads.
+/// Waits until this replica is the leader, then creates the objects that the datastore lacks. Starts over if leadership
+/// is lost meanwhile.
 async fn initialize(calico: &Datastore, elected: &Leadership) -> Result<(), StoreError> {
     loop {
         elected.clone().gained().await;
@@ -60,7 +63,7 @@ async fn follow(
     stop: CancellationToken,
 ) {
     let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
-    // A file cannot be watched, and kube-controllers does not work on one.
+    // Only the embedded datastore cannot be watched, and kube-controllers does not run on it.
     let Some(mut watch) = calico.watch::<ClusterInformation>(&select) else { return };
     let (told, said) = watch::channel(None);
     let hearing = async {
@@ -75,7 +78,7 @@ async fn follow(
     };
     let initialize = async || initialize(&calico, &elected).await;
     let unlocking = async {
-        // ClusterInformation itself may be missing.
+        // Initializes first, because ClusterInformation itself may be missing.
         if insist("initialise the datastore", &stop, initialize).await.is_some() {
             unlock(said, unlocked, &stop, initialize).await;
         }
@@ -87,7 +90,7 @@ async fn follow(
     }
 }
 
-/// Passes on what was `said`, after the datastore was initialised where it is ready.
+/// Publishes each value of `said` in `unlocked`. Initializes the datastore before it publishes true.
 async fn unlock<E: Display>(
     mut said: watch::Receiver<Option<bool>>,
     unlocked: watch::Sender<bool>,
@@ -120,17 +123,17 @@ async fn unlock<E: Display>(
     }
 }
 
-/// ClusterInformation as it was last heard of.
+/// The state of ClusterInformation according to the watch.
 #[derive(Debug, Default)]
 struct Known {
-    /// Nothing before the first list is complete.
+    /// `None` until the first list is complete.
     ready: Option<bool>,
-    /// Whether the list that is under way has named it.
+    /// Whether to treat the object as existing: the list in progress, or a later event, named it.
     named: bool,
 }
 
 impl Known {
-    /// Takes notice. Without the object the datastore is not ready, and without the field nothing changes (KC-425).
+    /// Applies an event. A missing object counts as not ready, and a missing field leaves the state unchanged (KC-425).
     fn hear(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
         match event {
             WatchEvent::Restarted => self.named = false,
@@ -180,7 +183,7 @@ mod tests {
             (put(NAME, Some(false)), Some(false)),
             (put(NAME, None), Some(false)),
             (put(NAME, Some(true)), Some(true)),
-            // A watch that begins anew forgets nothing before the list is complete.
+            // A restarted watch keeps the state until its list is complete.
             (WatchEvent::Restarted, Some(true)),
             (put(NAME, Some(true)), Some(true)),
             (WatchEvent::Synced, Some(true)),
@@ -197,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_replica_that_leads_makes_what_the_datastore_lacks() {
         let (_dir, calico) = embedded();
-        // A new file has it.
+        // A new embedded datastore already has a ClusterInformation.
         calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
         let (tenure, elected) = watch::channel(Tenure::No);
         let elected = Leadership::new(elected);

@@ -1,4 +1,4 @@
-//! Which controllers the settings ask for.
+//! Selects the controllers that the settings enable.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -20,15 +20,15 @@ use crate::feed::Feeds;
 use crate::gc::GarbageCollection;
 use crate::settings::{ControllerName, Settings};
 
-/// A controller that has subscribed.
+/// A controller that has subscribed to its watches.
 pub(crate) struct Enlisted {
-    /// As it is named in logs and metrics.
+    /// The controller's name in logs and metrics.
     pub(crate) name: &'static str,
-    /// Its work, until it is told to stop.
+    /// The controller's work. Ends when the controllers are stopped.
     pub(crate) run: BoxFuture<'static, ()>,
 }
 
-/// The controllers that are wanted, subscribed to `feeds`.
+/// Creates the controllers that the settings enable, and subscribes them to `feeds`.
 pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) -> Vec<Enlisted> {
     let mut roster = Roster { context, feeds, enlisted: Vec::new() };
     for name in &settings.enabled {
@@ -44,7 +44,8 @@ pub(crate) fn enlist(context: &Context, settings: &Settings, feeds: &mut Feeds) 
     match context.mode {
         Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) if settings.policy_name_migrator => roster.add::<PolicyNames>(),
         Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
-        // What Calico's API server did is for us to do, and names are the resources' own.
+        // This group has no API server of Calico's, so kube-controllers does its work. Names of policies are the names
+        // of their resources, so the migrator has no work.
         Mode::Kubernetes(ApiGroup::V3) => {
             roster.add::<IpPools>();
             roster.add::<Tiers>();
@@ -62,7 +63,7 @@ struct Roster<'a> {
 impl Roster<'_> {
     fn add_those_of_nodes(&mut self, settings: &Settings) {
         self.add::<GarbageCollection>();
-        // Always, as it takes back what it made when it is turned off.
+        // Always created: a controller that is turned off deletes the host endpoints that it created.
         self.add::<HostEndpoints>();
         if settings.sync_node_labels {
             self.add::<NodeLabels>();

@@ -1,4 +1,4 @@
-//! The process, from its environment to its end.
+//! The life of the process, from reading the environment to the exit code.
 
 use std::pin::pin;
 use std::process::ExitCode;
@@ -29,23 +29,24 @@ use crate::startup::{Clients, Servers, StartError};
 use crate::status::{self, Component, Status};
 use crate::telemetry::Metrics;
 
-/// Before controllers that ended by themselves begin again.
+/// Pause before controllers that ended unexpectedly are started again.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How long what serves the controllers may take to end after them.
+/// Time limit for the tasks that serve the controllers to end after the controllers.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Runs until SIGTERM or SIGINT, which is success. An environment that cannot be followed is failure (KC-104).
+/// Runs until SIGTERM or SIGINT, and then returns success. Returns failure on an error that ends the process.
 pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitCode {
     let environment = Environment::read(&lookup);
     let severity = logging::init(environment.as_ref().map_or(LogSeverity::default(), Environment::first_log_severity));
     let outcome = environment.map_err(StartError::from).and_then(|environment| {
         let servers = Servers::from_environment(&lookup)?;
-        // On a machine with one processor, work that blocks its thread is to leave one for the probes and the watchdog.
+        // At least two threads, also on a machine with one processor: while work blocks one thread, the other serves
+        // the probes and the watchdog.
         let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
         let runtime = runtime.map_err(|reason| StartError::Process { what: "start threads", reason })?;
         let outcome = runtime.block_on(Process { options: options.clone(), environment, servers, severity }.run());
-        // What does not end by itself is not waited for.
+        // Does not wait for tasks that do not end by themselves.
         runtime.shutdown_background();
         outcome
     });
@@ -78,13 +79,13 @@ impl Process {
 
         let metrics = Metrics::new();
         tokio::spawn(metrics.watchdog().clone().watch(status.clone(), stop.clone()));
-        // Probes are answered from the start; the other ports are in the settings.
+        // Serves the probes from the start. The ports for metrics and profiling come later, from the settings.
         let health = (self.options.health_port != 0).then_some(self.options.health_port);
         let (ports, told) = watch::channel(Ports { health, ..Ports::default() });
         let _serving = http::start(told, status.clone(), metrics.clone(), CancellationToken::new()).await?;
 
         let Some(clients) = self.servers.connect(&stop).await? else { return Ok(()) };
-        // The Lease is given back when all who write have ended.
+        // The Lease is released after every task that writes has ended.
         let standing = CancellationToken::new();
         let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
         let moving = async {
@@ -105,7 +106,7 @@ impl Process {
         ended
     }
 
-    /// The right to write, and what ends when it has been given back.
+    /// Joins the leader election. Returns the right to write, and a future that ends when the Lease has been released.
     fn stand_for_election(
         &self,
         clients: &Clients,
@@ -125,7 +126,7 @@ impl Process {
         (leadership, task.map(|_| ()).boxed())
     }
 
-    /// From the first request until everything that writes has ended.
+    /// Runs from the first request until every task that writes has ended.
     async fn serve(
         self,
         clients: Clients,
@@ -136,7 +137,7 @@ impl Process {
         stop: CancellationToken,
     ) {
         let Clients { kubernetes, calico, mode } = clients.clone();
-        // What serves the controllers ends after them.
+        // The tasks that serve the controllers end after the controllers.
         let serving = CancellationToken::new();
         let (health_checks, wanted) = watch::channel(self.environment.first_health_checks());
         let health = follow_health(status.clone(), clients.clone(), elected.clone(), wanted, serving.clone());
@@ -172,12 +173,12 @@ impl Process {
     }
 }
 
-/// One life of the controllers after the other, until `stop`.
+/// Runs the controllers again and again, each time with the settings then in force, until `stop`.
 async fn sessions(context: &Context, status: &Status, stop: &CancellationToken) {
     loop {
         match session::run(context, status, stop).await {
             End::Stopped => return,
-            // As upstream's outer process says when the inner one ended to be started again (KC-101).
+            // Upstream's text. A parent process writes it there before it restarts the controllers (KC-101).
             End::Changed => tracing::info!("Received exit status 129, restarting"),
             End::Broken => {
                 tracing::warn!("Received exit status 129, restarting");
@@ -187,7 +188,7 @@ async fn sessions(context: &Context, status: &Status, stop: &CancellationToken) 
     }
 }
 
-/// What changes with the settings while the controllers run.
+/// The parts of the process that follow the settings without a restart of the controllers.
 struct InPlace {
     severity: Severity,
     ports: watch::Sender<Ports>,
@@ -195,7 +196,7 @@ struct InPlace {
 }
 
 impl InPlace {
-    /// Keeps it as the settings have it.
+    /// Applies each change of the settings until `stop`.
     async fn follow(self, mut settings: watch::Receiver<Arc<Settings>>, stop: CancellationToken) {
         loop {
             let current = settings.borrow_and_update().clone();
@@ -213,7 +214,7 @@ impl InPlace {
     }
 }
 
-/// Looks at the datastore and the API server while that is `wanted` (KC-141).
+/// Checks the datastore and the API server while `wanted` is true.
 async fn follow_health(
     status: Status,
     clients: Clients,
@@ -243,7 +244,7 @@ async fn follow_health(
     }
 }
 
-/// Whether the API server says that it is well.
+/// Checks that `/healthz` of the API server returns success.
 async fn healthz(kubernetes: &kube::Client) -> Result<(), String> {
     let request = hyper::Request::get("/healthz").body(Vec::new()).map_err(|error| error.to_string())?;
     match kubernetes.request_text(request).await {

@@ -1,5 +1,5 @@
-//! One life of the controllers: from their subscription until they are stopped, or until settings change that they are
-//! built from.
+//! Runs the controllers with one set of settings: from their subscription until they are stopped, or until a setting
+//! changes that requires new controllers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,23 @@ use crate::roster::{Enlisted, enlist};
 use crate::settings::Settings;
 use crate::status::Status;
 
-/// How long controllers and feeds may take to end: a write that was sent has its answer by then.
+/// Time limit for controllers and watches to end. Every write that was sent has its response by then.
 const DRAIN: Duration = Duration::from_secs(8);
 
-/// Why the controllers ended.
+/// The reason why the controllers ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// They were told to.
+    /// The process is stopping.
     Stopped,
-    /// Other settings came into force.
+    /// Settings changed that require new controllers.
     Changed,
-    /// One of them ended by itself, which none should.
+    /// A controller ended by itself, which is a bug.
     Broken,
 }
 
-/// Runs what the present settings ask for, until `stop` or until that changes. Until each feed has listed its kind,
-/// `status` names in [`Component::Lists`](crate::status::Component::Lists) the kinds that are missing.
+/// Runs the controllers that the present settings enable, until `stop` or until the settings require other controllers.
+/// Until each watch has listed its kind, `status` names the missing kinds in
+/// [`Component::Lists`](crate::status::Component::Lists).
 pub(crate) async fn run(context: &Context, status: &Status, stop: &CancellationToken) -> End {
     let settings = context.settings.borrow().clone();
     let context = Context { stop: stop.child_token(), ..context.clone() };
@@ -69,10 +70,10 @@ pub(crate) async fn run(context: &Context, status: &Status, stop: &CancellationT
     end
 }
 
-/// Ends when settings are in force that what runs with `settings` must begin anew for.
+/// Waits until settings are in force for which controllers that run with `settings` have to be restarted.
 async fn replaced(settings: &Settings, mut current: watch::Receiver<Arc<Settings>>) {
     if current.wait_for(|next| settings.restarts_for(next)).await.is_err() {
-        // Nobody changes them any more.
+        // The sender is gone, so the settings never change again.
         std::future::pending::<()>().await;
     }
 }

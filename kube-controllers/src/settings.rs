@@ -1,5 +1,5 @@
-//! What is in force: environment over KubeControllersConfiguration over defaults (KC-130). No I/O: the environment is a
-//! lookup, the object is given.
+//! The effective settings. In order of precedence: the environment, KubeControllersConfiguration, the defaults. This
+//! module does no I/O: callers pass a lookup of variables, and the object.
 
 mod controllers;
 mod default;
@@ -23,72 +23,74 @@ pub use error::SettingsError;
 pub use log_severity::LogSeverity;
 pub use merge::{Merged, merge};
 
-/// Everything that decides what the controllers do. A period of zero means off.
+/// The settings that the controllers follow. A period of zero disables the action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// What is logged.
+    /// Least severity that is logged.
     pub log_severity: LogSeverity,
-    /// Which controllers run.
+    /// Controllers that run.
     pub enabled: BTreeSet<ControllerName>,
-    /// How often each etcd controller compares everything, beside the first time, which is always.
+    /// Interval at which each etcd controller compares all objects. The comparison at the start happens even if it is
+    /// zero.
     pub reconcile_period: BTreeMap<ControllerName, Duration>,
-    /// How many workers each controller has; at least 1.
+    /// Number of workers of each controller, at least 1.
     pub workers: BTreeMap<ControllerName, usize>,
-    /// How long an address must have looked leaked before it is released; `None` or zero: never (KC-438).
+    /// Time for which an address must look leaked before it is released. `None` and zero disable the release (KC-438).
     pub leak_grace_period: Option<Duration>,
-    /// How long an endpoint must have been without its pod before it is deleted (etcd); zero: never (O-1).
+    /// Time for which an endpoint must be without its pod before the endpoint is deleted (etcd only). Zero disables the
+    /// deletion.
     pub orphan_endpoint_grace_period: Duration,
-    /// Whether labels of nodes are copied to Calico's nodes (etcd).
+    /// Whether to copy labels of Kubernetes nodes to Calico's nodes (etcd only).
     pub sync_node_labels: bool,
-    /// Whether Calico's nodes go when those of Kubernetes are gone (etcd).
+    /// Whether to delete Calico's nodes whose Kubernetes nodes are gone (etcd only).
     pub delete_nodes: bool,
-    /// Which HostEndpoints nodes get by themselves. All templates are usable: their names differ, their selectors
-    /// parse.
+    /// The automatic host endpoints of nodes. All templates are valid: their names differ, and their selectors parse.
     pub host_endpoints: AutoHostEndpoints,
-    /// The Services that get addresses; `None` for a word that is not known: no Service gets or loses an address then.
+    /// The Services that receive addresses. `None` stands for an unknown value: no Service gains or loses an address
+    /// then.
     pub assign_ips: Option<AssignIps>,
-    /// Whether policies are stored under their own names (KC-280).
+    /// Whether to store policies under their own names, without the prefix of the tier.
     pub policy_name_migrator: bool,
-    /// How often etcd is compacted; zero: never.
+    /// Interval of etcd's compaction; zero disables it.
     pub compaction_period: Duration,
-    /// Whether the datastore and the API server are looked at for the probes.
+    /// Whether to check the datastore and the API server for the probes.
     pub health_checks: bool,
     /// TCP port of the metrics, on all addresses.
     pub metrics_port: Option<u16>,
-    /// TCP port of profiles, on localhost.
+    /// TCP port of the profiles, on localhost.
     pub debug_profile_port: Option<u16>,
-    /// How the garbage collection treats what it finds.
+    /// The action of garbage collection on leaked addresses.
     pub gc: Gc,
-    /// How fast it may be.
+    /// The request limits of garbage collection.
     pub gc_limits: GcLimits,
 }
 
-/// Which Services of type LoadBalancer get addresses from our pools (KC-501).
+/// The Services of type LoadBalancer that receive addresses from Calico's pools (KC-501).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AssignIps {
-    /// All, but for those of another class.
+    /// All Services, except those with another load balancer class.
     #[default]
     AllServices,
-    /// Those that ask for it.
+    /// Only Services that request an address.
     RequestedServicesOnly,
 }
 
-/// What garbage collection does with its findings.
+/// The action of garbage collection on leaked addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Gc {
-    /// Takes them back.
+    /// Releases the addresses.
     #[default]
     Reclaim,
-    /// Says what it would take back (`GC_MODE=report`).
+    /// Logs the addresses without releasing them (`GC_MODE=report`).
     Report,
 }
 
-/// What garbage collection may ask of the servers.
+/// Limits on the requests of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GcLimits {
-    /// How many blocks or handles are worked on, and pods read, at once (`GC_PARALLELISM`).
+    /// Number of blocks or handles processed, and pods read, at the same time (`GC_PARALLELISM`).
     pub parallelism: usize,
-    /// Requests per second (`GC_REQUESTS_PER_SECOND`); 0: no limit but that of the client.
+    /// Requests per second (`GC_REQUESTS_PER_SECOND`). 0 leaves only the client's own limit.
     pub requests_per_second: u32,
 }
 
@@ -99,13 +101,13 @@ impl Default for GcLimits {
 }
 
 impl Settings {
-    /// Returns how many workers a controller has.
+    /// Returns the number of workers of a controller.
     pub fn workers_of(&self, name: ControllerName) -> usize {
         self.workers.get(&name).copied().unwrap_or(1)
     }
 
-    /// Whether the controllers must begin anew to follow `next`. What is read at each use, and what the process itself
-    /// follows, changes under them.
+    /// Returns true if the controllers must be restarted to follow `next`. Settings that are read at each use, and
+    /// settings of the process itself, change without a restart.
     pub fn restarts_for(&self, next: &Settings) -> bool {
         let followed = Settings {
             log_severity: next.log_severity,

@@ -1,9 +1,9 @@
-//! SIGTERM and SIGINT: finish, and end (O-6).
+//! Graceful shutdown on SIGTERM and SIGINT.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// A token that is cancelled by the first of the two signals. The second one ends the process at once.
+/// Returns a token that the first SIGTERM or SIGINT cancels. A second signal ends the process at once.
 pub(crate) fn stop_on_signal() -> std::io::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();

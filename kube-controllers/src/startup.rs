@@ -1,4 +1,4 @@
-//! From the environment to the clients. What is out of reach is waited for; what is set wrong ends the process.
+//! Builds the clients from the environment. Unreachable servers are retried; invalid settings end the process.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -13,78 +13,79 @@ use crate::context::Mode;
 use crate::http::ListenError;
 use crate::settings::SettingsError;
 
-/// Between two attempts, at first and at the longest.
+/// First and longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Requests per second for Calico's objects, and at once above that, where the environment says nothing (KC-111).
+/// Requests per second for Calico's objects, and the burst above that, if the environment does not set them (KC-111).
 const RATE: [(&str, i32); 2] = [("K8S_CLIENT_QPS", 500), ("K8S_CLIENT_BURST", 1000)];
 
-/// Why the process cannot begin.
+/// A reason why the process cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// The environment.
+    /// An invalid setting of kube-controllers.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Which datastore, or how it is reached.
+    /// An invalid setting of the datastore.
     #[error("datastore: {0}")]
     Datastore(#[from] ConfigError),
-    /// Neither of the two.
+    /// Neither a Kubernetes API nor etcd is configured.
     #[error("no datastore is configured; set KUBECONFIG, or run in a pod, or set ETCD_ENDPOINTS")]
     Nothing,
-    /// A file on one node is nothing to keep in step with a cluster.
+    /// The embedded datastore is a file on one node, which kube-controllers cannot use for a cluster.
     #[error("DATASTORE_TYPE: `local` is one node's own file; kube-controllers needs kubernetes or etcdv3")]
     Local,
-    /// How the API server is reached.
+    /// The API server's access settings are invalid.
     #[error("API server: {0}")]
     Access(#[from] AccessError),
-    /// This process was built for the other group.
+    /// Calico's objects moved to another API group. The process has to be restarted for the new group.
     #[error(
         "Calico's objects are in the API group {now} and no longer in {was}: this process ends, to be started again for {now}"
     )]
     Moved {
-        /// The group that this process works on.
+        /// The group that this process uses.
         was: &'static str,
-        /// The group that has them.
+        /// The group that now holds the objects.
         now: &'static str,
     },
-    /// A port.
+    /// A port cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The process itself.
+    /// The process cannot set up its own runtime or signal handlers.
     #[error("cannot {what}: {reason}")]
     Process {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// The system's words.
+        /// The error of the operating system.
         reason: std::io::Error,
     },
 }
 
-/// Where the datastore and the API server are. One source for both (B-14): which datastore it is decides what runs.
+/// Addresses of the datastore and the API server. Both the clients and the set of controllers depend on this one
+/// source, so they always agree on the type of the datastore.
 #[derive(Debug)]
 pub(crate) struct Servers {
     datastore: DatastoreConfig,
     api_server: KubernetesConfig,
 }
 
-/// The datastore and the API server.
+/// Clients of the datastore and the API server.
 #[derive(Clone)]
 pub(crate) struct Clients {
-    /// The Kubernetes API.
+    /// Client of the Kubernetes API.
     pub(crate) kubernetes: kube::Client,
-    /// Calico's objects.
+    /// Client of the datastore with Calico's objects.
     pub(crate) calico: Arc<Datastore>,
-    /// Where those are.
+    /// The place where Calico's objects are stored.
     pub(crate) mode: Mode,
 }
 
 impl Servers {
-    /// What the environment says. Nothing is read and nobody is asked.
+    /// Builds the configuration from the environment. Reads no file and sends no request.
     pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
         let said = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
         let [qps, burst] = RATE.map(|(name, rate)| if said(name) { 0 } else { rate });
         let settings = datastore::Settings { qps, burst, ..datastore::Settings::default() };
-        // A variable that is set to nothing is as good as one that is not set, as everywhere here.
+        // An empty variable counts as unset, as for all other settings.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
             ConfigError::Nothing => StartError::Nothing,
@@ -98,7 +99,7 @@ impl Servers {
         Ok(Servers { datastore, api_server })
     }
 
-    /// Returns how long a write to either may take.
+    /// Returns the longest time that a write to either server may take.
     pub(crate) fn write_deadline(&self) -> Duration {
         let of_api_server = self.api_server.deadline;
         match &self.datastore {
@@ -107,7 +108,8 @@ impl Servers {
         }
     }
 
-    /// The clients. Waits until the API server has said which group it has; `None` when told to stop before.
+    /// Creates the clients. Waits until the API server has answered which group holds Calico's objects. Returns `None`
+    /// if `stop` is canceled before.
     pub(crate) async fn connect(&self, stop: &CancellationToken) -> Result<Option<Clients>, StartError> {
         let kubernetes = datastore::kubernetes::client(&self.api_server).await?;
         let (calico, mode) = match &self.datastore {
@@ -126,7 +128,7 @@ impl Servers {
     }
 }
 
-/// For the log.
+/// The text for the log.
 impl std::fmt::Display for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.datastore {
@@ -138,7 +140,7 @@ impl std::fmt::Display for Servers {
     }
 }
 
-/// Tries until it succeeds; `None` when told to stop before.
+/// Retries `attempt` until it succeeds. Returns `None` if `stop` is canceled before.
 pub(crate) async fn insist<T, E: Display>(
     what: &str,
     stop: &CancellationToken,
@@ -171,7 +173,7 @@ mod tests {
         Servers::from_environment(&found)
     }
 
-    /// B-14: without a word about the type, etcd where its endpoints are, and otherwise Kubernetes.
+    /// Without `DATASTORE_TYPE`, the datastore is etcd if etcd endpoints are set, and Kubernetes otherwise.
     #[test]
     fn one_source_says_which_datastore_it_is() {
         for variables in [

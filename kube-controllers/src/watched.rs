@@ -1,4 +1,4 @@
-//! The projections: of each watched object only what a controller reads, taken out while it is decoded.
+//! Projections: the fields of each watched object that a controller reads, selected while the object is decoded.
 
 mod machine;
 mod namespace;
@@ -25,31 +25,31 @@ use std::hash::Hash;
 use libcalico::api::ObjectKey;
 use libcalico::store::{Entry, Kind};
 
-/// `metadata.labels`.
+/// Labels, from `metadata.labels`.
 pub type Labels = BTreeMap<String, String>;
 
-/// An object as a feed delivers it.
+/// An object that a watch delivers.
 pub trait Watched: Send + Sync + 'static {
-    /// What names one.
+    /// Identifier of an object.
     type Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static;
     /// The kind, for logs and metrics.
     const KIND: &'static str;
-    /// Its name.
+    /// Returns the key of the object.
     fn key(&self) -> Self::Key;
 }
 
-/// A kind of Kubernetes' own, of which a few fields are kept.
+/// A Kubernetes object of which only some fields are kept.
 pub trait Projection: Watched<Key = ObjectKey> + Sized {
-    /// The URL path of all objects.
+    /// URL path of the list of all objects.
     const COLLECTION: &'static str;
-    /// Reads an object's JSON.
+    /// Reads the projection from an object's JSON.
     fn project(json: &str, words: &mut Words, wanted: Wanted) -> Result<Self, serde_json::Error>;
 }
 
-/// What is kept only where somebody needs it.
+/// Optional parts of the projections, kept only if a controller needs them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Labels and service accounts of pods, with which endpoints are labelled (etcd).
+    /// Whether to keep labels and service accounts of pods, which are copied to workload endpoints (etcd only).
     pub pod_labels: bool,
 }
 

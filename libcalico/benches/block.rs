@@ -1,4 +1,4 @@
-//! Operations on a /26, as one ADD or DEL does them, and the codec around them.
+//! Benchmarks of the operations that one ADD or DEL performs on a /26 block, and of its encoding.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -52,7 +52,7 @@ fn range(text: &str) -> Cidr {
     text.parse().expect("a literal CIDR")
 }
 
-/// A /26 in which the pods 0..`used` hold one address each.
+/// Returns a /26 block in which each of the pods 0..`used` has one address.
 fn block(used: usize) -> Block {
     let mut block = Block::new(range("10.65.166.128/26"), &Pod::new(0).owner, NOW).expect("a /26 is not too large");
     (0..used).for_each(|n| Pod::new(n).take_from(&mut block));

@@ -1,4 +1,4 @@
-//! Cost of parsing a selector and of evaluating it over a node's labels.
+//! Benchmarks of parsing a selector and of evaluating it on a node's labels.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,8 +1,8 @@
-//! Calico's model and logic as values and functions from values to values.
+//! Calico's data model and rules as pure functions.
 //!
-//! Nothing in here does I/O: no sockets, no files, no clock, no randomness. Time and seeds come in as arguments, so
-//! that every rule can be shown by a unit or property test. The one trait that touches the outside, [`store::Store`],
-//! is implemented by the `datastore` crate.
+//! This crate does no I/O: it uses no sockets, files, clock or randomness. Time and seeds are arguments, so unit and
+//! property tests can cover every rule. The only trait for access to the outside is [`store::Store`]; the `datastore`
+//! crate implements it.
 
 pub mod api;
 pub mod conversion;

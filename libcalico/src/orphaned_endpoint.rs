@@ -1,5 +1,5 @@
-//! Whether an endpoint has outlived its pod (etcd, O-1). In Kubernetes an endpoint is its pod, and the question does not
-//! arise.
+//! Decides whether a WorkloadEndpoint in etcd has outlived its pod. With the Kubernetes datastore an endpoint is a view
+//! of its pod and cannot outlive it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,55 +8,55 @@ use uuid::Uuid;
 
 use crate::net::Cidr;
 
-/// What is known of an endpoint.
+/// The facts about an endpoint that the decision needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointSight<'a> {
-    /// Its addresses.
+    /// The endpoint's addresses.
     pub addresses: &'a [Cidr],
-    /// The node it is on.
+    /// The node of the endpoint.
     pub node: NodeSight<'a>,
-    /// The pod that it was made for, if that is known. Nothing that is stored in etcd tells it: neither the endpoint nor the
-    /// attributes of its addresses have the uid of a pod, only its name.
+    /// The uid of the pod that the endpoint was created for, if known. No stored data provides it: in etcd, the
+    /// endpoint and the attributes of its addresses contain only the name of the pod.
     pub pod_uid: Option<Uuid>,
 }
 
-/// What is known of the pod that an endpoint is named after.
+/// The facts about the pod that an endpoint is named after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodSight<'a> {
-    /// Its uid, if it is known.
+    /// The pod's uid, if known.
     pub uid: Option<Uuid>,
-    /// It uses the network of its node, and so never has an endpoint.
+    /// True if the pod uses the host network and therefore never has an endpoint.
     pub host_network: bool,
-    /// The node it was scheduled to, as Kubernetes calls it; empty before.
+    /// The Kubernetes name of the pod's node; empty until the pod is scheduled.
     pub node: &'a str,
-    /// Its addresses, as far as they are known.
+    /// The known addresses of the pod.
     pub addresses: &'a [IpAddr],
 }
 
-/// What is known of the node that an endpoint is on.
+/// The facts about the node of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSight<'a> {
-    /// Its name in Kubernetes.
+    /// The node's name in Kubernetes.
     pub name: &'a str,
-    /// Whether Kubernetes has it.
+    /// True if the Node object exists in Kubernetes.
     pub exists: bool,
 }
 
-/// Why an endpoint is an orphan.
+/// The reason why an endpoint is an orphan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Orphaned {
-    /// There is no pod of that name.
+    /// No pod of that name exists.
     PodGone,
-    /// The pod of that name is not the one that the endpoint was made for, and has none of its addresses.
+    /// The pod of that name is not the pod that the endpoint was created for, and has none of the endpoint's addresses.
     AnotherPod,
     /// The pod of that name is on another node, and has none of the endpoint's addresses.
     PodElsewhere,
-    /// The node is gone, and the pod is still said to be on it, without an address of the endpoint.
+    /// The node does not exist. The pod is still assigned to it, but has none of the endpoint's addresses.
     NodeGone,
 }
 
-/// Judges an endpoint by what is known at this moment. `None` for one that is in use, or may be: a
-/// pod that still holds an address of the endpoint, and one that is yet to be scheduled, keep it.
+/// Returns the reason why an endpoint is an orphan. `None` means that the endpoint is or may be in use: its pod has one
+/// of the endpoint's addresses, or is not scheduled yet.
 pub fn orphaned(endpoint: &EndpointSight<'_>, pod: Option<PodSight<'_>>) -> Option<Orphaned> {
     let Some(pod) = pod else { return Some(Orphaned::PodGone) };
     let node = endpoint.node;
@@ -66,7 +66,7 @@ pub fn orphaned(endpoint: &EndpointSight<'_>, pod: Option<PodSight<'_>>) -> Opti
         return Some(Orphaned::AnotherPod);
     }
     if pod.node == node.name {
-        // Kubernetes deletes the pods of a node that is gone. Until then kubelet may run, and register the node again.
+        // Kubernetes deletes the pods of a deleted node. Until then, kubelet may still run and register the node again.
         return (!node.exists && !is_held).then_some(Orphaned::NodeGone);
     }
     (!is_held && !pod.node.is_empty()).then_some(Orphaned::PodElsewhere)
@@ -99,7 +99,7 @@ mod tests {
         orphaned(&EndpointSight { addresses, node, pod_uid: None }, pod)
     }
 
-    /// On the node of the endpoint, which is there.
+    /// Judges an endpoint whose pod is on the same, existing node.
     fn judge_uid(pod_uid: Option<u128>, uid: Option<u128>, host_network: bool, held: &str) -> Option<Orphaned> {
         let addresses = &[Cidr::host(ADDRESS.parse().unwrap())];
         let node = NodeSight { name: "n1", exists: true };

@@ -1,10 +1,11 @@
-//! The datastore as the rest of the program sees it.
+//! The interface to the datastore that all other crates use.
 //!
 //! A request is a value: a [`ReadBatch`] of ranges or a list of [`Write`]s. A store answers a batch in as few round
-//! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests), which is why callers
-//! gather everything they know they need before they ask (IPAM-209). Every write is a compare-and-swap (IPAM-88).
+//! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests). Callers therefore
+//! collect all reads that they can name in advance into one batch. Every write is a compare-and-swap.
 //!
-//! Values travel in the canonical encoding of [`Kind`]: the path and JSON of upstream's etcd layout (DS-24..DS-34).
+//! Paths and values have the canonical encoding of [`Kind`], which is the layout and the JSON that upstream stores in
+//! etcd.
 
 mod reads;
 mod survey;
@@ -22,13 +23,13 @@ pub use self::survey::{Survey, sighting};
 use crate::ipam::Sighting;
 
 /// The compare-and-swap token of one stored object: etcd's mod-revision, SQLite's row revision, Kubernetes'
-/// resourceVersion. Opaque; equal tokens mean an unchanged object (IPAM-175).
+/// resourceVersion. The token is opaque; equal tokens mean an unchanged object (IPAM-175).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Revision(pub String);
 
 impl Revision {
-    /// The part that an object's `metadata.resourceVersion` shows. The rest, after an `@`, is what a store wants to see
-    /// again with the next write.
+    /// Returns the part that an object's `metadata.resourceVersion` shows. The rest, after an `@`, is data that the
+    /// Kubernetes store needs for the next write of the object.
     pub fn resource_version(&self) -> &str {
         self.0.split_once('@').map_or(&self.0, |(version, _)| version)
     }
@@ -40,58 +41,58 @@ impl fmt::Display for Revision {
     }
 }
 
-/// A kind of stored object: how it is keyed and where it lives.
+/// A kind of stored object, with its key and its encoding.
 pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static {
-    /// The kind as people write it, `IPPool` or `IPAMBlock`.
+    /// The name of the kind, such as `IPPool` or `IPAMBlock`.
     const KIND: &'static str;
-    /// What names one object of this kind.
+    /// The name of one object of this kind.
     type Key: Clone + fmt::Debug + fmt::Display + PartialEq + Eq + std::hash::Hash + Send + Sync;
-    /// What narrows a list of this kind.
+    /// The filter for lists of this kind.
     type Select;
 
-    /// The full path of one object (DS-24, DS-25).
+    /// Returns the full path of one object (DS-24, DS-25).
     fn path(key: &Self::Key) -> String;
-    /// The inverse of [`Kind::path`]; `None` for a path of another kind, which lists skip silently (DS-42).
+    /// Inverts [`Kind::path`]; returns `None` for a path of another kind. Lists skip such paths silently (DS-42).
     fn parse_path(path: &str) -> Option<Self::Key>;
-    /// The path prefix that covers a selection.
+    /// Returns the path prefix that covers a selection.
     fn prefix(select: &Self::Select) -> String;
-    /// Whether this value may stand under `key`: one that names itself and is found elsewhere is corrupt.
+    /// Returns true if this value may be stored under `key`. A value that names another object than its key is corrupt.
     fn belongs_to(&self, _key: &Self::Key) -> bool {
         true
     }
-    /// Puts into `value` what the store knows better than the stored bytes (resourceVersion).
+    /// Stores the revision in `value`, for kinds that have a field for it (`metadata.resourceVersion`).
     fn set_revision(&mut self, _revision: &Revision) {}
-    /// What is written: the value without what the store itself keeps.
+    /// Returns the bytes to store: the value without the fields that the store itself maintains.
     fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
         serde_json::to_vec(self)
     }
-    /// The value of stored bytes. `Err` makes a single get fail and a list skip the entry (DS-40, DS-42).
+    /// Decodes stored bytes. On `Err` a single get fails and a list skips the entry (DS-42).
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
 }
 
-/// One object as it was read: key, value, and the revision to compare when it is written back.
+/// An object as read: its key, its value, and the revision to compare when the object is written back.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry<K: Kind> {
     /// The object's name.
     pub key: K::Key,
     /// The object.
     pub value: K,
-    /// The revision that was read.
+    /// The revision of the object at the time of the read.
     pub revision: Revision,
 }
 
-/// What went wrong with a request.
+/// An error of a request to the datastore.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// The object is not there.
+    /// The object is missing.
     #[error("resource does not exist: {key}")]
     NotFound {
         /// Identifier of the object, `IPPool(pool4)`.
         key: String,
     },
-    /// A create found the object already there.
+    /// The object to create already exists.
     #[error("resource already exists: {key}")]
     AlreadyExists {
         /// Identifier of the object.
@@ -103,26 +104,26 @@ pub enum StoreError {
         /// Identifier of the object.
         key: String,
     },
-    /// The datastore refused who we are or what we may do.
+    /// The datastore rejected the credential or the permission of this process.
     #[error("connection is unauthorized: {reason}")]
     Unauthorized {
-        /// What the server said, and which credential it was about.
+        /// The answer of the server, and the credential concerned.
         reason: String,
     },
-    /// The datastore could not be reached or did not answer in time.
+    /// The datastore was unreachable or did not answer in time.
     #[error("datastore {datastore} is unavailable: {reason}")]
     Unavailable {
-        /// Which one: endpoints or path.
+        /// The endpoints or the path of the datastore.
         datastore: String,
         /// The cause.
         reason: String,
-        /// A write was on its way when the connection broke: it may have been applied (IPAM-184).
+        /// True if the connection broke after a write was sent: the write may have been applied (IPAM-184).
         outcome_unknown: bool,
     },
-    /// The server answers, and has no definitions of Calico's objects.
+    /// The server is reachable but does not serve Calico's kinds.
     #[error("{reason}")]
     NotInstalled {
-        /// What was asked for, and what is missing.
+        /// The object requested, and the definition that is missing.
         reason: String,
     },
     /// The embedded datastore's disk is full.
@@ -131,68 +132,70 @@ pub enum StoreError {
         /// The database file.
         path: String,
     },
-    /// A stored value that cannot be read as its kind.
+    /// A stored value that cannot be decoded as its kind.
     #[error("failed to parse datastore entry {key}: {reason}")]
     Corrupt {
         /// Path of the entry.
         key: String,
-        /// The decoder's words.
+        /// The message of the decoder.
         reason: String,
     },
-    /// Anything else the datastore answered.
+    /// Any other error from the datastore.
     #[error("{0}")]
     Other(String),
 }
 
 impl StoreError {
-    /// The datastore is out of reach, as opposed to reachable and refusing (design decision 7).
+    /// Returns true if the datastore is unreachable, as opposed to reachable and rejecting the request.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, StoreError::Unavailable { .. })
     }
 
-    /// Returns true if the same request may succeed later without being changed: the datastore is out of reach, refuses
-    /// this process for now, or is not installed yet.
+    /// Returns true if the same request may succeed later without changes: the datastore is unreachable, rejects this
+    /// process for now, or does not have Calico's kinds installed yet. The plugin defers a DEL that fails this way.
     pub fn is_postponable(&self) -> bool {
         let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
         is_refusal || self.is_unavailable()
     }
 
-    /// Whether what was sent may have taken effect, or may do so yet.
+    /// Returns true if the writes sent may have taken effect, or may still take effect.
     pub fn has_unknown_outcome(&self) -> bool {
         matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
     }
 
-    /// Someone else was faster: read again and retry. Not-found on a write counts (IPAM-181).
+    /// Returns true if another writer changed the object first: read again and retry. A missing object on a write
+    /// counts as such a race (IPAM-181).
     pub fn is_race(&self) -> bool {
         matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })
     }
 }
 
-/// One compare-and-swap write.
+/// A compare-and-swap write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// Kind written.
+    /// The kind of the object.
     pub kind: &'static str,
-    /// Full path.
+    /// The full path of the object.
     pub path: String,
-    /// The object's identifier for errors, `IPPool(pool4)`.
+    /// The object's identifier for error messages, such as `IPPool(pool4)`.
     pub key: String,
-    /// What to do.
+    /// The operation, with its condition.
     pub op: WriteOp,
 }
 
 /// The condition and effect of a [`Write`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteOp {
-    /// Only if absent.
+    /// Creates the object if it is missing.
     Create(Vec<u8>),
-    /// Only if still at this revision.
+    /// Replaces the object if it is still at this revision.
     Update(Vec<u8>, Revision),
-    /// Only if still at this revision, and of the object its `status`. Where a status is written apart from the rest,
-    /// the rest stays as it is; elsewhere it is an update. Of an endpoint that is a pod: the addresses, and not the
-    /// sandbox.
+    /// Replaces the `status` of the object if the object is still at this revision. A store that writes the status
+    /// separately keeps all other fields; any other store replaces the whole object. For a WorkloadEndpoint that is
+    /// stored in its pod, this operation writes the addresses and leaves the container ID as it is.
     UpdateStatus(Vec<u8>, Revision),
-    /// Only if still at this revision; without one, whatever is there (but something must be).
+    /// Deletes the object if it is still at this revision, or at any revision if there is none. A missing object is an
+    /// error either way.
     Delete(Option<Revision>),
 }
 
@@ -206,17 +209,17 @@ impl Write {
         Ok(Self::of::<K>(key, WriteOp::Create(encode::<K>(key, value)?)))
     }
 
-    /// Replaces the object that was read at `revision`.
+    /// Replaces the object read at `revision`.
     pub fn update<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Replaces the `status` of the object that was read at `revision`; nothing else of `value` may differ from it.
+    /// Replaces the `status` of the object read at `revision`. The rest of `value` must equal the object read.
     pub fn update_status<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
         Ok(Self::of::<K>(key, WriteOp::UpdateStatus(encode::<K>(key, value)?, revision.clone())))
     }
 
-    /// Deletes the object, if given only at `revision`.
+    /// Deletes the object; with a `revision`, only if the object is still at it.
     pub fn delete<K: Kind>(key: &K::Key, revision: Option<&Revision>) -> Self {
         Self::of::<K>(key, WriteOp::Delete(revision.cloned()))
     }
@@ -226,30 +229,30 @@ fn encode<K: Kind>(key: &K::Key, value: &K) -> Result<Vec<u8>, StoreError> {
     value.encode().map_err(|e| StoreError::Other(format!("cannot encode {}: {e}", identifier::<K>(key))))
 }
 
-/// `Kind(key)`, as error messages name an object (DS-118).
+/// Returns `Kind(key)`, the form in which error messages name an object (DS-118).
 pub fn identifier<K: Kind>(key: &K::Key) -> String {
     format!("{}({key})", K::KIND)
 }
 
-/// A list of writes that failed.
+/// The failure of a list of writes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct WriteError {
     /// Index of the write that failed.
     pub index: usize,
-    /// How many writes before it took effect: 0 for a store with transactions. The caller undoes these.
+    /// The number of earlier writes that took effect, 0 for a store with transactions. The caller must undo them.
     pub applied: usize,
-    /// Why.
+    /// The error of that write.
     pub cause: StoreError,
 }
 
-/// A datastore.
+/// Access to a datastore.
 pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
     fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
 
-    /// Tells `tell` of every block that `survey` is of. A store that can reads them piece by piece, so that no more
-    /// than a piece is in memory at one time.
+    /// Calls `tell` for each block that `survey` selects. A store overrides this method if it can read the blocks in
+    /// pieces, so that only one piece is in memory at a time.
     fn survey(
         &self,
         survey: &Survey,
@@ -267,22 +270,22 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Whether a list of writes takes effect as a whole, in one round trip. Where it does not, callers save round trips
-    /// by sending side by side what does not depend on each other.
+    /// Returns true if a list of writes takes effect atomically and in one round trip. With other stores, callers save
+    /// round trips by sending independent writes concurrently.
     fn has_transactions(&self) -> bool;
 
-    /// Returns true if each request fails at once from now on: this process has no time left to wait for a server that
-    /// is busy. To try again would be in vain.
+    /// Returns true if every further request fails at once, because this process has no time left to wait for a busy
+    /// server. A retry is useless then.
     fn has_given_up(&self) -> bool {
         false
     }
 
-    /// Applies writes in order. A store with transactions applies all or none; another stops at the first that fails.
-    /// The order given must therefore be legal at every intermediate state (IPAM-221). Returns the new revisions (of a
-    /// delete: the revision deleted at, or the empty one).
+    /// Applies writes in order. A store with transactions applies all or none; any other store stops at the first write
+    /// that fails. The list must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete
+    /// returns the revision of the deleted object, or an empty one.
     fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
 
-    /// Reads one object; absent is [`StoreError::NotFound`].
+    /// Reads one object; a missing object is [`StoreError::NotFound`].
     fn get<K: Kind>(&self, key: &K::Key) -> impl Future<Output = Result<Entry<K>, StoreError>> + Send
     where
         Self: Sized,
@@ -312,7 +315,7 @@ pub trait Store: Send + Sync {
         async move { self.write_one(write?).await }
     }
 
-    /// Replaces one object at the revision it was read.
+    /// Replaces one object that was read at `revision`.
     fn update<K: Kind>(
         &self,
         key: &K::Key,
@@ -326,7 +329,7 @@ pub trait Store: Send + Sync {
         async move { self.write_one(write?).await }
     }
 
-    /// Replaces the `status` of one object at the revision it was read.
+    /// Replaces the `status` of one object that was read at `revision`.
     fn update_status<K: Kind>(
         &self,
         key: &K::Key,
@@ -340,7 +343,7 @@ pub trait Store: Send + Sync {
         async move { self.write_one(write?).await }
     }
 
-    /// Deletes one object.
+    /// Deletes one object; with a `revision`, only if the object is still at it.
     fn delete<K: Kind>(
         &self,
         key: &K::Key,

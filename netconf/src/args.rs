@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use crate::{CniError, Code};
 
-/// What `CNI_ARGS` says. Keys we do not know are ignored unless `IgnoreUnknown=0` asks otherwise.
+/// The parsed `CNI_ARGS`. Unknown keys are ignored unless `IgnoreUnknown=0` is among the pairs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniArgs {
-    /// `IP`: the address asked for. Only IPAM plugins read it (CNI-33).
+    /// `IP`: the requested address. Only IPAM plugins read it.
     pub ip: Option<IpAddr>,
     /// `K8S_POD_NAME`.
     pub pod_name: String,
@@ -15,20 +15,20 @@ pub struct CniArgs {
     pub pod_namespace: String,
     /// `K8S_POD_INFRA_CONTAINER_ID`: the sandbox, equal to `CNI_CONTAINERID`; not used.
     pub pod_infra_container_id: String,
-    /// `K8S_POD_UID`; upstream ignores it (CNI-223).
+    /// `K8S_POD_UID`, which upstream ignores.
     pub pod_uid: String,
-    /// `CNI_TEST_NAMESPACE`: the namespace of an endpoint outside of Kubernetes, in place of `default` (CNI-32).
+    /// `CNI_TEST_NAMESPACE`: the namespace of an endpoint outside of Kubernetes; empty stands for `default`.
     pub test_namespace: String,
 }
 
 /// The pod that a runtime names in `CNI_ARGS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pod<'a> {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: &'a str,
-    /// Its name.
+    /// The pod's name.
     pub name: &'a str,
-    /// Its uid, where the runtime says it.
+    /// The pod's UID, if the runtime passes `K8S_POD_UID`.
     pub uid: Option<&'a str>,
 }
 
@@ -36,8 +36,8 @@ impl CniArgs {
     /// Parses the value of `CNI_ARGS`.
     ///
     /// # Errors
-    /// Code 4, with upstream's texts (CNI-28, CNI-29), where upstream has code 999: a piece that is not `KEY=value`, an
-    /// `IP` that is not an address, an `IgnoreUnknown` that is no boolean, or unknown keys when it is false.
+    /// Code 4 with upstream's text, where upstream uses code 999: a piece that is not `KEY=value` (CNI-28), an `IP`
+    /// that is not an address, an `IgnoreUnknown` that is not a boolean, or unknown keys if `IgnoreUnknown` is false.
     pub fn parse(text: &str) -> Result<CniArgs, CniError> {
         let mut args = CniArgs::default();
         let mut ignore_unknown = true;
@@ -61,7 +61,8 @@ impl CniArgs {
         Ok(args)
     }
 
-    /// The pod, when both its name and its namespace are given: the one sign of Kubernetes (CNI-31).
+    /// Returns the pod if both its name and its namespace are given. This pair alone decides that a call is one of
+    /// Kubernetes (CNI-31).
     pub fn pod(&self) -> Option<Pod<'_>> {
         if self.pod_name.is_empty() || self.pod_namespace.is_empty() {
             return None;
@@ -70,7 +71,7 @@ impl CniArgs {
         Some(Pod { namespace: &self.pod_namespace, name: &self.pod_name, uid })
     }
 
-    /// Returns what `CNI_ARGS` says of the pod, also where [`CniArgs::parse`] refuses it: for the log alone.
+    /// Returns the pod that `CNI_ARGS` names, even if [`CniArgs::parse`] rejects the text. For log lines only.
     pub fn pod_as_written(text: &str) -> Pod<'_> {
         let value = |key: &str| {
             let mut values = text.split(';').filter_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
@@ -79,10 +80,10 @@ impl CniArgs {
         Pod { namespace: value("K8S_POD_NAMESPACE"), name: value("K8S_POD_NAME"), uid: None }
     }
 
-    /// The pod, for work that cannot go on without one.
+    /// Returns the pod, for operations that require one.
     ///
     /// # Errors
-    /// Code 4 saying which keys `CNI_ARGS` lacks and how to give them.
+    /// Code 4, naming the keys that `CNI_ARGS` lacks and the way to set them.
     pub fn require_pod(&self) -> Result<Pod<'_>, CniError> {
         self.pod().ok_or_else(|| {
             let missing: Vec<_> = [("K8S_POD_NAMESPACE", &self.pod_namespace), ("K8S_POD_NAME", &self.pod_name)]
@@ -97,7 +98,7 @@ impl CniArgs {
     }
 }
 
-/// The value of `CNI_ARGS` for a delegated plugin: upstream puts `IgnoreUnknown=1` in front of what it got (CNI-14).
+/// Returns the `CNI_ARGS` of a delegated plugin. Upstream prepends `IgnoreUnknown=1` to its own `CNI_ARGS` (CNI-14).
 pub fn for_delegate(text: &str) -> String {
     if text.is_empty() {
         return "IgnoreUnknown=1".to_owned();

@@ -1,4 +1,4 @@
-//! One invocation by a runtime: environment and stdin, checked in upstream's order.
+//! A CNI call: its environment and stdin, validated in upstream's order.
 
 use std::io;
 
@@ -10,54 +10,53 @@ use crate::env::{Environment, is_id};
 use crate::result::CniResult;
 use crate::{CniArgs, CniError, Code, Command, Lookup, Version};
 
-/// An operation that a runtime asks for, with everything it says about it.
+/// An operation that a runtime requests, with all its inputs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
-    /// What to do; never VERSION, which needs no configuration.
+    /// The operation; never VERSION, which needs no configuration.
     pub command: Command,
-    /// The container; empty for STATUS and GC.
+    /// The container ID; empty for STATUS and GC.
     pub container_id: String,
-    /// Path of the container's network namespace; may be empty for DEL, is empty for STATUS and GC.
+    /// Path of the container's network namespace; may be empty for DEL, and is empty for STATUS and GC.
     pub netns: String,
     /// Name of the interface inside the container; empty for STATUS and GC.
     pub ifname: String,
     /// `CNI_ARGS`.
     pub args: CniArgs,
-    /// `CNI_ARGS` as given, for delegated plugins: see [`crate::args::for_delegate`].
+    /// `CNI_ARGS` as given; see [`crate::args::for_delegate`] for the text that a delegated plugin gets.
     pub raw_args: String,
     /// The directories of `CNI_PATH`.
     pub path: Vec<String>,
-    /// Whether a network namespace that is the plugin's own is accepted (CNI-27).
+    /// Whether to accept a `CNI_NETNS` that is the plugin's own network namespace (CNI-27).
     pub netns_override: bool,
-    /// The configuration's `cniVersion`; 0.1.0 when it has none.
+    /// The configuration's `cniVersion`, or 0.1.0 without one.
     pub version: Version,
-    /// The network configuration, with what the environment says about the datastore.
+    /// The network configuration, with the datastore settings of the environment applied.
     pub conf: NetConf,
-    /// What is wrong in the configuration of a DEL that DEL does not need. For the log.
+    /// Invalid keys in the configuration of a DEL that DEL does not need. They are logged and ignored.
     pub passed_over: Vec<DecodeError>,
-    /// `prevResult` of the configuration. Read for ADD and CHECK only: a DEL must not fail on it.
+    /// `prevResult` of the configuration. Decoded for ADD and CHECK only: an invalid one must not fail a DEL.
     pub prev_result: Option<CniResult>,
-    /// stdin, for delegated plugins: see [`Call::rewritten`].
+    /// The bytes of stdin; see [`Call::rewritten`] for the stdin of a delegated plugin.
     pub raw: Vec<u8>,
 }
 
-/// An error together with the configuration's `cniVersion`, as far as it was known by then.
+/// An error together with the parts of the configuration that could be decoded, for printing and logging the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct CallError {
-    /// What went wrong.
+    /// The error itself.
     pub error: CniError,
-    /// The version to print it with.
+    /// The configuration's `cniVersion`, which is printed with the error.
     pub version: Option<Version>,
-    /// How the configuration wants calls to be logged, for an error of a configuration that says so although it is
-    /// refused.
+    /// The log settings of the rejected configuration, if they can be decoded.
     pub log: Option<Box<LogConf>>,
-    /// The node, for an error of a configuration that tells it although it is refused.
+    /// The node settings of the rejected configuration, if they can be decoded.
     pub node: Option<Box<NodeConf>>,
 }
 
 impl CallError {
-    /// The JSON for stdout: see [`CniError::to_json`].
+    /// Returns the JSON for stdout; see [`CniError::to_json`].
     pub fn to_json(&self) -> String {
         self.error.to_json(self.version)
     }
@@ -69,11 +68,11 @@ impl From<CniError> for CallError {
     }
 }
 
-/// Reads and checks one invocation: the variables, stdin, the network's name, the command, the version, the rest of the
-/// configuration, `CNI_ARGS`. The first failure is the answer (CNI-16…25).
+/// Reads and validates one CNI call: the variables, stdin, the network's name, the command, the version, the rest of
+/// the configuration, `CNI_ARGS`. Returns the first failure, in upstream's order (CNI-16, CNI-23).
 ///
 /// # Errors
-/// Codes 1, 4, 5, 6 and 7, as the specification has them.
+/// Codes 1, 4, 5, 6 and 7, as the CNI specification defines them.
 pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Call, CallError> {
     let environment = Environment::read(lookup)?;
     let raw = read_stdin().map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
@@ -138,7 +137,8 @@ impl Call {
         })
     }
 
-    /// The version that the main plugin prints its result in: a configuration without one gets 0.2.0 (CNI-35).
+    /// Returns the version of the main plugin's printed result. A configuration without `cniVersion` gets 0.2.0
+    /// (CNI-35).
     pub fn result_version(&self) -> Version {
         if self.conf.cni_version.is_empty() { Version::V0_2_0 } else { self.version }
     }
@@ -152,7 +152,8 @@ fn not_json(raw: &[u8], malformed: &Malformed) -> CniError {
     error
 }
 
-/// What upstream checks before it looks at the command (CNI-22), and two mistakes that people make by hand.
+/// Validates the name of the network, which upstream does before it looks at the command, and detects two common
+/// mistakes in a hand-written configuration.
 fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     const DOING: &str = "error unmarshall network config";
     let object = root.object().map_err(|error| error.while_doing(DOING))?;

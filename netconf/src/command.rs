@@ -1,4 +1,4 @@
-//! The operations a runtime asks for with `CNI_COMMAND`.
+//! The operations that a runtime requests with `CNI_COMMAND`.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use crate::{CniError, Code, Version};
 /// An operation of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Attach a container to the network.
+    /// Attaches a container to the network.
     Add,
-    /// Detach it, as far as it is attached.
+    /// Detaches a container, as far as it is attached.
     Del,
-    /// Verify that an attachment is as ADD left it.
+    /// Verifies that an attachment is as ADD left it.
     Check,
-    /// Say whether an ADD could be served now.
+    /// Reports whether an ADD could be served now.
     Status,
-    /// Remove what belongs to attachments that no longer exist.
+    /// Removes the remains of attachments that no longer exist.
     Gc,
-    /// Say which versions of the specification are served.
+    /// Reports the supported versions of the CNI specification.
     Version,
 }
 
@@ -26,7 +26,7 @@ impl Command {
     pub const ALL: [Command; 6] =
         [Command::Add, Command::Del, Command::Check, Command::Status, Command::Gc, Command::Version];
 
-    /// The value of `CNI_COMMAND`.
+    /// Returns the value of `CNI_COMMAND`.
     pub fn as_str(self) -> &'static str {
         match self {
             Command::Add => "ADD",
@@ -38,7 +38,7 @@ impl Command {
         }
     }
 
-    /// The command that `CNI_COMMAND` names; letter case counts.
+    /// Returns the command that `CNI_COMMAND` names. The match is case-sensitive.
     ///
     /// # Errors
     /// Code 4 with upstream's text for any other value.
@@ -50,7 +50,7 @@ impl Command {
         })
     }
 
-    /// The first version of the specification that has the command.
+    /// Returns the first version of the CNI specification that has the command.
     pub fn since(self) -> Version {
         match self {
             Command::Add | Command::Del | Command::Version => Version::V0_1_0,

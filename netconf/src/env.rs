@@ -1,11 +1,11 @@
-//! The `CNI_*` environment variables: one table of names, who needs them, and their syntax.
+//! The `CNI_*` environment variables: one table with their names, the commands that require them, and their syntax.
 
 use crate::{CniError, Code, Command};
 
-/// Looks up an environment variable.
+/// A function that looks up an environment variable.
 pub type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The longest interface name the kernel takes, in bytes (IFNAMSIZ less the terminating zero).
+/// The kernel's maximum length of an interface name in bytes (IFNAMSIZ without the terminating zero).
 const IFNAME_MAX: usize = 15;
 
 struct Variable {
@@ -16,9 +16,10 @@ struct Variable {
 
 use Command::{Add, Check, Del, Gc};
 
-/// In upstream's order: the order of the names in the error, and of the checks (CNI-16).
+/// The required variables in upstream's order, which is the order of the checks and of the names in the error (CNI-16).
 ///
-/// The specification makes CNI_PATH optional for STATUS, upstream demands it (CNI-211); we follow the specification.
+/// The CNI specification makes CNI_PATH optional for STATUS. Upstream requires it (CNI-211); this table follows the
+/// specification.
 const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_CONTAINERID", required_for: &[Add, Check, Del], check: check_container_id },
     Variable { name: "CNI_NETNS", required_for: &[Add, Check], check: accept },
@@ -26,10 +27,10 @@ const VARIABLES: [Variable; 4] = [
     Variable { name: "CNI_PATH", required_for: &[Add, Check, Del, Gc], check: accept },
 ];
 
-/// The variables of one invocation, checked. What was not set is empty.
+/// The validated variables of one call. A variable that is not set is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
-    /// `CNI_COMMAND`, not yet known to be a command: upstream looks at stdin first (CNI-23).
+    /// `CNI_COMMAND`, not yet validated: upstream reports errors of stdin before an unknown command (CNI-23).
     pub command: String,
     /// `CNI_CONTAINERID`.
     pub container_id: String,
@@ -41,16 +42,17 @@ pub struct Environment {
     pub args: String,
     /// `CNI_PATH`, split at `:`.
     pub path: Vec<String>,
-    /// Whether `CNI_NETNS_OVERRIDE` switches the same-namespace check off (CNI-27).
+    /// Whether to skip the check that `CNI_NETNS` is not the plugin's own namespace, from `CNI_NETNS_OVERRIDE`
+    /// (CNI-27).
     pub netns_override: bool,
 }
 
 impl Environment {
-    /// Reads and checks the variables for the command they name.
+    /// Reads the variables and validates the ones that the command requires.
     ///
     /// # Errors
-    /// Code 4: a required variable that is malformed, or else all required variables that are missing, at once (CNI-16…19).
-    /// An empty value counts as missing (CNI-17).
+    /// Code 4: the first required variable that is malformed, or else all required variables that are missing. An empty
+    /// value counts as missing.
     pub fn read(lookup: Lookup<'_>) -> Result<Environment, CniError> {
         let get = |name: &str| lookup(name).unwrap_or_default();
         let command = get("CNI_COMMAND");
@@ -112,7 +114,7 @@ fn check_ifname(value: &str) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Whether `text` is a container id or network name by the specification: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$` (CNI-18).
+/// Returns true if `text` is a valid container ID or network name: `^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`.
 pub(crate) fn is_id(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))

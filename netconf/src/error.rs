@@ -7,38 +7,38 @@ use serde_json::{Map, Value};
 
 use crate::{Version, json, printable};
 
-/// An error code of the CNI specification. Codes below 100 are the specification's, the others are the plugin's.
+/// An error code of the CNI specification. Codes from 100 on are specific to the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Code(pub u32);
 
 impl Code {
-    /// The configuration's `cniVersion` is not served, or does not have the command.
+    /// The configuration's `cniVersion` is not supported, or does not have the command.
     pub const INCOMPATIBLE_VERSION: Code = Code(1);
-    /// A field of the configuration has a value that is legal but that we do not support.
+    /// A field of the configuration has a legal value that the plugin does not support.
     pub const UNSUPPORTED_FIELD: Code = Code(2);
-    /// The container is unknown or gone; the runtime need not call DEL.
+    /// The container does not exist; the runtime need not call DEL.
     pub const UNKNOWN_CONTAINER: Code = Code(3);
     /// A `CNI_*` variable is missing or malformed.
     pub const INVALID_ENVIRONMENT: Code = Code(4);
-    /// Standard input could not be read.
+    /// Reading standard input failed.
     pub const IO: Code = Code(5);
     /// The configuration cannot be decoded: not JSON, or a key of the wrong JSON type.
     pub const DECODE: Code = Code(6);
     /// A key of the configuration is missing or has a value that is not allowed.
     pub const INVALID_CONFIG: Code = Code(7);
-    /// `CNI_NETNS` is the plugin's own network namespace (CNI-27).
+    /// `CNI_NETNS` is the plugin's own network namespace.
     pub const SAME_NETNS: Code = Code(8);
-    /// A transient condition: the runtime should try again.
+    /// The failure is transient; the runtime should retry.
     pub const TRY_AGAIN: Code = Code(11);
     /// STATUS: ADD cannot be served now.
     pub const NOT_AVAILABLE: Code = Code(50);
     /// STATUS: ADD cannot be served now, and existing containers may have limited connectivity.
     pub const LIMITED_CONNECTIVITY: Code = Code(51);
-    /// The datastore connection test (`-t`) failed; upstream's code (CNI-11).
+    /// The datastore connection test (`-t`) failed; the code is upstream's.
     pub const CONNECTION_TEST: Code = Code(100);
-    /// CHECK found a difference between what ADD left and what is there.
+    /// CHECK found a difference between the attachment and the state that ADD created.
     pub const CHECK_FAILED: Code = Code(101);
-    /// Everything else; upstream's code for any failure of its own (CNI-26).
+    /// Any other failure; upstream uses this code for all errors of its own (CNI-26).
     pub const INTERNAL: Code = Code(999);
 }
 
@@ -48,14 +48,14 @@ impl fmt::Display for Code {
     }
 }
 
-/// What went wrong, in the form a runtime reads on stdout. The exit status that goes with it is [`CniError::EXIT_STATUS`].
+/// An error in the form that a runtime reads from stdout. The plugin then exits with [`CniError::EXIT_STATUS`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct CniError {
-    /// What kind of failure it is.
+    /// The kind of failure.
     pub code: Code,
-    /// One line for a person, with upstream's text where upstream has one.
+    /// A line for a person, with upstream's text if upstream reports the same failure.
     pub msg: String,
-    /// Further help; empty when there is none.
+    /// Further help; empty if there is none.
     pub details: String,
 }
 
@@ -63,30 +63,30 @@ impl CniError {
     /// The exit status of a plugin that printed an error.
     pub const EXIT_STATUS: i32 = 1;
 
-    /// An error without details.
+    /// Creates an error without details.
     pub fn new(code: Code, msg: impl Into<String>) -> CniError {
         CniError { code, msg: msg.into(), details: String::new() }
     }
 
-    /// An error of code 999.
+    /// Creates an error of code 999.
     pub fn internal(msg: impl Into<String>) -> CniError {
         CniError::new(Code::INTERNAL, msg)
     }
 
-    /// The same error with `details` in place of its own.
+    /// Returns the error with its details replaced.
     #[must_use]
     pub fn with_details(mut self, details: impl Into<String>) -> CniError {
         self.details = details.into();
         self
     }
 
-    /// The JSON for stdout: four spaces of indentation, no trailing newline, `details` only when there are some (CNI-45).
+    /// Returns the JSON for stdout: four spaces of indentation, no trailing newline, `details` only if not empty.
     ///
-    /// `version` is the configuration's `cniVersion` where it is known. The specification wants it in the object; upstream
-    /// leaves it out (CNI-218).
+    /// `version` is the configuration's `cniVersion` if it is valid. The specification requires the key in the object;
+    /// upstream omits it (CNI-218).
     ///
-    /// Control characters are escaped before the encoding: runtimes decode the text and print it, and kubelet puts it into
-    /// an Event. The line break that ends some texts of upstream stays.
+    /// Control characters are escaped before the encoding: runtimes decode the text and print it, and kubelet puts it
+    /// into an Event. The line break at the end of some of upstream's texts stays.
     pub fn to_json(&self, version: Option<Version>) -> String {
         let body = self.msg.trim_end_matches('\n');
         let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);
@@ -94,9 +94,9 @@ impl CniError {
         json::indented(&Encoded { cni_version: version, code: self.code, msg: &msg, details: &details })
     }
 
-    /// The error object that a delegated plugin printed on its stdout; `None` when `stdout` is not such an object.
+    /// Returns the error object that a delegated plugin printed, or `None` if `stdout` is not such an object.
     ///
-    /// Keys of any letter case are found and every key may be absent, as Go decodes it (CNI-57).
+    /// As in Go's decoder, keys match in any letter case and every key may be absent (CNI-57).
     pub fn parse(stdout: &[u8]) -> Option<CniError> {
         let object: Map<String, Value> = serde_json::from_slice(stdout).ok()?;
         let text = |key| match field(&object, key) {

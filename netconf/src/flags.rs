@@ -1,4 +1,4 @@
-//! Command-line flags by the rules of Go's `flag` package, which is what callers of upstream rely on (CNI-7, CNI-8).
+//! Parses command-line flags as Go's `flag` package does, because callers of upstream rely on it (CNI-7).
 
 use crate::invocation::Printed;
 
@@ -8,16 +8,16 @@ pub(crate) struct Flag {
     pub(crate) help: &'static str,
 }
 
-/// What a command line says.
+/// The result of parsing a command line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Flags {
-    /// The flags that are on.
+    /// The flags that are set.
     Set(Vec<&'static str>),
-    /// Help, or what is wrong with the command line.
+    /// The usage text, or an error about the command line.
     Print(Printed),
 }
 
-/// Parses `arguments` up to the first that is no flag; what follows is ignored.
+/// Parses `arguments` up to the first that is not a flag, and ignores the rest.
 pub(crate) fn parse(title: &str, known: &[Flag], arguments: &[String]) -> Flags {
     let mut set = Vec::new();
     for argument in arguments {
@@ -51,7 +51,7 @@ pub(crate) fn parse(title: &str, known: &[Flag], arguments: &[String]) -> Flags 
     Flags::Set(set)
 }
 
-/// The usage text, for stderr.
+/// Returns the usage text for stderr.
 pub(crate) fn usage(title: &str, known: &[Flag]) -> String {
     let flags = known.iter().map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
     format!("Usage of {title}:\n{}", flags.collect::<String>())

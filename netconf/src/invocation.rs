@@ -1,4 +1,4 @@
-//! What a process has to do: from its arguments, its environment and stdin to one [`Invocation`].
+//! Maps a process's arguments, environment and stdin to one [`Invocation`].
 
 use std::io;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::flags::{self, Flag, Flags};
 use crate::{Call, CallError, Lookup, Version, read_call, version};
 
-/// Which of the two plugins the process is.
+/// The plugin as which the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plugin {
     /// `calico`, the main plugin.
@@ -16,25 +16,25 @@ pub enum Plugin {
     CalicoIpam,
 }
 
-/// What a process has to do.
+/// The task of the process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Invocation {
-    /// Print, and exit with a status.
+    /// Print the texts and exit with the status.
     Print(Printed),
     /// Serve an operation of the runtime.
     Call(Box<Call>),
-    /// `-t` of `calico`: read a configuration from stdin and test the connection to its datastore (CNI-10).
+    /// `-t` of `calico`: read a configuration from stdin and test the connection to its datastore.
     TestConnection,
-    /// `-upgrade` of `calico-ipam`: migrate the addresses of host-local (CNI-60).
+    /// `-upgrade` of `calico-ipam`: migrate the addresses of host-local.
     Upgrade,
 }
 
-/// Text for the two streams, and the exit status.
+/// Texts for the two streams, and the exit status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Printed {
-    /// For stdout.
+    /// Text for stdout.
     pub stdout: String,
-    /// For stderr.
+    /// Text for stderr.
     pub stderr: String,
     /// The exit status.
     pub status: i32,
@@ -49,7 +49,7 @@ impl Plugin {
         }
     }
 
-    /// The name that usage texts begin with.
+    /// Returns the name at the start of the usage text.
     fn title(self) -> &'static str {
         match self {
             Plugin::Calico => "Calico",
@@ -64,7 +64,7 @@ impl Plugin {
         }
     }
 
-    /// The line that leads to the command line for people.
+    /// Returns the line that refers to the subcommands, which are for people.
     fn for_people(self) -> &'static str {
         match self {
             Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
@@ -76,14 +76,13 @@ impl Plugin {
     }
 }
 
-/// Decides what the process has to do. `arguments` are those after the program's name, `build` is the version of the
-/// build.
+/// Determines the task of the process. `arguments` excludes the program's name; `build` is the version of the build.
 ///
-/// stdin is read for operations and for VERSION only. `read_stdin` should give nothing where stdin is a terminal, so
-/// that a person gets an answer and not a process that waits.
+/// Only CNI operations and VERSION read stdin. `read_stdin` should return no bytes if stdin is a terminal, so that the
+/// process does not wait for input that never comes.
 ///
 /// # Errors
-/// As [`read_call`].
+/// Returns the errors of [`read_call`].
 pub fn invocation(
     plugin: Plugin,
     build: &str,
@@ -111,7 +110,7 @@ pub fn invocation(
     }
 }
 
-/// Upstream's two lines (CNI-20), and what a person at a terminal may want to know.
+/// Returns upstream's two lines for a call without `CNI_COMMAND` (CNI-20), and help for a person at a terminal.
 fn about(plugin: Plugin, build: &str) -> Printed {
     let versions = Version::ALL.map(Version::as_str).join(", ");
     let stderr = format!(
@@ -134,7 +133,7 @@ fn about(plugin: Plugin, build: &str) -> Printed {
     Printed { stderr, ..Printed::default() }
 }
 
-/// The answer to VERSION. It cannot fail: what is not readable on stdin was not asked.
+/// Returns the output of VERSION. VERSION never fails: invalid stdin counts as a request without `cniVersion`.
 fn supported_versions(read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Printed {
     let document: Option<Value> = read_stdin().ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let asked = document.as_ref().and_then(|value| value.get("cniVersion")).and_then(Value::as_str);

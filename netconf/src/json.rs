@@ -1,9 +1,10 @@
-//! JSON as Go's `encoding/json` writes it, which is what upstream's callers see on stdout.
+//! Writes JSON as Go's `encoding/json` does, because callers of upstream expect that form on stdout.
 
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 
-/// `value` with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029 escaped (CNI-37).
+/// Returns `value` with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029 escaped
+/// (CNI-37).
 pub(crate) fn indented<T: Serialize>(value: &T) -> String {
     let mut bytes = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
@@ -11,7 +12,7 @@ pub(crate) fn indented<T: Serialize>(value: &T) -> String {
     escaped(&String::from_utf8_lossy(&bytes))
 }
 
-/// Outside of strings JSON has none of these characters, so the whole text can be mapped.
+/// Escapes the whole text at once: outside of strings, JSON has none of these characters.
 fn escaped(json: &str) -> String {
     let mut out = String::with_capacity(json.len());
     for c in json.chars() {

@@ -1,10 +1,14 @@
-//! The CNI contract of the Calico plugins: what a runtime gives them, and what they answer.
+//! The CNI interface of the Calico plugins: the inputs from a runtime and the output to it.
 //!
-//! Pure: environment and stdin come in as functions, nothing here reads a file, opens a socket or prints.
+//! The crate has no side effects: callers pass environment and stdin as functions, and no code here reads a file, opens
+//! a socket or prints.
 //!
-//! * [`invocation()`] decides what a process has to do, [`read_call`] checks one operation;
-//! * [`conf`] is the network configuration, [`args`] is `CNI_ARGS`, [`rewrite`] changes a configuration for a delegate;
-//! * [`result`] and [`error`] are the answers; [`printable`] escapes what other people wrote.
+//! Read in this order:
+//!
+//! * [`invocation()`] determines the task of a process, and [`read_call`] validates one CNI call;
+//! * [`conf`] is the network configuration, [`args`] is `CNI_ARGS`, [`rewrite`] edits a configuration for a delegated
+//!   plugin;
+//! * [`result`] and [`error`] are the outputs; [`printable`] escapes text from outside the program.
 
 pub mod args;
 mod call;

@@ -1,12 +1,12 @@
-//! A network configuration list, as it lies in a runtime's directory: Calico's plugin in it.
+//! Finds Calico's plugin in a network configuration list, as stored in a runtime's configuration directory.
 
 use serde_json::{Map, Value};
 
-/// The plugin of a list, or of a configuration of one plugin, that is Calico's or has its addresses from Calico's IPAM; with
-/// the list's `name` and `cniVersion`, as a runtime calls it.
+/// Returns the first plugin of `conf` that is `calico` or has `calico-ipam` as its IPAM plugin. `conf` is a list or the
+/// configuration of one plugin. A plugin from a list gets the list's `name` and `cniVersion`, as a runtime passes them.
 ///
 /// # Errors
-/// What is missing, in words that complete "the configuration: …".
+/// The problem, worded to follow "the configuration: ".
 pub fn calico_plugin(conf: Value) -> Result<Map<String, Value>, &'static str> {
     let Value::Object(mut list) = conf else { return Err("it is no JSON object") };
     let Some(plugins) = list.remove("plugins") else {

@@ -1,14 +1,14 @@
-//! Texts of other people on their way to a log line, an Event or a terminal. A control character in such a text could start
-//! a line of its own, hide what stands before it, or command the terminal.
+//! Escapes text from outside the program before it gets into a log line, an Event or a terminal. A control character in
+//! such text could start a new line, hide earlier text, or send commands to the terminal.
 
 use std::borrow::Cow;
 
-/// Returns `text` as one line: each control character is written as JSON escapes it.
+/// Returns `text` as one line, with each control character as a JSON escape.
 pub fn line(text: &str) -> Cow<'_, str> {
     escaped(text, is_control)
 }
 
-/// Returns `text` with its line breaks and tabs, and every other control character escaped.
+/// Returns `text` with its line breaks and tabs kept and every other control character escaped.
 pub fn lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| is_control(c) && !matches!(c, '\n' | '\t'))
 }
@@ -30,7 +30,7 @@ fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters, line separators, and the marks that change the direction of what follows them.
+/// Returns true if `c` is a control character, a line separator, or a mark that changes the text direction.
 fn is_control(c: char) -> bool {
     let turns = matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
@@ -47,7 +47,7 @@ mod tests {
             let shown = line(&text);
             assert!(!shown.contains(is_control), "{code:?}");
             if is_control(code) {
-                // The character can be read back, so that two texts never look the same.
+                // The escaped text decodes to the original, so two different texts never look the same.
                 let json = format!("\"{shown}\"");
                 assert_eq!(serde_json::from_str::<String>(&json).unwrap(), text);
             } else {

@@ -1,7 +1,7 @@
-//! Changing a configuration for a delegated plugin, byte for byte the same but for what is changed.
+//! Edits a configuration for a delegated plugin and keeps the other values byte for byte.
 //!
-//! Upstream sends everything through floating-point numbers and sorts the keys (CNI-55); a plugin behind us sees its own
-//! numbers, order and unknown keys.
+//! Upstream converts all numbers to floating point and sorts the keys (CNI-55). This module keeps numbers, order and
+//! unknown keys, so that the delegated plugin gets them as written.
 
 use serde::de::{MapAccess, Visitor};
 use serde::ser::SerializeMap;
@@ -10,22 +10,22 @@ use serde_json::value::RawValue;
 
 use crate::{Call, CniError, Code};
 
-/// A JSON object whose values are kept as they were written.
+/// A JSON object whose values are kept as written.
 #[derive(Clone, Debug, Default)]
 pub struct RawObject {
     entries: Vec<(String, Box<RawValue>)>,
 }
 
 impl RawObject {
-    /// The value of `key` as it was written; found in any letter case.
+    /// Returns the value of `key` as written. The key matches in any letter case.
     pub fn get(&self, key: &str) -> Option<&RawValue> {
         self.position(key).map(|at| self.entries[at].1.as_ref())
     }
 
-    /// Sets `key`, in the place and with the letter case that it has, else at the end.
+    /// Sets `key`. An existing key keeps its position and letter case; a new key goes to the end.
     ///
     /// # Errors
-    /// When `value` is not JSON, as a map with keys that are no strings.
+    /// If `value` cannot be written as JSON, such as a map with keys that are not strings.
     pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> serde_json::Result<()> {
         let value = serde_json::value::to_raw_value(value)?;
         match self.position(key) {
@@ -35,17 +35,17 @@ impl RawObject {
         Ok(())
     }
 
-    /// Removes `key`.
+    /// Removes `key`, which matches in any letter case.
     pub fn remove(&mut self, key: &str) {
         if let Some(at) = self.position(key) {
             self.entries.remove(at);
         }
     }
 
-    /// Changes the object that is the value of `key`; an absent or `null` one starts empty.
+    /// Changes the object at `key`. An absent or `null` value counts as an empty object.
     ///
     /// # Errors
-    /// When the value of `key` is something else, and what `change` returns.
+    /// If the value of `key` is not an object, and any error of `change`.
     pub fn change(
         &mut self,
         key: &str,
@@ -65,10 +65,11 @@ impl RawObject {
 }
 
 impl Call {
-    /// stdin for a delegated plugin, after `change`. Without a change, send [`Call::raw`] itself (CNI-55).
+    /// Returns the stdin of a delegated plugin after `change`. Without a change, send [`Call::raw`] itself, which keeps
+    /// the bytes.
     ///
     /// # Errors
-    /// Code 999 when `change` fails.
+    /// Code 999 if `change` fails.
     pub fn rewritten(
         &self,
         change: impl FnOnce(&mut RawObject) -> serde_json::Result<()>,

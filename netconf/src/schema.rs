@@ -1,11 +1,11 @@
-//! The JSON Schema of the network configuration, for editors: generated from the types of [`crate::conf`].
+//! The JSON Schema of the network configuration, for editors. It is generated from the types of [`crate::conf`].
 
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use crate::NetConf;
 
-/// The schema of a configuration, as one plugin is given it.
+/// Returns the schema of one plugin's configuration.
 pub fn netconf() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.inline_subschemas = true;
@@ -14,8 +14,8 @@ pub fn netconf() -> Value {
     settings.into_generator().into_root_schema_for::<NetConf>().to_value()
 }
 
-/// The text of `deploy/netconf.schema.json`. It fits both a configuration by itself, which needs a `name`, and a
-/// configuration list with our plugin in it, as in `/etc/cni/net.d`.
+/// Returns the text of `deploy/netconf.schema.json`. The schema accepts both the configuration of one plugin, which
+/// needs a `name`, and a configuration list that contains Calico's plugin, as in `/etc/cni/net.d`.
 pub fn published() -> String {
     let ours = json!({ "properties": { "type": { "const": "calico" } }, "required": ["type"] });
     let netconf = json!({ "$ref": "#/definitions/NetConf" });

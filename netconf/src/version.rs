@@ -1,4 +1,4 @@
-//! Versions of the CNI specification and what each of them allows.
+//! Versions of the CNI specification, and the commands that each allows.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::{CniError, Code, Command};
 
-/// A released version of the CNI specification. Ordered by age.
+/// A released version of the CNI specification, ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs, reason = "the names are the versions")]
 pub enum Version {
@@ -21,7 +21,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// Every version we serve, oldest first. Upstream stops at 1.0.0 (CNI-24); runtimes and Multus ask for 1.1.0 (CNI-213).
+    /// Every supported version, oldest first. Upstream stops at 1.0.0; runtimes and Multus request 1.1.0 (CNI-213).
     pub const ALL: [Version; 7] = [
         Version::V0_1_0,
         Version::V0_2_0,
@@ -32,13 +32,13 @@ impl Version {
         Version::V1_1_0,
     ];
 
-    /// The newest version we serve: the in-memory form of results.
+    /// The newest supported version, which is the in-memory form of results.
     pub const LATEST: Version = Version::V1_1_0;
 
-    /// What a configuration without `cniVersion` is held to be (CNI-24).
+    /// The version of a configuration without `cniVersion` (CNI-24).
     pub const WHEN_MISSING: Version = Version::V0_1_0;
 
-    /// The text of the `cniVersion` key.
+    /// Returns the text of the `cniVersion` key.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::V0_1_0 => "0.1.0",
@@ -51,15 +51,15 @@ impl Version {
         }
     }
 
-    /// The version written exactly as `text`; `None` for any other text, also for `1.0` or `v1.0.0`.
+    /// Returns the version written exactly as `text`, or `None` for any other text, such as `1.0` or `v1.0.0`.
     pub fn parse(text: &str) -> Option<Version> {
         Version::ALL.into_iter().find(|version| version.as_str() == text)
     }
 
-    /// The version of a configuration whose `cniVersion` is `text`.
+    /// Returns the version of a configuration whose `cniVersion` is `text`.
     ///
     /// # Errors
-    /// Code 1 with upstream's text when we do not serve that version.
+    /// Code 1 with upstream's text if the version is not supported.
     pub fn of_config(text: &str) -> Result<Version, CniError> {
         if text.is_empty() {
             return Ok(Version::WHEN_MISSING);
@@ -71,10 +71,10 @@ impl Version {
         })
     }
 
-    /// Whether a configuration of this version may be used with `command`.
+    /// Checks that a configuration of this version may be used with `command`.
     ///
     /// # Errors
-    /// Code 1 when the specification of that version does not know the command (CNI-209, CNI-211).
+    /// Code 1 if that version of the CNI specification does not have the command.
     pub fn allow(self, command: Command) -> Result<(), CniError> {
         if self >= command.since() {
             return Ok(());
@@ -97,10 +97,10 @@ impl Serialize for Version {
     }
 }
 
-/// The answer to `VERSION`: one line of JSON with its newline.
+/// Returns the output of `VERSION`: one line of JSON with its newline.
 ///
-/// `asked` is the `cniVersion` that the runtime wrote on stdin; the specification wants it back. Upstream always answers
-/// 1.1.0 (CNI-34), as we do when nothing was asked.
+/// `asked` is the `cniVersion` from stdin, which the specification requires in the output. Upstream always prints 1.1.0
+/// (CNI-34); so does this function without `asked`.
 pub fn answer(asked: Option<&str>) -> String {
     let asked = asked.unwrap_or(Version::LATEST.as_str());
     format!("{}\n", json!({ "cniVersion": asked, "supportedVersions": Version::ALL }))

@@ -1,4 +1,4 @@
-//! Nothing that comes from outside makes the decoders panic. `FUZZ_SECONDS` sets for how long each test tries (1 by default).
+//! Checks that no input makes the decoders panic. `FUZZ_SECONDS` sets the duration of each test (1 by default).
 
 mod mutation;
 

@@ -1,11 +1,12 @@
-//! What upstream printed in the recordings, as far as it is decided here: results in each version, and refused calls.
+//! Compares with upstream's recorded output as far as this crate determines it: results in each version, and rejected
+//! calls.
 
 use std::path::Path;
 
 use netconf::{CniResult, Code, Invocation, Plugin, Version, invocation};
 use serde_json::{Value, json};
 
-/// A recorded step: the call, and what came back.
+/// A recorded step: the call, and upstream's output.
 struct Step {
     name: String,
     plugin: Plugin,
@@ -30,13 +31,13 @@ fn steps(scenarios: &[&str]) -> Vec<Step> {
     found
 }
 
-/// Status and stdout of our answer; `None` when the call is to be served.
+/// Returns the exit status and stdout of this implementation, or `None` if the call is to be served.
 fn answer(step: &Step) -> Option<(i32, Value)> {
     let stdin = match &step.recorded["stdin"] {
         Value::String(text) => text.clone(),
         object => object.to_string(),
     };
-    // The recordings leave CNI_PATH out, which was set.
+    // The recordings omit CNI_PATH, which was set.
     let lookup = |name: &str| match name {
         "CNI_PATH" => Some("/usr/lib/cni".to_owned()),
         _ => step.recorded["env"][name].as_str().map(str::to_owned),
@@ -48,19 +49,19 @@ fn answer(step: &Step) -> Option<(i32, Value)> {
     }
 }
 
-/// Where we answer otherwise than upstream did, and on purpose.
+/// Returns the expected output: upstream's, with the intended differences.
 fn wanted(step: &str, theirs: &Value) -> Value {
     let mut ours = theirs.clone();
     match step {
-        // Help that upstream does not give.
+        // Upstream gives no details here.
         "errors 1" => ours["details"] = json!("nothing on standard input; the network configuration is expected there"),
         "errors 2" => ours["details"] = json!("known are ADD, DEL, CHECK, STATUS, GC, VERSION"),
-        // We serve 1.1.0.
+        // Upstream does not support 1.1.0.
         "errors 6" => {
             let list = ours["details"].as_str().unwrap().replace("\"1.0.0\"]", "\"1.0.0\" \"1.1.0\"]");
             ours["details"] = json!(list);
         }
-        // Code and path as the specification has them.
+        // Code and path follow the CNI specification.
         "errors 8" => {
             ours = json!({
                 "code": Code::DECODE,
@@ -68,7 +69,7 @@ fn wanted(step: &str, theirs: &Value) -> Value {
             });
         }
         "errors 11" => ours["code"] = json!(Code::INVALID_ENVIRONMENT),
-        // The version that was asked comes back.
+        // The output has the requested version.
         "errors 14" => {
             ours["cniVersion"] = json!("1.0.0");
             ours["supportedVersions"].as_array_mut().unwrap().push(json!("1.1.0"));

@@ -1,4 +1,5 @@
-//! A result that is written in a version and read again is the same, but for what that version cannot say.
+//! Checks that a result survives encoding and decoding in each version, except for the parts that the version cannot
+//! express.
 
 use std::net::IpAddr;
 
@@ -17,7 +18,7 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof!["[a-z0-9:/.]{0,12}", "[<>&\"\\\\\u{2028}é\u{7f}\t]{0,4}"]
 }
 
-/// Numbers, often those about which zero is left out of the text.
+/// Generates numbers, often 0, which is omitted from the text, and its neighbors.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![0..3u32, any::<u32>()]
 }
@@ -64,7 +65,7 @@ fn result() -> impl Strategy<Value = CniResult> {
     })
 }
 
-/// What `version` can say of `result`; `None` when it cannot say it at all.
+/// Returns the part of `result` that `version` can express, or `None` if it cannot express the result at all.
 fn sayable(mut result: CniResult, version: Version) -> Option<CniResult> {
     if version >= Version::V1_0_0 {
         return Some(result);
@@ -96,7 +97,7 @@ proptest! {
         for version in Version::ALL {
             match (result.to_json(version), sayable(result.clone(), version)) {
                 (Ok(json), Some(said)) => {
-                    // The text says its version itself: the assumed one must not count.
+                    // The text has its own version, so the assumed version must have no effect.
                     for assumed in [Version::V0_1_0, Version::V1_1_0] {
                         prop_assert_eq!(&CniResult::parse(json.as_bytes(), assumed), &Ok(said.clone()), "{} {}", version, json);
                     }

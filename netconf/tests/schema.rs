@@ -1,4 +1,5 @@
-//! The published schema is the one of the types, and says of every key what it is for.
+//! Checks that the published schema matches the types, and that every key's description names the commands that read
+//! it.
 
 use netconf::schema;
 use serde_json::Value;

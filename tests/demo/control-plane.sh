@@ -1,20 +1,20 @@
 # shellcheck shell=bash
-# A control plane for demos: etcd and kube-apiserver, in the private namespaces that the demo runs in; and, for those who
-# want them, Kubernetes' controllers and scheduler. Sourced by their steps, after $work and $KUBECONFIG are set.
+# A control plane for demos: etcd and kube-apiserver, in the demo's private namespaces, and optionally Kubernetes'
+# controllers and scheduler. The demos' steps source this file after setting $work and $KUBECONFIG.
 
-# The address of this host on its uplink, which pods reach too.
+# The address of this host on its uplink, which pods can reach too.
 host_address=192.168.65.1
 
-# shellcheck disable=SC2154 # by whoever sources this
+# shellcheck disable=SC2154 # set by the sourcing script
 pki=$work/pki
 
-# certificate NAME SUBJECT: a key, and a certificate for it by the demo's authority
+# certificate NAME SUBJECT: creates a key, and a certificate for it from the demo's authority
 certificate() {
     openssl req -x509 -CA $pki/ca.pem -CAkey $pki/ca-key.pem -newkey ec -pkeyopt ec_paramgen_curve:P-256 -noenc -subj "$2" \
         -addext subjectAltName=IP:127.0.0.1,IP:$host_address -extensions usr_cert -keyout "$pki/$1-key.pem" -out "$pki/$1.pem" 2>>$pki/log
 }
 
-# kubeconfig FILE CREDENTIALS...: how to reach the API server, and as whom
+# kubeconfig FILE CREDENTIALS...: writes a kubeconfig for the API server with these credentials
 kubeconfig() {
     local file=$1
     shift
@@ -46,8 +46,8 @@ start_api_server() {
     return 1
 }
 
-# Files of the demo's own, and the node's way out, as every node has one: without a default route the kernel answers no
-# pod for 169.254.1.1.
+# Creates the demo's own directories, and the node's default route. Without a default route, the kernel does not answer
+# pods' ARP requests for 169.254.1.1.
 private_world() {
     mount -t tmpfs tmpfs /run
     mount -t tmpfs tmpfs /var/lib
@@ -73,8 +73,8 @@ start_control_plane() {
     start_api_server
 }
 
-# What makes pods of DaemonSets and Deployments, gives them a node, and each namespace its account and the authority's
-# certificate.
+# Starts the controllers that create the pods of DaemonSets and Deployments and each namespace's account and CA
+# certificate, and the scheduler.
 start_controllers() {
     kube-controller-manager --kubeconfig "$KUBECONFIG" --leader-elect=false --secure-port 0 --root-ca-file $pki/ca.pem \
         --service-account-private-key-file $pki/tokens-key.pem --controllers daemonset-controller,deployment-controller \

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# `make demo`: three pods on two nodes, in namespaces of their own on this machine, start to end.
+# `make demo`: three pods on two nodes, in private namespaces on this machine, from start to end.
 # `make demo-kubernetes` (run.sh kubernetes): two pods of a real API server.
-# `make demo-controllers` (run.sh controllers): what kube-controllers does about pods, policies and nodes.
-# KEEP=1 leaves everything up and says how to enter it. steps.sh, kubernetes/ and controllers/ hold the steps.
+# `make demo-controllers` (run.sh controllers): the work of kube-controllers for pods, policies and nodes.
+# KEEP=1 leaves everything running and prints how to enter it. steps.sh, kubernetes/ and controllers/ contain the steps.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 steps=$PWD/tests/demo/${1:+$1/}steps.sh
 programs=$PWD/target/plugin:$(tests/install-go-tools.sh --path)
 export PATH="$programs:$PATH:/usr/sbin:/sbin"
 
-# What the demo must leave as it was: links, named namespaces, and the directories a plugin may write to.
+# Lists the links, named namespaces and plugin directories, which the demo must not change on this machine.
 machine() {
     ip -o link | cut -d: -f2
     ls /run/netns /var/lib/calico /var/run/calico /etc/cni/net.d 2>&1 || true
 }
 
-# With process ids of their own: whatever runs in there ends with the first of them.
+# A private PID namespace: all of its processes end with the first one.
 unshare=(unshare --net --mount --propagation private --pid --fork --kill-child --mount-proc)
 enter=(nsenter --net --mount --pid)
 if [ "$(id -u)" != 0 ]; then
@@ -23,10 +23,11 @@ if [ "$(id -u)" != 0 ]; then
     enter+=(--user --preserve-credentials)
 fi
 
-# What this machine refuses is said here; the one that stays must not hold our output open.
+# Fails here, with a message, if this machine does not allow namespaces. The process below must not keep our stdout
+# open, so its errors would be lost.
 "${unshare[@]}" true
 before=$(machine)
-# The namespaces live as long as this process of ours, or as the shell that you leave in them.
+# The namespaces exist as long as this process, or as the shell that you leave running in them.
 "${unshare[@]}" sleep infinity >/dev/null 2>&1 &
 holder=$!
 disown "$holder"

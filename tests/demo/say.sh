@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# How the demos talk and wait; sourced by their steps, after $work is set.
+# Output and waiting of the demos. Their steps source this file after setting $work.
 
 number=0
 bold='' plain=''
 [ ! -t 1 ] || bold=$'\e[1m' plain=$'\e[0m'
 step() { printf '\n%s%2d. %s%s\n' "$bold" $((++number)) "$*" "$plain"; }
-# A thing that must not be so. (`!` alone never ends a script.)
+# Asserts that a command fails. (`!` alone never ends a script.)
 not() { ! "$@"; }
 run() { echo "    \$ $*" && "$@" | sed 's/^/    /'; }
 
-# wait_for SECONDS COMMAND...: until the command succeeds; says how long it took
+# wait_for SECONDS COMMAND...: waits until the command succeeds, and sets $waited to the duration
 wait_for() {
     local left=$(($1 * 20)) begun=${EPOCHREALTIME/./}
     shift

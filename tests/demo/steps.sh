@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The steps of the demo, run inside its private namespaces by run.sh.
+# The steps of the demo. run.sh runs them inside its private namespaces.
 set -euo pipefail
 keep=${1:-}
 here=$(dirname "${BASH_SOURCE[0]}")
@@ -8,7 +8,7 @@ export DATASTORE_TYPE=local DATASTORE_PATH=$work/calico.db
 
 . "$here/say.sh"
 
-# conf NODE: the network configuration that a node gives to its plugins
+# conf NODE: prints the network configuration of a node's plugins
 conf() {
     cat <<JSON
 { "cniVersion": "1.0.0", "name": "demo", "type": "calico", "nodename": "$1", "log_level": "error",
@@ -17,7 +17,7 @@ conf() {
 JSON
 }
 
-# plugin VERB NODE POD: what a container runtime does; result on stdout
+# plugin VERB NODE POD: calls the plugin as a container runtime does, with the result on stdout
 plugin() {
     local conf=$work/$2.json
     [ "$1" != CHECK ] || conf=$work/$3.check.json
@@ -59,7 +59,7 @@ for family in -4 -6; do
     ip $family -n node1 route add default via "$([ $family = -4 ] && echo 192.168.65.2 || echo fd66::2)"
     ip $family -n node2 route add default via "$([ $family = -4 ] && echo 192.168.65.1 || echo fd66::1)"
 done
-# IPv6 takes its time on a new link.
+# A new link needs some time for IPv6.
 ip netns exec node1 ping -c 1 -w 10 fd66::2 >/dev/null
 echo "    node1 192.168.65.1 fd66::1  <-- veth -->  node2 192.168.65.2 fd66::2"
 

@@ -1,5 +1,5 @@
-//! The bookkeeping of IPAM read from raw datastore content, independently of the code under test: who holds which
-//! address according to blocks, handles and endpoints, and where these disagree.
+//! IPAM bookkeeping read from raw datastore content, independently of the code under test: the owner of each address
+//! according to blocks, handles and endpoints, and the contradictions between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,17 +11,17 @@ const HANDLES: &str = "/calico/ipam/v2/handle/";
 const AFFINITIES: &str = "/calico/ipam/v2/host/";
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 
-/// The same as objects of Kubernetes, which have the values in `spec`; endpoints are annotations of pods.
+/// Prefixes of the same data as Kubernetes objects, whose values are in `spec`. Endpoints are annotations of pods.
 const BLOCK_OBJECTS: &str = "ipamblocks/";
 const HANDLE_OBJECTS: &str = "ipamhandles/";
 const AFFINITY_OBJECTS: &str = "blockaffinities/";
 const PODS: &str = "pods/";
 const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
-/// How the problem of an address that an endpoint lists and that is free ends.
+/// End of the problem text for an address that an endpoint lists although the address is free.
 pub const HELD_BY_NO_ONE: &str = "held by no one";
 
-/// What the datastore says about addresses.
+/// Allocations, handles, endpoints and affinities of one datastore.
 #[derive(Debug, Default)]
 pub struct Accounts {
     /// Address → handle, from the blocks.
@@ -30,13 +30,13 @@ pub struct Accounts {
     pub counted: BTreeMap<(String, String), u64>,
     /// Address → endpoint, from the endpoints.
     pub used: BTreeMap<IpAddr, String>,
-    /// Blocks by CIDR, with the host they are affine to.
+    /// CIDR of each block → the host with its affinity.
     pub blocks: BTreeMap<String, Option<String>>,
     /// (host, block) of each affinity.
     pub affinities: BTreeSet<(String, String)>,
-    /// How many released addresses are not free yet.
+    /// Number of released addresses that are not free yet.
     pub cooling: usize,
-    /// Where things disagree.
+    /// Contradictions between blocks, handles, endpoints and affinities.
     pub problems: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl Accounts {
         accounts
     }
 
-    /// Nothing is held, counted or used any more.
+    /// Returns true if no address is allocated, counted by a handle or listed by an endpoint.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.counted.is_empty() && self.used.is_empty()
     }
@@ -98,7 +98,7 @@ impl Accounts {
             referenced.insert(index);
             let attribute = attributes.get(index as usize).unwrap_or(&Value::Null);
             match attribute["handle_id"].as_str() {
-                // Released, not yet free again (IPAM-163).
+                // A released address stays allocated, without a handle, until its cooldown ends.
                 None if attribute["releasedAt"].is_string() => self.cooling += 1,
                 None => self.problems.push(format!("{address}: no handle")),
                 Some(handle) => {
@@ -119,7 +119,7 @@ impl Accounts {
         }
     }
 
-    /// `node1/ipv4/block/10.65.0.0-26`
+    /// Reads the key of an affinity, such as `node1/ipv4/block/10.65.0.0-26`.
     fn affinity(&mut self, key: &str) {
         let parts: Vec<&str> = key.split('/').collect();
         match parts[..] {
@@ -203,7 +203,7 @@ mod tests {
             for name in recording::names(folder).unwrap() {
                 for step in 0..recording::read(folder, &name).unwrap().steps.len() {
                     let mut accounts = Accounts::of(&recorded_on(folder, &name, step));
-                    // With host-local, or without IPAM, the addresses are not Calico's.
+                    // With host-local or without IPAM, the addresses are not in Calico's blocks.
                     let foreign = name.starts_with("host-local") || name == "annot-noipam-hwaddr";
                     accounts.problems.retain(|p| !foreign || !p.ends_with(HELD_BY_NO_ONE));
                     assert_eq!(accounts.problems, Vec::<String>::new(), "{folder}/{name} step {step}");
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Each defect, made alone, is noticed.
+    /// Introduces each defect alone and expects a problem.
     #[test]
     fn each_defect_is_noticed() {
         let block = "/calico/ipam/v2/assignment/ipv4/block/10.65.166.128-26";

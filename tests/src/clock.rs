@@ -1,15 +1,17 @@
-//! Setting the clock of one process while it runs. The machine has one clock for all, and time namespaces shift the others
-//! only, before a process begins: so the process itself is told another time.
+//! Sets the clock of one process while it runs. The machine has one clock for all processes, and a time namespace
+//! shifts only the monotonic clocks, and only before a process starts. Therefore this module changes the clock inside
+//! the process.
 //!
-//! Programs ask for the time in the vDSO, code of the kernel's in their own memory. There a few instructions are put that ask
-//! the kernel and add something: the process reads, by its own ways, what it would read if somebody had set the clock.
+//! Programs read the time through the vDSO, code that the kernel maps into their memory. This module overwrites that
+//! code with a few instructions that call the kernel and add an offset. The process then reads the time that it would
+//! read if somebody had set the clock.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result};
 
-/// What the process asks for the time.
+/// The vDSO function through which the process reads the time.
 const FUNCTION: &[u8] = b"__vdso_clock_gettime\0";
 
 /// Program headers and tags of the dynamic section (ELF).
@@ -18,19 +20,19 @@ const PT_DYNAMIC: u64 = 2;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 
-/// How far the clocks of a process are ahead of the machine's, in seconds.
+/// Offsets of the clocks of a process from those of the machine, in seconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ahead {
-    /// The calendar (CLOCK_REALTIME).
+    /// Offset of the calendar (CLOCK_REALTIME).
     pub calendar: i32,
-    /// Time since the machine was started (CLOCK_BOOTTIME), as if it had slept.
+    /// Offset of the time since boot (CLOCK_BOOTTIME), as if the machine had slept.
     pub boot: i32,
 }
 
-/// Whether this machine's instructions are known here.
+/// Support for setting clocks on this machine: the instructions are written for x86-64 only.
 pub const KNOWN: bool = cfg!(target_arch = "x86_64");
 
-/// Sets the clocks of a process that stands still. What it was told before is forgotten.
+/// Sets the clocks of a stopped process. Replaces earlier offsets.
 pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let line = maps.lines().find(|line| line.ends_with("[vdso]")).context("the process has no vDSO")?;
@@ -43,7 +45,7 @@ pub(crate) fn set(pid: u32, ahead: Ahead) -> Result<()> {
     memory.write_all_at(&code(ahead), begin + at).context("the vDSO cannot be written")
 }
 
-/// `clock_gettime(clock in edi, result in rsi)`.
+/// Returns the instructions of `clock_gettime(clock in edi, result in rsi)`.
 fn code(ahead: Ahead) -> Vec<u8> {
     let mut code = vec![0xb8, 0xe4, 0, 0, 0]; // mov eax, 228
     code.extend([0x0f, 0x05]); // syscall
@@ -58,7 +60,7 @@ fn code(ahead: Ahead) -> Vec<u8> {
     code
 }
 
-/// An ELF file of 64 bits.
+/// A 64-bit ELF file.
 struct Image<'a>(&'a [u8]);
 
 impl Image<'_> {
@@ -68,7 +70,7 @@ impl Image<'_> {
         Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    /// Where [`FUNCTION`] is in the image.
+    /// Returns the offset of [`FUNCTION`] in the image.
     fn function(&self) -> Option<u64> {
         let (headers, count) = (self.number(32, 8)?, self.number(56, 2)?);
         let header = |kind| (0..count).map(|n| headers + 56 * n).find(|&at| self.number(at, 4) == Some(kind));

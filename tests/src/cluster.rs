@@ -1,4 +1,4 @@
-//! What most suites start from: a private host with an uplink, the plugins, a datastore with content, and pods.
+//! The starting point of most suites: a private host with an uplink, the plugins, a datastore with content, and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ mod kubernetes;
 pub use faulty::{Faulty, points};
 pub use kubernetes::{ControlPlane, NAMESPACE, on_api_server, on_each_group, pod_path};
 
-/// Makes each named function, `fn(&Cluster)`, a test on etcd and one on the embedded datastore.
+/// Turns each named function, `fn(&Cluster)`, into one test on etcd and one on the embedded datastore.
 #[macro_export]
 macro_rules! on_each_datastore {
     ($($test:ident),* $(,)?) => {
@@ -36,7 +36,7 @@ macro_rules! on_each_datastore {
     };
 }
 
-/// One private host with everything a plugin needs.
+/// A private host with everything that a plugin needs.
 #[derive(Debug)]
 pub struct Cluster<'h> {
     /// The host.
@@ -50,18 +50,18 @@ pub struct Cluster<'h> {
 /// The sandbox of a pod.
 #[derive(Debug, Clone)]
 pub struct Pod {
-    /// Name of its namespace.
+    /// Name of its network namespace.
     pub name: String,
-    /// Path of its namespace.
+    /// Path of its network namespace.
     pub netns: PathBuf,
-    /// CNI_CONTAINERID.
+    /// `CNI_CONTAINERID`.
     pub container_id: String,
-    /// Name of the pod in Kubernetes that the sandbox is for.
+    /// Name of the sandbox's Kubernetes Pod.
     pub object: Option<String>,
 }
 
 impl Pod {
-    /// CNI_ARGS, as a kubelet gives them.
+    /// Returns the `CNI_ARGS` that a kubelet passes.
     pub fn args(&self) -> String {
         let Some(name) = &self.object else { return String::new() };
         format!(
@@ -74,7 +74,7 @@ impl Pod {
 /// Runs a test with an etcd.
 ///
 /// # Panics
-/// With the test, or when its surroundings cannot be made.
+/// Panics if the test does, or if the host, the etcd or the datastore cannot be set up.
 pub fn on_etcd(test: impl FnOnce(&Cluster<'_>) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -85,7 +85,7 @@ pub fn on_etcd(test: impl FnOnce(&Cluster<'_>) + Send) {
 /// Runs a test with an embedded datastore.
 ///
 /// # Panics
-/// With the test, or when its surroundings cannot be made.
+/// Panics if the test does, or if the host or the datastore cannot be set up.
 pub fn on_local(test: impl FnOnce(&Cluster<'_>) + Send) {
     isolated(|host| test(&Cluster::with(host, |plugins| Ok(Store::local(host, plugins))).unwrap()));
 }
@@ -98,25 +98,25 @@ impl<'h> Cluster<'h> {
         Ok(Cluster { host, plugins, store })
     }
 
-    /// Puts content into the datastore.
+    /// Writes content into the datastore.
     ///
     /// # Panics
-    /// When it cannot.
+    /// Panics if the content cannot be written.
     pub fn load(&self, content: &Content) {
         let Store::Kubernetes(objects) = &self.store else { return self.store.load(content.pairs()).unwrap() };
         objects.load(&content.objects(objects.group())).unwrap();
         content.nodes().for_each(|node| kubernetes::create_node(objects.client(), node));
     }
 
-    /// A network configuration of a node, see [`conf`].
+    /// Returns a network configuration for a node, see [`conf`].
     pub fn conf(&self, node: &str, more: Value) -> Value {
         conf(&self.store, node, more)
     }
 
-    /// Makes the namespace of the n-th pod, and the pod itself where the store is Kubernetes.
+    /// Creates the network namespace of the n-th pod and, on an API server, the Pod object.
     ///
     /// # Panics
-    /// When it cannot.
+    /// Panics if either cannot be created.
     pub fn pod(&self, number: usize) -> Pod {
         let name = format!("pod{number}");
         let object = match &self.store {
@@ -130,20 +130,20 @@ impl<'h> Cluster<'h> {
         Pod { name, netns, container_id: container_id(number), object }
     }
 
-    /// Another sandbox of a pod, the n-th of all.
+    /// Creates another sandbox of a pod: the n-th sandbox of all.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if the network namespace cannot be created.
     pub fn sandbox(&self, pod: &Pod, number: usize) -> Pod {
         let name = format!("pod{number}");
         let netns = self.host.add_pod(&name).unwrap();
         Pod { name, netns, container_id: container_id(number), object: pod.object.clone() }
     }
 
-    /// Takes a pod's namespace away, and the pod itself.
+    /// Deletes the network namespace of a pod and, on an API server, the Pod object.
     ///
     /// # Panics
-    /// When it cannot.
+    /// Panics if either cannot be deleted.
     pub fn remove_pod(&self, pod: &Pod) {
         self.host.delete_pod(&pod.name).unwrap();
         if let (Store::Kubernetes(objects), Some(name)) = (&self.store, &pod.object) {
@@ -152,42 +152,42 @@ impl<'h> Cluster<'h> {
         }
     }
 
-    /// A verb of `calico` on a pod's `eth0`.
+    /// Prepares a call of `calico` for a pod's `eth0`.
     pub fn verb(&self, verb: &str, pod: &Pod, conf: &Value) -> Call {
         self.plugins.verb("calico", verb, &pod.container_id, &pod.netns, conf).env("CNI_ARGS", pod.args())
     }
 
-    /// Adds a pod.
+    /// Runs ADD for a pod and returns its result.
     ///
     /// # Panics
-    /// When the plugin fails.
+    /// Panics if the plugin fails.
     #[track_caller]
     pub fn add(&self, pod: &Pod, conf: &Value) -> Value {
         self.verb("ADD", pod, conf).run().unwrap().success()
     }
 
-    /// Deletes a pod.
+    /// Runs DEL for a pod.
     ///
     /// # Panics
-    /// When the plugin fails.
+    /// Panics if the plugin fails.
     #[track_caller]
     pub fn delete(&self, pod: &Pod, conf: &Value) {
         let answer = self.verb("DEL", pod, conf).run().unwrap().success();
         assert_eq!(answer, "", "DEL prints nothing");
     }
 
-    /// The bookkeeping as the datastore has it now.
+    /// Reads the present bookkeeping from the datastore.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// Panics if the datastore cannot be read.
     pub fn accounts(&self) -> Accounts {
         Accounts::of(&self.store.dump().unwrap())
     }
 
-    /// The endpoints, by `<namespace>/<name>`.
+    /// Reads the endpoints, keyed by `<namespace>/<name>`.
     ///
     /// # Panics
-    /// When they cannot be read.
+    /// Panics if the datastore cannot be read.
     pub fn endpoints(&self) -> BTreeMap<String, Value> {
         let content = self.store.dump().unwrap();
         let named = |(key, endpoint): (String, Value)| {
@@ -197,38 +197,40 @@ impl<'h> Cluster<'h> {
         content.into_iter().filter_map(named).collect()
     }
 
-    /// Everything a verb may change: the host's links, routes and sysctls, the pods', and the datastore's content.
+    /// Reads everything that a CNI call may change: links, routes and sysctls of the host and the pods, and the
+    /// datastore.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// Panics if the kernel or the datastore cannot be read.
     pub fn state(&self) -> Value {
         let (host, pods) = (kernel::host().unwrap(), kernel::pods(self.host).unwrap());
         serde_json::json!({ "host": host, "pods": pods, "store": self.store.dump().unwrap() })
     }
 
-    /// Nothing changed since `before`, a [`Cluster::state`].
+    /// Asserts that nothing changed since `before`, the value of an earlier [`Cluster::state`].
     ///
     /// # Panics
-    /// When something did, naming each place.
+    /// Panics if anything changed; the message names each difference.
     #[track_caller]
     pub fn assert_unchanged(&self, before: &Value) {
         assert_same(before, &self.state());
     }
 
-    /// Nothing of any pod is left: no address, handle, endpoint, host interface or route.
+    /// Asserts that no pod has an address, a handle, an endpoint, a host interface or a route.
     ///
     /// # Panics
-    /// When something is.
+    /// Panics if any of them exists.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
         self.assert_only(&[]);
         assert_eq!(kernel::host().unwrap()["routes"], serde_json::json!([]));
     }
 
-    /// Exactly these pods are networked, everything is in order, and nothing of any other is left.
+    /// Asserts that exactly these pods are networked, that the bookkeeping is consistent, and that nothing of another
+    /// pod is left.
     ///
     /// # Panics
-    /// When it is otherwise.
+    /// Panics if one of the conditions is not met.
     #[track_caller]
     pub fn assert_only(&self, pods: &[&Pod]) {
         let accounts = self.checked_accounts();
@@ -246,19 +248,19 @@ impl<'h> Cluster<'h> {
         }
     }
 
-    /// Blocks, handles and endpoints agree, for us and for `calico-ipam check`.
+    /// Asserts that blocks, handles and endpoints agree, according to [`Accounts`] and to `calico-ipam check`.
     ///
     /// # Panics
-    /// When they do not.
+    /// Panics if they do not agree.
     #[track_caller]
     pub fn assert_in_order(&self) {
         self.checked_accounts();
     }
 
-    /// No endpoint lists an address that is free.
+    /// Asserts that no endpoint lists a free address.
     ///
     /// # Panics
-    /// When one does.
+    /// Panics if an endpoint lists one.
     #[track_caller]
     pub fn assert_listed_is_held(&self) {
         let mut problems = self.accounts().problems;
@@ -276,17 +278,17 @@ impl<'h> Cluster<'h> {
     }
 }
 
-/// Two states are the same.
+/// Asserts that two states are equal.
 ///
 /// # Panics
-/// When they are not, naming each place.
+/// Panics if they differ; the message names each difference.
 #[track_caller]
 pub fn assert_same(before: &Value, after: &Value) {
     let changes = changes(before, after);
     assert!(changes.is_empty(), "{}", changes.join("\n"));
 }
 
-/// Returns a line for each value of `before` that is another one in `after`.
+/// Returns a line for each value of `before` that differs in `after`.
 pub fn changes(before: &Value, after: &Value) -> Vec<String> {
     differences(before, after, "", &mut Bindings::default()).iter().map(changed).collect()
 }
@@ -296,7 +298,7 @@ fn changed(change: &Difference) -> String {
     format!("{}: was {}, is {}", change.path, text(&change.recorded), text(&change.ours))
 }
 
-/// The handle of a pod in [`NETWORK`].
+/// Returns the handle of a pod in [`NETWORK`].
 pub fn handle(pod: &Pod) -> String {
     format!("{NETWORK}.{}", pod.container_id)
 }

@@ -6,7 +6,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Runs a tool and returns its stdout; a failure is an error with its stderr.
+/// Runs a tool and returns its stdout.
+///
+/// # Errors
+/// Returns an error if the tool fails; the error has its stderr.
 pub fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Result<String> {
     let line = || {
         let args: Vec<_> = args.iter().map(|a| a.as_ref().to_string_lossy().into_owned()).collect();
@@ -19,12 +22,12 @@ pub fn run<A: AsRef<OsStr>>(program: &str, args: &[A]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// `ip <args>`, the words separated by spaces.
+/// Runs `ip <args>`, with the arguments separated by spaces.
 pub fn ip(args: &str) -> Result<()> {
     run("ip", &args.split_whitespace().collect::<Vec<_>>()).map(|_| ())
 }
 
-/// `ip -json <args>`. iproute2 prints nothing at all for some empty lists.
+/// Runs `ip -json <args>`. Returns an empty array if iproute2 prints nothing, as it does for some empty lists.
 pub fn ip_json(args: &str) -> Result<Value> {
     let words: Vec<_> = ["-json"].into_iter().chain(args.split_whitespace()).collect();
     let stdout = run("ip", &words)?;
@@ -34,7 +37,7 @@ pub fn ip_json(args: &str) -> Result<Value> {
     serde_json::from_str(&stdout).with_context(|| format!("ip {args} printed no JSON: {stdout}"))
 }
 
-/// Whether a program of this name is on PATH.
+/// Returns true if PATH has a program of this name.
 pub fn present(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())

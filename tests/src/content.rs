@@ -1,4 +1,4 @@
-//! Datastore content and network configurations for the suites that are not recordings.
+//! Datastore content and network configurations for the suites that do not use recordings.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 use crate::golden::marks::LOADED_TIME;
 use crate::store::Store;
 
-/// Below which keys etcd has resources.
+/// Prefix of resources in etcd.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org/";
 
-/// The network of the suites.
+/// Network name of the suites.
 pub const NETWORK: &str = "k8s-pod-network";
 
-/// What a datastore holds before a test.
+/// Content of a datastore before a test.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
     pairs: BTreeMap<String, Value>,
 }
 
 impl Content {
-    /// A ready cluster without pools and nodes.
+    /// Returns a ready cluster without pools and nodes.
     pub fn ready() -> Content {
         let mut content = Content { pairs: BTreeMap::new() };
         let spec = json!({ "clusterGUID": "00000000000000000000000000000000", "datastoreReady": true });
@@ -48,7 +48,7 @@ impl Content {
         self
     }
 
-    /// Leaves a pool to the pods of some namespaces.
+    /// Restricts a pool to the pods of some namespaces.
     #[must_use]
     pub fn of_namespaces(mut self, pool: &str, selector: &str) -> Content {
         let pool = self.pairs.get_mut(&format!("{RESOURCES}ippools/{pool}"));
@@ -56,12 +56,13 @@ impl Content {
         self
     }
 
-    /// One node `node1` and an IPv4 and an IPv6 pool.
+    /// Returns a cluster with the node `node1`, an IPv4 pool and an IPv6 pool.
     pub fn dual_stack() -> Content {
         Content::ready().node("node1").pool("pool4", "10.65.0.0/16", 26).pool("pool6", "fd00:65::/64", 122)
     }
 
-    /// The same as custom resources of a group, by `<plural>/<name>`. Kubernetes has its nodes elsewhere.
+    /// Returns the content as custom resources of a group, keyed by `<plural>/<name>`. Nodes are left out because they
+    /// are Kubernetes Node objects.
     pub fn objects(&self, group: ApiGroup) -> BTreeMap<String, Value> {
         let object = |(key, object): (&String, &Value)| {
             let name = key.strip_prefix(RESOURCES).filter(|name| !name.starts_with("nodes/"))?;
@@ -72,12 +73,12 @@ impl Content {
         self.pairs.iter().filter_map(object).collect()
     }
 
-    /// Names of the nodes.
+    /// Returns the names of the nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &str> {
         self.pairs.keys().filter_map(|key| key.strip_prefix(RESOURCES)?.strip_prefix("nodes/"))
     }
 
-    /// The pairs.
+    /// Returns the content as pairs of etcd.
     pub fn pairs(&self) -> &BTreeMap<String, Value> {
         &self.pairs
     }
@@ -90,7 +91,7 @@ impl Content {
     }
 }
 
-/// A network configuration for `node` on `store`; `more` adds keys or replaces them.
+/// Returns a network configuration for `node` on `store`; the keys of `more` are added or replace others.
 pub fn conf(store: &Store, node: &str, more: Value) -> Value {
     let mut conf = json!({
         "cniVersion": "1.0.0", "name": NETWORK, "type": "calico", "log_level": "error", "nodename": node,
@@ -106,7 +107,7 @@ pub fn conf(store: &Store, node: &str, more: Value) -> Value {
     conf
 }
 
-/// A container id of 64 characters, another for each number.
+/// Returns the n-th container ID, 64 characters long.
 pub fn container_id(number: usize) -> String {
     format!("{number:08x}{}", "c".repeat(56))
 }

@@ -1,4 +1,4 @@
-//! The process kube-controllers: started with an environment of its own, listened to, and ended in every way.
+//! The kube-controllers process: its start with a given environment, its log, and its end by exit, signal or kill.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,13 +26,13 @@ mod world;
 pub use proxied::Proxied;
 pub use world::{NAMESPACE, World, handle_of, merge, service_path};
 
-/// Where the Lease of kube-controllers is.
+/// URL path of the Lease of kube-controllers.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
-/// How long an effect may take to show.
+/// Timeout of an expected effect.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How to start one: its environment and its arguments.
+/// The environment and the arguments of a process.
 #[derive(Debug, Clone)]
 pub struct Setup {
     environment: BTreeMap<String, String>,
@@ -49,13 +49,13 @@ pub struct Controllers {
 }
 
 impl Setup {
-    /// With Calico's objects in the API server, as its administrator.
+    /// Returns a setup with Calico's objects in the API server, and the rights of its administrator.
     pub fn kubernetes(api: &ApiServer) -> Result<Setup> {
         leave_lease(api)?;
         Self::new(&[("DATASTORE_TYPE", "kubernetes"), ("KUBECONFIG", &api.admin_kubeconfig().display().to_string())])
     }
 
-    /// With Calico's objects in the etcd of the host.
+    /// Returns a setup with Calico's objects in the etcd of the host.
     pub fn etcd(api: &ApiServer) -> Result<Setup> {
         leave_lease(api)?;
         let kubeconfig = api.admin_kubeconfig().display().to_string();
@@ -83,7 +83,7 @@ impl Setup {
         self
     }
 
-    /// Starts a replica called `name`, which keeps its log and its status in a directory of that name.
+    /// Starts a replica called `name`, whose log and status are in a directory of that name.
     pub fn start(self, host: &Host, name: &str) -> Result<Controllers> {
         let directory = host.dir(name);
         fs::create_dir_all(&directory)?;
@@ -94,10 +94,10 @@ impl Setup {
 }
 
 impl Controllers {
-    /// Starts it, again if it ran before.
+    /// Starts the process, or starts it again.
     pub fn restart(&mut self) -> Result<()> {
         let Setup { environment, args, program } = &self.setup;
-        // `env` in between: the process has this environment and nothing else.
+        // `env -i` gives the process this environment and no other variables.
         let mut words = vec!["-i".to_owned()];
         words.extend(environment.iter().map(|(name, text)| format!("{name}={text}")));
         words.push(program.display().to_string());
@@ -106,35 +106,35 @@ impl Controllers {
         self.process.start(Path::new("/usr/bin/env"), &words, &self.log_file())
     }
 
-    /// What it has logged, over all its lives.
+    /// Reads the log, over all runs of the process.
     pub fn log(&self) -> Result<String> {
         let file = self.log_file();
         fs::read_to_string(&file).with_context(|| file.display().to_string())
     }
 
-    /// Waits until it has logged `text` this many times.
+    /// Waits until the log contains `text` this many times.
     pub fn await_log(&self, text: &str, times: usize) -> Result<()> {
         let seen = await_that(PATIENCE, || Ok(self.log()?.matches(text).count() >= times));
         seen.with_context(|| format!("no `{text}` in the log:\n{}", self.log().unwrap_or_default()))
     }
 
-    /// Where it keeps its status for `check-status`.
+    /// Returns the path of the status file, which `check-status` reads.
     pub fn status_file(&self) -> PathBuf {
         self.directory.join("status.json")
     }
 
-    /// Its process id, while it runs.
+    /// Returns the process ID while the process runs.
     pub fn pid(&self) -> Option<u32> {
         self.process.pid()
     }
 
-    /// Tells it to end by SIGTERM, and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.process.terminate()?;
         self.ended()
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process exits by itself.
     pub fn ended(&mut self) -> Result<ExitStatus> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -146,17 +146,17 @@ impl Controllers {
         }
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(&mut self) {
         self.process.stop();
     }
 
-    /// Stops it where it stands.
+    /// Stops the process with SIGSTOP.
     pub fn freeze(&self) -> Result<()> {
         self.process.freeze()
     }
 
-    /// Lets it go on.
+    /// Continues the process after [`Controllers::freeze`].
     pub fn thaw(&self) -> Result<()> {
         self.process.thaw()
     }
@@ -166,21 +166,22 @@ impl Controllers {
     }
 }
 
-/// Leaves the Lease as a replica that ended a moment ago does: a replica that finds none, or an older one, waits before it writes.
+/// Creates the Lease as a replica leaves it that exited a moment ago. Without a Lease, or with an older one, a new
+/// replica waits before it writes.
 fn leave_lease(api: &ApiServer) -> Result<()> {
     let metadata = json!({ "name": "calico-kube-controllers", "namespace": "kube-system" });
-    // The API server takes six digits and no other number of them.
+    // The API server accepts only six fractional digits.
     let given_back = OffsetDateTime::now_utc().truncate_to_second().format(&Rfc3339)?.replace('Z', ".000000Z");
     let spec =
         json!({ "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0, "renewTime": given_back });
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec });
-    // The namespace is there a moment after the server. A server that is away has no Lease.
+    // The namespace exists only a moment after the server is ready. An unreachable server needs no Lease.
     await_that(PATIENCE, || {
         Ok(api.admin().create(LEASES, &lease).map_or(true, |answer| matches!(answer.code, 201 | 409)))
     })
 }
 
-/// How a process ended, in one word: its exit status, or the signal.
+/// Returns the exit status of a process, or the signal that killed it, as text.
 pub fn told(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => code.to_string(),
@@ -189,7 +190,7 @@ pub fn told(status: ExitStatus) -> String {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn await_that(patience: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !is_so()? {

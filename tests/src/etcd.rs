@@ -1,4 +1,4 @@
-//! A real etcd for one private host, on the endpoint that the recordings have, and a raw client for its content.
+//! A real etcd for one private host, on the endpoint of the recordings, and a raw client for its content.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use crate::command::present;
 use crate::namespaces::Host;
 use crate::server_process::ServerProcess;
 
-/// Where etcd listens inside the private host.
+/// Endpoint of etcd inside the private host.
 pub const ENDPOINT: &str = "http://127.0.0.1:2379";
 
-/// The server, or why it is not installed.
+/// Reason for which tests are skipped without etcd.
 pub const REQUIRES: &str = "etcd is not installed (Debian: etcd-server)";
 
-/// Where an API server keeps its objects, not all of them as JSON.
+/// Key prefix of an API server's objects, not all of which are JSON.
 const REGISTRY: &str = "/registry/";
 
-/// A single-member etcd. Killed on drop, its data gone with the host's tmpfs.
+/// A single-member etcd. Killed on drop; its data disappear with the host's tmpfs.
 #[derive(Debug)]
 pub struct Etcd {
     data: PathBuf,
@@ -32,17 +32,17 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Whether the server is installed.
+    /// Returns true if the server is installed.
     pub fn installed() -> bool {
         present("etcd")
     }
 
-    /// Starts an empty server and waits until it answers.
+    /// Starts an empty server and waits until it responds.
     pub fn start(host: &Host) -> Result<Etcd> {
         Self::start_with(host, &[])
     }
 
-    /// As [`Etcd::start`], with more arguments (TLS, authentication).
+    /// Starts a server as [`Etcd::start`] does, with more arguments (TLS, authentication).
     pub fn start_with(host: &Host, args: &[&str]) -> Result<Etcd> {
         let args = args.iter().map(|&a| a.to_owned()).collect();
         let mut etcd = Etcd { data: host.dir("etcd"), args, server: ServerProcess::default() };
@@ -60,22 +60,22 @@ impl Etcd {
         self.await_answer()
     }
 
-    /// Kills the server; its data stay.
+    /// Kills the server and keeps its data.
     pub fn stop(&mut self) {
         self.server.stop();
     }
 
-    /// Process id of the running server.
+    /// Returns the process ID of the running server.
     pub fn pid(&self) -> Option<u32> {
         self.server.pid()
     }
 
-    /// Freezes the server: it accepts connections and never answers.
+    /// Freezes the server: it accepts connections and never responds.
     pub fn freeze(&self) -> Result<()> {
         self.server.freeze()
     }
 
-    /// Lets a frozen server go on.
+    /// Continues a frozen server.
     pub fn thaw(&self) -> Result<()> {
         self.server.thaw()
     }
@@ -95,14 +95,14 @@ impl Etcd {
         Ok(())
     }
 
-    /// Runs etcdctl against this server; what it printed.
+    /// Runs etcdctl against this server and returns its output.
     pub fn ctl(&self, args: &[&str]) -> Result<String> {
         let words: Vec<&str> =
             ["ETCDCTL_API=3", "etcdctl", "--endpoints", ENDPOINT].into_iter().chain(args.iter().copied()).collect();
         crate::command::run("env", &words)
     }
 
-    /// Puts every pair.
+    /// Writes every pair.
     pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         for (key, value) in content {
             self.put(key, value.to_string().as_bytes())?;
@@ -110,7 +110,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// Puts one raw value.
+    /// Writes one raw value.
     pub fn put(&self, key: &str, value: &[u8]) -> Result<()> {
         post("kv/put", &json!({ "key": BASE64.encode(key), "value": BASE64.encode(value) })).map(|_| ())
     }
@@ -120,29 +120,29 @@ impl Etcd {
         post("kv/deleterange", &json!({ "key": BASE64.encode(key) })).map(|_| ())
     }
 
-    /// Forgets all history: only what is there now can still be read.
+    /// Compacts the whole history: only the present revision can still be read.
     pub fn compact(&self) -> Result<()> {
         let answer = post("kv/range", &json!({ "key": BASE64.encode("/") }))?;
         post("kv/compaction", &json!({ "revision": answer["header"]["revision"], "physical": true })).map(|_| ())
     }
 
-    /// The revision of the last write of each key below a prefix.
+    /// Reads the revision of the last write of each key below a prefix.
     pub fn revisions(&self, prefix: &str) -> Result<BTreeMap<String, u64>> {
-        // A prefix with its last byte one higher is where its keys end.
+        // The range of a prefix ends at the prefix with its last byte incremented.
         let mut end = prefix.as_bytes().to_vec();
         *end.last_mut().context("an empty prefix")? += 1;
         let question = json!({ "key": BASE64.encode(prefix), "range_end": BASE64.encode(end), "keys_only": true });
         let answer = post("kv/range", &question)?;
         let pairs = answer["kvs"].as_array().map_or(&[][..], Vec::as_slice);
-        // The gateway writes 64-bit numbers as texts.
+        // The gateway encodes 64-bit numbers as strings.
         let revision = |kv: &Value| kv["mod_revision"].as_str().and_then(|text| text.parse().ok());
         let pair = |kv: &Value| Ok((String::from_utf8(bytes(&kv["key"])?)?, revision(kv).context("no mod_revision")?));
         pairs.iter().map(pair).collect()
     }
 
-    /// Every pair, values as raw bytes.
+    /// Reads every pair, with values as raw bytes.
     pub fn dump_raw(&self) -> Result<BTreeMap<String, Vec<u8>>> {
-        // Key and range end of one zero byte: from the first key to the last.
+        // A key and a range end of one zero byte select all keys.
         let all = BASE64.encode([0]);
         let answer = post("kv/range", &json!({ "key": all, "range_end": all }))?;
         let none = Vec::new();
@@ -150,7 +150,7 @@ impl Etcd {
         pairs.iter().map(|kv| Ok((String::from_utf8(bytes(&kv["key"])?)?, bytes(&kv["value"])?))).collect()
     }
 
-    /// Every pair but those of an API server, values parsed.
+    /// Reads every pair except those of an API server, with parsed values.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let parse = |(key, value): (String, Vec<u8>)| {
             let value = serde_json::from_slice(&value).with_context(|| format!("{key} holds no JSON"))?;
@@ -160,7 +160,7 @@ impl Etcd {
     }
 }
 
-/// One request to etcd's JSON gateway.
+/// Sends one request to etcd's JSON gateway.
 fn post(method: &str, body: &Value) -> Result<Value> {
     let url = format!("{ENDPOINT}/v3/{method}");
     let agent = ureq::Agent::config_builder().timeout_global(Some(Duration::from_secs(60))).proxy(None).build();
@@ -168,7 +168,7 @@ fn post(method: &str, body: &Value) -> Result<Value> {
     answer.body_mut().read_json().with_context(|| url)
 }
 
-/// A base64 field; the gateway leaves out empty ones.
+/// Decodes a base64 field; the gateway omits empty fields.
 fn bytes(field: &Value) -> Result<Vec<u8>> {
     Ok(BASE64.decode(field.as_str().unwrap_or_default())?)
 }

@@ -1,4 +1,4 @@
-//! The installer's container, as a directory: what it brings along, and the node's directories mounted below `host`.
+//! The installer's container, as a directory: its own files, and the node's directories mounted below `host`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,22 +12,22 @@ use serde_json::Value;
 use crate::namespaces::Host;
 use crate::plugin::{Call, Outcome, Plugins};
 
-/// Where the node's plugin directory is mounted.
+/// Mount point of the node's plugin directory.
 pub const BIN: &str = "host/opt/cni/bin";
 
-/// Where the node's second plugin directory is mounted, if it has one.
+/// Mount point of the node's second plugin directory, if it has one.
 pub const SECONDARY_BIN: &str = "host/secondary-bin-dir";
 
-/// Where the node's configuration directory is mounted.
+/// Mount point of the node's configuration directory.
 pub const NET: &str = "host/etc/cni/net.d";
 
-/// What the container brings along.
+/// Plugin directory of the image.
 pub const OWN_BIN: &str = "opt/cni/bin";
 
-/// Where the pod's service account is mounted.
+/// Mount point of the pod's service account.
 pub const SERVICE_ACCOUNT: &str = "var/run/secrets/kubernetes.io/serviceaccount";
 
-/// A container of the installer, and the node that it installs on.
+/// A container of the installer, and the node on which it installs.
 #[derive(Debug)]
 pub struct Container {
     root: PathBuf,
@@ -35,7 +35,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// On an empty node. The image has `portmap` and `loopback`, which are scripts.
+    /// Creates a container on an empty node. The image has `portmap` and `loopback`, which are scripts.
     pub fn new(host: &Host, name: &str) -> Result<Container> {
         let root = host.dir(name);
         let program = Plugins::locate()?.dir().join("calico");
@@ -49,12 +49,12 @@ impl Container {
         Ok(container)
     }
 
-    /// A path below the container's root.
+    /// Returns a path below the container's root.
     pub fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
-    /// Writes a script that says `word`. Under another name first: it may be running.
+    /// Writes a script that prints `word`. Writes a new file and renames it, because the old script may be running.
     pub fn program(&self, path: &str, word: &str) -> Result<()> {
         let (path, new) = (self.path(path), self.path("new-program"));
         fs::create_dir_all(path.parent().context("a file has a directory")?)?;
@@ -71,7 +71,8 @@ impl Container {
         Ok(path)
     }
 
-    /// The same program with other bytes: another version of it. Bytes behind its end mean nothing to the kernel.
+    /// Returns a container with another version of the same program: the kernel ignores bytes after the end of an
+    /// executable.
     pub fn other_version(&self) -> Result<Container> {
         let program = self.path("calico-other");
         let mut bytes = fs::read(&self.program)?;
@@ -81,12 +82,12 @@ impl Container {
         Ok(Container { root: self.root.clone(), program })
     }
 
-    /// The program that installs itself.
+    /// Returns the path of the program that installs itself.
     pub fn installer(&self) -> &Path {
         &self.program
     }
 
-    /// A call of `calico install` for a node called `my-node`, which ends when it has installed.
+    /// Prepares a call of `calico install` for a node called `my-node`, which exits after the installation.
     pub fn install(&self) -> Call {
         let plugins = Plugins::locate().expect("it was located before");
         let root = self.root.display().to_string();
@@ -98,18 +99,18 @@ impl Container {
             .env("KUBERNETES_NODE_NAME", "my-node")
     }
 
-    /// Installs with more variables.
+    /// Installs with additional variables.
     pub fn run(&self, variables: &[(&str, &str)]) -> Result<Outcome> {
         variables.iter().fold(self.install(), |call, (name, value)| call.env(name, *value)).run()
     }
 
-    /// A file in the node's configuration directory.
+    /// Reads a file in the node's configuration directory.
     pub fn conf(&self, name: &str) -> Result<String> {
         let path = self.path(NET).join(name);
         fs::read_to_string(&path).with_context(|| path.display().to_string())
     }
 
-    /// The names in a directory, in order, hidden ones as well.
+    /// Returns the sorted names in a directory, hidden ones included.
     pub fn names(&self, directory: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(directory)).into_iter().flatten().flatten();
         let mut names: Vec<_> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -117,14 +118,15 @@ impl Container {
         names
     }
 
-    /// The names that the state notes as installed in a place, in order.
+    /// Returns the sorted names that the state file lists as installed in a place.
     pub fn noted(&self, place: &str) -> Vec<String> {
         let text = fs::read(self.path("var/lib/calico/cni-install-state.json")).unwrap_or_default();
         let state: Value = serde_json::from_slice(&text).unwrap_or_default();
         state["files"][place].as_object().into_iter().flat_map(|files| files.keys().cloned()).collect()
     }
 
-    /// Every file of the node: inode, mode, time of the last change, and length. Whoever wrote something changed one.
+    /// Returns inode, mode, time of the last change and length of every file of the node. Any write to a file changes
+    /// one of them.
     pub fn fingerprint(&self) -> BTreeMap<PathBuf, (u64, u32, i64, i64, u64)> {
         let mut found = BTreeMap::new();
         for directory in ["host", "var/lib"] {
@@ -133,7 +135,7 @@ impl Container {
         found
     }
 
-    /// Mounts a directory on itself with more flags, for this host alone.
+    /// Mounts a directory on itself with additional flags, for this host alone.
     pub fn remount(&self, directory: &str, flags: MsFlags) -> Result<()> {
         let (path, nothing) = (self.path(directory), None::<&str>);
         fs::create_dir_all(&path)?;

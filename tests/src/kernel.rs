@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::command::ip_json;
 use crate::namespaces::Host;
 
-/// Sysctls of an interface, below /proc/sys/net, `*` being the interface.
+/// Sysctls of an interface, below /proc/sys/net; `*` stands for the interface.
 const SYSCTLS: [&str; 10] = [
     "ipv4/conf/*/forwarding",
     "ipv4/conf/*/proxy_arp",
@@ -25,10 +25,10 @@ const SYSCTLS: [&str; 10] = [
     "ipv6/conf/*/proxy_ndp",
 ];
 
-/// How long the kernel may take to give every link its IPv6 link-local address.
+/// Time within which the kernel gives every link its IPv6 link-local address.
 const SETTLING: Duration = Duration::from_secs(2);
 
-/// State of the host: `cali*` links, their sysctls and routes.
+/// Reads the state of the host: `cali*` links, their sysctls and routes.
 pub fn host() -> Result<Value> {
     settled(|| {
         let links = links(|name| name.starts_with("cali"))?;
@@ -38,7 +38,7 @@ pub fn host() -> Result<Value> {
     })
 }
 
-/// State of every pod namespace, by name.
+/// Reads the state of every pod's network namespace, by name.
 pub fn pods(host: &Host) -> Result<Value> {
     let mut pods = Map::new();
     for name in host.pods()? {
@@ -47,7 +47,8 @@ pub fn pods(host: &Host) -> Result<Value> {
     Ok(Value::Object(pods))
 }
 
-/// State of one pod namespace: all links but `lo`, their sysctls and permanent neighbours, routes.
+/// Reads the state of one pod's network namespace: all links except `lo`, their sysctls and permanent neighbors,
+/// routes.
 pub fn pod(host: &Host, name: &str) -> Result<Value> {
     let state = || {
         let links = links(|name| name != "lo")?;
@@ -61,8 +62,8 @@ pub fn pod(host: &Host, name: &str) -> Result<Value> {
     host.in_pod(name, || settled(state))
 }
 
-/// Reads until nothing moves: a link that came up has its link-local address a few milliseconds later, and one that goes with
-/// its namespace may go after it was listed and before it is looked at.
+/// Reads until the state is stable. A link gets its link-local address a few milliseconds after it came up, and a link
+/// whose namespace is deleted may disappear between being listed and being read.
 fn settled(read: impl Fn() -> Result<Value>) -> Result<Value> {
     let deadline = Instant::now() + SETTLING;
     loop {
@@ -103,7 +104,7 @@ fn links(wanted: impl Fn(&str) -> bool) -> Result<Map<String, Value>> {
 
 fn describe_link(link: &Value) -> Value {
     let addresses: Vec<_> = list(&link["addr_info"]).iter().map(describe_address).collect();
-    // LOWER_UP and NO-CARRIER tell of the other end.
+    // LOWER_UP and NO-CARRIER depend on the peer.
     let of_this_end = |flag: &&Value| *flag != "LOWER_UP" && *flag != "NO-CARRIER";
     let mut flags: Vec<_> = list(&link["flags"]).iter().filter(of_this_end).cloned().collect();
     flags.sort_by_key(|flag| flag.to_string());
@@ -124,7 +125,7 @@ fn describe_address(address: &Value) -> String {
     format!("{}/{} {}", field("local"), address["prefixlen"], field("scope"))
 }
 
-/// Routes of the main table over the given links, in the order of the recordings.
+/// Reads the routes of the main table over the given links, in the order of the recordings.
 fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     let mut routes = Vec::new();
     for family in ["-4", "-6"] {
@@ -137,8 +138,8 @@ fn routes(links: &Map<String, Value>) -> Result<Vec<Value>> {
     Ok(sorted_routes(routes))
 }
 
-/// A route as iproute2 prints it, without what every route has, and without `linkdown`: the kernel notes it and takes it away
-/// some time after the carrier went or came.
+/// Returns a route as iproute2 prints it, without the fields that every route has. Leaves out `linkdown` too: the
+/// kernel sets and clears this flag some time after the carrier changed.
 fn describe_route(mut route: Value) -> Value {
     if let Some(flags) = route.get_mut("flags").and_then(Value::as_array_mut) {
         flags.retain(|flag| flag != "linkdown");
@@ -153,7 +154,7 @@ fn describe_route(mut route: Value) -> Value {
     route
 }
 
-/// Routes in one order: the kernel's own differs between address families and versions.
+/// Sorts routes, because the kernel's order differs between address families and versions.
 pub(crate) fn sorted_routes(mut routes: Vec<Value>) -> Vec<Value> {
     let key = |route: &Value| {
         let text = |field: &str| route[field].as_str().unwrap_or_default().to_owned();
@@ -177,13 +178,13 @@ fn sysctls(links: &Map<String, Value>) -> Result<Map<String, Value>> {
     Ok(by_link)
 }
 
-/// A value below /proc/sys/net of the calling thread's namespace.
+/// Reads a value below /proc/sys/net of the calling thread's network namespace.
 pub fn sysctl(path: &str) -> Result<String> {
     let path = format!("/proc/sys/net/{path}");
     Ok(fs::read_to_string(&path).with_context(|| path)?.trim().to_owned())
 }
 
-/// Permanent neighbours: those that someone set.
+/// Reads permanent neighbors, that is, entries that a program has set.
 fn neighbours() -> Result<Vec<Value>> {
     let permanent = array(ip_json("neighbour show nud permanent")?);
     let describe = |n: Value| json!({ "dev": n["dev"], "dst": n["dst"], "mac": n["lladdr"] });

@@ -1,10 +1,10 @@
-//! The harness of the integration suites: private hosts, real datastores, the shipped binaries and what they leave
-//! behind.
+//! The harness of the integration suites: private hosts, real datastores, the release binaries and inspection of the
+//! state that they leave.
 //!
-//! A suite in `tests/tests/` asks [`namespaces::isolated`] for a private host, starts a datastore in it
-//! ([`etcd`] or the embedded one, see [`store`]), calls the plugins by exec ([`plugin`]) and looks at the kernel
-//! ([`kernel`]) and the datastore. [`golden`] replays recordings of upstream. What this machine lacks is skipped
-//! through [`skip`] alone, which refuses to skip in CI.
+//! A suite in `tests/tests/` gets a private host from [`namespaces::isolated`], starts a datastore in it ([`etcd`] or
+//! the embedded one, see [`store`]), executes the plugins ([`plugin`]) and inspects the kernel ([`kernel`]) and the
+//! datastore. [`golden`] replays recordings of upstream. A test that needs a missing program is skipped only through
+//! [`skip`], which fails the test in CI.
 
 pub mod accounts;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! What a test run could leave behind on the machine, before and after.
+//! The state of the machine that a test run could change.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::command::{ip_json, run};
 
-/// Directories that hold the state of the plugins, of CNI and of container runtimes.
+/// Directories with state of the plugins, of CNI and of container runtimes.
 const DIRECTORIES: [&str; 10] = [
     "/etc/cni",
     "/etc/calico",
@@ -22,12 +22,12 @@ const DIRECTORIES: [&str; 10] = [
     "/var/log/calico",
 ];
 
-/// The machine's state, one line of text per thing.
+/// The machine's state, as lines of text grouped by topic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine(BTreeMap<String, Vec<String>>);
 
 impl Machine {
-    /// Reads it.
+    /// Reads the state.
     pub fn read() -> Result<Machine> {
         let mut state = BTreeMap::new();
         state.insert("links".to_owned(), links()?);
@@ -44,12 +44,12 @@ impl Machine {
         Ok(Machine(state))
     }
 
-    /// Every line, with what it is about.
+    /// Returns every line, with its topic.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().flat_map(|(what, lines)| lines.iter().map(move |line| format!("{what}: {line}")))
     }
 
-    /// What is in `after` and not here (`+`), or here and not in `after` (`-`).
+    /// Returns the lines that only `after` has (`+`) and those that only `self` has (`-`).
     pub fn changes(&self, after: &Machine) -> Vec<String> {
         let none = Vec::new();
         let mut changes = Vec::new();
@@ -75,7 +75,7 @@ fn links() -> Result<Vec<String>> {
     Ok(links.as_array().into_iter().flatten().map(describe).collect())
 }
 
-/// Mount points with their file systems; ids and counters left out.
+/// Lists mount points with their file systems, without IDs and counters.
 fn mounts() -> Result<Vec<String>> {
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     let describe = |line: &str| {
@@ -86,7 +86,7 @@ fn mounts() -> Result<Vec<String>> {
     Ok(table.lines().map(describe).collect())
 }
 
-/// A directory if it is there, and everything below it, with lengths.
+/// Lists a directory, if it exists, and everything below it, with lengths.
 fn files(directory: &Path) -> Vec<String> {
     let mut found: Vec<_> = directory.is_dir().then(|| format!("{} 0", directory.display())).into_iter().collect();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -102,7 +102,7 @@ fn files(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Servers and plugins that run, those a given process started or all.
+/// Lists running servers and plugins: all of them, or the children of a process.
 pub fn servers(started_by: Option<u32>) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

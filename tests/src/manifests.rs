@@ -1,5 +1,5 @@
-//! The manifests below `deploy/`, rendered by the programs that people render them with: kustomize as it is in kubectl,
-//! today's and an old one's, and helm.
+//! The manifests below `deploy/`, rendered by the programs that operators use: the kustomize in kubectl, an old
+//! kustomize, and helm.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,24 +14,24 @@ use crate::golden::compare::differences;
 use crate::golden::marks::Bindings;
 use crate::kubernetes::{cache, program};
 
-/// Objects by what tells each from all others: `Deployment.apps kube-system/calico-kube-controllers`.
+/// Objects by their identity, such as `Deployment.apps kube-system/calico-kube-controllers`.
 pub type Objects = BTreeMap<String, Value>;
 
-/// The namespace that the manifests are for.
+/// The namespace of the manifests.
 pub const NAMESPACE: &str = "kube-system";
 
-/// A file or folder below `deploy/`.
+/// Returns the path of a file or folder below `deploy/`.
 pub fn deploy(path: &str) -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     workspace.join("deploy").join(path)
 }
 
-/// The helm that tests/install-go-tools.sh builds.
+/// Returns the path of the helm that tests/install-go-tools.sh builds.
 pub fn helm() -> Result<PathBuf> {
     built("helm")
 }
 
-/// The kubeconform that tests/install-go-tools.sh builds.
+/// Returns the path of the kubeconform that tests/install-go-tools.sh builds.
 pub fn kubeconform() -> Result<PathBuf> {
     built("kubeconform")
 }
@@ -42,7 +42,10 @@ fn built(program: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The objects of a YAML text. An object that is there twice is an error.
+/// Parses the objects of a YAML text.
+///
+/// # Errors
+/// Returns an error if an object occurs twice.
 pub fn parse(text: &str) -> Result<Objects> {
     let mut objects = Objects::new();
     for document in serde_norway::Deserializer::from_str(text) {
@@ -56,7 +59,8 @@ pub fn parse(text: &str) -> Result<Objects> {
     Ok(objects)
 }
 
-/// `Deployment.apps kube-system/calico-kube-controllers`, `ServiceAccount kube-system/calico-cni`, `ClusterRole.… calico-cni`
+/// Returns `Deployment.apps kube-system/calico-kube-controllers`, `ServiceAccount kube-system/calico-cni`,
+/// `ClusterRole.… calico-cni` and so on.
 fn identity(object: &Value) -> Result<String> {
     let field = |value: &Value, name: &str| {
         value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
@@ -68,12 +72,13 @@ fn identity(object: &Value) -> Result<String> {
     Ok(format!("{kind}{group} {namespace}{name}"))
 }
 
-/// The programs that [`kustomize`] renders with: today's kubectl, and an old kustomize that tests/install-go-tools.sh builds.
+/// Returns the programs of [`kustomize`]: the current kubectl, and an old kustomize that tests/install-go-tools.sh
+/// builds.
 pub fn kustomizers() -> Result<[(PathBuf, &'static str); 2]> {
     Ok([(program("kubectl")?, "kustomize"), (built("kustomize")?, "build")])
 }
 
-/// What `kubectl kustomize` makes of a folder, which has to be the same with every kubectl that people have.
+/// Renders a folder with each of [`kustomizers`], and expects the same result from both.
 pub fn kustomize(folder: &Path) -> Result<Objects> {
     let [today, old] = kustomizers()?.map(|(program, verb)| {
         let text = run(&program.display().to_string(), &[verb.as_ref(), folder.as_os_str()])?;
@@ -85,9 +90,9 @@ pub fn kustomize(folder: &Path) -> Result<Objects> {
     Ok(today)
 }
 
-/// Writes a kustomization of other folders into a folder, as a person would, and renders it.
+/// Writes a kustomization of other folders into a folder, as an operator does, and renders it.
 pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<Objects> {
-    // kustomize takes no absolute paths.
+    // kustomize accepts no absolute paths.
     let up: PathBuf = fs::canonicalize(into)?.components().skip(1).map(|_| "..").collect();
     let reached = |name: &&str| -> Result<String> {
         let folder = deploy(name).canonicalize().with_context(|| (*name).to_owned())?;
@@ -102,7 +107,7 @@ pub fn compose(into: &Path, resources: &[&str], components: &[&str]) -> Result<O
     kustomize(into)
 }
 
-/// What `helm template` makes of the chart, with more arguments.
+/// Renders the chart with `helm template` and additional arguments.
 pub fn template(args: &[&str]) -> Result<Objects> {
     let chart = deploy("helm/calico-cni");
     let own =
@@ -111,14 +116,14 @@ pub fn template(args: &[&str]) -> Result<Objects> {
     parse(&run(&helm()?.display().to_string(), &args)?)
 }
 
-/// Where two sets of objects differ: JSON pointers, of which the first part is the object's identity.
+/// Returns the differences between two sets of objects: JSON pointers that begin with the object's identity.
 pub fn changes(before: &Objects, after: &Objects) -> Vec<String> {
     let value = |objects: &Objects| Value::Object(objects.clone().into_iter().collect());
     let found = differences(&value(before), &value(after), "", &mut Bindings::default());
     found.into_iter().map(|change| change.path.replace("~1", "/").trim_start_matches('/').to_owned()).collect()
 }
 
-/// The containers of a workload, those that come first before the others.
+/// Returns the containers of a workload, init containers first.
 pub fn containers(workload: &Value) -> Vec<&Value> {
     let pod = &workload["spec"]["template"]["spec"];
     let lists = [&pod["initContainers"], &pod["containers"]];

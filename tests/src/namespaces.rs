@@ -1,7 +1,7 @@
-//! A private host for each test: its own network and mount namespace, with empty state directories.
+//! A private host for each test: a separate network and mount namespace with empty state directories.
 //!
-//! Namespaces belong to the thread that unshared them and to what it starts; when the closure returns nothing holds
-//! them and the kernel takes everything back: links, mounts, named namespaces, files.
+//! The namespaces belong to the thread that unshared them and to its child processes. When the closure returns, nothing
+//! refers to them any more, and the kernel removes links, mounts, named namespaces and files.
 
 use std::fs::{self, File};
 use std::panic::resume_unwind;
@@ -16,31 +16,31 @@ use nix::unistd::geteuid;
 
 use crate::command::ip;
 
-/// Where named network namespaces live.
+/// Directory of named network namespaces.
 pub const NETNS_DIR: &str = "/var/run/netns";
 
-/// Directories that each private host has for itself, empty. All state of a node is below them.
+/// Directories that are private to each host and initially empty. All state of a node is below them.
 const PRIVATE_DIRS: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 
-/// Set in the copy of a test that runs inside a user namespace.
+/// Variable of the copy of a test that runs inside a user namespace.
 const INSIDE_USER_NAMESPACE: &str = "INTEGRATION_TESTS_IN_USER_NAMESPACE";
 
-/// A machine of its own: `lo` up, IPv4 and IPv6 forwarding on, no other interface, no route.
+/// A private host: `lo` is up, IPv4 and IPv6 forwarding are on, and there are no other interfaces and no routes.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Host {}
 
-/// The namespaces of another private host. They are gone when this is dropped and nothing runs in them.
+/// The namespaces of another private host. The kernel removes them once this is dropped and no process runs in them.
 #[derive(Debug)]
 pub struct Neighbor {
     network: File,
     files: File,
 }
 
-/// Runs `test` on a private host. Without root the whole test runs again inside a user namespace.
+/// Runs `test` on a private host. Without root, the whole test runs again inside a user namespace.
 ///
 /// # Panics
-/// When the host cannot be made, or with the panic of `test`.
+/// Panics if the host cannot be created, or with the panic of `test`.
 pub fn isolated(test: impl FnOnce(&Host) + Send) {
     if !geteuid().is_root() {
         return run_in_user_namespace();
@@ -87,8 +87,8 @@ impl Host {
         Ok(fs::create_dir_all(NETNS_DIR)?)
     }
 
-    /// Runs `f` on a reinstalled host: the same network, so that servers stay within reach, but no file and no pod of
-    /// before. What `f` leaves goes with it.
+    /// Runs `f` on a reinstalled host: the network is the same, so that servers stay reachable, but files and pods are
+    /// gone. Files and pods that `f` creates are removed afterwards.
     pub fn reinstalled<T: Send>(&self, f: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
         let joined = thread::scope(|scope| {
             scope
@@ -101,7 +101,7 @@ impl Host {
         joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Makes another private host. The two share neither network nor files.
+    /// Creates another private host. The two share neither network nor files.
     pub fn neighbor(&self) -> Result<Neighbor> {
         let make = || {
             Self::enter()?;
@@ -111,32 +111,32 @@ impl Host {
         thread::scope(|scope| scope.spawn(make).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// An empty directory of this host alone, on tmpfs.
+    /// Creates an empty directory of this host, on tmpfs.
     pub fn dir(&self, name: &str) -> PathBuf {
         let dir = Path::new("/run/lab").join(name);
         fs::create_dir_all(&dir).expect("cannot make a directory in a tmpfs of our own");
         dir
     }
 
-    /// Makes the namespace of a pod, with `lo` up, and returns its path.
+    /// Creates the network namespace of a pod, with `lo` up, and returns its path.
     pub fn add_pod(&self, name: &str) -> Result<PathBuf> {
         ip(&format!("netns add {name}"))?;
         ip(&format!("-n {name} link set lo up"))?;
         Ok(Path::new(NETNS_DIR).join(name))
     }
 
-    /// Makes the namespace of a pod if it is not there.
+    /// Creates the network namespace of a pod unless it exists.
     pub fn ensure_pod(&self, name: &str) -> Result<PathBuf> {
         let path = Path::new(NETNS_DIR).join(name);
         if path.exists() { Ok(path) } else { self.add_pod(name) }
     }
 
-    /// Deletes the namespace of a pod.
+    /// Deletes the network namespace of a pod.
     pub fn delete_pod(&self, name: &str) -> Result<()> {
         ip(&format!("netns delete {name}"))
     }
 
-    /// Names of the pod namespaces, in order.
+    /// Returns the sorted names of the pods' network namespaces.
     pub fn pods(&self) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(NETNS_DIR)? {
@@ -146,7 +146,7 @@ impl Host {
         Ok(names)
     }
 
-    /// Runs `f` with the network of a pod: the same files, another network namespace.
+    /// Runs `f` in the network namespace of a pod, with the files of the host.
     pub fn in_pod<T: Send>(&self, name: &str, f: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let namespace = File::open(Path::new(NETNS_DIR).join(name))?;
         let joined = thread::scope(|scope| {
@@ -160,8 +160,8 @@ impl Host {
         joined.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Gives the host an uplink with a default route: the host side answers ARP for 169.254.1.1 only when it has a
-    /// route for it. The far end stays in a namespace of its own.
+    /// Gives the host an uplink with a default route, because the host answers ARP for 169.254.1.1 only if it has a
+    /// route to that address. The far end is in its own network namespace.
     pub fn add_uplink(&self) -> Result<()> {
         ip("netns add uplink")?;
         ip("link add uplink0 type veth peer name eth0 netns uplink")?;
@@ -208,7 +208,7 @@ fn run_self_in_user_namespace() -> Result<()> {
         .stderr(Stdio::inherit())
         .output()
         .context("cannot run unshare")?;
-    // Its lines would be counted as another test's.
+    // Printed otherwise, these lines would be counted as another test's.
     ensure!(inside.status.success(), "{test}: {}", String::from_utf8_lossy(&inside.stdout));
     Ok(())
 }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn a_panic_on_the_private_host_fails_the_test() {
         let outcome = std::panic::catch_unwind(|| isolated(|_| panic!("the test's own words")));
-        // Without root this whole test has run again inside a user namespace, and has seen the panic there.
+        // Without root, this whole test has run again inside a user namespace, where it observed the panic.
         if geteuid().is_root() {
             assert_eq!(outcome.unwrap_err().downcast_ref(), Some(&"the test's own words"));
         }

@@ -11,17 +11,18 @@ use serde_json::{Value, json};
 /// A program that adds its plugin to a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Sorts keys as Go does, and renames a file of its own over the configuration.
+    /// istio-cni: sorts keys as Go does, and renames a new file over the configuration.
     Istio,
-    /// Writes with `jq`, and moves the file from another file system: it removes the configuration and writes it anew.
+    /// linkerd-cni: writes with `jq` and moves the file from another file system, which deletes the configuration and
+    /// creates it again.
     Linkerd,
 }
 
 impl Neighbour {
-    /// Both.
+    /// Both programs.
     pub const ALL: [Neighbour; 2] = [Neighbour::Istio, Neighbour::Linkerd];
 
-    /// The entry that it adds.
+    /// Returns the entry that the program adds.
     pub fn entry(self) -> Value {
         match self {
             Neighbour::Istio => json!({
@@ -45,7 +46,7 @@ impl Neighbour {
         }
     }
 
-    /// The type of its plugin.
+    /// Returns the type of the program's plugin.
     pub fn kind(self) -> &'static str {
         match self {
             Neighbour::Istio => "istio-cni",
@@ -53,8 +54,8 @@ impl Neighbour {
         }
     }
 
-    /// Adds its entry as the last one, in place of one that is there. A single plugin becomes a list, and its file
-    /// `.conf` a `.conflist`.
+    /// Adds the program's entry as the last one, or replaces an existing entry. Converts a single plugin into a list,
+    /// and its `.conf` file into a `.conflist`.
     pub fn chains_into(self, file: &Path) -> Result<()> {
         let mut conf: Value = serde_json::from_slice(&fs::read(file)?).context("no JSON")?;
         let is_list = conf.get("type").is_none();
@@ -87,14 +88,14 @@ impl Neighbour {
     }
 }
 
-/// The types of the plugins in a configuration, in order.
+/// Returns the types of the plugins in a configuration, in order.
 pub fn kinds(text: &str) -> Vec<String> {
     let conf: Value = serde_json::from_str(text).unwrap_or_default();
     let kind = |plugin: &Value| plugin["type"].as_str().unwrap_or_default().to_owned();
     conf["plugins"].as_array().into_iter().flatten().map(kind).collect()
 }
 
-/// The first plugin of a type in a configuration.
+/// Returns the first plugin of a type in a configuration.
 pub fn plugin(text: &str, kind: &str) -> Value {
     let conf: Value = serde_json::from_str(text).unwrap_or_default();
     conf["plugins"].as_array().into_iter().flatten().find(|plugin| plugin["type"] == kind).cloned().unwrap_or_default()

@@ -1,5 +1,4 @@
-//! Nodes beside each other: each has a kernel's network and files of its own, and reaches the datastore through a proxy of
-//! its own.
+//! Several nodes: each has its own network namespace and files, and reaches the datastore through its own proxy.
 
 use std::process::Child;
 use std::time::Instant;
@@ -16,12 +15,12 @@ use crate::plugin::{Call, DEADLINE, Outcome, Plugins, wait};
 use crate::proxy::{self, Proxy};
 use crate::store::Store;
 
-/// A node, and how its plugins are called.
+/// A node and the settings of its plugins.
 #[derive(Debug)]
 pub struct Node {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// What is between its plugins and the datastore.
+    /// The proxy between the node's plugins and the datastore.
     pub proxy: Proxy,
     /// The configuration of each call.
     pub conf: Value,
@@ -29,10 +28,10 @@ pub struct Node {
     machine: Neighbor,
 }
 
-/// A sandbox on a node, made for a pod of Kubernetes, or a plain container.
+/// A sandbox on a node, of a Kubernetes pod or of a plain container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sandbox {
-    /// CNI_CONTAINERID.
+    /// `CNI_CONTAINERID`.
     pub container_id: String,
     /// Name of its network namespace.
     pub netns: String,
@@ -41,7 +40,7 @@ pub struct Sandbox {
 }
 
 impl Node {
-    /// A node whose plugins reach the etcd of `host`.
+    /// Creates a node whose plugins use the etcd of `host`.
     pub fn on_etcd(host: &Host, name: &str, store: &Store, more: Value) -> Result<Node> {
         let machine = machine(host)?;
         let listener = machine.on(|_| proxy::listener())?;
@@ -51,7 +50,8 @@ impl Node {
         Ok(Node { name: name.to_owned(), proxy, conf, plugins: Plugins::locate()?, machine })
     }
 
-    /// A node whose plugins call the API server of `host` as `account`. `more` adds keys to their configuration.
+    /// Creates a node whose plugins call the API server of `host` as `account`. `more` adds keys to their
+    /// configuration.
     pub fn on_api_server(
         host: &Host,
         name: &str,
@@ -73,7 +73,7 @@ impl Node {
         self.machine.on(f)
     }
 
-    /// Makes the n-th sandbox, with a network namespace of its own.
+    /// Creates the n-th sandbox, with its own network namespace.
     pub fn sandbox(&self, number: usize, pod: Option<(&str, &str)>) -> Result<Sandbox> {
         let netns = format!("sandbox{number}");
         self.on(|host| host.add_pod(&netns))?;
@@ -81,12 +81,12 @@ impl Node {
         Ok(Sandbox { container_id: container_id(number), netns, pod })
     }
 
-    /// A call of `calico` for a sandbox.
+    /// Prepares a call of `calico` for a sandbox.
     pub fn verb(&self, verb: &str, sandbox: &Sandbox) -> Call {
         self.verb_with(verb, sandbox, &Value::Null)
     }
 
-    /// The same with more keys in the configuration.
+    /// Prepares a call with more keys in the configuration.
     pub fn verb_with(&self, verb: &str, sandbox: &Sandbox, more: &Value) -> Call {
         let mut conf = self.conf.clone();
         extend(&mut conf, more.clone());
@@ -105,14 +105,14 @@ impl Node {
         wait(self.spawn(call)?, started, DEADLINE)
     }
 
-    /// The host's links and routes.
+    /// Reads the host's links and routes.
     pub fn kernel(&self) -> Result<Value> {
         self.on(|_| kernel::host())
     }
 }
 
 impl Sandbox {
-    /// CNI_ARGS, as a kubelet gives them.
+    /// Returns the `CNI_ARGS` that a kubelet passes.
     fn args(&self) -> String {
         let Some((namespace, name)) = &self.pod else { return String::new() };
         format!(
@@ -122,7 +122,7 @@ impl Sandbox {
     }
 }
 
-/// A machine with an uplink.
+/// Creates a private host with an uplink.
 fn machine(host: &Host) -> Result<Neighbor> {
     let machine = host.neighbor()?;
     machine.on(|host| host.add_uplink())?;

@@ -1,4 +1,4 @@
-//! The pod of the DaemonSet on a node: a [`Container`] with the service account that kubelet mounts, and the commands of
+//! The DaemonSet's pod on a node: a [`Container`] with the service account that the kubelet mounts, and the commands of
 //! `calico` that run in it.
 
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use crate::namespaces::Host;
 use crate::plugin::{Call, Plugins};
 use crate::server_process::ServerProcess;
 
-/// Where everything of Calico's is.
+/// The namespace of Calico's objects.
 pub const NAMESPACE: &str = "kube-system";
 
-/// The account of the pod.
+/// The service account of the pod.
 pub const POD_ACCOUNT: &str = "calico-node";
 
-/// Where the agent answers, inside the private host.
+/// Port of the agent inside the private host.
 pub const AGENT_PORT: u16 = 9097;
 
 /// The pod.
@@ -34,7 +34,7 @@ pub const AGENT_PORT: u16 = 9097;
 pub struct NodePod {
     /// Its files.
     pub container: Container,
-    /// The account that it runs as.
+    /// Its service account.
     pub account: ServiceAccount,
     plugins: Plugins,
     environment: BTreeMap<String, String>,
@@ -48,17 +48,17 @@ pub struct Agent {
     log: PathBuf,
 }
 
-/// What the agent answered.
+/// An HTTP response of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// HTTP status.
     pub code: u16,
-    /// Text.
+    /// Body as text.
     pub body: String,
 }
 
 impl NodePod {
-    /// A pod that reaches the API server by `url`, whose account may nothing yet.
+    /// Creates a pod that reaches the API server by `url`. Its account has no permissions yet.
     pub fn new(host: &Host, api: &ApiServer, url: &str) -> Result<NodePod> {
         let container = Container::new(host, "node-pod")?;
         let account = api.service_account(NAMESPACE, POD_ACCOUNT)?;
@@ -72,13 +72,13 @@ impl NodePod {
         Ok(pod)
     }
 
-    /// Sets a variable of the environment of what is started from now on.
+    /// Sets an environment variable for processes started from now on.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         self.environment.insert(name.into(), value.into());
     }
 
-    /// Swaps the mounted service account as kubelet does: a directory with the new content, and one symbolic link renamed
-    /// over another.
+    /// Replaces the mounted service account as the kubelet does: creates a directory with the new content, and renames
+    /// one symbolic link over another.
     pub fn mount(&mut self, token: &str, authority: &str) -> Result<()> {
         let mount = self.container.path(SERVICE_ACCOUNT);
         self.generation += 1;
@@ -95,24 +95,24 @@ impl NodePod {
         Ok(fs::rename(mount.join("..data_tmp"), mount.join("..data"))?)
     }
 
-    /// The kubeconfig of the plugins.
+    /// Returns the path of the plugins' kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.container.path(NET).join("calico-kubeconfig")
     }
 
-    /// The token in it.
+    /// Reads the token in that kubeconfig.
     pub fn token(&self) -> Result<String> {
         let text = fs::read_to_string(self.kubeconfig())?;
         let parsed: Value = serde_norway::from_str(&text)?;
         Ok(parsed["users"][0]["user"]["token"].as_str().context("a kubeconfig has a token")?.to_owned())
     }
 
-    /// A client with the token in it.
+    /// Returns a client with that token.
     pub fn client(&self, api: &ApiServer) -> Result<Client> {
         api.client(&Identity::Token(self.token()?))
     }
 
-    /// `calico <words>`, run to its end with `--root` behind the command.
+    /// Prepares a call `calico <words>`, with `--root` after the command, that runs to its end.
     pub fn calico(&self, words: &[&str]) -> Call {
         let mut call = self.plugins.call("calico").args(words.iter().copied());
         if words.first() != Some(&"health") {
@@ -121,19 +121,19 @@ impl NodePod {
         self.environment.iter().fold(call, |call, (name, value)| call.env(name, value.clone()))
     }
 
-    /// Starts `calico refresh-token`, by the name that upstream would have for it.
+    /// Starts `calico refresh-token` by the command line of upstream's component commands.
     pub fn agent(&self) -> Result<Agent> {
         self.start(&["component", "cni", "agent"])
     }
 
-    /// Starts `calico install`, which stays as the agent unless SLEEP says otherwise.
+    /// Starts `calico install`, which continues as the agent unless SLEEP is false.
     pub fn installer_that_stays(&self) -> Result<Agent> {
         self.start(&["install"])
     }
 
     fn start(&self, command: &[&str]) -> Result<Agent> {
         let mut agent = Agent { process: ServerProcess::default(), log: self.container.path("agent.log") };
-        // `env` in between: the process has this environment and nothing else.
+        // `env -i` gives the process this environment and no other variables.
         let mut words = vec!["-i".to_owned()];
         words.extend(self.environment.iter().map(|(name, text)| format!("{name}={text}")));
         words.push(self.plugins.dir().join("calico").display().to_string());
@@ -151,29 +151,29 @@ impl NodePod {
 }
 
 impl Agent {
-    /// What it has logged.
+    /// Reads the log.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until it has logged `text`.
+    /// Waits until the log contains `text`.
     pub fn await_log(&self, text: &str) -> Result<()> {
         await_that(PATIENCE, || Ok(self.log().contains(text))).with_context(|| format!("no `{text}`: {}", self.log()))
     }
 
-    /// Asks for a page.
+    /// Requests a page.
     pub fn page(&self, path: &str) -> Result<Page> {
         self.page_at("127.0.0.1", path)
     }
 
-    /// Asks for a page at an address of the host.
+    /// Requests a page at an address of the host.
     pub fn page_at(&self, address: &str, path: &str) -> Result<Page> {
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
         let mut answer = agent.get(format!("http://{address}:{AGENT_PORT}{path}")).call()?;
         Ok(Page { code: answer.status().as_u16(), body: answer.body_mut().read_to_string()? })
     }
 
-    /// Sets its clocks, and those of no other process.
+    /// Sets the clocks of this process alone.
     pub fn set_clocks(&self, ahead: Ahead) -> Result<()> {
         let pid = self.process.pid().context("the agent runs")?;
         self.process.freeze()?;
@@ -182,7 +182,7 @@ impl Agent {
         set
     }
 
-    /// Waits until a page has a code.
+    /// Waits until a page has a status code.
     pub fn await_page(&self, path: &str, code: u16) -> Result<Page> {
         let mut last = None;
         let seen = await_that(PATIENCE, || {
@@ -193,7 +193,8 @@ impl Agent {
         last.context("a page was seen")
     }
 
-    /// Waits until it is not ready for a reason that has all of these words. It may have others before.
+    /// Waits until the agent is unready for a reason with all of these words. It may be unready for other reasons
+    /// before.
     pub fn await_reason(&self, words: &[&str]) -> Result<()> {
         let mut last = None;
         let seen = await_that(PATIENCE, || {
@@ -203,20 +204,20 @@ impl Agent {
         seen.with_context(|| format!("/readiness is {last:?}, without {words:?}: {}", self.log()))
     }
 
-    /// A number of its metrics, without `calico_cni_`.
+    /// Reads a metric; `name` is without the prefix `calico_cni_`.
     pub fn metric(&self, name: &str) -> Result<i64> {
         let page = self.page("/metrics")?;
         let value = page.body.lines().find_map(|line| line.strip_prefix(&format!("calico_cni_{name} ")));
         Ok(value.with_context(|| format!("no {name}: {}", page.body))?.parse()?)
     }
 
-    /// Waits until a number of its metrics is at least this.
+    /// Waits until a metric is at least this value.
     pub fn await_metric(&self, name: &str, at_least: i64) -> Result<()> {
         let seen = await_that(PATIENCE, || Ok(self.metric(name).is_ok_and(|value| value >= at_least)));
         seen.with_context(|| format!("{name} is {:?}: {}", self.metric(name), self.log()))
     }
 
-    /// Tells it to end by SIGTERM, and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.process.terminate()?;
         let deadline = Instant::now() + PATIENCE;
@@ -230,11 +231,11 @@ impl Agent {
     }
 }
 
-/// Lets the pod's account make tokens for another account, by the rule that upstream grants it (INST-54).
+/// Allows the pod's account to create tokens of another account, with the rule that upstream grants it.
 pub fn may_make_tokens(api: &ApiServer, pod: &NodePod, of: &str) -> Result<()> {
     let rules = json!([
         { "apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": [of], "verbs": ["create"] },
-        // The harness waits for a rule without names.
+        // The harness waits for a rule without resourceNames.
         { "apiGroups": [""], "resources": ["nodes"], "verbs": ["get"] },
     ]);
     api.cluster_role("calico-cni-tokens", &rules)?;

@@ -1,4 +1,4 @@
-//! The binaries under test, called as a container runtime calls them: environment, stdin, a deadline.
+//! The binaries under test, executed as a container runtime executes them: with an environment, stdin and a deadline.
 
 mod measured;
 
@@ -19,25 +19,26 @@ use serde_json::Value;
 
 pub use self::measured::Usage;
 
-/// Longer than any call may take, DEL with the datastore out of reach included.
+/// Longer than any call may take, a DEL with an unreachable datastore included.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-/// The time that runtimes give a call, of which an ADD spends up to 110 s on a server that refuses again and again (429).
+/// Time limit of runtimes for a call. An ADD spends up to 110 s of it on a server that repeatedly responds 429.
 pub const RUNTIMES_LIMIT: Duration = Duration::from_secs(120);
 
-/// Where Debian's `containernetworking-plugins` are; the recordings had it on CNI_PATH behind our directory.
+/// Directory of Debian's `containernetworking-plugins`. The recordings had it in CNI_PATH after the directory of the
+/// plugins.
 pub const FOREIGN_PLUGINS: &str = "/usr/lib/cni";
 
-/// Most starts of a program that is busy, and the pause between two of them.
+/// Maximum number of starts of a busy program, and the pause between two of them.
 const BUSY_TRIES: usize = 500;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// The directory that holds `calico` and `calico-ipam`.
+/// The directory of `calico` and `calico-ipam`.
 #[derive(Debug, Clone)]
 pub struct Plugins {
     dir: PathBuf,
 }
 
-/// One call of a plugin.
+/// A call of a plugin.
 #[derive(Debug, Clone)]
 pub struct Call {
     program: PathBuf,
@@ -47,21 +48,21 @@ pub struct Call {
     deadline: Duration,
 }
 
-/// What a call came to.
+/// The result of a call.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Exit status; `None` when a signal ended the process.
+    /// Exit status; `None` if a signal ended the process.
     pub exit: Option<i32>,
     /// Everything on stdout.
     pub stdout: String,
     /// Everything on stderr.
     pub stderr: String,
-    /// From exec to exit.
+    /// Time from exec to exit.
     pub wall: Duration,
 }
 
 impl Plugins {
-    /// The binaries of CALICO_BIN_DIR, else those that `make build` put into `target/plugin`.
+    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where `make build` puts them.
     pub fn locate() -> Result<Plugins> {
         let dir = match std::env::var_os("CALICO_BIN_DIR") {
             Some(dir) => PathBuf::from(dir),
@@ -77,12 +78,13 @@ impl Plugins {
         Ok(Plugins { dir })
     }
 
-    /// The directory itself.
+    /// Returns the directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A call of `calico` or `calico-ipam` with the environment a runtime gives: CNI_PATH and PATH, nothing else yet.
+    /// Prepares a call of `calico` or `calico-ipam` with the environment that a runtime passes: CNI_PATH and PATH,
+    /// nothing else yet.
     pub fn call(&self, program: &str) -> Call {
         let mut cni_path = self.dir.clone().into_os_string();
         cni_path.push(":");
@@ -97,7 +99,7 @@ impl Plugins {
         }
     }
 
-    /// A CNI verb on one attachment.
+    /// Prepares a CNI call for one attachment.
     pub fn verb(&self, program: &str, verb: &str, container_id: &str, netns: &Path, conf: &Value) -> Call {
         self.call(program)
             .env("CNI_COMMAND", verb)
@@ -110,7 +112,7 @@ impl Plugins {
 }
 
 /// Starts a program. A program that the test has just written may be busy for a moment: a process that another test
-/// started meanwhile holds the file open for writing until its own program begins.
+/// forked meanwhile has the file open for writing until it executes its own program.
 fn start(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_TRIES {
         match command.spawn() {
@@ -122,21 +124,21 @@ fn start(command: &mut Command) -> io::Result<Child> {
 }
 
 impl Call {
-    /// Appends command line arguments.
+    /// Appends command-line arguments.
     #[must_use]
     pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Call {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Calls another program instead.
+    /// Replaces the program.
     #[must_use]
     pub fn program(mut self, program: &Path) -> Call {
         self.program = program.to_owned();
         self
     }
 
-    /// Has another program start this one: `strace …`.
+    /// Lets another program start this one, such as `strace …`.
     #[must_use]
     pub fn under(mut self, wrapper: &str) -> Call {
         let mut words: Vec<String> = wrapper.split_whitespace().map(str::to_owned).collect();
@@ -154,28 +156,28 @@ impl Call {
         self
     }
 
-    /// Takes an environment variable away.
+    /// Removes an environment variable.
     #[must_use]
     pub fn without_env(mut self, name: &str) -> Call {
         self.env.remove(name);
         self
     }
 
-    /// Sets what the plugin reads on stdin.
+    /// Sets the plugin's stdin.
     #[must_use]
     pub fn stdin(mut self, stdin: impl Into<Vec<u8>>) -> Call {
         self.stdin = stdin.into();
         self
     }
 
-    /// Kills the plugin when it takes longer than this.
+    /// Sets the time after which the plugin is killed.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Call {
         self.deadline = deadline;
         self
     }
 
-    /// Starts the plugin with all of its stdin written, for tests that kill it on the way.
+    /// Starts the plugin and writes all of its stdin, for tests that kill the plugin while it runs.
     pub fn spawn(&self) -> Result<Child> {
         let mut child = self.begin()?;
         feed(&mut child, &self.stdin)?;
@@ -197,8 +199,8 @@ impl Call {
     }
 }
 
-/// Writes all of a plugin's stdin, on a thread of its own: input may be larger than the pipe. A plugin may answer
-/// without reading it all.
+/// Writes all of a plugin's stdin in a separate thread, because the input may be larger than the pipe. A plugin may
+/// exit without reading all of it.
 fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     let mut pipe = child.stdin.take().context("stdin is piped")?;
     let stdin = stdin.to_vec();
@@ -206,7 +208,7 @@ fn feed(child: &mut Child, stdin: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Collects a started plugin's output and exit.
+/// Collects a started plugin's output and exit status.
 pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Outcome> {
     let stdout = read_all(child.stdout.take().context("stdout is piped")?);
     let stderr = read_all(child.stderr.take().context("stderr is piped")?);
@@ -216,7 +218,7 @@ pub fn wait(mut child: Child, started: Instant, deadline: Duration) -> Result<Ou
         let late = end.recv_timeout(deadline.saturating_sub(started.elapsed())) == Err(RecvTimeoutError::Timeout);
         late && kill(pid, Signal::SIGKILL).is_ok()
     });
-    // Leaves the process to be reaped, so that the watchdog cannot hit another one with its id.
+    // WNOWAIT keeps the process as a zombie, so that the watchdog cannot kill another process with the same ID.
     waitid(Id::Pid(pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT)?;
     let wall = started.elapsed();
     drop(ended);
@@ -243,25 +245,25 @@ fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> 
 }
 
 impl Outcome {
-    /// stdout as the recordings hold it: the JSON value, or the text when it is none.
+    /// Returns stdout in the form of the recordings: the JSON value, or the text if it is not JSON.
     pub fn answer(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|_| Value::String(self.stdout.clone()))
     }
 
-    /// The JSON answer of a successful call.
+    /// Returns the JSON result of a successful call.
     ///
     /// # Panics
-    /// When the call failed.
+    /// Panics if the call failed.
     #[track_caller]
     pub fn success(&self) -> Value {
         assert_eq!(self.exit, Some(0), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
         self.answer()
     }
 
-    /// The error object of a failed call.
+    /// Returns the error object of a failed call.
     ///
     /// # Panics
-    /// When the call succeeded, or failed in another way than the CNI specification's.
+    /// Panics if the call succeeded, or failed other than with an error of the CNI specification.
     #[track_caller]
     pub fn error(&self) -> CniError {
         assert_eq!(self.exit, Some(1), "stdout: {}\nstderr: {}", self.stdout, self.stderr);
@@ -273,11 +275,11 @@ impl Outcome {
 /// A CNI error object.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 pub struct CniError {
-    /// The specification's number.
+    /// Error code of the CNI specification.
     pub code: u32,
-    /// One line.
+    /// Message, one line.
     pub msg: String,
-    /// More, when there is more.
+    /// Additional details, or empty.
     #[serde(default)]
     pub details: String,
 }

@@ -1,9 +1,10 @@
-//! A proxy between the plugins and a real server, etcd or kube-apiserver, that puts a fault at one request or answer.
+//! A proxy between the plugins and a real server, etcd or kube-apiserver, that injects a fault at one request or
+//! response.
 //!
-//! It ends HTTP/2 and HTTP/1.1 towards the plugin and speaks HTTP/2 to the server, in the clear or inside TLS on both
-//! sides: so it knows what each request asks, can count them, and can answer in the server's place. When an answer begins,
-//! the server has carried out the request: a fault at a request means "not done", one at an answer "done, but not heard
-//! of".
+//! The proxy terminates HTTP/2 and HTTP/1.1 towards the plugin and speaks HTTP/2 to the server, in plain text or inside
+//! TLS on both sides. Thus it can read and count requests, and respond in place of the server. When a response begins,
+//! the server has executed the request: after a fault at a request the server has not executed it, and after a fault at
+//! a response it has, but the client does not receive the result.
 
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,49 +23,50 @@ mod transaction;
 pub use answer::Refusal;
 pub use tls::{Protocol, ServerCertificate};
 
-/// How long the test waits for a request that it wants to hold.
+/// Timeout of the test until a request arrives that it wants to hold.
 const HELD_WITHIN: Duration = Duration::from_secs(30);
 
-/// A place in the conversation, counted from 0 since the proxy was armed.
+/// A position in the conversation, counted from 0 since the proxy was armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Point {
     /// Before the n-th request reaches the server.
     Request(usize),
-    /// After the server carried out the n-th answered request, before the client hears of it.
+    /// After the server executed the n-th answered request, before the client receives the response.
     Answer(usize),
-    /// Before each request, for as long as the proxy is armed so.
+    /// Before each request, until the proxy is armed again.
     EveryRequest,
-    /// Before each n-th request, for as long as the proxy is armed so.
+    /// Before each n-th request, until the proxy is armed again.
     EachNth(usize),
-    /// Before the first request of this method whose path and query contain this text. A transaction of etcd with
-    /// conditions, as all that write have them, has their keys as its query: `/etcdserverpb.KV/Txn?if=<key>,<key>`.
+    /// Before the first request of this method whose path and query contain this text. An etcd transaction with
+    /// conditions, which every writing transaction has, shows its keys as its query:
+    /// `/etcdserverpb.KV/Txn?if=<key>,<key>`.
     First(&'static str, &'static str),
 }
 
-/// What happens there.
+/// The fault at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The connection breaks; a new one works.
     Cut,
-    /// The connection breaks when half of the answer is through. At an answer only.
+    /// The connection breaks after half of the response. At a response only.
     CutMidAnswer,
-    /// The connection breaks, and the server carries the request out after this long. At a request only.
+    /// The connection breaks, and the server executes the request after this delay. At a request only.
     Late(Duration),
     /// The connection breaks, and no new one is accepted until the proxy is armed again.
     Gone,
-    /// The request or the answer waits for this long; others pass.
+    /// The request or the response is delayed; others pass.
     Delay(Duration),
     /// The request waits until [`Proxy::resume`], see [`Proxy::await_held`].
     Hold,
     /// The plugin gets SIGKILL, see [`Proxy::plugin`].
     Kill,
-    /// The client gets this answer in place of the server's.
+    /// The client gets this response in place of the server's.
     Refuse(Refusal),
-    /// These, one after the other, and then from the first again.
+    /// These faults, in rotation.
     InTurn(&'static [Fault]),
 }
 
-/// A listening proxy; it ends when it is dropped.
+/// A listening proxy. It stops on drop.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -74,34 +76,34 @@ pub struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What passed since the proxy was armed.
+/// The traffic since the proxy was armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traffic {
     /// Connections opened.
     pub connections: usize,
     /// Requests begun.
     pub requests: usize,
-    /// Answers begun.
+    /// Responses begun.
     pub answers: usize,
 }
 
-/// What the proxy's two ends share.
+/// The state that all connections share.
 struct State {
     plan: Mutex<Plan>,
-    /// How a client is greeted inside TLS.
+    /// The TLS handshake with clients.
     acceptor: Mutex<Option<TlsAcceptor>>,
-    /// Whether connections are refused, and those there are broken.
+    /// Whether to refuse new connections and break existing ones.
     gone: watch::Sender<bool>,
-    /// The process to kill.
+    /// Process ID for [`Fault::Kill`].
     plugin: watch::Sender<Option<u32>>,
-    /// Whether held requests may go on.
+    /// Whether to let held requests continue.
     resumed: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
 struct Plan {
     faults: Vec<(Point, Fault)>,
-    /// How many faults there were.
+    /// Number of faults so far.
     fired: usize,
     connections: usize,
     answers: usize,
@@ -110,23 +112,23 @@ struct Plan {
 }
 
 impl Proxy {
-    /// Listens on a free port of the private host and forwards to `server`, `address:port`, all in the clear.
+    /// Listens on a free port of the private host and forwards to `server`, `address:port`, all in plain text.
     pub fn start(server: &str) -> Result<Proxy> {
         Self::start_on(listener()?, server)
     }
 
-    /// The same where `listener` listens, which may be another private host.
+    /// Starts a proxy as [`Proxy::start`] does, on `listener`, which may belong to another private host.
     pub fn start_on(listener: TcpListener, server: &str) -> Result<Proxy> {
         Self::between("http", None, listener, relay::Server::in_the_clear(server))
     }
 
-    /// Listens on a free port of the private host and forwards to `server` inside TLS on both sides. The server must have
-    /// a certificate of `authority`, PEM.
+    /// Listens on a free port of the private host and forwards to `server`, with TLS on both sides. The server must
+    /// have a certificate of `authority`, PEM.
     pub fn start_tls(server: &str, authority: &str, own: &ServerCertificate) -> Result<Proxy> {
         Self::start_tls_on(listener()?, server, authority, own)
     }
 
-    /// The same where `listener` listens.
+    /// Starts a proxy as [`Proxy::start_tls`] does, on `listener`.
     pub fn start_tls_on(
         listener: TcpListener,
         server: &str,
@@ -165,17 +167,17 @@ impl Proxy {
         Ok(Proxy { port, scheme, state, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where plugins find it.
+    /// Returns the endpoint for plugins.
     pub fn endpoint(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
     }
 
-    /// Starts counting anew and plans one fault.
+    /// Resets the counters and plans one fault.
     pub fn arm(&self, fault: Option<(Point, Fault)>) {
         self.arm_all(fault.as_slice());
     }
 
-    /// The same with several. At a place that several are for, the first comes first.
+    /// Resets the counters and plans several faults. If several apply at a point, the first one is used.
     pub fn arm_all(&self, faults: &[(Point, Fault)]) {
         *self.state.plan() = Plan { faults: faults.to_vec(), ..Plan::default() };
         self.state.gone.send_replace(false);
@@ -183,19 +185,19 @@ impl Proxy {
         self.state.plugin.send_replace(None);
     }
 
-    /// Breaks all connections and refuses new ones, until the proxy is armed again. Nothing passes any more when this returns.
+    /// Breaks all connections and refuses new ones until the proxy is armed again. No request passes once this returns.
     pub fn go_away(&self) {
         self.arm(None);
         self.break_connections();
     }
 
-    /// Breaks all connections; new ones work, and the plan stays.
+    /// Breaks all connections but accepts new ones. The plan remains.
     pub fn cut(&self) {
         self.break_connections();
         self.state.gone.send_replace(false);
     }
 
-    /// Returns when each connection has ended: it listens to this for as long as it is served.
+    /// Waits until each connection has ended: a connection holds a receiver as long as it is served.
     fn break_connections(&self) {
         self.state.gone.send_replace(true);
         while self.state.gone.receiver_count() > 0 {
@@ -203,13 +205,13 @@ impl Proxy {
         }
     }
 
-    /// Proves itself to new connections with another certificate.
+    /// Presents another certificate to new connections.
     pub fn present(&self, own: &ServerCertificate) -> Result<()> {
         *self.state.acceptor() = Some(own.acceptor()?);
         Ok(())
     }
 
-    /// Says which process [`Fault::Kill`] is about.
+    /// Sets the process for [`Fault::Kill`].
     pub fn plugin(&self, pid: u32) {
         self.state.plugin.send_replace(Some(pid));
     }
@@ -227,34 +229,34 @@ impl Proxy {
         }
     }
 
-    /// Lets held requests go on.
+    /// Lets held requests continue.
     pub fn resume(&self) {
         self.state.resumed.send_replace(true);
     }
 
-    /// What passed since [`Proxy::arm`].
+    /// Returns the traffic since [`Proxy::arm`].
     pub fn traffic(&self) -> Traffic {
         let plan = self.state.plan();
         Traffic { connections: plan.connections, requests: plan.requests.len(), answers: plan.answers }
     }
 
-    /// The requests since [`Proxy::arm`], each as `METHOD path?query`.
+    /// Returns the requests since [`Proxy::arm`], each as `METHOD path?query`.
     pub fn requests(&self) -> Vec<String> {
         self.state.plan().requests.clone()
     }
 
-    /// Whether a planned fault has happened.
+    /// Returns true if a planned fault has happened.
     pub fn fired(&self) -> bool {
         self.faults() > 0
     }
 
-    /// How many faults there were since [`Proxy::arm`].
+    /// Returns the number of faults since [`Proxy::arm`].
     pub fn faults(&self) -> usize {
         self.state.plan().fired
     }
 }
 
-/// A free port of the private host that the calling thread is on.
+/// Listens on a free port of the calling thread's private host.
 pub fn listener() -> Result<TcpListener> {
     TcpListener::bind("127.0.0.1:0").context("cannot listen")
 }
@@ -277,14 +279,14 @@ impl State {
         self.acceptor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a connection; whether it may go on.
+    /// Counts a connection. Returns true if it is accepted.
     fn accepts(&self) -> bool {
         let gone = *self.gone.borrow();
         self.plan().connections += usize::from(!gone);
         !gone
     }
 
-    /// Counts a request; the fault that is planned for it.
+    /// Counts a request and returns the fault that is planned for it.
     fn request(&self, method: &str, target: &str) -> Option<Fault> {
         let mut plan = self.plan();
         let number = plan.requests.len();
@@ -298,7 +300,7 @@ impl State {
         })
     }
 
-    /// Counts an answer; the fault that is planned for it.
+    /// Counts a response and returns the fault that is planned for it.
     fn answer(&self) -> Option<Fault> {
         let mut plan = self.plan();
         plan.answers += 1;
@@ -322,7 +324,7 @@ impl Plan {
         }
     }
 
-    /// Where requests are to be held that did not come yet.
+    /// Returns the points at which a request shall be held but has not arrived yet.
     fn awaited(&self) -> Vec<Point> {
         self.faults.iter().filter(|(_, fault)| *fault == Fault::Hold).map(|(point, _)| *point).collect()
     }

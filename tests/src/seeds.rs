@@ -1,25 +1,25 @@
-//! Worlds with a randomness of their own: which, and for how long.
+//! Runs randomized worlds: selects their seeds and the duration of the run.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Rounds of a world: in a run of the suites, and in a long run. A world is small, so that the seed of one that fails leads
-/// back to the failure soon.
+/// Number of rounds of a world, in a normal run of the suites and in a long run. A world is small so that the seed of a
+/// failure reproduces it quickly.
 #[derive(Debug, Clone, Copy)]
 pub struct Rounds {
-    /// In a run of the suites.
+    /// Rounds in a normal run.
     pub few: usize,
-    /// In a long run.
+    /// Rounds in a long run.
     pub many: usize,
 }
 
-/// Runs worlds one after the other, each with a seed of its own, for as long as `<name>_SECONDS` asks for; without that, one
-/// short. `<name>_SEED` is the seed of the first.
+/// Runs worlds one after the other, each with a different seed, for `<name>_SECONDS`; without that variable, one short
+/// world. `<name>_SEED` is the seed of the first world.
 ///
 /// # Panics
-/// With the panic of a world, after its seed is printed.
+/// Panics if a world panics, after printing its seed.
 pub fn worlds(name: &str, rounds: Rounds, world: impl Fn(u64, usize)) {
     let number = |key: &str| std::env::var(format!("{name}_{key}")).ok().and_then(|text| text.parse::<u64>().ok());
     let end = number("SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
@@ -38,7 +38,7 @@ pub fn worlds(name: &str, rounds: Rounds, world: impl Fn(u64, usize)) {
     }
 }
 
-/// Writes around libtest's capture: whoever stops a long run must have its seed.
+/// Writes to stderr around libtest's capture, so that the seed is visible even if somebody interrupts a long run.
 fn tell(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

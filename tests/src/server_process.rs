@@ -1,4 +1,4 @@
-//! A server that a private host runs: started, stopped, and started again. Killed on drop.
+//! A server on a private host, which can be started, stopped and restarted. Killed on drop.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,11 +14,11 @@ use nix::unistd::Pid;
 pub(crate) struct ServerProcess(Option<Child>);
 
 impl ServerProcess {
-    /// Starts `program`, after stopping what runs; what it says is appended to `log`.
+    /// Stops the running process and starts `program`. The output is appended to `log`.
     pub(crate) fn start(&mut self, program: &Path, args: &[String], log: &Path) -> Result<()> {
         self.stop();
         let log = File::options().create(true).append(true).open(log)?;
-        // setpriv: the server dies with the thread that owns the host, even when the test process is killed.
+        // setpriv kills the server when the thread that owns the host ends, even if the test process is killed.
         let server = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -40,20 +40,20 @@ impl ServerProcess {
         }
     }
 
-    /// Freezes the server: it accepts connections and never answers. It stands still when this returns, which may be a
-    /// while after the signal on a busy machine.
+    /// Freezes the server: it accepts connections and never responds. Waits until the process is stopped, which may
+    /// take a while on a busy machine.
     pub(crate) fn freeze(&self) -> Result<()> {
         let pid = self.signal(Signal::SIGSTOP)?;
         waitid(Id::Pid(pid), WaitPidFlag::WSTOPPED).context("cannot wait for a frozen server")?;
         Ok(())
     }
 
-    /// Lets a frozen server go on.
+    /// Continues a frozen server.
     pub(crate) fn thaw(&self) -> Result<()> {
         self.signal(Signal::SIGCONT).map(drop)
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub(crate) fn terminate(&self) -> Result<()> {
         self.signal(Signal::SIGTERM).map(drop)
     }
@@ -64,12 +64,12 @@ impl ServerProcess {
         Ok(pid)
     }
 
-    /// Process id of the running server.
+    /// Returns the process ID of the running server.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.0.as_ref().map(Child::id)
     }
 
-    /// How the server ended by itself.
+    /// Returns the exit status if the server has exited by itself.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.as_mut().and_then(|server| server.try_wait().ok().flatten())
     }

@@ -1,5 +1,5 @@
-//! The datastores a suite can run on: etcd, the embedded one through the command line that people have, and custom
-//! resources of Kubernetes.
+//! The datastores of the suites: etcd, the embedded datastore through the command-line tool, and custom resources of
+//! Kubernetes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,9 +18,9 @@ use crate::plugin::{Outcome, Plugins};
 pub enum Store {
     /// A real etcd.
     Etcd(Etcd),
-    /// The SQLite file, reached with the binary under test.
+    /// The SQLite file, accessed through the binary under test.
     Local(Local),
-    /// Objects of an API server, which is not part of it.
+    /// Objects of an API server, which runs independently of the store.
     Kubernetes(Objects),
 }
 
@@ -32,22 +32,22 @@ pub struct Local {
 }
 
 impl Store {
-    /// A running, empty etcd.
+    /// Starts an empty etcd.
     pub fn etcd(host: &Host) -> Result<Store> {
         Etcd::start(host).map(Store::Etcd)
     }
 
-    /// An embedded datastore that does not exist yet.
+    /// Returns an embedded datastore that does not exist yet.
     pub fn local(host: &Host, plugins: &Plugins) -> Store {
         Self::local_in(host.dir("local"), plugins)
     }
 
-    /// The same in a given directory.
+    /// Returns an embedded datastore in a given directory.
     pub fn local_in(directory: PathBuf, plugins: &Plugins) -> Store {
         Store::Local(Local { plugins: plugins.clone(), path: directory.join("calico.db") })
     }
 
-    /// `etcd`, `local`, or the folder of the recordings on an API group: `kdd1`, `kdd3`.
+    /// Returns `etcd`, `local`, or the folder of the recordings on an API group: `kdd1`, `kdd3`.
     pub fn name(&self) -> &'static str {
         match self {
             Store::Etcd(_) => "etcd",
@@ -59,7 +59,7 @@ impl Store {
         }
     }
 
-    /// The keys of a network configuration that select this datastore.
+    /// Returns the keys of a network configuration that select this datastore.
     pub fn conf(&self) -> Map<String, Value> {
         let keys = match self {
             Store::Etcd(_) => json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT }),
@@ -73,7 +73,7 @@ impl Store {
         keys.as_object().cloned().unwrap_or_default()
     }
 
-    /// A recorded configuration turned to this datastore. Anything but a configuration stays as it is.
+    /// Returns a recorded configuration with this datastore. Other values are returned unchanged.
     pub fn reconfigured(&self, conf: &Value) -> Value {
         let mut conf = conf.clone();
         if let Some(keys) = conf.as_object_mut().filter(|keys| keys.contains_key("datastore_type")) {
@@ -84,7 +84,7 @@ impl Store {
         conf
     }
 
-    /// Puts every pair.
+    /// Writes every pair.
     pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         match self {
             Store::Etcd(etcd) => etcd.load(content),
@@ -93,7 +93,7 @@ impl Store {
         }
     }
 
-    /// `calico-ipam <args>`, the command line for people, on this datastore.
+    /// Runs `calico-ipam <args>`, the command-line tool, on this datastore.
     pub fn calico_ipam(&self, plugins: &Plugins, args: &[&str]) -> Result<Outcome> {
         let mut call = plugins.call("calico-ipam").args(args.iter().copied());
         for (name, value) in self.conf() {
@@ -106,7 +106,7 @@ impl Store {
         call.run()
     }
 
-    /// Puts one pair behind the plugins' backs.
+    /// Writes one pair without the plugins.
     pub fn put(&self, key: &str, value: &Value) -> Result<()> {
         match self {
             Store::Etcd(etcd) => etcd.put(key, value.to_string().as_bytes()),
@@ -115,7 +115,7 @@ impl Store {
         }
     }
 
-    /// Deletes one pair behind the plugins' backs.
+    /// Deletes one pair without the plugins.
     pub fn delete(&self, key: &str) -> Result<()> {
         match self {
             Store::Etcd(etcd) => etcd.delete(key),
@@ -132,18 +132,18 @@ impl Store {
         }
     }
 
-    /// Deletes every pair but those of `content`, whose values may have changed.
+    /// Deletes every pair except those with a key in `content`, whose values may have changed.
     pub fn keep_only(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         self.dump()?.keys().filter(|key| !content.contains_key(*key)).try_for_each(|key| {
             match key.strip_prefix("pods/") {
-                // It is not the pods' store.
+                // Pods are not part of this store.
                 Some(_) => Ok(()),
                 None => self.delete(key),
             }
         })
     }
 
-    /// Every pair.
+    /// Reads every pair.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         match self {
             Store::Etcd(etcd) => etcd.dump(),
@@ -154,19 +154,19 @@ impl Store {
 }
 
 impl Local {
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &PathBuf {
         &self.path
     }
 
-    /// What SQLite itself says of the file. Leaves the log as a killed plugin left it.
+    /// Runs SQLite's integrity check. Keeps the log in the state in which a killed plugin left it.
     pub fn integrity(&self) -> Result<String> {
         let connection = rusqlite::Connection::open(&self.path)?;
         connection.set_db_config(rusqlite::config::DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         Ok(connection.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
     }
 
-    /// Brings all content from the log into the file.
+    /// Moves all content from the log into the file.
     pub fn checkpoint(&self) -> Result<()> {
         let connection = rusqlite::Connection::open(&self.path)?;
         Ok(connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?)
@@ -195,7 +195,7 @@ impl Local {
         self.change("DELETE FROM kv WHERE path = ?1", &[key])
     }
 
-    /// One statement under a new revision.
+    /// Executes one statement with a new revision.
     fn change(&self, statement: &str, parameters: &[&str]) -> Result<()> {
         let mut connection = rusqlite::Connection::open(&self.path)?;
         let transaction = connection.transaction()?;
@@ -216,7 +216,7 @@ impl Local {
         outcome.stdout.lines().skip(1).map(pair).collect()
     }
 
-    /// `calico-ipam <args>` on this file.
+    /// Runs `calico-ipam <args>` on this file.
     fn calico_ipam(&self, args: &[&str]) -> Result<Outcome> {
         let call = self
             .plugins

@@ -1,5 +1,5 @@
-//! What stands in an ADD's way: the leftovers of others are replaced, what is in use is an error that names it, and a
-//! failed ADD leaves everything as it was.
+//! Obstacles to an ADD: leftovers of other programs are replaced, a resource in use is an error that names it, and a
+//! failed ADD leaves everything unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const HOST_LINK: &str = "cali00000001ccc";
 const ADDRESS: &str = "10.65.0.5";
 const ARGS: &str = "IP=10.65.0.5";
 
-/// A cluster where another pod is up, in the block of [`ADDRESS`], and a newcomer with its configuration.
+/// Returns a new pod and its configuration, on a cluster with another pod in the block of [`ADDRESS`].
 fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -37,8 +37,8 @@ fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
     (cluster.pod(1), conf)
 }
 
-/// What a failed ADD may not change. A block remembers that an address was given and taken back: its sequence number
-/// and the order of its free addresses.
+/// The state that a failed ADD must not change. Excluded are a block's sequence number and the order of its free
+/// addresses, which change when an address is assigned and released.
 #[derive(Debug, PartialEq)]
 struct State {
     host: Value,
@@ -58,7 +58,7 @@ fn state(cluster: &Cluster<'_>) -> State {
     }
 }
 
-/// An ADD that asks for [`ADDRESS`].
+/// Runs an ADD that requests [`ADDRESS`] and fails.
 fn failed_add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> CniError {
     cluster.verb("ADD", pod, conf).env("CNI_ARGS", ARGS).run().unwrap().error()
 }
@@ -75,7 +75,7 @@ fn a_stale_host_link_is_replaced(cluster: &Cluster<'_>) {
     assert_eq!(kernel::host().unwrap()["links"].as_object().unwrap().len(), 1);
 }
 
-/// An earlier sandbox whose namespace the kernel has not finished deleting.
+/// An earlier sandbox may have such a route while the kernel is still deleting its network namespace.
 fn the_route_of_a_dead_interface_is_replaced(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     ip("link add dead0 type veth peer name dead1").unwrap();
@@ -116,7 +116,6 @@ fn an_interface_of_the_asked_for_name_is_an_error_that_names_it(cluster: &Cluste
     assert!(kernel::pod(cluster.host, "pod1").unwrap()["links"]["eth0"].is_object());
 }
 
-/// CNI_NETNS_OVERRIDE is for dataplanes that need no namespace; the kernel's cannot put both ends into one.
 fn a_second_interface_of_a_container_is_refused_and_the_first_stays(cluster: &Cluster<'_>) {
     let (pod, conf) = prepared(cluster);
     cluster.add(&pod, &conf);
@@ -128,6 +127,8 @@ fn a_second_interface_of_a_container_is_refused_and_the_first_stays(cluster: &Cl
 }
 
 fn the_plugins_own_namespace_is_refused_before_anything_is_done(cluster: &Cluster<'_>) {
+    // CNI_NETNS_OVERRIDE is for dataplanes without network namespaces. The Linux dataplane cannot put both ends into
+    // one.
     let (pod, conf) = prepared(cluster);
     let before = state(cluster);
     let own = cluster.verb("ADD", &pod, &conf).env("CNI_NETNS", "/proc/self/ns/net");
@@ -171,7 +172,7 @@ fn a_datastore_that_is_not_ready_is_left_alone(cluster: &Cluster<'_>) {
     assert_eq!(state(cluster), before);
 }
 
-/// The runtime is told to come again, soon.
+/// The error code asks the runtime to repeat the call soon.
 #[test]
 fn an_etcd_out_of_reach_is_a_transient_error() {
     on_etcd(|cluster| {
@@ -200,7 +201,7 @@ fn an_exhausted_pool_says_so_and_names_it(cluster: &Cluster<'_>) {
     cluster.add(&pods[4], &conf);
 }
 
-/// A pod and a plain container, calls that succeed and calls that fail, each step of them in the log.
+/// Covers a pod and a plain container, successful and failing calls, and the log lines of each step.
 fn each_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
     const LOG: &str = "/var/log/calico/cni/cni.log";
     let (pod, mut conf) = prepared(cluster);
@@ -215,7 +216,7 @@ fn each_line_of_a_call_names_container_pod_and_endpoint(cluster: &Cluster<'_>) {
         refused["ipam"]["ipv4_pools"] = json!(["10.99.0.0/16"]);
         let mut unreadable = conf.clone();
         unreadable["mtu"] = json!("much");
-        // Each verb, and what its lines at INFO have to tell.
+        // The expected log lines at INFO of each call.
         let told: [(&str, &Value, i32, &[&str]); 4] = [
             ("ADD", &refused, 1, &["ADD failed error="]),
             ("ADD", &conf, 0, &["assigned addresses addresses=\"10.65.", "interface is up", "endpoint is stored"]),

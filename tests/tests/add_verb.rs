@@ -1,4 +1,5 @@
-//! What ADD makes of its configuration: results in every version, repeats, MTU, node name, labels, gates, settings, log.
+//! Effects of the configuration on ADD: results in every version, repeated ADDs, MTU, node name, labels, gates,
+//! settings, log.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -38,14 +39,14 @@ fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
     cluster.conf("node1", more)
 }
 
-/// The only endpoint.
+/// Returns the only endpoint.
 fn endpoint(cluster: &Cluster<'_>) -> Value {
     let endpoints = cluster.endpoints();
     assert_eq!(endpoints.len(), 1, "{endpoints:?}");
     endpoints.into_values().next().unwrap()
 }
 
-/// Both ends of a pod's interface as the kernel has them: the host's, the pod's.
+/// Reads both ends of a pod's interface from the kernel: the host's, the pod's.
 fn links(cluster: &Cluster<'_>, pod: &Pod) -> [Value; 2] {
     let host = kernel::host().unwrap()["links"][format!("cali{}", &pod.container_id[..11])].clone();
     [host, kernel::pod(cluster.host, &pod.name).unwrap()["links"]["eth0"].clone()]
@@ -117,8 +118,8 @@ fn a_second_add_changes_nothing_and_says_the_same(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// podman after a reboot: the container and its endpoint are known, its interface and its namespace are not. Whichever
-/// of its networks asks first.
+/// As podman after a reboot: the container and its endpoint exist, but its interface and network namespace are gone.
+/// Any of its networks may be the first with an ADD.
 fn a_container_that_lost_its_interface_gets_it_again(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({}));
     let second = cluster.conf("node1", json!({ "name": "second-network" }));
@@ -140,7 +141,7 @@ fn a_container_that_lost_its_interface_gets_it_again(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// Gives a pod a new namespace, and waits until the kernel has deleted the old one's interface.
+/// Gives a pod a new network namespace, after the kernel has deleted the interface of the old one.
 fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.delete_pod(&pod.name).unwrap();
     while fs::read_to_string("/proc/thread-self/net/dev").unwrap().contains("cali") {
@@ -149,7 +150,7 @@ fn lose_namespace(cluster: &Cluster<'_>, pod: &Pod) {
     cluster.host.add_pod(&pod.name).unwrap();
 }
 
-/// A DEL was killed after it released the address, and another container has it now.
+/// Covers a DEL that was killed after it released the address, which another container has now.
 fn a_lost_interface_is_not_made_again_with_addresses_of_others(cluster: &Cluster<'_>) {
     let conf = prepared(cluster, json!({}));
     let (pod, other) = (cluster.pod(1), cluster.pod(2));
@@ -256,20 +257,21 @@ fn mesos_labels_become_the_endpoints(cluster: &Cluster<'_>) {
     let labels = &metadata["labels"];
     assert_eq!((&labels["role"], &labels["projectcalico.org/namespace"]), (&json!("my.val"), &json!("prod")));
     assert_eq!(labels["zone"], "some_val-with.lots-of-weird-characters");
-    // Found again in that namespace: by a second ADD, and by DEL.
+    // A second ADD and DEL find the endpoint in that namespace.
     cluster.add(&pod, &conf);
     assert_eq!(cluster.accounts().held.len(), 1);
     cluster.delete(&pod, &conf);
     cluster.assert_nothing_left();
 }
 
-/// A gate that answers 503 so many times and 204 from then on; its URL and how often it was asked.
+/// Starts a gate that responds 503 to the first `refusals` requests and 204 to later ones. Returns its URL and the
+/// number of its requests.
 fn gate(refusals: usize) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
     let asked = Arc::new(AtomicUsize::new(0));
     let counter = asked.clone();
-    // Ends with the process; the port is the private host's.
+    // The thread ends with the process, and the port is in the private host.
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
             let _ = client.read(&mut [0; 4096]);
@@ -289,7 +291,7 @@ fn readiness_gates_are_waited_for(cluster: &Cluster<'_>) {
     assert_eq!((asked_open.load(Ordering::SeqCst), asked_late.load(Ordering::SeqCst)), (1, 2));
     assert!(outcome.wall.as_secs() >= 5, "{:?}", outcome.wall);
 
-    // DEL does not ask: a pod must be able to go.
+    // DEL does not check the gates: a pod must always be deletable.
     let (closed, asked) = gate(1000);
     let conf = prepared(cluster, json!({ "readiness_gates": [closed] }));
     let outcome = cluster.verb("DEL", &pod, &conf).run().unwrap();
@@ -317,7 +319,7 @@ fn both_ends_have_the_queues_asked_for(cluster: &Cluster<'_>) {
     }
 }
 
-/// With netkit in the kernel the pair is netkit's, else veth's; the rest is the same.
+/// The pair is a netkit pair if the kernel supports netkit, otherwise a veth pair. Everything else is the same.
 fn netkit_is_used_or_replaced_by_veth(cluster: &Cluster<'_>) {
     let mut conf = prepared(cluster, json!({ "device_type": "netkit", "mtu": 1440 }));
     let pod = cluster.pod(1);
@@ -343,7 +345,7 @@ fn the_log_goes_to_its_file_and_never_to_stdout(cluster: &Cluster<'_>) {
     cluster.delete(&pod, &conf);
     assert!(fs::read_to_string(file).unwrap().len() > log.len(), "DEL appends");
 
-    // A log that cannot be written keeps no pod from its network.
+    // ADD succeeds even if its log cannot be written.
     let conf = prepared(cluster, json!({ "log_level": "debug", "log_file_path": "/proc/nowhere/cni.log" }));
     cluster.add(&pod, &conf);
 }

@@ -1,4 +1,4 @@
-//! CHECK against one broken thing at a time.
+//! CHECK with one broken item at a time.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ on_each_datastore!(
 
 const HOST_LINK: &str = "cali00000001ccc";
 
-/// A dual-stack pod, and its configuration with prevResult.
+/// Returns a dual-stack pod, and its configuration with prevResult.
 fn added(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
@@ -36,7 +36,7 @@ fn assert_passes(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) {
     assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "stderr: {}", outcome.stderr);
 }
 
-/// CHECK fails and its words contain all of `words`.
+/// Asserts that CHECK fails with an error that contains all of `words`.
 fn assert_named(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, thing: &str, words: &[&str]) {
     let outcome = cluster.verb("CHECK", pod, conf).run().unwrap();
     assert_eq!(outcome.exit, Some(1), "{thing} went unnoticed");
@@ -60,7 +60,7 @@ fn check_needs_the_result_of_add(cluster: &Cluster<'_>) {
     assert_named(cluster, &pod, &conf, "no prevResult", &["prevResult"]);
 }
 
-/// A thing in the kernel, how to break it, how to mend it, and words that name it.
+/// An item in the kernel, the commands that break it, the commands that repair it, and words of its error.
 type Breakage = (&'static str, Vec<String>, Vec<String>, Vec<String>);
 
 fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
@@ -132,7 +132,7 @@ fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
         ),
         of(
             "the pod's address",
-            // With its last address the interface would lose its routes.
+            // Without any address the interface would lose its routes.
             &[in_pod("address add 192.0.2.99/32 dev eth0"), in_pod(&format!("address del {v4} dev eth0"))],
             &[in_pod(&format!("address add {v4} dev eth0")), in_pod("address del 192.0.2.99/32 dev eth0")],
             &[v4_bare],
@@ -186,7 +186,7 @@ fn each_broken_thing_in_the_kernel_is_named(cluster: &Cluster<'_>) {
     }
 }
 
-/// `ip …` or `sysctl <path> <value>`.
+/// Runs `ip …` or `sysctl <path> <value>`.
 fn apply(command: &str) {
     match command.split_once(' ').unwrap() {
         ("ip", arguments) => ip(arguments).unwrap(),

@@ -1,4 +1,4 @@
-//! The CNI project's own caller, `cnitool`, on a configuration list: every verb that it has.
+//! `cnitool`, the caller of the CNI project, on a configuration list: all of its commands.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 on_each_datastore!(every_verb_of_cnitool);
 
-/// PATH, or where tests/install-needs.sh puts it.
+/// Returns the path of cnitool: on PATH, or where tests/install-needs.sh installs it.
 fn cnitool() -> Option<PathBuf> {
     if present("cnitool") {
         return Some("cnitool".into());
@@ -29,7 +29,7 @@ fn every_verb_of_cnitool(cluster: &Cluster<'_>) {
     let Some(cnitool) = cnitool() else {
         return skipped("cnitool is not installed (Go module github.com/containernetworking/cni/cnitool)");
     };
-    // `status`, `gc` and the results of 1.1.0 came with version 1.3 of the tool.
+    // `status`, `gc` and results of version 1.1.0 exist since version 1.3 of cnitool.
     let knows_more = run("sh", &["-c", &format!("{} 2>&1 || true", cnitool.display())]).unwrap().contains("gc");
     let version = if knows_more { "1.1.0" } else { "1.0.0" };
     cluster.load(&Content::dual_stack());
@@ -68,7 +68,8 @@ fn every_verb_of_cnitool(cluster: &Cluster<'_>) {
     assert!(refused.contains(address.trim_end_matches("/32")), "{refused}");
 
     if knows_more {
-        // The tool deletes what its cache knows and then calls GC without a list of what is valid: we do not guess one.
+        // cnitool deletes the attachments in its cache and then calls GC without a list of valid attachments. The
+        // plugin rejects such a call, because it cannot guess the list.
         let refused = call("gc", netns).unwrap_err().to_string();
         assert!(refused.contains("cni.dev/valid-attachments"), "{refused}");
         assert_eq!(cluster.accounts().held.len(), 0);

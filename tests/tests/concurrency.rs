@@ -1,4 +1,4 @@
-//! Many processes of several nodes on the same blocks at once.
+//! Many concurrent plugin processes of several nodes on the same blocks.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use integration_tests::plugin::Outcome;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Plugin processes at a time.
+/// Number of concurrent plugin processes.
 const PROCESSES: usize = 32;
 const NODES: usize = 4;
 const PODS: usize = 200;
@@ -28,12 +28,12 @@ fn content(cidr: &str, block_size: u8) -> Content {
     (0..NODES).fold(Content::ready().pool("pool4", cidr, block_size), |c, n| c.node(&format!("node{n}")))
 }
 
-/// Runs a verb for every pod, [`PROCESSES`] at a time, each pod on its node.
+/// Runs a CNI command for every pod, [`PROCESSES`] at a time, each pod on its node.
 fn all_at_once(cluster: &Cluster<'_>, verb: &str, pods: &[(usize, Pod)]) -> Vec<(usize, Outcome)> {
     at_a_time(PROCESSES, cluster, verb, pods, |number| format!("node{}", number % NODES))
 }
 
-/// Runs a verb for every pod, so many at a time.
+/// Runs a CNI command for every pod, `processes` at a time.
 fn at_a_time(
     processes: usize,
     cluster: &Cluster<'_>,
@@ -65,12 +65,12 @@ fn address(result: &Value) -> String {
     result["ips"][0]["address"].as_str().unwrap().to_owned()
 }
 
-/// The same order in each run, without order in the numbers: 97 and 200 have no common factor.
+/// Returns the pods in an irregular order that is the same in each run: 97 and 200 have no common factor.
 fn scrambled(pods: &[(usize, Pod)]) -> Vec<(usize, Pod)> {
     (0..pods.len()).map(|i| pods[i * 97 % pods.len()].clone()).collect()
 }
 
-/// Exactly these pods hold an address, one each.
+/// Asserts that exactly these pods have an address, one each.
 fn assert_held(cluster: &Cluster<'_>, pods: &[(usize, Pod)]) {
     let mut expected: Vec<String> = pods.iter().map(|(_, pod)| handle(pod)).collect();
     let mut held: Vec<String> = cluster.accounts().held.into_values().collect();
@@ -89,7 +89,7 @@ fn two_hundred_pods_share_two_blocks(cluster: &Cluster<'_>) {
     assert_eq!(cluster.accounts().blocks.len(), 2);
     cluster.assert_in_order();
 
-    // Half go while others come back.
+    // Half of the pods are deleted while others are added again.
     let (first, second) = pods.split_at(PODS / 2);
     for (_, outcome) in all_at_once(cluster, "DEL", &scrambled(first)) {
         outcome.success();
@@ -131,7 +131,8 @@ fn two_small_blocks_serve_exactly_their_size(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// The route of the pod that goes may still be there when the address is the next pod's. None is taken from a pod that has it.
+/// The route of the deleted pod may still exist when the address is assigned to the next pod. No pod loses a route to
+/// its own address.
 fn the_only_address_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     const TURNS: usize = 200;
     cluster.load(&Content::ready().node("node1").pool("pool4", "10.65.0.7/32", 32));
@@ -162,7 +163,7 @@ fn the_only_address_passes_from_pod_to_pod(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// All of one node, which begins without a block.
+/// All pods are on one node, which has no block at first.
 #[test]
 fn a_hundred_pods_at_once_over_one_api_server() {
     const AT_ONCE: usize = 100;

@@ -1,4 +1,4 @@
-//! What people and installers run without a runtime: `-v`, `-t`, `--help`, VERSION, and the bare command in a terminal.
+//! Calls of people and installers without a runtime: `-v`, `-t`, `--help`, VERSION, and the bare command in a terminal.
 
 use std::process::{Command, Stdio};
 
@@ -27,7 +27,7 @@ fn assert_refused(outcome: &Outcome, word: &str) {
 
 fn a_datastore_that_is_ready_passes_in_silence(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready());
-    // Neither node nor pools, neither the nodename nor the MTU file are looked at.
+    // The test reads neither the Node nor pools, the nodename file or the MTU file.
     let conf = cluster.conf("stranger", json!({ "nodename_file_optional": false, "require_mtu_file": true }));
     let outcome = test_connection(cluster, &conf);
     assert_eq!((outcome.success(), outcome.stderr.as_str()), (json!(""), ""));
@@ -110,7 +110,7 @@ fn version_tells_what_is_supported_and_echoes_what_was_asked() {
     }
 }
 
-/// `script` gives the plugin a terminal of its own, on which nobody ever types.
+/// `script` gives the plugin its own terminal, which gets no input.
 #[test]
 fn in_a_terminal_there_is_a_short_help_and_no_wait() {
     if !present("script") {
@@ -122,7 +122,7 @@ fn in_a_terminal_there_is_a_short_help_and_no_wait() {
     {
         let program = plugins.dir().join("calico");
         let line = format!("exec timeout 5 {}", program.display());
-        // A terminal has no end of file: keep the outer one open for as long as the plugin runs.
+        // A terminal has no end of file: this pipe keeps the stdin of `script` open for as long as the plugin runs.
         let (silence, _nobody) = std::io::pipe().unwrap();
         let output = Command::new("script")
             .args(["--quiet", "--return", "--command", &line, "/dev/null"])

@@ -1,5 +1,5 @@
-//! kube-controllers from its start to its end, on both datastores: what it writes before anything else, what it
-//! follows, and how it ends.
+//! kube-controllers from its start to its end, on each datastore: the objects that it writes first, its reaction to
+//! changes of its configuration, and its exit.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,10 +42,10 @@ on_each_datastore!(
 
 const CONFIGURATIONS: &str = "/calico/resources/v3/projectcalico.org/kubecontrollersconfigurations/default";
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
-/// What the log says when the controllers begin anew, as upstream's tests look for it.
+/// Log message of a restart of the controllers. Upstream's tests search for the same text.
 const RESTARTING: &str = "Received exit status 129, restarting";
 
-/// A control plane, and where Calico's objects are: in its store, or in this group of its own.
+/// A control plane, and the location of Calico's objects: its etcd, or custom resources of this group.
 struct Lab<'a> {
     host: &'a Host,
     kubernetes: Kubernetes,
@@ -71,7 +71,7 @@ impl Lab<'_> {
         setup.start(self.host, "controllers").unwrap()
     }
 
-    /// An object of a kind of which there is one.
+    /// Reads a singleton object.
     fn object(&self, key: &str) -> Value {
         match self.url(key) {
             None => self.kubernetes.etcd.dump().unwrap().remove(key).unwrap_or_default(),
@@ -86,7 +86,7 @@ impl Lab<'_> {
         self.object(CONFIGURATIONS)
     }
 
-    /// Changes the configuration as a person would.
+    /// Changes the configuration as an operator does.
     fn configure(&self, patch: &Value) {
         match self.url(CONFIGURATIONS) {
             None => {
@@ -115,14 +115,14 @@ impl Lab<'_> {
         }
     }
 
-    /// Where the API server has the object, if it has.
+    /// Returns the URL path of the object on the API server, or `None` if the object is in etcd.
     fn url(&self, key: &str) -> Option<String> {
         let (plural, name) =
             key.rsplit_once('/').and_then(|(rest, name)| Some((rest.rsplit_once('/')?.1, name))).unwrap();
         Some(format!("/apis/{}/{plural}/{name}", self.group?.api_version()))
     }
 
-    /// Waits until the status shows this at `pointer`; nothing is null.
+    /// Waits until the status has this value at `pointer`; a missing value counts as null.
     #[track_caller]
     fn await_status(&self, pointer: &str, expected: &Value) {
         let shown = || self.configuration()["status"].pointer(pointer).cloned().unwrap_or_default();
@@ -131,7 +131,7 @@ impl Lab<'_> {
     }
 }
 
-/// What `check-status -r` says, and whether it succeeds.
+/// Runs `check-status`. Returns true if it succeeds, and its output.
 fn check_status(controllers: &Controllers, flag: &str) -> (bool, String) {
     let program = Plugins::locate().unwrap().dir().join("check-status");
     let output = Command::new(program).arg(flag).arg("-f").arg(controllers.status_file()).output().unwrap();
@@ -144,13 +144,13 @@ fn await_ready(controllers: &Controllers, ready: bool) {
     assert!(as_expected.is_ok(), "{:?}\n{}", check_status(controllers, "-r"), controllers.log().unwrap());
 }
 
-/// What a port on this host answers to `path`.
+/// Requests a page from a port of this host.
 fn page(port: u16, path: &str) -> Result<Vec<u8>, ureq::Error> {
     let agent = ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).proxy(None).build();
     ureq::Agent::from(agent).get(format!("http://127.0.0.1:{port}{path}")).call()?.into_body().read_to_vec()
 }
 
-/// Whether it does.
+/// Returns true if the port serves `path`.
 fn serves(port: u16, path: &str) -> bool {
     page(port, path).is_ok()
 }
@@ -178,7 +178,7 @@ fn an_empty_datastore_is_made_ready(lab: &mut Lab<'_>) {
     }
     assert_eq!(told(controllers.terminate().unwrap()), "0");
 
-    // What is there stays; what is missing comes back while it runs.
+    // Existing objects remain, and missing ones are created while the program runs.
     controllers.restart().unwrap();
     await_ready(&controllers, true);
     assert_eq!(lab.object(CLUSTER)["spec"]["clusterGUID"], guid);
@@ -196,7 +196,8 @@ fn the_configuration_is_made_and_its_status_kept(lab: &mut Lab<'_>) {
     let restored = await_that(PATIENCE, || Ok(lab.configuration()["status"] == made["status"]));
     assert!(restored.is_ok(), "{}", lab.configuration());
 
-    // A process that saw the deletion waits a minute, for a tool that replaces the object. A new process has seen none.
+    // A process that observed the deletion waits a minute, because a tool may replace the object. A new process has not
+    // observed the deletion.
     lab.delete_configuration();
     controllers.terminate().unwrap();
     controllers.restart().unwrap();
@@ -241,7 +242,7 @@ fn what_the_environment_decides_is_not_changed(lab: &mut Lab<'_>) {
         "logSeverityScreen": "Debug", "healthChecks": "Enabled",
         "controllers": { "namespace": null, "loadBalancer": null, "node": { "hostEndpoint": { "autoCreate": "Enabled" } } },
     } }));
-    // The next change shows that the one before has been seen.
+    // The program has read the change before once it shows the next change.
     lab.configure(&json!({ "spec": { "controllers": { "node": { "leakGracePeriod": "7m" } } } }));
     lab.await_status("/runningConfig/controllers/node/leakGracePeriod", &json!("7m0s"));
     lab.await_status("/runningConfig/logSeverityScreen", &json!("Warning"));
@@ -252,7 +253,7 @@ fn what_the_environment_decides_is_not_changed(lab: &mut Lab<'_>) {
     await_ready(&controllers, true);
 }
 
-/// B-10, B-13.
+/// Upstream fills in defaults only through its own client, so an object written with kubectl lacks them.
 fn a_configuration_of_kubectls_has_its_defaults(lab: &mut Lab<'_>) {
     let api_version = lab.group.map_or("projectcalico.org/v3", ApiGroup::api_version);
     let object = json!({
@@ -277,12 +278,12 @@ fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
     if lab.group.is_none() {
         lab.kubernetes.etcd.freeze().unwrap();
     }
-    // Without this, -l says what -r says, as upstream's.
+    // Without this variable, `-l` returns the result of `-r`, as upstream's does.
     let mut controllers = lab.start(lab.setup().env("STATUS_LIVENESS", "heartbeat"));
     controllers.await_log("trying again", 1).unwrap();
     assert!(!check_status(&controllers, "-r").0);
     assert_eq!(check_status(&controllers, "-l"), (true, "Live".into()));
-    // It can be ended meanwhile.
+    // The program exits on SIGTERM in this state too.
     assert_eq!(told(controllers.terminate().unwrap()), "0");
     controllers.restart().unwrap();
     controllers.await_log("trying again", 2).unwrap();
@@ -302,7 +303,8 @@ fn servers_that_are_away_are_waited_for(lab: &mut Lab<'_>) {
     assert!(controllers.terminate().unwrap().success());
 }
 
-/// The API server goes away when KubeControllersConfiguration is asked for: what was asked for before was answered.
+/// The API server becomes unreachable at the request for the KubeControllersConfiguration, after it answered all
+/// requests before.
 #[test]
 fn a_server_that_goes_away_before_the_configuration_was_read_is_told_by_readiness() {
     on(Some(ApiGroup::V3), |lab| {
@@ -322,7 +324,7 @@ fn a_server_that_goes_away_before_the_configuration_was_read_is_told_by_readines
     });
 }
 
-/// A profile of pprof, as far as it tells how deep stacks are.
+/// A pprof profile, reduced to the depth of its stacks.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Profile {
     #[prost(message, repeated, tag = "2")]
@@ -335,8 +337,8 @@ struct Sample {
     locations: Vec<u64>,
 }
 
-/// Whether a stack can be walked from within a signal depends on the C library and on how the program is linked: on
-/// those of the program that is shipped.
+/// A signal handler can walk a stack only if the C library and the linking of the program allow it. This test checks
+/// the released program.
 #[test]
 fn a_profile_shows_whole_stacks() {
     on(None, |lab| {
@@ -346,14 +348,13 @@ fn a_profile_shows_whole_stacks() {
         await_served(9095, "/debug/pprof/");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // It is to do something meanwhile.
+            // Keeps the program busy during the profile.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     let _ = page(9095, "/debug/pprof/heap");
                 }
             });
-            // On a machine that has other things to do there are few samples in 2 s, and those of the C library are
-            // short.
+            // On a busy machine, 2 s yield few samples, and those within the C library have short stacks.
             let mut samples = Vec::new();
             let found = await_that(PATIENCE, || {
                 let profile = page(9095, "/debug/pprof/profile?seconds=2")?;
@@ -366,7 +367,7 @@ fn a_profile_shows_whole_stacks() {
     });
 }
 
-/// Byte for byte what upstream was recorded to write before it looks at anything else.
+/// Compares the first objects, byte for byte, with those that upstream was recorded to write.
 #[test]
 fn the_recorded_start() {
     on(None, |lab| {
@@ -393,7 +394,7 @@ fn the_recorded_start() {
     });
 }
 
-/// KC-020: they would write what the API server does not take.
+/// These controllers would write objects that the API server rejects. Upstream runs them nevertheless (KC-020).
 #[test]
 fn with_the_datastore_kubernetes_the_controllers_of_etcd_are_refused_in_one_line() {
     on(Some(ApiGroup::CrdV1), |lab| {
@@ -439,7 +440,7 @@ fn it_ends_at_a_signal() {
     });
 }
 
-/// KC-160: what is older than one period goes, and no more.
+/// Revisions older than one period are compacted, and no others.
 #[test]
 fn etcd_is_compacted() {
     on(None, |lab| {
@@ -458,7 +459,7 @@ fn etcd_is_compacted() {
     });
 }
 
-/// KC-146: the probe is run every few seconds on every replica. It opens its one file and starts no thread, process or
+/// Every replica runs the probe every few seconds. The probe opens only its file and starts no thread, process or
 /// connection.
 #[test]
 fn check_status_does_no_more_than_it_must() {

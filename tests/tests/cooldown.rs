@@ -1,4 +1,4 @@
-//! A released address rests before it is handed out again (IPAM-163), and clocks that jump.
+//! The cooldown of released addresses, during which they are not assigned, and clock changes.
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::content::Content;
@@ -11,7 +11,7 @@ on_each_datastore!(a_released_address_rests, a_clock_that_jumps);
 
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/10.66.0.0-30";
 
-/// A pool of four addresses that rest for a minute, all in use.
+/// Fills a pool of four addresses whose cooldown is a minute.
 fn full_pool(cluster: &Cluster<'_>) -> (Vec<Pod>, Value) {
     cluster.load(&Content::ready().node("node1").pool("tiny", "10.66.0.0/30", 30));
     rest(cluster, 60);
@@ -28,7 +28,7 @@ fn rest(cluster: &Cluster<'_>, seconds: u32) {
     cluster.store.put("/calico/ipam/v2/config", &config).unwrap();
 }
 
-/// What the block would say if the clock had stood elsewhere when the address was released.
+/// Changes the time of the release in the block, as if the clock had been different then.
 fn released(cluster: &Cluster<'_>, ago: Duration) {
     let mut block = cluster.store.dump().unwrap()[BLOCK].clone();
     let cooling = block["attributes"].as_array_mut().unwrap().iter_mut().find(|a| a["releasedAt"].is_string());
@@ -53,7 +53,7 @@ fn a_released_address_rests(cluster: &Cluster<'_>) {
 
     let newcomer = cluster.pod(5);
     assert_refused(cluster, &newcomer, &conf);
-    // A second DEL does not start the rest anew, and finds nothing to do.
+    // A second DEL neither restarts the cooldown nor writes anything.
     let before = cluster.store.dump().unwrap();
     cluster.delete(&pods[1], &conf);
     assert_eq!(cluster.store.dump().unwrap(), before);
@@ -74,13 +74,13 @@ fn a_clock_that_jumps(cluster: &Cluster<'_>) {
     let (pods, conf) = full_pool(cluster);
     let newcomer = cluster.pod(5);
     cluster.delete(&pods[2], &conf);
-    // Back: the address was released in what is now the future. It rests on, nothing else suffers.
+    // The clock was set back: the release is in the future. The cooldown continues, and other addresses are unaffected.
     released(cluster, Duration::hours(-2));
     assert_refused(cluster, &newcomer, &conf);
     cluster.delete(&pods[0], &conf);
     assert_eq!(cluster.accounts().held.len(), 2);
     cluster.assert_in_order();
-    // Forward: all that rests has rested long enough.
+    // The clock was set forward: every cooldown is over.
     let far = |cluster: &Cluster<'_>| {
         let mut block = cluster.store.dump().unwrap()[BLOCK].clone();
         for attribute in block["attributes"].as_array_mut().unwrap() {

@@ -1,5 +1,5 @@
-//! The API server has lost Calico's definitions, or a DEL's configuration names a group that nobody knows: nothing of the
-//! pod is left once the server is as it was.
+//! DELs while the API server lacks Calico's definitions, or with a configuration that names an unknown API group.
+//! Nothing of the pod remains once the server is restored.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
-/// Runs a test with plugins that say what they pass over.
+/// Runs a test with plugins that log warnings.
 fn on_group(group: ApiGroup, test: impl FnOnce(&mut Faulty<'_>, &ControlPlane<'_>) + Send) {
     on_api_server(group, |cluster, control_plane| {
         cluster.load(&Content::dual_stack());
@@ -35,7 +35,8 @@ fn objects<'c>(cluster: &'c Cluster<'_>) -> &'c Objects {
     }
 }
 
-/// Follows the debt of a DEL without definitions until they are back with all objects, as from a backup.
+/// Runs DEL without definitions, restores definitions and objects as from a backup, and expects the deferred DEL to be
+/// replayed.
 fn pays_when_the_definitions_are_back(group: ApiGroup) {
     on_group(group, |faulty, control_plane| {
         let (pod, api) = (faulty.pod(), &control_plane.servers.api);
@@ -49,7 +50,7 @@ fn pays_when_the_definitions_are_back(group: ApiGroup) {
         let [entry] = &entries()[..] else { panic!("{:?}", entries()) };
         let debt: Value = serde_json::from_slice(&fs::read(entry).unwrap()).unwrap();
         assert!(debt["reason"].as_str().unwrap().contains("ClusterInformation(default)"), "{debt}");
-        // The debt cannot be paid yet, and stays.
+        // The deferred DEL cannot be replayed yet and remains in the journal.
         faulty.call("STATUS", &pod).run().unwrap().error();
         assert_eq!(entries().len(), 1);
 
@@ -58,7 +59,7 @@ fn pays_when_the_definitions_are_back(group: ApiGroup) {
         assert!(!faulty.cluster.accounts().held.is_empty(), "the address is still held");
         faulty.run("STATUS", &pod);
         assert_eq!(entries(), Vec::<PathBuf>::new());
-        // `calico-ipam check` is asked, too.
+        // This includes `calico-ipam check`.
         faulty.cluster.assert_nothing_left();
     });
 }
@@ -73,7 +74,8 @@ fn a_debt_that_was_noted_without_v3s_definitions_is_paid_when_they_are_back() {
     pays_when_the_definitions_are_back(ApiGroup::V3);
 }
 
-/// An ADD is refused: it could write into another group than the other nodes.
+/// ADD fails with an unknown group, because it could write into another group than the other nodes do. DEL uses the
+/// group that the server serves.
 fn deletes_with_an_unknown_group(group: ApiGroup) {
     on_group(group, |faulty, _| {
         let pod = faulty.pod();

@@ -1,4 +1,4 @@
-//! `calico doctor` says of each debt whose, to whom, for how long and why, the oldest first.
+//! `calico doctor` lists each deferred DEL with its pod, datastore, age and reason, the oldest first.
 
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,9 +8,9 @@ use installer::doctor::{Format, examine};
 use installer::layout::{Layout, NET_DIR};
 use serde_json::{Value, json};
 
-/// An entry as earlier releases and this one write it, of so many hours ago.
+/// Returns a journal entry that is `hours` old, in the format of this and earlier releases.
 fn entry(container_id: &str, endpoint: &str, datastore: &str, hours: u64, reason: &str) -> Value {
-    // Half an hour more, so that no age is about to become another one.
+    // Half an hour is added so that no age changes during the test.
     let age = Duration::from_secs(hours * 3600 + 1800);
     let noted = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() - age;
     json!({
@@ -28,7 +28,7 @@ async fn doctor_tells_each_debt_and_each_entry_that_cannot_be_read_the_oldest_fi
         ("a.json", entry("c1", "node1-cni-c1-eth0", "local /x.db", 26, "").to_string()),
         ("b.debt", entry("c2", "node1-k8s-web-eth0", "etcd http://a:2379", 77, "it is away").to_string()),
         ("c.json", "{".to_owned()),
-        // An identity that the node has learned is no debt.
+        // The cached identity of a datastore is not a deferred DEL.
         ("d.datastore", "{}".to_owned()),
     ] {
         fs::write(journal.join(name), text).unwrap();

@@ -1,4 +1,4 @@
-//! The journal of DELs cannot be read: no call takes it for an empty one.
+//! An unreadable journal of deferred DELs: no call treats it as empty.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
-/// A configuration that makes the plugin say what it could not do. STATUS needs 1.1.0.
+/// Returns a configuration that logs warnings. STATUS needs version 1.1.0.
 fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0", "log_level": "warning" }))
 }
 
-/// Runs a test on a ready cluster, with what `make` makes in the journal's place.
+/// Runs a test on a ready cluster, with a journal that `make` creates.
 fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>) + Send) {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
@@ -26,7 +26,8 @@ fn with_journal(make: impl FnOnce(&Path) + Send, test: impl FnOnce(&Cluster<'_>)
     });
 }
 
-/// A link to itself stands for a disk that fails: root reads whatever has a mode.
+/// Creates a symbolic link to itself, which cannot be read, in place of a failing disk. File modes do not restrict
+/// root.
 fn link_to_itself(journal: &Path) {
     symlink(journal, journal).unwrap();
 }
@@ -40,7 +41,7 @@ fn an_add_is_refused_and_changes_nothing_where_its_own_debt_may_be_in_a_journal_
         assert!(error.code == 5 && error.msg.contains(JOURNAL), "{error:?}");
         cluster.assert_unchanged(&before);
 
-        // The way out that the error names.
+        // The remedy that the error names.
         fs::remove_file(JOURNAL).unwrap();
         cluster.add(&pod, &conf);
         cluster.delete(&pod, &conf);

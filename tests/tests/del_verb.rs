@@ -1,4 +1,4 @@
-//! DEL takes back what ADD gave, whatever of it is still there, and nothing else.
+//! DEL removes everything that remains of an ADD, and nothing else.
 
 use integration_tests::cluster::{Cluster, Pod};
 use integration_tests::command::ip;
@@ -22,7 +22,7 @@ on_each_datastore!(
     settings_that_only_an_add_needs_may_be_wrong,
 );
 
-/// A dual-stack configuration on a cluster with content.
+/// Returns a dual-stack configuration on a cluster with content.
 fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.load(&Content::dual_stack());
     cluster.conf("node1", json!({ "ipam": { "type": "calico-ipam", "assign_ipv6": "true" } }))
@@ -52,7 +52,7 @@ fn with_the_namespace_gone_everything_else_goes(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// Runtimes that lost the namespace pass an empty CNI_NETNS, or none.
+/// Runtimes that lost the network namespace pass an empty CNI_NETNS, or none.
 fn without_a_namespace_the_hosts_link_goes_too(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for number in [1, 2] {
@@ -89,7 +89,7 @@ fn another_container_keeps_its_network(cluster: &Cluster<'_>) {
     assert_eq!(endpoints, [format!("default/node1-cni-{}-eth0", other.container_id)]);
     assert_eq!(cluster.accounts().held.len(), 2, "an address of each family");
 
-    // A container that was never there, whose id begins like the other's.
+    // A container without an ADD, whose ID begins like that of the other container.
     let stranger = Pod { container_id: other.container_id[..63].to_owned(), ..pod };
     cluster.delete(&stranger, &conf);
     assert_eq!(cluster.endpoints().len(), 1);
@@ -107,7 +107,8 @@ fn another_interface_of_the_pod_stays(cluster: &Cluster<'_>) {
     assert_eq!(links.as_object().unwrap().keys().collect::<Vec<_>>(), ["eth1"]);
 }
 
-/// The host's link and the handle are named after the container alone.
+/// The names of the host interface and of the handle depend only on the container, so a DEL of another interface could
+/// remove them by mistake.
 fn a_del_of_another_interface_leaves_the_pod_its_own(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -119,7 +120,7 @@ fn a_del_of_another_interface_leaves_the_pod_its_own(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// By the name alone anybody's interface could be taken for ours.
+/// The name alone does not prove that an interface is ours.
 fn a_link_of_the_same_name_that_is_not_ours_stays(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);
@@ -140,7 +141,7 @@ fn a_path_that_is_no_namespace_is_refused_and_nothing_is_touched(cluster: &Clust
     }
 }
 
-/// An upgrade of the datastore may be under way: the runtime comes again, as with upstream.
+/// The datastore may be in an upgrade. As with upstream, DEL fails and the runtime repeats it.
 fn while_the_datastore_is_not_ready_nothing_is_touched(cluster: &Cluster<'_>) {
     const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
     let conf = prepared(cluster);
@@ -163,7 +164,7 @@ fn while_the_datastore_is_not_ready_nothing_is_touched(cluster: &Cluster<'_>) {
     cluster.assert_nothing_left();
 }
 
-/// Whatever became of the result that the runtime kept, the pod must go.
+/// A pod must be deletable whatever result the runtime has stored.
 fn prev_result_is_not_read(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     for (number, garbage) in [
@@ -180,7 +181,7 @@ fn prev_result_is_not_read(cluster: &Cluster<'_>) {
     }
 }
 
-/// The configuration may have been damaged after the pod began.
+/// The configuration may have been damaged after the pod was started.
 fn settings_that_only_an_add_needs_may_be_wrong(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = cluster.pod(1);

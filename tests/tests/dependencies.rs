@@ -1,4 +1,4 @@
-//! The dependency tree keeps the rules of `deny.toml`, and the pure crates stay pure.
+//! Checks that the dependency tree follows the rules of `deny.toml`, and that the pure crates do no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-/// The part of `deny.toml` that these tests keep.
+/// The part of `deny.toml` that these tests check.
 #[derive(Deserialize)]
 struct Rules {
     licenses: Licenses,
@@ -31,12 +31,12 @@ struct Entry {
     name: String,
 }
 
-/// One crate that is built on Linux, for the plugin, for its build or for its tests.
+/// A crate that is built on Linux, for the programs, for their build or for their tests.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Package {
     name: String,
     version: String,
-    /// Where it comes from, when not from crates.io.
+    /// Source of the crate, if it is not crates.io.
     source: Option<String>,
     licence: String,
 }
@@ -55,7 +55,8 @@ fn rules() -> Result<Rules> {
     Ok(toml::from_str(&std::fs::read_to_string(workspace().join("deny.toml"))?)?)
 }
 
-/// What `cargo tree` builds: unlike `cargo metadata` it leaves out what no enabled feature asks for.
+/// Returns the packages that `cargo tree` lists. Unlike `cargo metadata`, it leaves out packages that no enabled
+/// feature needs.
 fn packages() -> Result<BTreeSet<Package>> {
     let tree = cargo(&[
         "tree",
@@ -70,7 +71,7 @@ fn packages() -> Result<BTreeSet<Package>> {
     lines.map(|line| package(line).with_context(|| format!("cargo tree printed {line}"))).collect()
 }
 
-/// `name v1.2.3 (proc-macro) (where it is from);licence`; a package that depends on itself ends in ` (*)`.
+/// Parses `name v1.2.3 (proc-macro) (source);licence`. The line of a repeated package ends in ` (*)`.
 fn package(line: &str) -> Option<Package> {
     let (package, licence) = line.trim_end_matches(" (*)").split_once(';')?;
     let mut words = package.split(' ');
@@ -146,7 +147,7 @@ fn pure_crates_know_no_io() -> Result<()> {
     Ok(())
 }
 
-/// Nodes have the plugin; what it keeps in a file has no place in a Deployment.
+/// Only the plugin on nodes uses the embedded datastore; a file has no use in a Deployment.
 #[test]
 fn the_controllers_carry_no_embedded_datastore() -> Result<()> {
     let tree = cargo(&["tree", "--package", "kube-controllers", "--edges=normal", "--prefix=none", "--format={lib}"])?;
@@ -157,7 +158,7 @@ fn the_controllers_carry_no_embedded_datastore() -> Result<()> {
     Ok(())
 }
 
-/// A plugin process lives for milliseconds: what a process that runs for weeks has need of stays out of it.
+/// A plugin process runs for milliseconds, so it contains no crates for long-running processes.
 #[test]
 fn the_plugin_carries_nothing_of_the_controllers() -> Result<()> {
     const LASTING: [&str; 5] = ["kube-controllers", "kube-runtime", "pprof", "procfs", "prometheus"];

@@ -1,5 +1,5 @@
-//! The plugin and a real etcd with a fault at each request and at each answer of ADD and DEL in turn, and what the
-//! runtime's retries make of it: nothing is leaked, nothing is held twice.
+//! The plugin on a real etcd, with a fault at each request and each response of ADD and DEL in turn. After the
+//! runtime's retries, no address is leaked or assigned twice.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use integration_tests::proxy::{Fault, Point, Proxy};
 use integration_tests::store::Store;
 use serde_json::json;
 
-/// A cluster whose plugins reach etcd through the proxy.
+/// Creates a cluster whose plugins reach etcd through the proxy.
 fn faulty<'a>(cluster: &'a Cluster<'a>, proxy: &'a Proxy) -> Faulty<'a> {
     cluster.load(&Content::dual_stack());
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
@@ -17,7 +17,7 @@ fn faulty<'a>(cluster: &'a Cluster<'a>, proxy: &'a Proxy) -> Faulty<'a> {
     Faulty::new(cluster, proxy, conf)
 }
 
-/// IPv4 and IPv6.
+/// Number of address families.
 const FAMILIES: usize = 2;
 
 fn fault_in_add(faulty: &mut Faulty<'_>, point: Point, fault: Fault) {
@@ -34,7 +34,7 @@ fn on_etcd(test: impl FnOnce(&mut Faulty<'_>) + Send) {
     });
 }
 
-/// Without and with a block of the node: claiming one takes more requests.
+/// Injects the fault without and with a block of the node, because claiming a block takes more requests.
 fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();
@@ -49,7 +49,7 @@ fn fault_at_each_point_of_add(faulty: &mut Faulty<'_>, fault: Fault) {
     let with_block = faulty.requests("ADD", &pod);
     faulty.recover(&pod, FAMILIES);
     assert!(with_block < claiming, "{with_block} requests with a block, {claiming} without");
-    // What an unreachable or slow etcd leads to does not depend on the block, and takes its time.
+    // The effect of an unreachable or slow etcd does not depend on the block, and these faults take long.
     if matches!(fault, Fault::Cut | Fault::Kill) {
         for point in points(with_block) {
             fault_in_add(faulty, point, fault);
@@ -73,7 +73,7 @@ fn fault_at_each_point_of_del(faulty: &mut Faulty<'_>, fault: Fault) {
     }
 }
 
-/// One test for each verb and fault.
+/// Defines one test for each CNI command and fault.
 macro_rules! faults {
     ($($test:ident $run:ident $fault:expr;)*) => {
         $(#[test] fn $test() { on_etcd(|faulty| $run(faulty, $fault)) })*
@@ -91,7 +91,7 @@ faults! {
     del_killed fault_at_each_point_of_del Fault::Kill;
 }
 
-/// The endpoint gives the addresses up first, as in DEL.
+/// A replay removes the addresses from the endpoint before it releases them, as DEL does.
 #[test]
 fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_an_endpoint() {
     on_etcd(|faulty| {
@@ -114,7 +114,7 @@ fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_an_endpoint
     });
 }
 
-/// A slow datastore is not a failing one.
+/// A slow response is not a failure.
 #[test]
 fn a_delay_makes_no_verb_fail() {
     on_etcd(|faulty| {
@@ -128,7 +128,7 @@ fn a_delay_makes_no_verb_fail() {
     });
 }
 
-/// With etcd stopped a DEL takes the pod's network down and succeeds; what it owes is paid at the next call.
+/// With etcd stopped, DEL removes the pod's network and succeeds; the next call replays the deferred DEL.
 #[test]
 fn etcd_stopped_and_restarted() {
     on_etcd(|faulty| {
@@ -144,7 +144,7 @@ fn etcd_stopped_and_restarted() {
         etcd.thaw().unwrap();
         assert_eq!(integration_tests::kernel::host().unwrap()["links"], json!({}), "taken down at once");
 
-        // The next call of any pod pays.
+        // The next call, for any pod, replays the deferred DEL.
         let next = faulty.pod();
         faulty.requests("ADD", &next);
         assert_eq!(cluster.accounts().held.len(), 2);
@@ -154,7 +154,8 @@ fn etcd_stopped_and_restarted() {
     });
 }
 
-/// Reachable but not ready is an error, and nothing is touched (design decision 7).
+/// If the datastore is reachable but not ready, DEL fails and changes nothing, so that no DEL is deferred during an
+/// upgrade of the datastore.
 #[test]
 fn a_datastore_that_is_not_ready_is_left_alone() {
     on_etcd(|faulty| {
@@ -179,7 +180,7 @@ fn a_datastore_that_is_not_ready_is_left_alone() {
     });
 }
 
-/// The budget of one pod with one address, in requests (design decision 4; issue, section 7).
+/// Limits the requests of one pod with one address.
 #[test]
 fn add_and_del_make_few_requests() {
     on_etcd(|faulty| {

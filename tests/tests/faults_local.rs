@@ -1,4 +1,4 @@
-//! The plugin on the embedded datastore with SIGKILL at each of its system calls in turn, and on failing file systems.
+//! The plugin on the embedded datastore, with SIGKILL at each of its system calls in turn, and on failing file systems.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,11 +14,11 @@ use integration_tests::store::{Local, Store};
 use nix::mount::{MsFlags, mount};
 use serde_json::{Value, json};
 
-/// What SQLite does to its files, and the journal to its own.
+/// System calls with which SQLite and the journal change files.
 const STORAGE: &str = "pwrite64,fsync,fdatasync,ftruncate,unlink,rename,renameat2";
-/// What the dataplane says to the kernel.
+/// System calls with which the dataplane sends netlink messages.
 const NETLINK: &str = "sendto,sendmsg";
-/// Sysctls, and the answer on stdout.
+/// System calls that write sysctls and the result on stdout.
 const WRITES: &str = "write";
 
 fn conf(cluster: &Cluster<'_>) -> Value {
@@ -33,7 +33,7 @@ fn local<'a>(cluster: &'a Cluster<'_>) -> &'a Local {
     }
 }
 
-/// How many of these calls the busiest thread of a verb makes.
+/// Returns the number of these system calls in the busiest thread of a CNI command.
 fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
     let trace = cluster.host.dir("strace").join("trace");
     let wrapper = format!("strace -f -qq -o {} -e trace={set} -e signal=none", trace.display());
@@ -47,7 +47,8 @@ fn calls(cluster: &Cluster<'_>, verb: &str, pod: &Pod, set: &str) -> usize {
     most
 }
 
-/// What a runtime does after any end of an ADD or DEL, and that nothing is leaked, broken or held twice.
+/// Does as a runtime does after any outcome of an ADD or DEL, and asserts that no address is leaked or assigned twice
+/// and that the file is intact.
 fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     assert_eq!(local(cluster).integrity().unwrap(), "ok");
     cluster.assert_listed_is_held();
@@ -65,7 +66,7 @@ fn recover(cluster: &Cluster<'_>, pods: &mut usize, pod: &Pod) {
     }
 }
 
-/// Kills a verb at each call of `set` in turn.
+/// Kills a CNI command at each system call of `set` in turn.
 fn killed_at_each(verb: &'static str, set: &'static str) {
     if !present("strace") {
         return skipped("strace is not installed");
@@ -91,7 +92,7 @@ fn killed_at_each(verb: &'static str, set: &'static str) {
             killed += usize::from(outcome.exit.is_none());
             recover(cluster, &mut pods, &pod);
         }
-        // A second run may make a call or two less: the block is there by then.
+        // A later run may make fewer calls, because the block already exists.
         assert!(killed * 2 >= most, "only {killed} of {most} calls were reached");
     });
 }
@@ -121,7 +122,7 @@ fn del_killed_at_each_netlink_message() {
     killed_at_each("DEL", NETLINK);
 }
 
-/// A cluster whose file is on a small file system of its own.
+/// Runs a test on a cluster whose embedded datastore is on a small file system of its own.
 fn on_a_small_disk(test: impl FnOnce(&Cluster<'_>, &Path) + Send) {
     on_local(|cluster| {
         let disk = cluster.host.dir("disk");
@@ -133,7 +134,7 @@ fn on_a_small_disk(test: impl FnOnce(&Cluster<'_>, &Path) + Send) {
     });
 }
 
-/// Takes all space but `pages` pages.
+/// Fills the disk except for `pages` pages.
 fn fill(disk: &Path, pages: u64) -> PathBuf {
     let file = disk.join("filler");
     let stat = nix::sys::statvfs::statvfs(disk).unwrap();
@@ -197,7 +198,7 @@ fn a_read_only_disk_is_named() {
         let error = cluster.verb("ADD", &newcomer, &conf(cluster)).run().unwrap().error();
         let said = format!("{} {}", error.msg, error.details);
         assert!(said.contains("read-only") && said.contains(&disk.display().to_string()), "{error:?}");
-        // A disk that comes back: what the DEL could not write is made up for.
+        // The disk becomes writable again: the next DEL completes the work of the failed one.
         let _ = cluster.verb("DEL", &there, &conf(cluster)).run().unwrap();
         remount(MsFlags::empty());
         let mut pods = 2;
@@ -239,7 +240,7 @@ fn a_damaged_file_is_named_and_not_written_over() {
     });
 }
 
-/// Only root may read what the file holds.
+/// Only root may read the content of the file.
 #[test]
 fn the_file_is_private() {
     use std::os::unix::fs::PermissionsExt;

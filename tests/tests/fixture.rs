@@ -1,4 +1,4 @@
-//! The checks that the suites end with can fail.
+//! The final checks of the suites can fail.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -37,7 +37,7 @@ fn what_is_left_is_noticed(cluster: &Cluster<'_>) {
 
     let before = cluster.state();
     cluster.assert_unchanged(&before);
-    // A host interface alone.
+    // Only a host interface is added.
     integration_tests::command::ip("link add cali1 type veth peer name cali2").unwrap();
     assert!(fails(|| cluster.assert_unchanged(&before)), "a new interface");
     cluster.delete(&pod, &conf);

@@ -1,4 +1,4 @@
-//! Addresses from an IPAM plugin of someone else's, run by exec: Debian's host-local, and fakes that misbehave.
+//! Addresses from a third-party IPAM plugin, run by exec: Debian's host-local, and fakes that misbehave.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -36,7 +36,7 @@ fn with_host_local(on: fn(fn(&Cluster<'_>)), test: fn(&Cluster<'_>)) {
     on(test);
 }
 
-/// A configuration with host-local, and the directory of its leases.
+/// Returns a configuration with host-local, and the directory of its leases.
 fn host_local(cluster: &Cluster<'_>) -> (Value, PathBuf) {
     cluster.load(&Content::ready().node("node1"));
     let data = cluster.host.dir("host-local");
@@ -45,7 +45,7 @@ fn host_local(cluster: &Cluster<'_>) -> (Value, PathBuf) {
     (cluster.conf("node1", json!({ "ipam": ipam })), data.join("k8s-pod-network"))
 }
 
-/// The addresses that host-local keeps as given.
+/// Returns the addresses that host-local has assigned.
 fn leases(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
@@ -97,7 +97,7 @@ fn a_failed_add_gives_the_address_back(cluster: &Cluster<'_>) {
     assert_eq!(leases(&data).len(), 2);
 }
 
-/// Debian's host-local is older than both verbs.
+/// Debian's host-local supports neither STATUS nor GC.
 fn an_old_plugin_does_not_stop_status_and_gc(cluster: &Cluster<'_>) {
     let (mut conf, _) = host_local(cluster);
     cluster.add(&cluster.pod(1), &conf);
@@ -111,7 +111,7 @@ fn an_old_plugin_does_not_stop_status_and_gc(cluster: &Cluster<'_>) {
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
 }
 
-/// Runs a test with an IPAM plugin that notes each command it gets and then runs `script`.
+/// Runs a test with an IPAM plugin that records each command and then runs `script`.
 fn with_fake(script: &str, test: impl FnOnce(&Fake<'_, '_>) + Send) {
     on_local(|cluster| {
         cluster.load(&Content::dual_stack());
@@ -144,7 +144,7 @@ impl Fake<'_, '_> {
         error
     }
 
-    /// The commands it got.
+    /// Returns the recorded commands.
     fn calls(&self) -> Vec<String> {
         fs::read_to_string(self.dir.join("calls")).unwrap().lines().map(str::to_owned).collect()
     }
@@ -169,7 +169,8 @@ test "$CNI_COMMAND" = ADD && echo '{"cniVersion": "1.0.0", "ips": [{"address": "
     });
 }
 
-/// That plugin knows the containers of the list alone: it would give back what GC left.
+/// The IPAM plugin keeps only the containers of the list: it would release the addresses of a container whose interface
+/// GC did not remove.
 #[test]
 fn gc_of_the_plugin_is_left_out_while_a_container_stays() {
     let script =
@@ -177,7 +178,7 @@ fn gc_of_the_plugin_is_left_out_while_a_container_stays() {
     with_fake(script, |fake| {
         let added = fake.verb("ADD").run().unwrap().success();
         let ifname = added["interfaces"][0]["name"].as_str().unwrap();
-        // Nothing proves that the interface is the container's.
+        // Without its alias, nothing proves that the interface belongs to the container.
         ip(&format!("link set dev {ifname} alias other")).unwrap();
         let mut conf = fake.conf.clone();
         conf["cniVersion"] = json!("1.1.0");
@@ -235,7 +236,7 @@ fn a_crash_is_an_error_with_its_last_words() {
     });
 }
 
-/// Runtimes ask for STATUS every few seconds.
+/// Runtimes call STATUS every few seconds.
 #[test]
 fn status_does_not_wait_for_one_that_hangs() {
     with_fake("exec sleep 30", |fake| {

@@ -1,4 +1,4 @@
-//! Every recording of upstream on etcd, replayed against our binaries on a real etcd.
+//! Replays every recording of upstream on etcd against our binaries on a real etcd.
 
 mod recordings;
 

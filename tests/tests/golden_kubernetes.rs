@@ -1,6 +1,7 @@
-//! Every recording of upstream on Kubernetes, replayed against our binaries on a real API server.
+//! Replays every recording of upstream on Kubernetes against our binaries on a real API server.
 //!
-//! One server for a folder; between recordings everything in it is deleted and the host reinstalled.
+//! Each folder of recordings has one server. Between recordings all of its objects are deleted and the host is
+//! reinstalled.
 
 use anyhow::Result;
 use integration_tests::golden::cluster;
@@ -24,7 +25,7 @@ fn kdd3() {
     replay_folder("kdd3", ApiGroup::V3, Role::ours);
 }
 
-/// In a cluster that upstream's manifests made, the binaries alone are swapped.
+/// Covers a cluster with upstream's manifests in which only the binaries are replaced.
 #[test]
 fn kdd1_with_upstreams_role() {
     replay_folder("kdd1", ApiGroup::CrdV1, Role::upstreams);
@@ -35,7 +36,7 @@ fn kdd3_with_upstreams_role() {
     replay_folder("kdd3", ApiGroup::V3, Role::upstreams);
 }
 
-/// Pods from the API server, Calico's data in etcd, which here is the API server's own.
+/// Covers pods from the API server with Calico's data in etcd, which here is also the API server's etcd.
 #[test]
 fn k8s_on_etcd() {
     with_kubernetes(|host, kubernetes| {
@@ -54,7 +55,7 @@ fn k8s_on_etcd() {
     });
 }
 
-/// Replays a folder as the CNI user with a role, and no other.
+/// Replays a folder as the CNI user, with exactly the given role.
 fn replay_folder(folder: &str, group: ApiGroup, role: fn() -> Result<Role>) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
@@ -90,7 +91,7 @@ fn replay_one(
     })
 }
 
-/// A request that is refused and does not change the outcome is one too many.
+/// A request that is denied without an effect on the result is superfluous.
 fn assert_nothing_refused(audit: &Audit, user: &ServiceAccount) {
     let mut requests = audit.of(&user.user).unwrap();
     requests.retain(|request| matches!(request.code, Some(401 | 403)));

@@ -1,4 +1,4 @@
-//! The recorded scenarios on the embedded datastore: the same keys and values as in etcd.
+//! Replays the recorded scenarios on the embedded datastore, with the same keys and values as in etcd.
 
 mod recordings;
 

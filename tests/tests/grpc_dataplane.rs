@@ -1,4 +1,4 @@
-//! A dataplane behind gRPC: one Add and one Del per pod, and what its refusals come to. The server is tonic's, on a
+//! A dataplane behind gRPC: one Add and one Del per pod, and the effects of its errors. The server is tonic's, on a
 //! Unix socket.
 
 use std::convert::Infallible;
@@ -36,18 +36,18 @@ on_each_datastore!(
     with_the_override_it_may_work_in_the_plugins_own_namespace,
 );
 
-/// What the server was asked, and what it answers.
+/// The requests that the server received, and its responses.
 #[derive(Default)]
 struct Script {
     added: Vec<AddRequest>,
     deleted: Vec<DelRequest>,
-    /// The refusal of every call; empty when it obliges.
+    /// The error of every call; empty for success.
     refusal: String,
-    /// The interface and the MAC address that it claims to have made.
+    /// The interface and the MAC address in the server's responses.
     made: (String, String),
-    /// Makes the interface, and breaks off without an answer.
+    /// Whether to fail an Add with the status Unavailable, as if the connection was lost.
     loses_answer: bool,
-    /// The refusal of a Del where `refusal` is empty; empty when it obliges.
+    /// The error of a Del if `refusal` is empty; empty for success.
     deletion_refusal: String,
 }
 
@@ -58,7 +58,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// Serves for as long as the process lives.
+    /// Starts a server that runs until the process exits.
     fn serve(cluster: &Cluster<'_>) -> Fake {
         let socket = cluster.host.dir("grpc").join("dataplane.sock");
         let made = ("tap0".to_owned(), "02:00:00:00:00:07".to_owned());
@@ -81,7 +81,7 @@ impl Fake {
         fake
     }
 
-    /// A configuration that has the server make the network.
+    /// Returns a configuration with this dataplane.
     fn conf(&self, cluster: &Cluster<'_>) -> Value {
         cluster.load(&Content::dual_stack());
         let socket = format!("unix://{}", self.socket.display());
@@ -93,7 +93,7 @@ impl Fake {
         with(&mut self.script.lock().unwrap())
     }
 
-    /// How many Adds and Dels there were.
+    /// Returns the numbers of Adds and Dels.
     fn calls(&self) -> (usize, usize) {
         self.script(|script| (script.added.len(), script.deleted.len()))
     }
@@ -161,7 +161,7 @@ impl NamedService for Fake {
     const NAME: &'static str = "cni.CniDataplane";
 }
 
-/// The kernel's dataplane had no part in it.
+/// Asserts that the Linux dataplane changed nothing.
 fn assert_kernel_untouched(cluster: &Cluster<'_>, pod: &Pod) {
     assert_eq!(kernel::host().unwrap()["links"], json!({}));
     assert_eq!(kernel::pod(cluster.host, &pod.name).unwrap()["links"], json!({}));
@@ -186,7 +186,7 @@ fn the_server_gets_one_add_and_one_del_with_what_it_needs(cluster: &Cluster<'_>)
         assert_eq!((asked.interface_name.as_str(), &asked.netns), ("eth0", &netns));
         assert_eq!(asked.desired_host_interface_name, "cali00000001ccc");
         assert_eq!(asked.settings.unwrap().mtu, 1400);
-        // IPAM's own prefix length, here and in the result.
+        // The prefix length is IPAM's, in this request and in the result.
         let addresses: Vec<_> = asked.container_ips.iter().map(|ip| ip.address.as_str()).collect();
         assert_eq!(json!(addresses), json!([result["ips"][0]["address"]]));
         assert!(addresses[0].ends_with("/26"), "{addresses:?}");
@@ -209,7 +209,7 @@ fn the_server_gets_one_add_and_one_del_with_what_it_needs(cluster: &Cluster<'_>)
     cluster.assert_nothing_left();
 }
 
-/// A dataplane of another vendor goes by them.
+/// A third-party dataplane may depend on the annotations.
 #[test]
 fn the_server_gets_the_annotations_of_a_pod_of_kubernetes() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
@@ -257,7 +257,7 @@ fn an_add_without_answer_keeps_the_addresses_until_the_interface_is_taken_away(c
     let pod = cluster.pod(1);
     let refused = || cluster.verb("ADD", &pod, &conf).run().unwrap().error();
     let kept = "failed while setting up the interface; the interface may be there, DEL will release its addresses";
-    // The interface may be made after the plugin gave up waiting.
+    // The server may still create the interface after the plugin stopped waiting.
     fake.script(|script| script.loses_answer = true);
     let error = refused();
     assert!(error.msg.contains("connection lost") && error.details == kept, "{error:?}");
@@ -336,7 +336,7 @@ fn gc_leaves_containers_of_which_nobody_knows_whether_they_run(cluster: &Cluster
     cluster.assert_nothing_left();
 }
 
-/// Such a dataplane may need no namespace of the pod's.
+/// Such a dataplane may not need the pod's network namespace.
 fn with_the_override_it_may_work_in_the_plugins_own_namespace(cluster: &Cluster<'_>) {
     let fake = Fake::serve(cluster);
     let conf = fake.conf(cluster);

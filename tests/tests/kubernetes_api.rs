@@ -1,4 +1,4 @@
-//! The control plane that the Kubernetes suites stand on does what they take for granted.
+//! Tests of the control plane that the Kubernetes suites use.
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -154,7 +154,7 @@ fn objects_and_tokens_outlive_the_server() {
         assert_eq!(version().unwrap(), 200);
         assert_eq!(api.admin().get(path).unwrap().success().unwrap(), before);
         assert_eq!(audit.of(&plugin.user).unwrap().len(), 1);
-        // The objects are in etcd, beside content that Calico may keep there.
+        // The objects are in etcd, beside any Calico data.
         assert!(kubernetes.etcd.dump_raw().unwrap().contains_key("/registry/serviceaccounts/kube-system/plugin"));
         assert!(kubernetes.etcd.dump().unwrap().is_empty());
     });
@@ -165,7 +165,8 @@ fn two_servers_side_by_side_do_not_meet() {
     on_kubernetes(|_, first| {
         on_kubernetes(|_, second| {
             second.api.namespace("mine").unwrap();
-            // Who trusts the first one's authority does not get through to the second, on the same address.
+            // A client that trusts the first server's authority cannot connect to the second server at the same
+            // address.
             let admin = first.api.user("someone", "system:masters").unwrap();
             first.api.client(&admin).unwrap().get("/version").unwrap_err();
         });
@@ -185,7 +186,7 @@ fn servers_end_with_their_host() {
             panic!("a test that fails half-way");
         });
     });
-    // Without a server the test has not run at all, and says so.
+    // Without the server's program the test was skipped.
     assert_eq!(failed.is_err(), !pids.lock().unwrap().is_empty());
     assert!(!pids.lock().unwrap().iter().any(running));
 }

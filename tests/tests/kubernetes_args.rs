@@ -1,4 +1,4 @@
-//! Pods of Kubernetes, named in CNI_ARGS, on a datastore of our own; and the calls that people make by hand.
+//! Kubernetes pods, named in CNI_ARGS, on the embedded datastore, and calls by hand.
 
 use std::fs;
 use std::time::Duration;
@@ -21,7 +21,7 @@ on_each_datastore!(
 );
 
 const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=nginx;K8S_POD_UID=u-1";
-/// `cali` and the SHA-1 of `default.nginx` (CNI-88).
+/// `cali` and the beginning of the SHA-1 of `default.nginx`, as in upstream.
 const HOST_LINK: &str = "calic440f455693";
 const ENDPOINT: &str = "default/node1-k8s-nginx-eth0";
 
@@ -30,7 +30,7 @@ fn prepared(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({}))
 }
 
-/// A verb on a sandbox of the pod that `args` names.
+/// Prepares a CNI call for a sandbox of the pod in `args`.
 fn verb(cluster: &Cluster<'_>, verb: &str, sandbox: &Pod, conf: &Value, args: &str) -> Call {
     cluster.verb(verb, sandbox, conf).env("CNI_ARGS", args)
 }
@@ -67,7 +67,7 @@ fn a_pods_endpoint_and_interface_are_named_after_the_pod(cluster: &Cluster<'_>) 
     ] {
         assert_eq!(spec[field], value, "{field}");
     }
-    // The allocator knows the pod too: `calico-ipam show` and upstream's tools print it.
+    // The allocation names the pod too: `calico-ipam show` and upstream's tools print it.
     let content = cluster.store.dump().unwrap();
     let block = content.iter().find(|(key, _)| key.contains("/ipv4/block/") && key.contains("assignment")).unwrap().1;
     let noted = &block["attributes"][0]["secondary"];
@@ -111,7 +111,8 @@ fn a_new_sandbox_takes_the_endpoint_over_and_a_late_del_leaves_it(cluster: &Clus
 
 fn a_late_del_without_a_namespace_leaves_the_new_sandboxs_link(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
-    // The kernel may still be deleting the old sandbox's interface when the new one needs its name: several tries.
+    // The kernel may still be deleting the old sandbox's interface when the new one needs its name. Several rounds make
+    // this likely.
     for round in 0..5 {
         let (old, new) = (cluster.pod(2 * round), cluster.pod(2 * round + 1));
         add(cluster, &old, &conf);
@@ -121,7 +122,7 @@ fn a_late_del_without_a_namespace_leaves_the_new_sandboxs_link(cluster: &Cluster
         verb(cluster, "DEL", &old, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         assert_eq!(kernel::host().unwrap(), before);
         assert_eq!(holders(cluster), [handle(&new)]);
-        // Its own DEL finds the link by the route to its address.
+        // The new sandbox's own DEL finds the interface by the route to its address.
         verb(cluster, "DEL", &new, &conf, ARGS).env("CNI_NETNS", "").run().unwrap().success();
         cluster.assert_nothing_left();
     }
@@ -131,7 +132,7 @@ fn pods_of_other_namespaces_are_other_pods(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pods: Vec<_> = (1..=3).map(|number| cluster.pod(number)).collect();
     let args = |namespace: &str, name: &str| format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}");
-    // A name that begins like another's, and the same name elsewhere.
+    // A name with another pod's name as its prefix, and the same name in another namespace.
     let args = [args("default", "nginx"), args("default", "nginx-1"), args("prod", "nginx")];
     for (pod, args) in pods.iter().zip(&args) {
         verb(cluster, "ADD", pod, &conf, args).run().unwrap().success();
@@ -174,12 +175,12 @@ fn policy_is_waited_for_no_longer_than_asked(cluster: &Cluster<'_>) {
     assert!(waited.stderr.is_empty(), "log_level is error: {}", waited.stderr);
     timed("DEL");
     fs::write(directory.join("k8s default%2Fnginx eth0"), "").unwrap();
-    // Longer than the call may take: the file ends the wait.
+    // This is longer than the deadline of the call, so only the file can end the wait.
     conf["policy_setup_timeout_seconds"] = json!(3600);
     verb(cluster, "ADD", &pod, &conf, ARGS).run().unwrap().success();
 }
 
-/// The example of the users' document, as they have it in `/etc/cni/net.d/10-calico.conflist`.
+/// The example of the users' documentation, as in `/etc/cni/net.d/10-calico.conflist`.
 const CONFLIST: &str = r#"{
   "name": "k8s-pod-network", "cniVersion": "0.3.1",
   "plugins": [
@@ -193,7 +194,7 @@ const CONFLIST: &str = r#"{
   ]
 }"#;
 
-/// `jq <filter> <conflist> | CNI_… calico`, with the document's variables.
+/// Prepares `jq <filter> <conflist> | CNI_… calico`, with the variables of the documentation.
 fn by_hand(plugins: &Plugins, filter: &str, conflist: &str) -> Call {
     fs::create_dir_all("/etc/cni/net.d").unwrap();
     fs::write("/etc/cni/net.d/10-calico.conflist", conflist).unwrap();
@@ -225,7 +226,7 @@ fn the_documents_calls_say_what_is_missing_and_how_to_mend_it() {
             let said = format!("{} {}", error.msg, error.details);
             words.iter().for_each(|word| assert!(said.contains(word), "{filter}: {word:?} is not in {said}"));
         }
-        // With a pod: the document's cluster has a kubeconfig that this machine has not.
+        // The cluster in the documentation has a kubeconfig, which this machine lacks.
         let call = by_hand(&cluster.plugins, MENDED, CONFLIST).env("CNI_ARGS", ARGS);
         let error = call.run().unwrap().error();
         assert!(error.msg.contains("kubeconfig /etc/cni/net.d/calico-kubeconfig"), "{error:?}");
@@ -233,7 +234,7 @@ fn the_documents_calls_say_what_is_missing_and_how_to_mend_it() {
     });
 }
 
-/// The same calls on a datastore that this build has.
+/// The same calls with the embedded datastore.
 #[test]
 fn the_documents_calls_work_on_the_embedded_datastore() {
     on_local(|cluster| {

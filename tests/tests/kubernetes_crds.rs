@@ -1,5 +1,5 @@
-//! A real API server takes the definitions in `deploy/crds`, keeps what upstream was recorded to write whole, and holds
-//! writers to the rules in CEL.
+//! A real API server accepts the definitions in `deploy/crds`, stores recorded objects of upstream completely, and
+//! enforces the CEL rules.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const GROUPS: [(&str, &str, &str); 2] =
     [("v1", "crd.projectcalico.org/v1", "kdd1"), ("v3", "projectcalico.org/v3", "kdd3")];
 
-/// Applies the definitions of both groups; each is established when this returns.
+/// Applies the definitions of both groups and waits until each is established.
 fn define(api: &ApiServer) {
     for (folder, ..) in GROUPS {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(folder);
@@ -30,7 +30,7 @@ fn define(api: &ApiServer) {
             let path = format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}");
             let now = api.admin().get(&path).unwrap().success().unwrap();
             let conditions = now["status"]["conditions"].as_array().unwrap();
-            // A schema that is not structural is taken too, with a condition that says so.
+            // A non-structural schema is accepted too, but results in another condition.
             let types: BTreeSet<_> = conditions.iter().map(|condition| condition["type"].as_str().unwrap()).collect();
             assert_eq!(types, BTreeSet::from(["Established", "NamesAccepted"]), "{conditions:?}");
             assert_eq!(kept["spec"]["versions"], definition["spec"]["versions"], "{name}");
@@ -40,8 +40,8 @@ fn define(api: &ApiServer) {
     }
 }
 
-/// Every object of Calico's that a datastore held in a recording, once, with its plural and without what an API server
-/// gives.
+/// Returns every Calico object in the datastores of the recordings, once, with its plural and without the fields that
+/// an API server sets.
 fn recorded(folder: &str) -> Vec<(String, Value)> {
     let places = Places::default();
     let mut seen = BTreeSet::new();
@@ -91,7 +91,7 @@ fn recorded_objects_are_kept_whole() {
     });
 }
 
-/// What the server says of a new object: nothing, or why it refuses it. It is not kept.
+/// Creates an object in a dry run. Returns the server's reason for a rejection, or an empty string.
 fn said(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -> String {
     let kind = match plural {
         "ippools" => "IPPool",
@@ -107,7 +107,8 @@ fn said(admin: &Client, version: &str, plural: &str, name: &str, spec: &Value) -
     }
 }
 
-/// Specifications of pools, and what a refusal says; empty where there is none (DS-95).
+/// Returns specs of pools, and the reason for the rejection of each; empty if it is valid. Upstream's definitions have
+/// the same rules (DS-95).
 fn pools() -> Vec<(Value, &'static str)> {
     let v4 = |more: Value| with(json!({ "cidr": "10.0.0.0/16" }), more);
     let v6 = |more: Value| with(json!({ "cidr": "fd00::/112" }), more);
@@ -156,7 +157,7 @@ fn pools() -> Vec<(Value, &'static str)> {
     ]
 }
 
-/// Tiers by name (DS-97).
+/// Returns tiers by name, and the reason for the rejection of each. Upstream's definitions have the same rules (DS-97).
 fn tiers() -> Vec<(&'static str, Value, &'static str)> {
     let spec = |action: &str, order: f64| json!({ "defaultAction": action, "order": order });
     vec![
@@ -282,7 +283,7 @@ fn kubectl_shows_the_columns() {
         let shown = api.kubectl(&["get", "tiers.projectcalico.org"]).unwrap();
         let rows: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows, [vec!["NAME", "ORDER", "DEFAULTACTION", "STATUS"], vec!["mine", "7", "Deny"]]);
-        // The description of all kinds together, which kubectl goes by, lags behind what the API server serves.
+        // kubectl uses the description of all kinds, which the server updates later than it serves a kind.
         let explain = || api.kubectl(&["explain", "ippools.spec.blockSize", "--api-version=projectcalico.org/v3"]);
         let mut explained = explain();
         for _ in 0..60 {

@@ -1,4 +1,4 @@
-//! host-local with the ranges that Kubernetes gave the node: `usePodCidr` and `usePodCidrIPv6`.
+//! host-local with the node's podCIDRs: `usePodCidr` and `usePodCidrIPv6`.
 
 use std::fs;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ fn with_host_local(test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send
     });
 }
 
-/// A configuration with these keys of host-local, and the directory of its leases.
+/// Returns a configuration with these keys of host-local, and the directory of its leases.
 fn host_local(cluster: &Cluster<'_>, keys: Value) -> (Value, PathBuf) {
     let data = cluster.host.dir("host-local");
     let mut ipam = json!({ "type": "host-local", "dataDir": data });
@@ -48,7 +48,7 @@ fn host_local(cluster: &Cluster<'_>, keys: Value) -> (Value, PathBuf) {
     (conf, data.join(NETWORK))
 }
 
-/// The addresses that host-local keeps as given.
+/// Returns the addresses that host-local has assigned.
 fn leases(directory: &Path) -> Vec<String> {
     let files = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
@@ -75,7 +75,7 @@ fn every_form_of_the_words() {
                 json!({ "ranges": [[{ "subnet": "usepodcidripv6" }], [{ "subnet": "10.88.0.0/24" }]] }),
                 &[v6, "10.88.0.2/32"],
             ),
-            // Two ranges of one set: one address from the first that has any.
+            // With two ranges in one set, the address is from the first range with a free address.
             (
                 json!({ "ranges": [[{ "subnet": "usePodCidr", "rangeStart": "10.244.7.9" }, { "subnet": "10.88.1.0/24" }]] }),
                 &["10.244.7.9/32"],
@@ -97,7 +97,7 @@ fn every_form_of_the_words() {
                 assert_eq!(leases(&data), Vec::<String>::new(), "{keys}");
             }
             cluster.remove_pod(&pod);
-            // host-local goes on after the last address it gave.
+            // host-local continues after the last assigned address.
             fs::remove_dir_all(&data).unwrap();
         }
     });
@@ -143,11 +143,11 @@ fn a_node_without_the_range_is_named_and_nothing_is_kept() {
             cluster.assert_unchanged(&before);
             assert_eq!(leases(&data), Vec::<String>::new());
         }
-        // What the node has is enough.
+        // The node has the requested family.
         let (mut conf, data) = host_local(cluster, json!({ "subnet": "usePodCidr" }));
         conf["kubernetes"]["node_name"] = json!("only-v4");
         assert_eq!(addresses(&cluster.add(&pod, &conf)), ["10.244.8.2/32"]);
-        // Neither pod nor node is there any more at the DEL.
+        // At the time of the DEL, neither the pod nor the node exists.
         let api = &control_plane.servers.api;
         api.admin().delete(&pod_path("pod1")).unwrap().success().unwrap();
         api.admin().delete("/api/v1/nodes/only-v4").unwrap().success().unwrap();
@@ -170,7 +170,7 @@ fn calicos_data_may_be_in_etcd() {
         let cluster = Cluster { host, plugins: Plugins::locate().unwrap(), store: Store::Etcd(etcd) };
         cluster.load(&Content::ready().node("node1"));
         let (mut conf, data) = host_local(&cluster, json!({ "subnet": "usePodCidr" }));
-        // The pod itself is of no interest with another policy.
+        // With another policy type, the plugin does not read the pod.
         conf["policy"] = json!({ "type": "calico" });
         conf["kubernetes"] = json!({ "kubeconfig": api.admin_kubeconfig() });
         let mut pod = cluster.pod(1);

@@ -1,5 +1,4 @@
-//! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in. KubeVirt itself is not here: its
-//! objects are written by the test.
+//! Addresses that a KubeVirt VMI keeps in every pod. KubeVirt does not run; the test writes its objects.
 
 use std::path::Path;
 
@@ -15,7 +14,7 @@ use serde_json::{Value, json};
 
 const HANDLE: &str = "k8s-pod-network.vmi.suite.vm1";
 
-/// A machine and its instance, kept by a finalizer when they are deleted.
+/// A VM and its VMI, which have a finalizer so that they remain during their deletion.
 struct Machine<'a> {
     client: &'a Client,
     instance_uid: String,
@@ -38,13 +37,13 @@ impl<'a> Machine<'a> {
         made["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Begins to delete one of the two.
+    /// Starts the deletion of either object.
     fn delete(&self, plural: &str) {
         let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/{plural}/vm1");
         self.client.delete(&path).unwrap().success().unwrap();
     }
 
-    /// Ends the instance and begins another one of the machine.
+    /// Ends the VMI and starts another VMI of the VM.
     fn restart(&mut self) {
         let path = format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/vm1");
         let ended = self.client.get(&path).unwrap().success().unwrap();
@@ -54,7 +53,7 @@ impl<'a> Machine<'a> {
         self.instance_uid = Self::create(self.client, "VirtualMachineInstance", owners);
     }
 
-    /// The n-th pod of the machine and its sandbox; the target of a migration when it has a job.
+    /// Creates the n-th pod of the VMI and its sandbox. With a migration job, the pod is the target of a migration.
     fn pod(&self, cluster: &Cluster<'_>, number: usize, job: Option<&str>) -> Pod {
         let (name, sandbox) = (format!("virt-launcher-vm1-{number}"), format!("vm{number}"));
         let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",
@@ -90,7 +89,8 @@ fn addresses(result: &Value) -> Vec<String> {
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
 }
 
-/// Active and alternate owner of the machine's addresses, the same of each; `None` when the machine holds none.
+/// Returns the active and the alternate owner of the VMI's addresses, which are the same for each address; `None` if
+/// the VMI has no addresses.
 fn owners(cluster: &Cluster<'_>) -> Option<[String; 2]> {
     let content = cluster.store.dump().unwrap();
     let blocks = content.into_iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
@@ -135,7 +135,7 @@ fn a_machine_keeps_its_addresses_from_pod_to_pod() {
         conf["prevResult"] = result;
         cluster.verb("CHECK", &second, &conf).run().unwrap().success();
 
-        // The instance ends, the machine stays: so do the addresses.
+        // The VMI ends and the VM remains, so the addresses are kept.
         machine.delete("virtualmachineinstances");
         cluster.delete(&second, &conf);
         assert_eq!(owners(cluster), owned_by("", ""));
@@ -162,7 +162,7 @@ fn a_live_migration() {
         let there = cluster.add(&target, &conf);
         assert_eq!((addresses(&there), there.get("routes")), (addresses(&here), None));
         assert_eq!(owners(cluster), owned_by("1", "2"));
-        // Both pods have the addresses, and the host leads to the first: the rest is Felix's.
+        // Both pods have the addresses, and the host's routes lead to the source. Felix moves them later.
         let inside = kernel::pod(cluster.host, &target.name).unwrap()["links"]["eth0"]["addrs"].to_string();
         assert!(addresses(&there).iter().all(|address| inside.contains(address.as_str())), "{inside}");
         let leading = |routes: &Value| -> Vec<Value> {
@@ -187,7 +187,7 @@ fn a_live_migration() {
     });
 }
 
-/// The next run of the machine begins on the same node before the pod of the last one is deleted.
+/// The next VMI of the VM starts on the same node before the pod of the previous one is deleted.
 #[test]
 fn a_restart_while_the_old_launcher_is_still_there() {
     on_cluster(|cluster, control_plane| {
@@ -197,8 +197,8 @@ fn a_restart_while_the_old_launcher_is_still_there() {
         let first = cluster.add(&old, &conf);
         machine.restart();
         let new = machine.pod(cluster, 2, None);
-        // The routes lead to the old launcher, which still runs. The machine keeps its addresses, and the ADD comes
-        // again.
+        // The routes lead to the old virt-launcher pod, which still runs. The VMI keeps its addresses, and the runtime
+        // repeats the ADD.
         let (held, routes) = (cluster.accounts().held, kernel::host().unwrap()["routes"].clone());
         let error = cluster.verb("ADD", &new, &conf).run().unwrap().error();
         assert!(error.msg.contains("another endpoint uses this address"), "{error:?}");
@@ -207,7 +207,7 @@ fn a_restart_while_the_old_launcher_is_still_there() {
         cluster.delete(&old, &conf);
         let result = cluster.add(&new, &conf);
         assert_eq!((addresses(&result), owners(cluster)), (addresses(&first), owned_by("2", "")));
-        // A late DEL of the old launcher takes nothing from the new one, however the machine goes on.
+        // A late DEL of the old virt-launcher pod removes nothing of the new one, even if the VM is being deleted.
         machine.delete("virtualmachines");
         cluster.delete(&old, &conf);
         assert_eq!(owners(cluster), owned_by("2", ""));
@@ -234,7 +234,7 @@ fn a_failed_add_takes_the_pod_off_and_leaves_the_machine_its_addresses() {
     });
 }
 
-/// The launcher before still runs, and the machine may be deleted meanwhile.
+/// The previous virt-launcher pod still runs, and the VM may be deleted meanwhile.
 #[test]
 fn a_failed_add_of_the_next_launcher_leaves_the_machine_to_the_launcher_before() {
     on_cluster(|cluster, control_plane| {
@@ -323,7 +323,7 @@ fn what_cannot_be_told_or_is_switched_off() {
     });
 }
 
-/// With the role of `deploy/rbac`, of which no other suite uses this part.
+/// Uses the role of `deploy/rbac`, whose permissions for KubeVirt no other suite covers.
 #[test]
 fn the_plugins_user_may_ask_for_machines_and_needs_to() {
     on_cluster(|cluster, control_plane| {
@@ -369,7 +369,7 @@ fn calico_ipam_by_itself() {
         verb("CHECK", &target, &checked);
         verb("DEL", &source, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
-        // A pod that is gone from the API cannot be told from any other; its successor takes its place.
+        // A pod that the API server does not have cannot be identified. The next pod replaces it as owner.
         control_plane.servers.api.admin().delete(&pod_path("virt-launcher-vm1-2")).unwrap().success().unwrap();
         verb("DEL", &target, &conf);
         assert_eq!(owners(cluster), owned_by("", "2"));
@@ -395,7 +395,7 @@ fn calicos_data_may_be_in_etcd() {
         let machine = Machine::new(&client);
         let pod = machine.pod(&cluster, 1, None);
         let held = addresses(&cluster.add(&pod, &conf));
-        // The account may not look at pods: what is to be told of the machine is owed.
+        // The account may not read pods, so the changes of the VMI's owners are deferred.
         let mut forbidden = conf.clone();
         forbidden["kubernetes"] =
             json!({ "kubeconfig": api.service_account(NAMESPACE, "stranger").unwrap().kubeconfig });
@@ -406,7 +406,8 @@ fn calicos_data_may_be_in_etcd() {
         assert_eq!(owners(&cluster), owned_by("", ""));
         let again = cluster.add(&pod, &conf);
         assert_eq!(addresses(&again), held);
-        // Without the API nobody can tell whose the addresses are: DEL does the rest, and pays this later.
+        // With an unreachable API server, the owner of the addresses is unknown: DEL does the rest and defers this
+        // part.
         machine.delete("virtualmachines");
         api.stop();
         let mut checked = conf.clone();

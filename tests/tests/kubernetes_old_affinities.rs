@@ -1,4 +1,5 @@
-//! Affinities of releases that wrote no labels (IPAM-47, IPAM-152).
+//! Affinities of releases that wrote no labels. As in upstream, an ADD with requested addresses labels those of its
+//! node (IPAM-152), once (IPAM-47).
 
 use integration_tests::cluster::{Cluster, on_api_server};
 use integration_tests::content::Content;
@@ -12,7 +13,7 @@ fn path(group: ApiGroup, name: &str) -> String {
     format!("/apis/{}/blockaffinities/{name}", group.api_version())
 }
 
-/// Makes the affinity of a node to a block, as it was before labels and types.
+/// Creates the affinity of a node as old releases did, without labels and type.
 fn write_old(cluster: &Cluster<'_>, group: ApiGroup, node: &str, block: &str) -> String {
     let Store::Kubernetes(objects) = &cluster.store else { panic!("not on Kubernetes") };
     let name = format!("{node}-{}", block.replace(['.', '/'], "-"));

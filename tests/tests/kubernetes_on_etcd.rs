@@ -1,4 +1,4 @@
-//! Pods that the Kubernetes API describes, with Calico's data elsewhere: in etcd, or in one file.
+//! Kubernetes pods with Calico's data in etcd or in the embedded datastore.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ on_each_datastore!(
 const POD: &str = "web-1";
 const ENDPOINT: &str = "suite/node1-k8s-web--1-eth0";
 
-/// An API server, and a datastore that is not it.
+/// An API server, and a separate datastore.
 struct Lab<'a> {
     cluster: Cluster<'a>,
     api: ApiServer,
@@ -52,7 +52,7 @@ fn with(on_etcd: bool, test: fn(&mut Lab<'_>)) {
 }
 
 impl Lab<'_> {
-    /// The pod in the API, and a sandbox for it.
+    /// Creates the Pod object, and a sandbox for it.
     fn pod(&self, annotations: Value) -> Pod {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -81,7 +81,7 @@ impl Lab<'_> {
         self.api.admin().delete(&path).unwrap().success().unwrap();
     }
 
-    /// A configuration with these keys of `policy` and `kubernetes`.
+    /// Returns a configuration with these values of `policy` and `kubernetes`.
     fn conf(&self, policy: Value, kubernetes: Value) -> Value {
         self.cluster.conf("node1", json!({ "policy": policy, "kubernetes": kubernetes }))
     }
@@ -90,7 +90,7 @@ impl Lab<'_> {
         self.conf(json!({ "type": "k8s" }), json!({ "kubeconfig": self.api.admin_kubeconfig() }))
     }
 
-    /// An ADD that fails and changes nothing.
+    /// Asserts that an ADD fails and changes nothing.
     #[track_caller]
     fn refused(&self, pod: &Pod, conf: &Value) -> CniError {
         let before = self.cluster.state();
@@ -123,7 +123,7 @@ fn the_pod_is_described_by_the_api_and_kept_in_the_datastore(lab: &mut Lab<'_>) 
     let port = json!({ "name": "http", "protocol": "TCP", "port": 80, "hostPort": 0, "hostIP": "" });
     assert_eq!((&spec["ports"], &spec["serviceAccountName"]), (&json!([port]), &json!("robot")));
     assert_eq!((&spec["ipNetworks"], &spec["mac"]), (&json!([address]), &result["interfaces"][1]["mac"]));
-    // Nothing is written to the API.
+    // The plugin writes nothing to the API server.
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}");
     let kept = lab.api.admin().get(&path).unwrap().success().unwrap();
     assert_eq!(kept["metadata"]["annotations"], Value::Null);
@@ -131,7 +131,7 @@ fn the_pod_is_described_by_the_api_and_kept_in_the_datastore(lab: &mut Lab<'_>) 
 
     conf["prevResult"] = result;
     lab.cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
-    // The pod goes first, and DEL does not need the API.
+    // The pod is deleted first, and DEL does not need the API server.
     lab.delete_pod();
     if matches!(lab.cluster.store, Store::Local(_)) {
         lab.api.stop();
@@ -171,7 +171,7 @@ fn every_key_that_leads_to_the_api(lab: &mut Lab<'_>) {
             json!({ "type": "k8s", "k8s_api_root": root, "k8s_auth_token": token, "k8s_certificate_authority": authority }),
             json!({}),
         ),
-        // The URL of `kubernetes` wins.
+        // The URL of `kubernetes` takes precedence.
         (wrong_root, json!({ "k8s_api_root": root })),
     ] {
         let conf = lab.conf(policy, kubernetes);
@@ -196,7 +196,7 @@ fn the_api_is_asked_beside_the_datastore_and_for_nothing_else(lab: &mut Lab<'_>)
     let requests = audit.of(&account.user).unwrap();
     let mut asked: Vec<_> = requests.iter().map(ToString::to_string).collect();
     asked.sort();
-    // A namespace is in a namespace: its own.
+    // The audit log reports a Namespace as being in the namespace of its own name.
     assert_eq!(asked, ["get namespaces suite/suite: 200", "get pods suite/web-1: 200"]);
     assert_eq!(waves(&requests, held / 2), 1, "{requests:?}");
     let audit = lab.api.audit().unwrap();
@@ -216,13 +216,13 @@ fn what_the_api_does_not_say_is_an_error_that_leaves_nothing(lab: &mut Lab<'_>) 
     assert_eq!(error.code, 6, "{error:?}");
     assert!(error.details.contains("ipv4pools"), "{error:?}");
 
-    // An account that may not look.
+    // An account without permissions.
     let stranger = lab.api.service_account(NAMESPACE, "stranger").unwrap();
     let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), json!({ "kubeconfig": stranger.kubeconfig })));
     assert!(error.msg.contains("Kubernetes API about pod suite/web-1"), "{error:?}");
     assert!(error.msg.contains("stranger"), "{error:?}");
 
-    // No way to any API server.
+    // A configuration without access to an API server.
     let error = lab.refused(&pod, &lab.conf(json!({ "type": "k8s" }), json!({})));
     assert!(error.msg.contains("kubernetes.kubeconfig"), "{error:?}");
     let missing = json!({ "kubeconfig": "/nowhere/kubeconfig" });
@@ -235,12 +235,13 @@ fn what_the_api_does_not_say_is_an_error_that_leaves_nothing(lab: &mut Lab<'_>) 
         assert_eq!(error.code, 11, "{error:?}");
         assert!(error.msg.contains("https://127.0.0.1:6443"), "{error:?}");
     }
-    // A container that failed like this is deleted nevertheless.
+    // DEL of such a container succeeds.
     lab.cluster.delete(&pod, &conf);
     lab.cluster.assert_nothing_left();
 }
 
-/// The pod's annotations and labels do not (CNI-115), and pools' namespace selectors do (IPAM-36).
+/// As in upstream, the pod's annotations and labels have no effect without the policy type `k8s` (CNI-115), but the
+/// namespace selectors of pools have (IPAM-36).
 fn without_kubernetes_policy_only_the_namespaces_labels_count(lab: &mut Lab<'_>) {
     let path = format!("/api/v1/namespaces/{NAMESPACE}");
     let labels = json!({ "metadata": { "labels": { "team": "red" } } });

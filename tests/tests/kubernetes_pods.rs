@@ -1,4 +1,4 @@
-//! Pods of a real API server, called as a kubelet calls, in both API groups.
+//! Pods of a real API server, with calls as from a kubelet, in both API groups.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 const GROUPS: [&str; 2] = ["crd.projectcalico.org/v1", "projectcalico.org/v3"];
 const POD: &str = "/api/v1/namespaces/golden/pods/web-1";
-/// `cali` and the SHA-1 of `golden.web-1` (CNI-88).
+/// `cali` and the beginning of the SHA-1 of `golden.web-1`, as in upstream.
 const HOST_LINK: &str = "calie4cf1310d2b";
 
-/// A cluster of one node with one pool and one pod, and one API group.
+/// A cluster with one node, one pool, one pod, and one API group.
 struct Cluster<'a> {
     host: &'a Host,
     api: &'a ApiServer,
@@ -32,7 +32,7 @@ impl Cluster<'_> {
         })
     }
 
-    /// A verb on a sandbox of the pod; its network namespace is named like it.
+    /// Prepares a CNI call for a sandbox of the pod. The network namespace has the name of the sandbox.
     fn verb(&self, verb: &str, sandbox: &str) -> Call {
         let netns = Path::new(NETNS_DIR).join(sandbox);
         let args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=golden;K8S_POD_NAME=web-1";
@@ -51,7 +51,7 @@ impl Cluster<'_> {
         self.get(&format!("/apis/{}/{plural}", self.group))["items"].as_array().unwrap().clone()
     }
 
-    /// The pod anew, with these annotations.
+    /// Creates the pod again, with these annotations.
     fn create_pod(&self, annotations: &Value) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -128,7 +128,7 @@ fn a_late_del_of_an_older_sandbox_leaves_the_newer_ones_network() {
         cluster.verb("DEL", "c1").run().unwrap().success();
         assert_eq!((cluster.annotation("containerID"), cluster.annotation("podIP")), (json!("c2"), address));
         assert_eq!(cluster.custom("ipamhandles").len(), 1);
-        // The pod is gone from the API before its last DEL, as a rule.
+        // Usually the pod is deleted from the API server before its last DEL.
         cluster.delete_pod();
         cluster.verb("DEL", "c2").run().unwrap().success();
         assert!(cluster.custom("ipamhandles").is_empty());
@@ -154,7 +154,7 @@ fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
         };
         gc(json!([{ "containerID": "c1", "ifname": "eth0" }]));
         assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address.clone(), 1));
-        // The container counts, and not the interface: a runtime may name another one of it.
+        // Only the container ID is relevant: a runtime may list another interface of the container.
         gc(json!([{ "containerID": "c1", "ifname": "net1" }]));
         assert_eq!((cluster.annotation("podIP"), cluster.custom("ipamhandles").len()), (address, 1));
         assert_ne!(kernel::pod(cluster.host, "c1").unwrap()["links"], json!({}));
@@ -166,7 +166,8 @@ fn gc_takes_back_what_the_runtime_does_not_name_and_lists_no_pods() {
     });
 }
 
-/// The tenant's pod names the container of a pod of another network, and has itself lost a sandbox.
+/// The tenant's pod, whose sandbox is missing from the list, names the container of another network's pod in its
+/// annotations.
 #[test]
 fn gc_takes_no_container_that_an_annotation_alone_names() {
     on_each_group(|cluster| {
@@ -207,7 +208,7 @@ fn gc_takes_no_container_that_an_annotation_alone_names() {
     });
 }
 
-/// A runtime deletes what it failed to add, in the reverse order.
+/// After a failed ADD, the runtime runs DEL in reverse order.
 #[test]
 fn del_of_a_second_interface_of_a_pod_that_is_gone_takes_nothing() {
     on_each_group(|cluster| {

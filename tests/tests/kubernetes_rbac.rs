@@ -1,7 +1,7 @@
-//! The role in `deploy/rbac` grants the CNI user what the plugins need, and nothing besides.
+//! The role in `deploy/rbac` grants the CNI user exactly the permissions that the plugins need.
 //!
-//! That no recording needs more is shown where they are replayed, in `golden_kubernetes.rs`; what virtual machines need,
-//! in `kubernetes_kubevirt.rs`.
+//! `golden_kubernetes.rs` shows that no recording needs more, and `kubernetes_kubevirt.rs` covers the permissions for
+//! VMIs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,11 +13,11 @@ use integration_tests::plugin::{Outcome, Plugins};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// What a node does in its life, in this order. Each line needs permissions that those before it do not.
+/// The steps of a node, in this order. Each step needs permissions that the steps before do not need.
 const LIFE: [Step; 10] = [
     Step::Verb("STATUS", ""),
     Step::Verb("ADD", "web-1"),
-    // A runtime that lost its memory: the container takes a second address.
+    // A runtime that lost its state repeats the ADD, and the container gets a second address.
     Step::Verb("ADD", "web-1"),
     Step::Verb("ADD", "web-2"),
     Step::Verb("CHECK", "web-2"),
@@ -25,19 +25,19 @@ const LIFE: [Step; 10] = [
     Step::Verb("ADD", "web-3"),
     Step::GcOfAllBut("web-2"),
     Step::PoolDeselectsTheNode,
-    // The node's last pod: its block goes with it.
+    // The node's last pod is deleted, and its block with it.
     Step::Verb("DEL", "web-2"),
 ];
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A verb on the sandbox of a pod, both named alike.
+    /// A CNI command for the sandbox of a pod, which has the pod's name.
     Verb(&'static str, &'static str),
     GcOfAllBut(&'static str),
     PoolDeselectsTheNode,
 }
 
-/// What is seen after a step: how the plugin ended, and what each object says that a permission decides.
+/// The observation after a step: the plugin's exit status, and the parts of each object that depend on a permission.
 #[derive(Debug, PartialEq)]
 struct Sight {
     exit: Option<i32>,
@@ -94,7 +94,7 @@ fn every_permission_is_used_and_needed(group: ApiGroup) {
     });
 }
 
-/// Lives [`LIFE`] as `user`, up to the first step after which not all is as `expected`.
+/// Runs [`LIFE`] as `user`, up to the first step whose observation differs from `expected`.
 fn live(host: &Host, api: &ApiServer, group: ApiGroup, user: &ServiceAccount, expected: &[Sight]) -> Vec<Sight> {
     let lived = host.reinstalled(|host| {
         let kubeconfig = cluster::write_kubeconfig(host, api, &user.identity)?;

@@ -1,4 +1,4 @@
-//! How many requests a pod costs the API server, and how many round trips are in sequence, from its audit log.
+//! The number of requests to the API server for a pod, and of sequential round trips, from the server's audit log.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// How long the proxy holds each request: those that go together arrive together, and those that wait arrive later.
+/// Time for which the proxy holds each request: concurrent requests arrive together, and dependent requests arrive
+/// later.
 const HELD: Duration = Duration::from_millis(200);
 
-/// The requests of one successful call.
+/// Returns the requests of one successful call.
 fn requests(
     cluster: &Cluster<'_>,
     control_plane: &ControlPlane<'_>,
@@ -43,11 +44,11 @@ fn requests_with(
 #[track_caller]
 fn assert_within(what: &str, requests: &[Request], most: usize, in_sequence: usize) {
     let listed: String = requests.iter().map(|request| format!("{} {request}\n", request.received)).collect();
-    // The requests of the next round trip arrive no sooner than the proxy lets them.
+    // The requests of the next round trip arrive only after the proxy has released the ones before.
     let waves = waves(requests, HELD * 9 / 10);
     let told = format!("{what}: {} requests in {waves} round trips\n{listed}", requests.len());
     assert!(!requests.is_empty() && requests.len() <= most && waves <= in_sequence, "{told}");
-    // Nothing that grows with the cluster is listed: of affinities only the node's own.
+    // No list grows with the cluster: affinities are listed for one node only.
     for request in requests.iter().filter(|request| request.verb == "list") {
         let few = ["ippools", "ipreservations"].contains(&request.resource.as_str());
         assert!(few || request.uri.contains("hostname-hash"), "{told}");
@@ -62,8 +63,8 @@ fn a_warm_add_and_its_del() {
             let (first, pod) = (cluster.pod(1), cluster.pod(2));
             let (more, of) = (families.len() - 1, |verb, pod| requests(cluster, control_plane, verb, pod, families));
             of("ADD", &first);
-            // Each family has a block of its own to read and to write.
-            // The first ADD left word of its block, which this one reads with everything else.
+            // Each family has its own block to read and to write. The first ADD stored a hint about its block, which
+            // this ADD reads together with everything else.
             assert_within("ADD", &of("ADD", &pod), 12 + 2 * more, 3 + more);
             assert_within("DEL", &of("DEL", &pod), 8 + 2 * more, 4 + more);
             assert_within("the DEL that empties the block", &of("DEL", &first), 10 + 2 * more, 5 + more);
@@ -73,7 +74,8 @@ fn a_warm_add_and_its_del() {
     });
 }
 
-/// The pod is read and patched again, and the block is read meanwhile: each conflict is two requests and two round trips.
+/// The pod is read and patched again, and the block is read meanwhile. Each conflict thus costs two requests and two
+/// round trips.
 #[test]
 fn a_conflict_at_the_endpoint_costs_a_del_two_requests() {
     on_api_server(ApiGroup::V3, |cluster, control_plane| {
@@ -90,7 +92,7 @@ fn a_conflict_at_the_endpoint_costs_a_del_two_requests() {
             let audit = control_plane.servers.api.audit().unwrap();
             cluster.verb("DEL", pod, &conf).run().unwrap().success();
             assert_eq!(control_plane.proxy.requests().len(), 8 + 2 * conflicts, "{:?}", control_plane.proxy.requests());
-            // What the proxy answers itself is in no audit log, and takes no time.
+            // The audit log lacks the responses of the proxy itself, which also take no time.
             assert_within("DEL", &audit.of(&control_plane.account.user).unwrap(), 8 + conflicts, 4 + conflicts);
         }
         cluster.delete(first, &conf);
@@ -98,7 +100,8 @@ fn a_conflict_at_the_endpoint_costs_a_del_two_requests() {
     });
 }
 
-/// A v3 that is remembered is confirmed beside the first reads (DS-22); a v1 need not be.
+/// A cached v3 is verified together with the first reads, because upstream prefers v1 once that exists (DS-22). A
+/// cached v1 is used without verification.
 #[test]
 fn a_group_that_is_not_configured_costs_no_round_trip() {
     for (group, confirmed) in [(ApiGroup::V3, 1), (ApiGroup::CrdV1, 0)] {
@@ -117,7 +120,8 @@ fn a_group_that_is_not_configured_costs_no_round_trip() {
     }
 }
 
-/// The block is one of several: which of them has room shows only when they were read. The ADD before left word of all.
+/// The node has several blocks, and only their content shows which of them has free addresses. The ADD before stored a
+/// hint about all of them.
 #[test]
 fn the_first_pod_of_a_node_and_one_with_a_full_block() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
@@ -129,7 +133,7 @@ fn the_first_pod_of_a_node_and_one_with_a_full_block() {
         let beside_a_full_block = of("ADD", &pods[5]);
         assert_within("beside a full block", &beside_a_full_block, 13, 3);
         cluster.assert_only(&pods.iter().collect::<Vec<_>>());
-        // Eight blocks at the start of the walk are looked at, and the names of all.
+        // An ADD reads the first eight blocks of the search, and lists the names of all blocks.
         assert!(first.len() <= 23, "{first:?}");
         pods.iter().for_each(|pod| cluster.remove_pod(pod));
     });

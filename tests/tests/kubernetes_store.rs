@@ -77,7 +77,7 @@ async fn keep_compare_delete(store: &Datastore) {
     assert_eq!(answers.list(&owned).len(), 1);
     assert!(answers.list(&others).is_empty());
 
-    // The API server keeps the revision of an object that a write leaves as it was.
+    // The API server keeps the revision of an object if a write does not change it.
     let mut changed = kept.value;
     changed.count_write();
     let newer = store.update::<Block>(&cidr(), &changed, &kept.revision).await.unwrap();
@@ -113,7 +113,7 @@ fn the_api_server_keeps_no_account_of_a_blocks_fields() {
             });
             let mut object = get();
             assert_eq!(object["metadata"].get("managedFields"), None);
-            // Nor when upstream writes it next.
+            // The same after the next write of upstream.
             object["spec"]["sequenceNumber"] = 77.into();
             api.admin().replace(&path, &object).unwrap().success().unwrap();
             assert_eq!((&get()["spec"]["sequenceNumber"], get()["metadata"].get("managedFields")), (&json!(77), None));
@@ -121,7 +121,8 @@ fn the_api_server_keeps_no_account_of_a_blocks_fields() {
     });
 }
 
-/// A revision that the API server's cache must have seen, and one that no cache ever will: then the datastore itself is asked.
+/// Covers a revision that the API server's cache must have reached, and one that no cache ever reaches, which makes the
+/// server read etcd.
 #[test]
 fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
     on_kubernetes(|_, kubernetes| {
@@ -139,7 +140,7 @@ fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
             };
             block_on(async {
                 let mut revision = store.create::<Block>(&cidr(), &block).await.unwrap();
-                // Were one of these answered with what was there before, it would show sooner or later.
+                // An outdated response would show in one of these repetitions.
                 for _ in 0..50 {
                     block.count_write();
                     revision = store.update::<Block>(&cidr(), &block, &revision).await.unwrap();
@@ -147,7 +148,7 @@ fn a_block_may_come_from_the_cache_if_that_has_seen_a_revision() {
                     assert_eq!((&found.value, &found.revision, requests), (&block, &revision, 1));
                 }
                 let never = revision.resource_version().to_owned() + "000000";
-                // Beside a read of what is there now, neither waits for the cache.
+                // Together with a read of the latest version, the batch does not wait for the cache.
                 let mut batch = ReadBatch::new();
                 batch.get_since::<Block>(&cidr(), &Revision(never.clone()));
                 let latest = batch.get::<Block>(&cidr());
@@ -203,7 +204,7 @@ fn an_endpoint_is_its_pods_annotations() {
             let (endpoint, pod) =
                 (batch.get::<WorkloadEndpoint>(&key), batch.get::<Pod>(&ObjectKey::namespaced("web", "p1")));
             let answers = store.read(&batch).await.unwrap();
-            // One request answers both.
+            // A single request serves both reads.
             assert_eq!(store.requests(), 1);
             assert_eq!(answers.get(&pod).unwrap().unwrap().value.spec.node_name, "node1");
             let found = answers.get(&endpoint).unwrap().unwrap();
@@ -227,7 +228,7 @@ fn an_endpoint_is_its_pods_annotations() {
     });
 }
 
-/// Not by one request more where v1 is remembered, nor by a round trip where v3 is.
+/// A cached v1 costs no additional request, and a cached v3 no additional round trip.
 #[test]
 fn a_remembered_group_is_used_as_long_as_the_rule_gives_it() {
     on_kubernetes(|_, kubernetes| {
@@ -262,8 +263,8 @@ fn a_remembered_group_is_used_as_long_as_the_rule_gives_it() {
                 text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3"),
             )
             .unwrap();
-            // Where both groups are there, the ClusterInformation of each tells whether upstream's migration has moved the
-            // objects.
+            // If both groups are served, the ClusterInformation of each shows whether upstream's migration has moved
+            // the objects.
             assert_eq!(
                 list(&process()).await,
                 (8, ApiGroup::CrdV1),

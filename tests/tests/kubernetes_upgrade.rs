@@ -1,4 +1,4 @@
-//! `calico-ipam -upgrade`: pods that host-local networked become Calico's.
+//! `calico-ipam -upgrade`: converts pods with addresses of host-local into pods with addresses of Calico.
 
 use std::fs;
 use std::path::Path;
@@ -12,9 +12,9 @@ use integration_tests::skip::skipped;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// The role, and who has it.
+/// The manifest of the role and its account.
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/components/upgrade-ipam/rbac.yaml");
-/// The first pod's other address.
+/// The first pod's second address.
 const SECOND: &str = "fd00:244:7::9";
 const LEASES: &str = "/var/lib/cni/networks/k8s-pod-network";
 
@@ -31,7 +31,7 @@ fn with_host_local(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Control
     });
 }
 
-/// The user of the init container, bound to its role alone.
+/// Returns the user of the init container, which is bound to its role alone.
 fn user(control_plane: &ControlPlane<'_>) -> ServiceAccount {
     let api = &control_plane.servers.api;
     let user = api.service_account("kube-system", "upgrade-ipam").unwrap();
@@ -54,7 +54,7 @@ fn moves_pods(group: ApiGroup) {
         for pod in &pods {
             let result = cluster.add(pod, &before);
             let address = result["ips"][0]["address"].as_str().unwrap();
-            // As the kubelet reports it.
+            // The status that the kubelet reports.
             let ip = address.split('/').next().unwrap();
             let mut ips = vec![json!({ "ip": ip })];
             if pod.name == pods[0].name {
@@ -65,7 +65,7 @@ fn moves_pods(group: ApiGroup) {
             let path = format!("{}/status", pod_path(pod.object.as_ref().unwrap()));
             admin.patch(&path, &status).unwrap().success().unwrap();
         }
-        // A pod whose container host-local never heard the end of.
+        // A lease of a deleted pod that host-local did not release.
         fs::write(Path::new(LEASES).join("10.244.7.77"), "gone\r\neth0").unwrap();
         assert!(cluster.accounts().held.is_empty());
 
@@ -73,7 +73,7 @@ fn moves_pods(group: ApiGroup) {
         let outcome = upgrade(cluster, &user).run().unwrap();
         assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
         assert!(!Path::new(LEASES).exists());
-        // Its role grants what it used, and to delete what it may have to take back.
+        // The role grants the permissions that were used, and the permission to delete objects during a rollback.
         let name = group.api_version().split('/').next().unwrap();
         let mut role = Role::of_manifest(Path::new(MANIFEST)).unwrap().of_groups(&["", name]);
         role.0.retain(|permission| permission.verb != "delete");
@@ -94,7 +94,7 @@ fn moves_pods(group: ApiGroup) {
         let content = cluster.store.dump().unwrap();
         assert_eq!(content["clusterinformations/default"]["spec"]["datastoreReady"], true);
 
-        // From here on calico-ipam keeps the node's addresses, those of the old pods too.
+        // From here on calico-ipam manages the node's addresses, those of the old pods included.
         let after = cluster.conf("node1", json!({ "policy": { "type": "k8s" } }));
         let next = cluster.pod(3);
         let given = cluster.add(&next, &after)["ips"][0]["address"].clone();
@@ -117,7 +117,8 @@ fn pods_of_host_local_are_calicos_afterwards_in_v3() {
     moves_pods(ApiGroup::V3);
 }
 
-/// The init container may start before the API server can be reached; the cluster stands still while it is at work.
+/// The init container may start while the API server is unreachable. During the upgrade, the cluster's datastore is not
+/// ready.
 #[test]
 fn it_goes_on_until_it_succeeds() {
     with_host_local(ApiGroup::V3, |cluster, control_plane| {

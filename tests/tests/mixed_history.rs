@@ -1,6 +1,6 @@
-//! A cluster that upstream's plugins ran in so far and ours run in from now on: from every state of every recording on
-//! Kubernetes our next step leaves what upstream's left, every pod goes, with and without its namespace, and a new one
-//! comes.
+//! A cluster in which upstream's plugins are replaced by ours. From every state of every recording on Kubernetes, our
+//! next step has the same result as upstream's, every pod can be deleted, with and without its network namespace, and a
+//! new pod can be added.
 
 use std::net::IpAddr;
 use std::thread;
@@ -19,7 +19,7 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Why a newcomer may get no address: there is no pool, or no room in it.
+/// Reasons for which a new pod may get no address: there is no pool, or it has no free address.
 const NO_ROOM: [&str; 2] = ["cannot find a qualified ippool", "No IPs available in pools"];
 
 #[test]
@@ -53,7 +53,7 @@ fn continue_folder(folder: &str, group: ApiGroup) {
 
 type Continuation = fn(&State<'_>, &Lab<'_>) -> Result<()>;
 
-/// On a host and in a datastore without a past.
+/// Runs `f` on a new host with an empty datastore.
 fn on_new_host(
     host: &Host,
     api: &ApiServer,
@@ -73,7 +73,7 @@ fn on_new_host(
     })
 }
 
-/// Upstream's next step made by us leaves what upstream's left; then every pod goes.
+/// Runs upstream's next step with our plugin, compares the result with upstream's, and deletes every pod.
 fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     state.make(lab)?;
     let found = state.differences_of_next_step(lab)?;
@@ -82,7 +82,8 @@ fn next_step(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     all_gone(lab)
 }
 
-/// A pod that upstream has not seen comes and goes beside the others; then every pod goes whose namespace is gone.
+/// Adds and deletes a pod that upstream has not seen, beside the other pods. Then deletes every pod after its network
+/// namespace.
 fn newcomer(state: &State<'_>, lab: &Lab<'_>) -> Result<()> {
     state.make(lab)?;
     let before = accounts(lab)?;
@@ -122,11 +123,12 @@ fn accounts(lab: &Lab<'_>) -> Result<Accounts> {
     Ok(Accounts::of(&lab.store.dump()?))
 }
 
-/// Nothing is networked any more, and `calico-ipam check` finds nothing wrong.
+/// Checks that no pod is networked, and that `calico-ipam check` finds no problem.
 fn all_gone(lab: &Lab<'_>) -> Result<()> {
     let accounts = accounts(lab)?;
     ensure!(accounts.is_empty() && accounts.problems.is_empty(), "{accounts:#?}");
-    // Where upstream made no route nothing proves whose a link is: it goes a little after its namespace.
+    // Without a route of upstream, nothing proves the owner of a link. The kernel deletes that link a little after its
+    // network namespace.
     let deadline = Instant::now() + Duration::from_secs(60);
     while kernel::host()?["links"] != json!({}) {
         ensure!(Instant::now() < deadline, "{}", kernel::host()?["links"]);

@@ -1,5 +1,5 @@
-//! The handle that releases before v3 gave a container, `<namespace>.<pod>` or the id of a container alone: whoever names
-//! the container chooses it, and it may be the handle of something else.
+//! Handles of releases before v3, `<namespace>.<pod>` or a container ID alone. The creator of a container chooses these
+//! names, so such a handle may be equal to the handle of another owner.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ const HANDLES: &str = "/calico/ipam/v2/handle/";
 const BLOCK: &str = "/calico/ipam/v2/assignment/ipv4/block/";
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
-/// A container that is named so that its old handle is that of something else.
+/// A container whose old handle is equal to another owner's handle.
 struct Namesake {
     container_id: String,
     args: String,
@@ -36,7 +36,7 @@ impl Namesake {
         Namesake { container_id: id.into(), args: String::new() }
     }
 
-    /// A DEL for it, whose sandbox is gone.
+    /// Runs DEL for the container, whose sandbox no longer exists.
     fn delete(&self, cluster: &Cluster<'_>, conf: &Value) {
         let call = cluster.plugins.verb("calico", "DEL", &self.container_id, Path::new(""), conf);
         call.env("CNI_ARGS", &self.args).run().unwrap().success();
@@ -67,7 +67,7 @@ fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// An address that is held by `holder`, with these attributes.
+/// Creates an address of the handle `holder`, with these attributes.
 fn held_by(cluster: &Cluster<'_>, number: usize, holder: &str, attributes: &Value) {
     let pod = cluster.pod(number);
     cluster.add(&pod, &conf(cluster));
@@ -91,7 +91,7 @@ fn addresses(cluster: &Cluster<'_>) -> (BTreeMap<IpAddr, String>, BTreeMap<(Stri
     (held, counted)
 }
 
-/// Has others hold addresses, and returns a container that is named after each.
+/// Creates addresses of other owners, and returns a container whose old handle is equal to the handle of each.
 fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
     let machine = json!({ "node": "node1", "namespace": "prod", "pod": "virt-launcher-db-x", "vmi-name": "db" });
     let plain = cluster.pod(1);
@@ -101,7 +101,7 @@ fn others(cluster: &Cluster<'_>) -> Vec<Namesake> {
         (2, "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal", json!({ "node": "node1", "type": "vxlanTunnelAddress" })),
         (3, "lb-shop.checkout", json!({ "service": "checkout", "namespace": "shop", "type": "loadbalancer" })),
         (4, &format!("{NETWORK}.vmi.prod.db"), machine),
-        // A machine that does not run: no pod is noted.
+        // A VMI that does not run: its address names no pod.
         (5, &format!("{NETWORK}.vmi.prod.stopped"), Value::Null),
         (6, "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts", json!({ "service": "checkout", "namespace": "shop" })),
     ] {
@@ -146,7 +146,7 @@ fn a_debt_of_a_namesake_of_anothers_handle_leaves_that_address() {
     });
 }
 
-/// As releases before v3 left them, or with the attributes of the pod.
+/// The address may be without attributes, as releases before v3 left it, or have the attributes of the pod.
 #[test]
 fn del_releases_what_the_old_handle_holds_for_the_pod() {
     with_etcd(|cluster| {

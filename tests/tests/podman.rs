@@ -1,4 +1,5 @@
-//! podman with its CNI backend as the caller: two containers on our plugin reach each other, and leave nothing.
+//! podman with its CNI backend as the runtime: two containers with our plugin reach each other and leave nothing
+//! behind.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -18,7 +19,7 @@ on_each_datastore!(containers_reach_each_other);
 const NETWORK: &str = "calico";
 const BUSYBOX: &str = "/bin/busybox";
 
-/// podman on a storage, a configuration and a network of its own.
+/// podman with its own storage, configuration and network.
 struct Podman {
     lab: PathBuf,
 }
@@ -61,7 +62,7 @@ impl Podman {
         run("env", &options.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// `podman run`; the limits are what this machine's kernel lets runc set.
+    /// Executes `podman run`, with the limits that this machine's kernel allows runc to set.
     fn run(&self, options: &str, command: &str) -> Result<String> {
         let limits = "--ulimit nofile=1024:1024 --ulimit nproc=1000:1000 --security-opt seccomp=unconfined";
         self.podman(&format!("run {options} {limits} --rootfs {}/rootfs {command}", self.lab.display()))
@@ -78,7 +79,7 @@ impl Podman {
 impl Drop for Podman {
     fn drop(&mut self) {
         let _ = self.podman("rm --all --force --time 0");
-        // podman leaves its cgroup; one that someone else uses cannot be removed.
+        // podman leaves its cgroup behind. A cgroup in use cannot be deleted.
         let _ = run("find", &["/sys/fs/cgroup", "-depth", "-path", "*/libpod_parent*", "-type", "d", "-delete"]);
     }
 }
@@ -105,7 +106,7 @@ fn containers_reach_each_other(cluster: &Cluster<'_>) {
         let pinged = podman.run("--rm --name second", &format!("/bin/ping {family} -c 2 -W 5 {address}")).unwrap();
         assert!(pinged.contains("2 packets received"), "{pinged}");
     }
-    // The second container is gone with its addresses, the first still has its own.
+    // The second container has ended and released its addresses; the first still has its own.
     assert_eq!(cluster.accounts().held.len(), 2);
     cluster.assert_in_order();
     podman.podman("rm --force --time 0 first").unwrap();

@@ -1,4 +1,4 @@
-//! The tree holds no file that the compiler never sees, and none that is too long to read.
+//! Checks the sources and documents: every file is compiled and not too long, and quoted tests and messages exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 const CRATES: [&str; 8] =
     ["netconf", "libcalico", "datastore", "ipam-plugin", "installer", "cni-plugin", "kube-controllers", "tests"];
 
-/// Files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
+/// Returns true for files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
 fn is_root(file: &Path) -> bool {
     let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     let folder = name(file.parent()).unwrap_or_default();
@@ -26,7 +26,7 @@ fn is_package(folder: Option<&Path>) -> bool {
     folder.is_some_and(|folder| folder.join("Cargo.toml").is_file())
 }
 
-/// The files that may hold `mod name;` for this file.
+/// Returns the files that may contain `mod name;` for this file.
 fn parents(file: &Path) -> Vec<PathBuf> {
     let folder = file.parent().unwrap_or(Path::new(""));
     // The module `a::b` is `a/b.rs` or `a/b/mod.rs`; its parent `a` is `a.rs` or `a/mod.rs`.
@@ -44,7 +44,7 @@ fn module_name(file: &Path) -> Result<String> {
     Ok(stem.to_string_lossy().into_owned())
 }
 
-/// `mod name;`, with or without `pub` or `pub(…)` in front.
+/// Returns true if the line is the declaration `mod name;`, with or without `pub` or `pub(…)`.
 fn declares(line: &str, declaration: &str) -> bool {
     line.trim().strip_suffix(declaration).is_some_and(|before| before.is_empty() || before.starts_with("pub"))
 }
@@ -80,7 +80,7 @@ fn every_source_file_is_named_by_a_module() -> Result<()> {
     Ok(())
 }
 
-/// The rows of the README's table with this heading.
+/// Returns the rows of the README's table with this heading.
 fn rows_of_readme(heading: &str) -> Result<Vec<String>> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
     let readme = fs::read_to_string(workspace.join("README.md"))?;
@@ -88,7 +88,7 @@ fn rows_of_readme(heading: &str) -> Result<Vec<String>> {
     Ok(table.lines().skip(2).take_while(|line| line.starts_with('|')).map(str::to_owned).collect())
 }
 
-/// Rows of the README's table of tests: the files of the second column, the tests of the third.
+/// Checks the README's table of tests: the second column has files, the third tests.
 #[test]
 fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
@@ -111,7 +111,7 @@ fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
     Ok(())
 }
 
-/// Rows of SECURITY.md's tables, and the page on threats: a claim has a test, by name, or says that it has none.
+/// Checks SECURITY.md's tables and the threat model: each claim names a test, or says that it has none.
 #[test]
 fn security_documents_name_tests_that_exist() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
@@ -132,13 +132,13 @@ fn security_documents_name_tests_that_exist() -> Result<()> {
     Ok(())
 }
 
-/// Tells the name of a test, a sentence of several words, from other quoted words.
+/// Returns true for the name of a test: several lower-case words, in contrast to other quoted text.
 fn is_test_name(quoted: &str) -> bool {
     quoted.matches('_').count() > 2 && quoted.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// The first column of the README's table of errors: what stands there between backticks is said by our programs, but for what `…`
-/// stands for, what the system says, and what others' programs say.
+/// Checks the first column of the README's table of errors: our programs contain each quoted message, except the parts
+/// that `…` stands for, the system's messages, and other programs' messages.
 #[test]
 fn the_readme_quotes_what_the_programs_say() -> Result<()> {
     let rows = rows_of_readme("| it says | it is | do |")?;
@@ -161,14 +161,14 @@ fn the_readme_quotes_what_the_programs_say() -> Result<()> {
     Ok(())
 }
 
-/// A source in which no text goes on in the next line.
+/// Joins the continuation lines of string literals.
 fn joined(source: &str) -> String {
     let mut lines = source.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();
     lines.fold(first, |text, line| text + line.trim_start())
 }
 
-/// The words between backticks.
+/// Returns the texts between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }

@@ -1,4 +1,4 @@
-//! STATUS says whether an ADD could be served; GC takes back what the runtime no longer knows.
+//! STATUS reports whether an ADD would succeed; GC removes containers that the runtime does not list.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformation
 const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/pool4";
 const NODE: &str = "/calico/resources/v3/projectcalico.org/nodes/node1";
 
-/// A configuration that has STATUS and GC.
+/// Returns a configuration of the version that STATUS and GC need.
 fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
     cluster.load(&Content::dual_stack());
     let mut conf = cluster.conf("node1", json!({ "cniVersion": "1.1.0" }));
@@ -34,7 +34,7 @@ fn prepared(cluster: &Cluster<'_>, more: Value) -> Value {
     conf
 }
 
-/// A verb without a container.
+/// Prepares a call without a container.
 fn verb(cluster: &Cluster<'_>, verb: &str, conf: &Value) -> Call {
     cluster.plugins.call("calico").env("CNI_COMMAND", verb).stdin(conf.to_string())
 }
@@ -45,7 +45,7 @@ fn unavailable(cluster: &Cluster<'_>, conf: &Value) -> CniError {
     error
 }
 
-/// STATUS fails with code 50 and these words.
+/// Asserts that STATUS fails with code 50 and these words.
 fn assert_unavailable(cluster: &Cluster<'_>, conf: &Value, words: &str) {
     let error = unavailable(cluster, conf);
     assert!(format!("{} {}", error.msg, error.details).contains(words), "{words:?} is not in {error:?}");
@@ -60,7 +60,7 @@ fn status_of_a_working_node_is_silent(cluster: &Cluster<'_>) {
     assert_eq!(cluster.state(), before);
     let timings: Value = serde_json::from_str(&fs::read_to_string(timings).unwrap()).unwrap();
     assert_eq!(timings["requests"], 1, "runtimes ask every few seconds: {timings}");
-    // STATUS came with 1.1.0.
+    // STATUS exists since version 1.1.0.
     let old = cluster.conf("node1", json!({ "cniVersion": "1.0.0" }));
     assert_eq!(verb(cluster, "STATUS", &old).run().unwrap().error().code, 1);
 }
@@ -70,7 +70,7 @@ fn status_names_what_keeps_an_add_from_working(cluster: &Cluster<'_>) {
     let with = |more: Value| prepared(cluster, more);
 
     assert_unavailable(cluster, &with(json!({ "require_mtu_file": true })), "/var/lib/calico/mtu");
-    // An ADD on the local file makes the Node that it lacks.
+    // On the embedded datastore, an ADD creates a missing Node.
     let makes_nodes = matches!(cluster.store, Store::Local(_));
     let assert_without_node = |conf: &Value, words: &str| match makes_nodes {
         true => _ = verb(cluster, "STATUS", conf).run().unwrap().success(),
@@ -101,11 +101,11 @@ fn status_names_what_keeps_an_add_from_working(cluster: &Cluster<'_>) {
     verb(cluster, "STATUS", &conf).run().unwrap().success();
 }
 
-/// A runtime asks every few seconds: a silent server must not hold it up.
+/// A runtime calls STATUS every few seconds, so the plugin must not wait long for a server that does not respond.
 #[test]
 fn status_gives_a_silent_etcd_two_seconds() {
     on_etcd(|cluster| {
-        // A closed port, a listener whose connections nobody takes, and an address that no route leads to.
+        // A closed port, a listener that accepts no connection, and an address without a route.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let silent = format!("http://{}", silent.local_addr().unwrap());
         for (endpoints, says) in [
@@ -129,7 +129,7 @@ fn status_names_an_embedded_datastore_that_cannot_be_opened() {
     });
 }
 
-/// calico-node writes the file; until then it has set up no route. The embedded datastore works without calico-node.
+/// calico-node writes the file, and creates no routes before. The embedded datastore works without calico-node.
 #[test]
 fn the_nodename_file_must_be_there_where_calico_node_is() {
     const FILE: &str = "/var/lib/calico/nodename";
@@ -169,7 +169,7 @@ fn status_looks_at_a_foreign_ipam_plugin(cluster: &Cluster<'_>) {
     assert_eq!((error.code, error.msg.as_str()), (50, "no addresses today"));
 }
 
-/// The attachments that a runtime still knows.
+/// Returns a configuration with these valid attachments.
 fn valid(conf: &Value, pods: &[&Pod]) -> Value {
     let mut conf = conf.clone();
     let known = pods.iter().map(|pod| json!({ "containerID": pod.container_id, "ifname": "eth0" }));
@@ -195,7 +195,7 @@ fn gc_takes_back_what_the_runtime_does_not_name(cluster: &Cluster<'_>) {
         cluster.add(pod, conf);
     }
     cluster.host.delete_pod(&gone.name).unwrap();
-    // A virtual machine's addresses outlive its containers (IPAM-24).
+    // A VMI's addresses have their own handle and outlive its containers.
     let vm = "vmi.default.vm1";
     cluster.plugins.verb("calico-ipam", "ADD", vm, &kept.netns, &here).run().unwrap().success();
 
@@ -214,18 +214,18 @@ fn gc_takes_back_what_the_runtime_does_not_name(cluster: &Cluster<'_>) {
     assert_eq!(endpoints, BTreeSet::from(expected));
     assert_eq!(cluster.accounts().problems, Vec::<String>::new());
 
-    // No address is free while something still answers for it.
+    // No interface uses a released address.
     let host = kernel::host().unwrap();
     assert_eq!(host["links"].as_object().unwrap().len(), 4, "{}", host["links"]);
     assert_eq!(kernel::pod(cluster.host, &stale.name).unwrap()["links"], json!({}));
     assert!(kernel::pod(cluster.host, &kept.name).unwrap()["links"]["eth0"].is_object());
 
-    // Again: nothing to do.
+    // A second GC has nothing to do.
     let before = cluster.state();
     verb(cluster, "GC", &valid(&here, &[kept])).run().unwrap().success();
     assert_eq!(cluster.state(), before);
 
-    // None left on this node.
+    // The list names no container of this node.
     verb(cluster, "GC", &valid(&here, &[])).run().unwrap().success();
     assert_eq!(holders(cluster).len(), 4);
     assert_eq!(cluster.endpoints().len(), 3);

@@ -1,4 +1,4 @@
-//! The shipped binary and an etcd that wants certificates: right ones, wrong ones, none.
+//! The release binary and an etcd that requires client certificates: with valid, invalid and no certificates.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../datastore/tests/harness/certificates.rs"]
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const TLS: &str = "https://127.0.0.1:2381";
 
-/// An etcd with a plain endpoint for the test and a secured one for the plugins.
+/// Runs a test with an etcd that has a plain endpoint for the test and a TLS endpoint for the plugins.
 fn on_secured_etcd(certificates: &Certificates, test: impl FnOnce(&Cluster<'_>) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -31,7 +31,7 @@ fn on_secured_etcd(certificates: &Certificates, test: impl FnOnce(&Cluster<'_>) 
     });
 }
 
-/// The keys of a configuration for an authority's file and a client certificate.
+/// Returns the keys of a configuration for an authority's file and a client certificate.
 fn files(authority: &Certificates, client: Option<&Certificates>) -> Value {
     let mut keys = json!({ "etcd_endpoints": TLS, "etcd_ca_cert_file": authority.file("ca.pem") });
     if let Some(client) = client {
@@ -61,8 +61,8 @@ fn a_pod_comes_and_goes_over_tls() {
     });
 }
 
-/// An ADD changes nothing, and its error names the file to mend. A DEL takes the network down, and notes the file as
-/// the reason of its debt.
+/// ADD changes nothing, and its error names the file to repair. DEL removes the network and is deferred, with the file
+/// in its reason.
 #[test]
 fn wrong_certificates_fail_an_add_and_leave_a_debt_of_a_del() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));

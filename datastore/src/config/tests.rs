@@ -71,7 +71,8 @@ fn kubernetes_when_asked_for_or_hinted_at() {
     {
         kubernetes(&Settings::default(), &[hint]);
     }
-    // Only for people, who call the commands from their own account (DS-9).
+    // Only commands that people run from their own accounts use `$HOME/.kube/config`, so `HOME` alone does not select
+    // Kubernetes (DS-9).
     assert_eq!(resolve(&Settings::default(), &[("HOME", "/root")]), Err(ConfigError::Nothing));
     let home = kubernetes(&Settings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
     assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));

@@ -1,5 +1,5 @@
-//! Compaction, as the Kubernetes API server does it (KC-160): who of many compacts is decided by a compare-and-swap,
-//! and what was written within the last round stays readable.
+//! Compacts etcd with the algorithm of the Kubernetes API server (KC-160). A compare-and-swap elects one of several
+//! processes, and revisions that are younger than one period stay readable.
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;
@@ -10,31 +10,32 @@ use super::connection::MAX_ANSWER;
 use super::error::Failure;
 use super::txn;
 
-/// Its version counts the rounds of all who compact.
+/// The key whose version counts the rounds of all compacting processes.
 const KEY: &str = "compact_rev_key";
 
-/// One who compacts, between two rounds.
+/// The state of one compacting process between two rounds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// How many rounds there have been.
+    /// The number of rounds so far.
     round: i64,
-    /// The store's revision at that time; 0 before.
+    /// The store's revision at the last round; 0 before the first.
     revision: i64,
 }
 
-/// What a round came to.
+/// The outcome of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
-    /// The first one of this process, which only looks.
+    /// The first round on this etcd. There is no earlier revision to compact to.
     First,
-    /// Another process had it.
+    /// Another process did this round.
     Anothers,
-    /// What is older than this revision is gone.
+    /// This process removed revisions older than this one.
     Compacted(i64),
 }
 
 impl Compaction {
-    /// Compacts to where the store was at the last round, if nobody else has since. Call it once in each period.
+    /// Compacts to the store's revision of the last round, unless another process has done so meanwhile. Call this once
+    /// per period.
     pub async fn round(&mut self, etcd: &Etcd) -> Result<Round, StoreError> {
         let version = Compare::version(KEY, CompareOp::Equal, self.round);
         let claim = Txn::new()
@@ -57,7 +58,7 @@ impl Compaction {
     }
 }
 
-/// 0 where there is none, as the condition has it.
+/// Returns the version of the key, or 0 if the key is missing, as the comparison does.
 fn version_of(found: Vec<TxnOpResponse>) -> i64 {
     let version = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::version),
@@ -67,7 +68,7 @@ fn version_of(found: Vec<TxnOpResponse>) -> i64 {
 }
 
 impl Etcd {
-    /// That somebody has compacted further is as well.
+    /// Compacts to `revision`. Also succeeds if another process has already compacted further.
     async fn compact(&self, revision: i64) -> Result<(), StoreError> {
         let deadline = self.deadline.until(Instant::now());
         let client = self.connection.get(deadline).await?;

@@ -1,4 +1,4 @@
-//! A connection to the cluster.
+//! The connection to the etcd cluster.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,33 +17,33 @@ use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
 use crate::error_chain::chain;
 
-/// An answer may be larger than tonic's 4 MiB: all handles of a large cluster.
+/// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_ANSWER: usize = usize::MAX;
-/// A connection on which nothing happens for long is asked this often whether it still is one.
+/// Interval and timeout of the pings that detect a dead connection.
 const PING: Duration = Duration::from_secs(10);
 
-/// Where the cluster is, and the connection to the endpoint that answered.
+/// The endpoints of the cluster, and the connection to the one that responded.
 pub(super) struct Connection {
     config: EtcdConfig,
-    /// With certificates and keys as they were at first.
+    /// The endpoints with the certificates and keys that were read at first.
     first: Vec<Endpoint>,
-    /// The certificates and keys in words.
+    /// A description of the certificates and keys, for errors.
     tls: Option<String>,
-    /// Whether it serves watches: a member that has lost the others is of no use to them.
+    /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
     for_watches: bool,
     authentications: AtomicU64,
     state: Mutex<State>,
 }
 
 struct State {
-    /// With certificates and keys as they were read last.
+    /// The endpoints with the certificates and keys that were read last.
     endpoints: Vec<Endpoint>,
-    /// Whether a connection was made: the next one is made with the files as they are then.
+    /// Whether to read the certificate files again before the next connection.
     used: bool,
     client: Option<Client>,
-    /// Whether the server has answered anything on this connection.
+    /// True if the server has responded on this connection.
     answered: bool,
-    /// The endpoint to try first: the one in use, or the one after it when that failed.
+    /// Index of the endpoint to try first: the one in use, or its successor after a failure.
     next: usize,
 }
 
@@ -64,24 +64,24 @@ impl Connection {
         }
     }
 
-    /// Another connection to the same cluster, for what is under way for long: it notices that the other end is gone,
-    /// and a member that has lost the others ends what it can no longer know about.
+    /// Creates another connection to the same cluster for long-running requests. It detects a dead peer by pings, and
+    /// etcd ends a watch on a member that has lost contact with the rest of the cluster.
     pub(super) fn for_watches(&self) -> Self {
         Self::with(&self.config, self.first.clone(), true)
     }
 
-    /// How many endpoints there are.
+    /// Returns the number of endpoints.
     pub(super) fn endpoints(&self) -> usize {
         self.first.len()
     }
 
-    /// How many times a password was presented.
+    /// Returns the number of authentications with a password.
     pub(super) fn authentications(&self) -> u64 {
         self.authentications.load(Ordering::Relaxed)
     }
 
-    /// The connected client. Connects when there is none: to each endpoint in turn, each with its share of the time
-    /// that is left, until one answers.
+    /// Returns the connected client. Without a connection, tries each endpoint in turn, with an equal share of the
+    /// remaining time each, until one responds.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Client, StoreError> {
         let mut state = self.state.lock().await;
         if let Some(client) = &state.client {
@@ -111,13 +111,13 @@ impl Connection {
         Err(error::of_connecting(&failures, &Peer { tls: self.tls.as_deref(), user: self.user(), answered: false }))
     }
 
-    /// The server has answered, if only by a refusal.
+    /// Records that the server has responded, possibly with an error.
     pub(super) async fn answered(&self) {
         self.state.lock().await.answered = true;
     }
 
-    /// Forgets a connection that broke; the next request goes to the next endpoint. Returns whether the server had
-    /// answered anything on it.
+    /// Drops a broken connection, so that the next request goes to the next endpoint. Returns true if the server had
+    /// responded on the connection.
     pub(super) async fn discard(&self) -> bool {
         let mut state = self.state.lock().await;
         if state.client.take().is_some() {
@@ -126,7 +126,7 @@ impl Connection {
         state.answered
     }
 
-    /// What a failed request means to the caller.
+    /// Converts a failed request into the error for the caller.
     pub(super) fn explain(&self, failure: &Failure, writing: bool, answered: bool) -> StoreError {
         let datastore = self.first.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
         let peer = Peer { tls: self.tls.as_deref(), user: self.user(), answered };
@@ -155,7 +155,7 @@ impl Connection {
         if self.config.credentials.is_some() {
             self.authentications.fetch_add(1, Ordering::Relaxed);
             match client.update_user(self.config.credentials.clone()).await.map_err(Failure::from) {
-                // As etcd's own client: a password that no one asks for does no harm.
+                // As in etcd's own client, a password for a server without users is not an error.
                 Err(failure) if failure.is_auth_disabled() => {}
                 other => other?,
             }
@@ -168,7 +168,7 @@ impl Connection {
     }
 }
 
-/// The endpoints, with certificates and keys as they are now.
+/// Creates the endpoints, with certificates and keys read from the files.
 fn endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
     let tls = config.tls.as_ref().map(tls::load).transpose()?;
     let endpoint = |url: &String| {

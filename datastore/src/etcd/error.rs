@@ -1,4 +1,4 @@
-//! What went wrong between us and etcd, told apart: out of reach, refused, and answers lost on the way.
+//! Classifies failures of etcd requests: an unreachable server, a rejected request, or an unknown outcome.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -13,11 +13,11 @@ use crate::error_chain::{causes, chain};
 pub(super) enum Failure {
     /// No connection was made, so nothing was sent.
     Connect(tonic::transport::Error),
-    /// No answer in this time.
+    /// No response arrived within this time.
     Timeout(Duration),
-    /// The server's refusal, or the end of the connection.
+    /// The server rejected the request, or the connection ended.
     Status(Status),
-    /// The client library's refusal.
+    /// The client library rejected the request.
     Client(etcd_client::Error),
 }
 
@@ -30,18 +30,18 @@ impl From<etcd_client::Error> for Failure {
     }
 }
 
-/// What is known of the other end.
+/// The known facts about the server, for errors.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Peer<'a> {
-    /// Names the certificates in use, `None` without TLS.
+    /// A description of the certificates in use, or `None` without TLS.
     pub(super) tls: Option<&'a str>,
-    /// Whose password was given.
+    /// The user whose password was sent.
     pub(super) user: Option<&'a str>,
-    /// Whether it has said anything on this connection.
+    /// True if the server has responded on this connection.
     pub(super) answered: bool,
 }
 
-/// What the pieces of a failure amount to.
+/// The class of a failure, with its text.
 #[derive(Debug, PartialEq, Eq)]
 enum Meaning {
     Unreachable(String),
@@ -50,7 +50,7 @@ enum Meaning {
 }
 
 impl Failure {
-    /// The connection is of no more use.
+    /// Returns true if the connection can no longer be used.
     pub(super) fn breaks_connection(&self) -> bool {
         match self {
             Failure::Connect(_) | Failure::Timeout(_) => true,
@@ -59,7 +59,7 @@ impl Failure {
         }
     }
 
-    /// The server cannot have seen the request.
+    /// Returns true if the server cannot have received the request.
     pub(super) fn was_not_sent(&self) -> bool {
         match self {
             Failure::Connect(_) => true,
@@ -68,12 +68,12 @@ impl Failure {
         }
     }
 
-    /// The server has no users, so a password is not needed.
+    /// Returns true if the server has no users, so that a password is not needed.
     pub(super) fn is_auth_disabled(&self) -> bool {
         matches!(self, Failure::Status(status) if status.message() == "etcdserver: authentication is not enabled")
     }
 
-    /// The failure of a request as the store's caller sees it. `datastore` names the cluster.
+    /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster.
     pub(super) fn explain(&self, datastore: String, peer: &Peer<'_>, writing: bool) -> StoreError {
         match self.meaning(peer, writing) {
             Meaning::Unreachable(reason) => {
@@ -97,7 +97,7 @@ impl Failure {
     }
 }
 
-/// No endpoint could be connected to: each endpoint with its failure.
+/// Returns the error for a cluster in which no endpoint could be connected to, with the failure of each endpoint.
 pub(super) fn of_connecting(failures: &[(String, Failure)], peer: &Peer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
@@ -106,7 +106,7 @@ pub(super) fn of_connecting(failures: &[(String, Failure)], peer: &Peer<'_>) -> 
                 reasons.push(format!("{datastore}: {reason}"));
             }
             StoreError::Unavailable { reason, .. } => reasons.push(reason),
-            // A refusal is the better explanation: waiting will not mend it.
+            // A rejection explains more than an unreachable endpoint, because a retry does not help.
             refused => return refused,
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn of_connecting(failures: &[(String, Failure)], peer: &Peer<'_>) -> 
     StoreError::Unavailable { datastore: endpoints.join(","), reason: reasons.join("; "), outcome_unknown: false }
 }
 
-/// Below the protocol: the text is all there is, the types of the causes are private to their crates.
+/// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to their crates.
 fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -> Meaning {
     let material = peer.tls.unwrap_or("no TLS");
     if text.contains("invalid peer certificate") {
@@ -123,7 +123,7 @@ fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -
     if text.contains("received fatal alert") {
         return Meaning::Refused(format!("etcd refuses our certificate: {text} ({material})"));
     }
-    // A server without TLS answers our first bytes with something else, hangs up, or resets the connection.
+    // A server without TLS responds to the handshake with other data, closes the connection, or resets it.
     let cut_short = peer.tls.is_some() && !connected && text.contains("reset by peer");
     if cut_short || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
         let hint = "if the server does not speak TLS, write http:// in etcd_endpoints";
@@ -132,8 +132,9 @@ fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -
     if !connected || peer.answered {
         return Meaning::Unreachable(text);
     }
-    // The server hung up before its first word. In TLS 1.3 that is how it refuses a client's certificate: the alert comes
-    // after our handshake is done, and is lost when our first request crosses it. A write might have been read.
+    // The server closed the connection before its first response. In TLS 1.3 a server rejects a client certificate like
+    // this: the alert comes after the client's handshake is done, and is lost if it crosses the first request. A write
+    // may have been received.
     match peer.tls {
         None => Meaning::Unreachable(format!("{text}; if the server wants TLS, write https:// in etcd_endpoints")),
         Some(_) if writing => Meaning::Unreachable(format!("{text}; does etcd refuse our certificate? ({material})")),
@@ -143,7 +144,7 @@ fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -
     }
 }
 
-/// The server's own words.
+/// Classifies an error that the server returned.
 fn of_answer(status: &Status, user: Option<&str>) -> Meaning {
     let said = status.message();
     let who = || match user {

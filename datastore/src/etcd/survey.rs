@@ -7,7 +7,7 @@ use super::{Etcd, Purpose, txn};
 use crate::watch::PageSize;
 
 impl Etcd {
-    /// Tells of the blocks of each family in turn. Pages are of different moments: no snapshot has to be kept for them.
+    /// Calls `tell` for the blocks of each family in turn. The pages are not one snapshot, so etcd need not keep one.
     pub(super) async fn survey_blocks(
         &self,
         survey: &Survey,

@@ -1,11 +1,11 @@
-//! Certificates and keys, from files or inline.
+//! Loads certificates and keys, from files or inline texts.
 
 use data_encoding::BASE64;
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::config::{ConfigError, Pem, TlsConfig};
 
-/// Reads what the configuration names. Whether a certificate is any good shows with the first connection.
+/// Loads the configured certificates and keys. An invalid certificate is detected only when a connection is made.
 pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     let tls = match &config.authorities {
         Some(authorities) => {
@@ -21,7 +21,7 @@ pub(super) fn load(config: &TlsConfig) -> Result<ClientTlsConfig, ConfigError> {
     })
 }
 
-/// Names the material in use, for errors of a handshake.
+/// Describes the certificates in use, for errors of a handshake.
 pub(super) fn describe(config: &TlsConfig) -> String {
     let authorities = match &config.authorities {
         Some(pem) => format!("authorities from {pem}"),
@@ -34,7 +34,7 @@ pub(super) fn describe(config: &TlsConfig) -> String {
     format!("{authorities}; {identity}")
 }
 
-/// The PEM text, which must hold a block whose label ends so.
+/// Returns the PEM text, which must contain a block whose label ends with `label`.
 fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     let refuse = |reason: String| ConfigError::Pem { setting: pem.setting(), reason };
     let text = match pem {
@@ -53,7 +53,7 @@ fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     Err(refuse(format!("{place} holds no PEM block `-----BEGIN ... {label}-----`")))
 }
 
-/// PEM as it is, anything else as base64 of PEM.
+/// Returns PEM unchanged, and decodes any other text as base64 of PEM.
 fn decode_inline(text: &str) -> Result<Vec<u8>, &'static str> {
     if text.contains("-----BEGIN") {
         return Ok(text.as_bytes().to_vec());

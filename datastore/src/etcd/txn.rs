@@ -1,4 +1,4 @@
-//! Requests and answers as etcd transactions.
+//! Converts requests and responses to and from etcd transactions.
 
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse, TxnResponse,
@@ -7,12 +7,12 @@ use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError,
 
 use super::watch::end_of;
 
-/// How many compares or operations a server takes in one transaction unless told otherwise (`--max-txn-ops`).
+/// The default limit of comparisons or operations in one transaction (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;
 
 // === reads ===
 
-/// A transaction that reads all ranges; at a revision, or at the latest.
+/// Returns a transaction that reads all ranges, at `revision` or at the latest revision.
 pub(super) fn of_ranges(ranges: &[Range], revision: Option<i64>) -> Txn {
     let operations: Vec<TxnOp> = ranges.iter().map(|range| get(range, revision)).collect();
     Txn::new().and_then(operations)
@@ -32,7 +32,7 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
     TxnOp::get(range.path.as_bytes(), Some(options))
 }
 
-/// A transaction that reads up to `limit` pairs of a prefix, those whose path comes behind `after`.
+/// Returns a transaction that reads up to `limit` pairs of a prefix whose path sorts after `after`.
 pub(super) fn of_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
     let mut options = GetOptions::new().with_range(end_of(&range.path)).with_limit(limit as i64);
     if range.keys_only {
@@ -42,7 +42,7 @@ pub(super) fn of_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn 
     Txn::new().and_then([TxnOp::get(begin, Some(options))])
 }
 
-/// The pairs of such a page, and whether there are more.
+/// Returns the pairs of a page, and true if there are more.
 pub(super) fn page(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
     match response.op_responses().into_iter().next() {
         Some(TxnOpResponse::Get(mut found)) => Ok((found.take_kvs(), found.more())),
@@ -50,7 +50,7 @@ pub(super) fn page(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), Stor
     }
 }
 
-/// The pairs of each range. A path that is not text is none of Calico's and left out.
+/// Returns the pairs of each range. A path that is not UTF-8 is not Calico's and is omitted.
 pub(super) fn answers(response: &TxnResponse) -> Result<Vec<Vec<RawEntry>>, StoreError> {
     let entries = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(mut found) => Ok(found.take_kvs().into_iter().filter_map(raw_entry).collect()),
@@ -65,7 +65,7 @@ pub(super) fn raw_entry(pair: KeyValue) -> Option<RawEntry> {
     Some(RawEntry { path: String::from_utf8(key).ok()?, value, revision })
 }
 
-/// The store's revision that the response was made at: for a write, the new one.
+/// Returns the store's revision of a response. For a write, this is the new revision.
 pub(super) fn revision(response: &TxnResponse) -> Result<i64, StoreError> {
     response.header().map(|header| header.revision()).ok_or_else(|| out_of_protocol("a response without a header"))
 }
@@ -76,7 +76,8 @@ fn out_of_protocol(what: &str) -> StoreError {
 
 // === writes ===
 
-/// A transaction that applies all writes if all conditions hold, and otherwise asks for what is there.
+/// Returns a transaction that applies all writes if all conditions hold, and otherwise reads the revisions of the
+/// stored keys.
 pub(super) fn of_writes(writes: &[Write]) -> Result<Txn, WriteError> {
     if writes.len() > MAX_OPS {
         let text = format!("{} writes in one transaction; etcd takes {MAX_OPS}, send them apart", writes.len());
@@ -119,7 +120,7 @@ fn effect(write: &Write) -> TxnOp {
     }
 }
 
-/// Which write's condition did not hold, from what the transaction found instead.
+/// Returns the error of the first write whose condition did not hold, from the keys that the failed transaction read.
 pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
     let found = match answers_of_refusal(response) {
         Ok(found) => found,
@@ -136,7 +137,7 @@ pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
     })
 }
 
-/// The revision of each write's key, `None` where there is none.
+/// Returns the revision of each write's key, or `None` for a missing key.
 fn answers_of_refusal(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
     let revision = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(found) => Ok(found.kvs().first().map(KeyValue::mod_revision)),

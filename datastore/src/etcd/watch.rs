@@ -1,4 +1,4 @@
-//! [`EtcdSource`]: the pairs of one kind, page by page at one revision, and what happens after it.
+//! [`EtcdSource`]: the pairs of one kind, listed page by page at one revision and then watched from that revision.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub struct EtcdSource<K> {
     kind: PhantomData<fn() -> K>,
 }
 
-/// Where a page begins.
+/// The position of a page in a list.
 #[derive(Debug, Clone)]
 pub struct Token {
-    /// The revision of the first page: all pages are of one snapshot.
+    /// The revision of the first page, so that all pages come from one snapshot.
     revision: i64,
-    /// The last path of the page before.
+    /// The last path of the previous page.
     after: Vec<u8>,
 }
 
@@ -36,7 +36,8 @@ impl<K> EtcdSource<K> {
         EtcdSource { connection, deadline, prefix, page: PageSize::default(), watch: None, kind: PhantomData }
     }
 
-    /// Goes to another member after a failure of the connection.
+    /// Ends the watch, and switches to another member if the connection failed. Returns the failure for the watch's
+    /// driver.
     async fn failed(&mut self, failure: &Failure) -> WatchFailure {
         self.watch = None;
         let answered = !failure.breaks_connection() || self.connection.discard().await;
@@ -49,7 +50,8 @@ impl<K> EtcdSource<K> {
     }
 }
 
-/// etcd has every kind, if only without objects.
+/// Converts an error for the watch's driver. etcd never reports a kind as missing; a kind without objects is an empty
+/// list.
 fn told(error: &StoreError) -> WatchFailure {
     match error {
         StoreError::Unavailable { .. } => WatchFailure::lost(error.to_string()),
@@ -67,7 +69,7 @@ where
     /// A revision of the whole store.
     type Position = i64;
 
-    /// The server reports progress every ten minutes, and pings tell earlier that a connection is dead.
+    /// etcd reports progress every ten minutes, and pings detect a dead connection earlier.
     const LONGEST_SILENCE: Duration = Duration::from_secs(15 * 60);
 
     fn kind(&self) -> &'static str {
@@ -130,7 +132,7 @@ where
                 self.watch = None;
                 return Err(cancelled(&response));
             }
-            // The first response says no more than that the watch is open.
+            // The first response only reports that the watch is open.
             if response.created() {
                 continue;
             }
@@ -143,15 +145,15 @@ where
                 }
             });
             let changes: Vec<_> = changes.collect();
-            // Every revision comes as a whole. The header is of the moment of sending, and more may be on its way: what
-            // was told ends with the last event, if there is any.
+            // etcd never splits a revision. The header has the revision at the time of sending, and further events may
+            // follow, so the position is that of the last event, if there is one.
             let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
             return Ok(Some(Step { changes, position: last.unwrap_or(position) }));
         }
     }
 }
 
-/// A path that is not one of the kind's is none of ours.
+/// Returns the change for a stored pair, or `None` if the path is not one of the kind.
 fn put<K: Kind>(pair: KeyValue) -> Option<Change<Entry<K>, K::Key>> {
     let raw = txn::raw_entry(pair)?;
     let key = K::parse_path(&raw.path)?;
@@ -161,7 +163,7 @@ fn put<K: Kind>(pair: KeyValue) -> Option<Change<Entry<K>, K::Key>> {
     })
 }
 
-/// Why the server ends a watch that it keeps the stream of.
+/// Returns the failure for a watch that the server canceled without ending the stream.
 fn cancelled(response: &WatchResponse) -> WatchFailure {
     let reason = response.cancel_reason();
     if response.compact_revision() != 0 {
@@ -173,7 +175,7 @@ fn cancelled(response: &WatchResponse) -> WatchFailure {
     }
 }
 
-/// The path after all that begin with `prefix`.
+/// Returns the first path that sorts after all paths with the prefix `prefix`.
 pub(super) fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {

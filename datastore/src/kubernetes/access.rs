@@ -1,4 +1,5 @@
-//! From the settings to a `kube::Config`: which API server, whom it is to believe, and who we are.
+//! Converts the settings into a `kube::Config`: the API server, the CA certificates that verify it, and the client's
+//! credentials.
 
 use std::path::{Path, PathBuf};
 
@@ -10,100 +11,101 @@ use super::config::{KubernetesConfig, Overrides, without_user};
 use super::login::Login;
 use crate::error_chain::chain;
 
-/// Why the API server cannot be asked anything. Names what to mend; tokens and keys never show.
+/// A reason why no request can be sent to the API server. The text names the setting to change; it never shows tokens
+/// and keys.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// A kubeconfig that cannot be read or understood.
+    /// A kubeconfig that cannot be read or parsed.
     #[error("kubeconfig {place}: {reason}")]
     Kubeconfig {
-        /// The file.
+        /// The path of the file.
         place: String,
-        /// The reader's words.
+        /// The parser's message.
         reason: String,
     },
-    /// None of several kubeconfig files exists.
+    /// Several kubeconfig files are configured, and none of them exists.
     #[error("no kubeconfig: none of {files} exists; name one in kubernetes.kubeconfig")]
     NoKubeconfig {
-        /// Their names.
+        /// The paths of the files.
         files: String,
     },
-    /// Neither kubeconfig nor cluster.
+    /// There is no kubeconfig, and the process is not in a pod.
     #[error(
         "no way to a Kubernetes API server: set kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with \
          policy.k8s_auth_token; in a pod: {0}"
     )]
     Nothing(#[source] InClusterError),
-    /// A way to log in that a plugin cannot go.
+    /// An authentication method that the plugin does not support.
     #[error(
         "kubeconfig {place}: user {user} logs in by {method}, which runs another program for each call; give the plugin \
          a token or a client certificate"
     )]
     LoginProgram {
-        /// The file.
+        /// The path of the kubeconfig.
         place: String,
         /// The user of the context.
         user: String,
         /// `exec COMMAND` or `auth-provider NAME`.
         method: String,
     },
-    /// A way to the API server that a plugin cannot go.
+    /// A proxy, which the plugin does not support.
     #[error(
         "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without it, \
          whose server this node reaches by itself"
     )]
     Proxy {
-        /// The file.
+        /// The path of the kubeconfig.
         place: String,
         /// The cluster of the context.
         cluster: String,
     },
-    /// Somebody to act as who cannot be told to the API server.
+    /// Impersonation settings that cannot be sent to the API server.
     #[error("kubeconfig {place}: as, as-uid, as-groups and as-user-extra of user {user}: {reason}")]
     Impersonation {
-        /// The file.
+        /// The path of the kubeconfig.
         place: String,
         /// The user of the context.
         user: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A token that cannot be sent.
     #[error("the token in {place} is of no use: {reason}")]
     Token {
-        /// Where it is written.
+        /// The file or the setting that contains the token.
         place: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// An override that is no URL.
+    /// An override of the server that is not a URL.
     #[error("k8s_api_root `{found}` is not a URL: {reason}")]
     Server {
-        /// What was given.
+        /// The configured value.
         found: String,
-        /// The parser's words.
+        /// The parser's message.
         reason: String,
     },
-    /// Certificates or keys.
+    /// Certificates or keys that cannot be used.
     #[error("{what} of the Kubernetes API client: {reason}")]
     Tls {
         /// `authorities`, `certificate` or `key`.
         what: &'static str,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
 }
 
-/// Where the configuration may say who we are when no kubeconfig does.
+/// The settings that may contain credentials if there is no kubeconfig, for errors.
 const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
 
-/// What the settings lead to.
+/// The configuration of the client, from the settings and the files that they name.
 pub(super) struct Access {
     pub(super) config: Config,
-    /// In place of what `config` says of it.
+    /// The credentials, used instead of those of `config`.
     pub(super) login: Login,
 }
 
-/// Reads what the settings name.
+/// Reads the files that the settings name.
 pub(super) async fn read(settings: &KubernetesConfig) -> Result<Access, AccessError> {
     let overrides = &settings.overrides;
     let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
@@ -112,7 +114,8 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<Access, AccessEr
         (Some((kubeconfig, place)), _) => {
             (of_kubeconfig(kubeconfig, &place, overrides).await?, format!("kubeconfig {place}"))
         }
-        // A server that is named is another than the one this pod runs under: its credentials stay here (DS-19).
+        // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
+        // it (DS-19).
         (None, Some(server)) => (Config::new(url(server)?), NOTHING_NAMED.into()),
         (None, None) => (Config::incluster_env().map_err(AccessError::Nothing)?, "this pod".into()),
     };
@@ -124,7 +127,7 @@ pub(super) async fn read(settings: &KubernetesConfig) -> Result<Access, AccessEr
     Ok(Access { config, login })
 }
 
-/// The kubeconfig and where it came from; several are merged.
+/// Returns the kubeconfig and its path. Several files are merged.
 fn kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
     let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
     let (mut merged, several) = (None::<Kubeconfig>, files.len() > 1);
@@ -173,14 +176,15 @@ fn context_of<'k>(kubeconfig: &'k Kubeconfig, context: Option<&String>) -> Optio
     kubeconfig.contexts.iter().find(|named| Some(&named.name) == current)?.context.as_ref()
 }
 
-/// Of the environment's proxies, which a runtime passes on, none is used.
+/// Returns true if the kubeconfig has a proxy for `cluster`. Proxies of the environment, which a runtime passes on, are
+/// ignored.
 fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
     let named = kubeconfig.clusters.iter().find(|named| named.name == cluster);
     let proxy = named.and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref());
     proxy.is_some_and(|proxy| !proxy.is_empty())
 }
 
-/// Nobody is the same as not said, as for client-go.
+/// Removes empty impersonation settings, which count as not set in client-go too.
 fn drop_empty(login: &mut AuthInfo) {
     login.impersonate.take_if(|user| user.is_empty());
     login.impersonate_uid.take_if(|uid| uid.is_empty());
@@ -188,7 +192,8 @@ fn drop_empty(login: &mut AuthInfo) {
     login.impersonate_user_extra.take_if(|extra| extra.is_empty());
 }
 
-/// Whether the headers for it can be made. The API server takes those of a group without a user for an error of its own.
+/// Checks that the impersonation headers can be built. The API server reports headers for a group without a user as an
+/// internal error.
 fn impersonation(config: &Config) -> Result<(), String> {
     let login = &config.auth_info;
     let others =
@@ -233,8 +238,8 @@ fn url(server: &str) -> Result<hyper::Uri, AccessError> {
     }
 }
 
-/// Of what cannot be parsed the place alone is told: the reader quotes the lines before it, and values, tokens and passwords
-/// among them.
+/// Returns an error that has only the position of a syntax error. The parser's message quotes preceding lines, and they
+/// may contain values, tokens and passwords.
 fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
     let reason = match error {
         KubeconfigError::Parse(error) => {

@@ -1,4 +1,4 @@
-//! Requests to the API server: deadlines, retries, and a token that was renewed meanwhile.
+//! Sends requests to the API server, with deadlines, retries and renewed tokens.
 
 use std::borrow::Cow;
 use std::collections::hash_map::RandomState;
@@ -30,21 +30,21 @@ use super::turns::{Late, Turns, WhenBusy};
 use crate::deadline::Deadline;
 use crate::error_chain::chain;
 
-/// The first pause before a retry; each further one is twice as long.
+/// The first pause before a retry; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// Longer than any deadline: whoever asks for more is not waited for.
+/// Upper limit of the `Retry-After` header. It exceeds every deadline, so a request that reaches it fails.
 const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
-/// How many short requests of a lasting process are under way at once where the server speaks HTTP/1.1 only. A process
-/// of moments would spend more on handshakes than it gains.
+/// Number of parallel short requests in a long-running process if the server supports only HTTP/1.1. In a short-lived
+/// process, the additional handshakes would cost more time than they save.
 const CLIENT_LANES: usize = 8;
-/// Goes with each request, and what comes before the slash is the field manager of each write.
+/// User agent of each request. The part before the slash is the field manager of each write.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
 
-/// The API server as one process talks to it. Connects with the first request.
+/// A process's client of the API server. The first request opens the connection.
 pub(super) struct ApiClient {
     config: KubernetesConfig,
-    /// More than one in a process that lasts.
+    /// Number of HTTP/1.1 connections for short requests; more than one only in a long-running process.
     lanes: usize,
     requests: AtomicU64,
     opened: Mutex<Option<(Opened, Option<CredentialFiles>)>>,
@@ -60,18 +60,18 @@ struct Opened {
     server: String,
 }
 
-/// Marks a request whose sender knows how long it may take.
+/// A mark on a request whose sender limits its duration itself.
 #[derive(Clone)]
 pub(super) struct OwnDeadline;
 
 impl ApiClient {
-    /// Describes the API server; nothing is read and nobody is asked.
+    /// Creates a client. Neither reads files nor sends a request.
     pub(super) fn new(config: &KubernetesConfig) -> Self {
         Self::with_lanes(config, 1)
     }
 
-    /// The same for a process that lasts: it reads certificates and kubeconfig again when they change, and has several
-    /// connections where the server speaks HTTP/1.1 only.
+    /// Creates a client for a long-running process. It reads certificates and kubeconfig again when they change, and
+    /// has several connections if the server supports only HTTP/1.1.
     pub(super) fn lasting(config: &KubernetesConfig) -> Self {
         Self::with_lanes(config, CLIENT_LANES)
     }
@@ -103,17 +103,17 @@ impl ApiClient {
         self.turns.was_busy()
     }
 
-    /// Returns true if requests that have to wait for a busy server fail at once.
+    /// Returns true if requests no longer wait for a busy server, but fail at once.
     pub(super) fn has_given_up(&self) -> bool {
         self.turns.are_over()
     }
 
-    /// How many requests have been sent so far, repeated ones included.
+    /// Returns the number of requests sent so far, including retries.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// The API server's URL, for errors; before it is known the place that will tell.
+    /// Returns the API server's URL for errors, or the path of the kubeconfig if the URL has not been read yet.
     pub(super) async fn server(&self) -> String {
         match &*self.opened.lock().await {
             Some((opened, _)) => opened.server.clone(),
@@ -121,21 +121,20 @@ impl ApiClient {
         }
     }
 
-    /// The API server's URL, read from the settings if need be.
+    /// Returns the API server's URL, and reads it from the settings if necessary.
     pub(super) async fn url(&self) -> Result<String, Failure> {
         self.opened().await.map(|opened| opened.server).map_err(|error| Failure::NoAccess(error.to_string()))
     }
 
-    /// Sends a request and returns the object it answers with. Repeats it, within the deadline, as long as it surely
-    /// did nothing or is one that only reads. Waiting in turn for a server that is busy is not part of the deadline. A
-    /// read that the server's cache does not serve is sent once more to the server's own store, and has the whole
-    /// deadline again.
+    /// Sends a request and returns the object of the response. Retries the request within the deadline if it certainly
+    /// had no effect, or only reads. Waiting in turn for a busy server does not count towards the deadline. A read that
+    /// the server's cache cannot serve is sent once more to the server's own storage, with a new deadline.
     pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, Failure> {
         self.send_for(request, None).await
     }
 
-    /// The same as [`send`](Self::send), for a list whose items `list` takes as they arrive. Returns what is around
-    /// them.
+    /// Does the same as [`send`](Self::send) for a list, and passes each item to `list` as it arrives. Returns the list
+    /// without its items.
     pub(super) async fn send_for_list(
         &self,
         request: &ApiRequest,
@@ -152,7 +151,7 @@ impl ApiClient {
             if turn.is_none() {
                 turn = self.turns.admit().await.map_err(|Late| self.never_admitted())?;
                 if turn.is_some() {
-                    // It has answered another process, or another request of this one.
+                    // The server has responded to another process, or to another request of this process.
                     self.deadline.answered();
                     begun = Instant::now();
                 }
@@ -222,13 +221,14 @@ impl ApiClient {
         )
     }
 
-    /// Returns when the answer to an attempt is not waited for any longer, if the deadline is not over before.
+    /// Returns the end of an attempt, unless the deadline is earlier.
     fn attempt_ends(&self, request: &ApiRequest) -> Instant {
         let deadline = self.config.deadline;
         Instant::now() + request.cache.map_or(deadline, |cache| cache.patience.min(deadline / 2))
     }
 
-    /// The time is over. What never came onto a connection was not carried out.
+    /// Returns the failure of a request at its deadline. A request that was never written to a connection had no
+    /// effect.
     async fn late(&self, departure: &Departure) -> Failure {
         let deadline = self.deadline.length();
         match departure.happened() {
@@ -264,7 +264,7 @@ impl ApiClient {
         request.parse(&bytes).map_err(|e| Failure::Unreadable(format!("the answer cannot be read: {e}")))
     }
 
-    /// Sends a request of any kind once, within the deadline unless it has its own.
+    /// Sends a request of any kind once, within the deadline unless the request is marked with [`OwnDeadline`].
     async fn pass_on(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let Opened { client, .. } = self.opened().await?;
         if request.extensions().get::<OwnDeadline>().is_some() {
@@ -278,7 +278,7 @@ impl ApiClient {
         timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Late(deadline).into()))
     }
 
-    /// The client itself, for requests whose answers go on for long. `renewed`: with credentials that are read anew.
+    /// Returns the client itself, for requests with long-running responses. `renewed` reads the credentials again.
     pub(super) async fn kube(&self, renewed: bool) -> Result<kube::Client, AccessError> {
         if renewed {
             *self.opened.lock().await = None;
@@ -304,9 +304,9 @@ impl ApiClient {
     }
 }
 
-/// A client for the API server that `settings` name. It has one connection for everything, watches included, where the
-/// server speaks HTTP/2, renews the token of a pod, and reads certificates again when they change. Each request but
-/// those of an [`ApiSource`](super::ApiSource) ends within the deadline of `settings`.
+/// Creates a client for the API server that `settings` name. If the server supports HTTP/2, the client uses one
+/// connection for everything, including watches. It renews the token of a pod, and reads certificates again when they
+/// change. Each request ends within the deadline of `settings`, except for those of an [`ApiSource`](super::ApiSource).
 pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
     let api = Arc::new(ApiClient::lasting(settings));
     let namespace = api.opened().await?.client.default_namespace().to_owned();
@@ -317,7 +317,7 @@ pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessE
     Ok(kube::Client::new(service, namespace))
 }
 
-/// What requests go out with, and for a process that lasts the files that it was read from.
+/// Reads the settings and prepares the client. In a long-running process, also returns the files that were read.
 async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<(Opened, Option<CredentialFiles>), AccessError> {
     let Access { config, login } = access::read(settings).await?;
     let files = (lanes > 1).then(|| CredentialFiles::of(settings, &config.auth_info));
@@ -346,28 +346,28 @@ async fn open(settings: &KubernetesConfig, lanes: usize) -> Result<(Opened, Opti
 
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let advice = headers.get(RETRY_AFTER)?;
-    // A proxy may name a date. The least that an API server asks for stands for what is no number.
+    // A proxy may send a date. A value that is not a number counts as the API server's minimum of one second.
     let seconds = advice.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }
 
-/// How long to wait before a request is sent again: at random, so that many that were refused together do not come back
-/// together.
+/// The pause before a retry. It is random, so that clients that were rejected together do not retry at the same time.
 #[derive(Debug)]
 struct Wait {
     least: Duration,
-    /// How much may come on top.
+    /// Maximum random addition to `least`.
     spread: Duration,
 }
 
 impl Wait {
-    /// Between half and all of `pause`; not before the time that the server asked for, and then not much later.
+    /// Creates a pause between half of `pause` and all of it. It is never shorter than the time that the server asks
+    /// for, and not much longer if that time is the longer one.
     fn of(pause: Duration, advice: Option<Duration>) -> Wait {
         let advice = advice.unwrap_or_default();
         Wait { least: advice.max(pause / 2), spread: (advice / 8).max(pause / 2) }
     }
 
-    /// Leaves half of what is left after the least, or more, for the request.
+    /// Returns a random pause that leaves at least half of the remaining time after `least` for the request.
     fn within(&self, left: Duration) -> Duration {
         let random = RandomState::new().hash_one(0) % 1000;
         self.least + self.spread.min(left.saturating_sub(self.least) / 2) * random as u32 / 1000

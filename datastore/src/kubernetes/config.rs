@@ -1,4 +1,5 @@
-//! How to reach an API server (DS-19..DS-21): kubeconfig, what overrides it, or the cluster that this process runs in.
+//! Settings for reaching an API server: a kubeconfig, overrides of it, or the cluster of the pod that the process runs
+//! in.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,26 +9,27 @@ use libcalico::kubernetes::ApiGroup;
 
 use crate::config::{ConfigError, DEFAULT_DEADLINE, Settings, Source};
 
-/// Everything that the settings say about the API server. Nothing has been read yet.
+/// All settings about the API server. Creating the value reads no file.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct KubernetesConfig {
-    /// Kubeconfig files. One must exist; of several the missing ones are skipped, and earlier ones win.
+    /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and earlier ones take
+    /// precedence.
     pub kubeconfig: Vec<PathBuf>,
-    /// Taken where neither kubeconfig nor server is named, if it exists (DS-9).
+    /// Kubeconfig that is used if it exists and neither kubeconfig nor server is configured (DS-9).
     pub home_kubeconfig: Option<PathBuf>,
-    /// Overrides the kubeconfig.
+    /// Overrides of the kubeconfig.
     pub overrides: Overrides,
-    /// `calico_api_group`; asked from the API server when absent (DS-22).
+    /// `calico_api_group`; `None` if the API server has to be asked.
     pub group: Option<ApiGroup>,
-    /// Requests per second, and how many at once above that; no limit when absent (DS-122).
+    /// Client-side rate limit; no limit if absent (DS-122).
     pub rate: Option<Rate>,
-    /// What names of host interfaces begin with, if not `cali` (CNI-88): an endpoint's is computed, not stored.
+    /// Prefix of host interface names instead of `cali` (CNI-88). On an API server the name is computed, not stored.
     pub interface_prefix: Option<String>,
-    /// How long one request may take, connecting included.
+    /// Time limit of one request, including the connection.
     pub deadline: Duration,
 }
 
-/// Settings that are stronger than the kubeconfig.
+/// Settings that override the kubeconfig.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// The context of the kubeconfig to use.
@@ -36,13 +38,13 @@ pub struct Overrides {
     pub server: Option<String>,
     /// Bearer token.
     pub token: Option<String>,
-    /// Authorities for the API server's certificate.
+    /// CA certificates that verify the API server's certificate.
     pub authorities: Option<PathBuf>,
-    /// Our certificate.
+    /// The client certificate.
     pub certificate: Option<PathBuf>,
-    /// The key of our certificate.
+    /// The key of the client certificate.
     pub key: Option<PathBuf>,
-    /// Whether any certificate of the API server will do.
+    /// Whether to accept any certificate of the API server.
     pub insecure: bool,
 }
 
@@ -51,30 +53,30 @@ pub struct Overrides {
 pub struct Rate {
     /// Requests per second, at least 1.
     pub per_second: u32,
-    /// Requests that need not wait.
+    /// Number of requests that need not wait.
     pub burst: u32,
 }
 
-/// What client-go allows when nothing is said (DS-122).
+/// Rate limit of client-go without configuration (DS-122).
 const DEFAULT_QPS: i32 = 5;
 const DEFAULT_BURST: i32 = 100;
 
 impl KubernetesConfig {
-    /// The API server as the datastore, whatever else is configured. `env` is as for
-    /// [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    /// Returns the settings with the API server as the datastore, regardless of the configured datastore. `env` is as
+    /// for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn of(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         Self::new(settings, &Source::new(&env), settings.deadline.unwrap_or(DEFAULT_DEADLINE))
     }
 
-    /// The API server that describes pods, beside a datastore that is another. `env` is as for
-    /// [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    /// Returns the settings of the API server that has the pods, for use together with another datastore. `env` is as
+    /// for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
     pub fn beside(settings: &Settings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let config = Self::of(settings, env)?;
-        // Calico's own kinds are not asked for there, and need not exist: nobody has to find out their group.
+        // This client never reads Calico's own kinds, which need not exist there. A fixed group avoids the discovery.
         Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
     }
 
-    /// Whether something says where an API server is, though nobody said that it is to be used.
+    /// Returns true if any setting locates an API server, without selecting it as the datastore.
     pub(crate) fn is_hinted_at(settings: &Settings, source: &Source<'_>) -> bool {
         let in_cluster = !source.get("", "KUBERNETES_SERVICE_HOST").is_empty();
         let kubeconfig = source.get(&settings.kubeconfig, "KUBECONFIG");
@@ -82,7 +84,7 @@ impl KubernetesConfig {
         in_cluster || !kubeconfig.is_empty() || !server.is_empty()
     }
 
-    /// From the settings and the environment (DS-5, DS-10, DS-12).
+    /// Collects the settings from the configuration and the environment.
     pub(crate) fn new(settings: &Settings, source: &Source<'_>, deadline: Duration) -> Result<Self, ConfigError> {
         let some = |text: String| (!text.is_empty()).then_some(text);
         let file = |configured: &str, variable| some(source.get(configured, variable)).map(PathBuf::from);
@@ -90,7 +92,7 @@ impl KubernetesConfig {
         let insecure = source.get("", "K8S_INSECURE_SKIP_TLS_VERIFY");
         let overrides = Overrides {
             context: some(source.get("", "K8S_CURRENT_CONTEXT")),
-            // The path below the API's root is of no use here, and upstream cuts it off too (DS-12).
+            // Upstream also removes the path from `/api/` on (DS-12).
             server: server.map(|url| without_user(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
             token: some(source.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
             authorities: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
@@ -124,12 +126,12 @@ fn rate(settings: &Settings, source: &Source<'_>) -> Result<Option<Rate>, Config
     };
     let per_second = number(settings.qps, "K8S_CLIENT_QPS", DEFAULT_QPS)?;
     let burst = number(settings.burst, "K8S_CLIENT_BURST", DEFAULT_BURST)?;
-    // A negative rate is none.
+    // A negative rate means no limit.
     Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
 }
 
-/// Returns the URL without a user and a password in front of its host. This client does not log in by them, and the URL
-/// is in errors, logs and the journal.
+/// Returns the URL without user and password. This client does not authenticate with them, and the URL appears in
+/// errors, logs and the journal.
 pub(super) fn without_user(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
@@ -140,7 +142,7 @@ pub(super) fn without_user(url: &str) -> String {
     }
 }
 
-/// As Go reads numbers, which may have a fraction here, and a base in front (DS-4).
+/// Parses a number. As upstream does, accepts a fraction and the prefix `0x` (DS-4).
 fn integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let number = match hexadecimal {
@@ -158,7 +160,7 @@ fn truth(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
     }
 }
 
-/// Where it leads, as far as the settings tell.
+/// Formats the location of the API server, as far as the settings determine it.
 impl fmt::Display for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let files = || self.kubeconfig.iter().chain(&self.home_kubeconfig);
@@ -172,7 +174,7 @@ impl fmt::Display for KubernetesConfig {
     }
 }
 
-// By hand: a token is a secret.
+// Implemented by hand, because the token in the overrides is a secret.
 impl fmt::Debug for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KubernetesConfig")

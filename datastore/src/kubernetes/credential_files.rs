@@ -1,4 +1,4 @@
-//! [`CredentialFiles`]: whether what says who we are was written anew.
+//! [`CredentialFiles`]: detects changes of the files that contain the client's credentials.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::config::KubernetesConfig;
 
-/// How often the files are looked at.
+/// Interval between checks of the files.
 const PERIOD: Duration = Duration::from_secs(50);
 
-/// The kubeconfig, client certificates and authorities, as they were when they were looked at last. A token is not
-/// among them: it is renewed without a new connection.
+/// The kubeconfig, client certificates and CA certificates, with their contents at the last read. Token files are not
+/// included, because a token is renewed without a new connection.
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,
@@ -21,7 +21,7 @@ pub(super) struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// The files that `settings` and `login` name.
+    /// Reads the files that `settings` and `login` name.
     pub(super) fn of(settings: &KubernetesConfig, login: &AuthInfo) -> CredentialFiles {
         let of_login = [&login.client_certificate, &login.client_key].into_iter().flatten().map(PathBuf::from);
         let named = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
@@ -29,7 +29,7 @@ impl CredentialFiles {
         CredentialFiles { contents: read(&paths), paths, looked: Instant::now() }
     }
 
-    /// Returns whether one of them has changed. Looks at them now and then only.
+    /// Returns true if any of the files has changed. Reads the files at most once per [`PERIOD`].
     pub(super) fn have_changed(&mut self) -> bool {
         if self.looked.elapsed() < PERIOD {
             return false;

@@ -1,15 +1,17 @@
-//! Which API group holds Calico's custom resources (DS-22): configured, remembered, or asked for with one request.
+//! Determines the API group of Calico's custom resources (DS-22): configured, cached in a file, or discovered with one
+//! request.
 //!
-//! Upstream asks in each process, and takes `crd.projectcalico.org/v1` when the question fails: two plugins of one node
-//! could then write to different places. Here a question that fails is an error.
+//! Upstream discovers the group in each process, and uses `crd.projectcalico.org/v1` if the discovery fails. Two
+//! plugins of one node could then write to different groups. Here a failed discovery is an error.
 //!
-//! What is remembered must not outlive the rule, which is that v3 is it only where v1 is not: nodes that remember and
-//! nodes that ask would give out each other's addresses. v1 keeps the rule by itself: as long as it answers it is the
-//! right one, whatever else came, and when it does not the answers say so. v3 does not: it answers also after v1 came
-//! beside it, and on another cluster behind the same URL, where Calico's API server serves it from v1. So a process
-//! that remembers v3 asks for v1, beside its first reads: a request more, and no round trip.
+//! A cached group must not violate the rule that v3 is used only if v1 does not exist. Otherwise nodes with a cached
+//! group and nodes that discover it would assign the same addresses. A cached v1 needs no check: while the API server
+//! serves v1, v1 is right, and afterwards the responses show that the group is missing. A cached v3 needs one: the API
+//! server still serves v3 after v1 was added, and so does another cluster behind the same URL whose Calico API server
+//! serves v3 from v1. Thus a process with a cached v3 looks up v1 in parallel with its first reads. That costs one more
+//! request, but no additional round trip.
 //!
-//! A third rule is for the time in which upstream's migration has opened v3 and v1 is still there, see [`migration`].
+//! An exception applies while upstream's migration has opened v3 and v1 still exists, see [`migration`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,19 +29,19 @@ use super::request::ApiRequest;
 const V1: &str = "crd.projectcalico.org";
 const V3: &str = "projectcalico.org";
 
-/// What an earlier process found out.
+/// The API group that an earlier process discovered.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
-    /// Its URL.
+    /// The URL of the API server.
     server: String,
     group: String,
 }
 
-/// A file that remembers the group, for one API server; or none, where one process lasts.
+/// The file that caches the group of one API server. A long-running process has no file.
 #[derive(Debug)]
 pub(super) struct Memory {
     file: Option<PathBuf>,
-    /// What the file says was wrong, whether or not the file could be removed.
+    /// True after the cached group has proved wrong, even if the file could not be removed.
     forgotten: AtomicBool,
 }
 
@@ -48,7 +50,7 @@ impl Memory {
         Memory { file, forgotten: AtomicBool::new(false) }
     }
 
-    /// What is remembered of this server.
+    /// Returns the cached group of this server.
     pub(super) fn recall(&self, server: &str) -> Option<ApiGroup> {
         if self.forgotten.load(Ordering::Relaxed) {
             return None;
@@ -57,7 +59,7 @@ impl Memory {
         (remembered.server == server).then(|| of_name(&remembered.group)).flatten()
     }
 
-    /// Remembers. A file that cannot be written costs the next process a request and nothing else.
+    /// Caches the group. If the file cannot be written, the next process only sends one more request.
     pub(super) fn keep(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
         let remembered = Remembered { server: server.into(), group: group.api_version().into() };
@@ -67,22 +69,22 @@ impl Memory {
         }
     }
 
-    /// What is remembered is not so.
+    /// Discards the cached group.
     pub(super) fn forget(&self) {
         self.forgotten.store(true, Ordering::Relaxed);
         let _ = self.file.as_ref().map(fs::remove_file);
     }
 }
 
-/// In place, and not made durable: whoever finds half of it, or none, after a power failure or beside another who
-/// writes, finds no JSON, and asks the API server as if there were no file.
+/// Writes the file in place and without syncing it. After a power failure, or during a concurrent write, a reader may
+/// find no file or incomplete JSON, and then asks the API server.
 fn write(file: &Path, remembered: &Remembered) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     fs::write(file, serde_json::to_vec(remembered)?)
 }
 
-/// Asks the API server which group Calico's objects are in.
+/// Asks the API server for the group of Calico's objects.
 pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
     match choose(&groups)? {
@@ -91,7 +93,7 @@ pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
     }
 }
 
-/// Returns whether v3 is the right group, if the API server has it.
+/// Returns true if v3 is the right group, provided that the API server serves v3.
 pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, Failure> {
     match client.send(&ApiRequest::get(format!("/apis/{V1}"))).await {
         Ok(_) => migration::has_moved(client).await,
@@ -100,9 +102,9 @@ pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, Failure> {
     }
 }
 
-/// Returns whether the API server lacks a kind, by the lists of its groups and of their kinds.
+/// Returns true if the API server's discovery does not list a kind.
 pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, Failure> {
-    // Each API server has those of the core.
+    // Every API server serves the core group.
     let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
     let list = async |path: String| Ok::<_, Failure>(client.send(&ApiRequest::get(path)).await?.to_string());
     let groups = Served::read(&list(GROUPS.into()).await?).map_err(Failure::Unreadable)?;
@@ -114,7 +116,7 @@ pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result
     Ok(!has_kind)
 }
 
-/// Where neither group is there, upstream would go on with v1.
+/// Chooses the group by upstream's rule, except that upstream would use v1 if neither group exists.
 fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
     if has(groups, V1) || has(groups, V3) {
         return Ok(ApiGroup::among(names(groups)));
@@ -172,7 +174,7 @@ mod tests {
             fs::write(dir.path().join("state/api-group"), &whole[..cut]).unwrap();
             assert_eq!(memory.recall("https://a"), None);
         }
-        // Two who wrote at once.
+        // Two concurrent writers.
         fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
         assert_eq!(memory.recall("https://a"), None);
         memory.keep("https://a", ApiGroup::CrdV1);

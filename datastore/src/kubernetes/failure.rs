@@ -1,4 +1,4 @@
-//! Why a request to the API server failed, and what that means to the caller (DS-118..DS-120).
+//! Classifies failed requests to the API server, and converts them into errors of the store.
 
 use std::time::Duration;
 
@@ -9,44 +9,44 @@ use libcalico::store::StoreError;
 use super::transport::TransportError;
 use crate::error_chain::{causes, chain};
 
-/// How much of a text that is no `Status` an error quotes.
+/// Maximum length of a response that an error quotes, if the response is not a `Status`.
 const LONGEST_QUOTE: usize = 200;
 
-/// A request that did not do what it was sent for.
+/// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The API server refused.
+    /// The API server rejected the request.
     #[error("{0}")]
     Refused(Box<Refusal>),
-    /// The settings lead to no API server. Nobody was asked, and asking again would not help.
+    /// The settings do not lead to an API server. No request was sent, and a retry does not help.
     #[error("{0}")]
     NoAccess(String),
-    /// No connection: nothing was sent.
+    /// There was no connection, so nothing was sent.
     #[error("{0}")]
     NotSent(String),
-    /// Sent, and no answer: it may have been carried out.
+    /// The request was sent and no response arrived, so it may have been executed.
     #[error("{0}")]
     NoAnswer(String),
     /// The API server has no definitions of Calico's objects.
     #[error("{0}")]
     NotInstalled(String),
-    /// An answer that does not help: no JSON, or without what was asked for.
+    /// An invalid response: not JSON, or without the requested object.
     #[error("{0}")]
     Unreadable(String),
 }
 
-/// An answer that is no success.
+/// A response with an error status.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) status: Status,
-    /// What the `Retry-After` header asks for.
+    /// The delay in the `Retry-After` header.
     pub(super) retry_after: Option<Duration>,
-    /// Whose credentials were refused, where they were; for the error.
+    /// A description of the credentials if the status is 401, for the error.
     pub(super) credential: String,
 }
 
 impl Refusal {
-    /// Reads the answer of a refused request. A proxy on the way answers in its own words.
+    /// Parses the response of a failed request. A proxy on the way may have sent it, so it need not be a `Status`.
     pub(super) fn parse(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
             message: String::from_utf8_lossy(body).trim().chars().take(LONGEST_QUOTE).collect(),
@@ -59,18 +59,19 @@ impl Refusal {
         Refusal { status, retry_after, credential: String::new() }
     }
 
-    /// Busy or on its way down or up: the same request may do better later. Nothing was carried out. A proxy that says
-    /// 503 in its own words, with or without `Retry-After`, may mean a server that broke off.
+    /// Returns true if the server is busy, starting or stopping. The request was not executed and may succeed later. A
+    /// proxy's own 503, with or without `Retry-After`, does not count, because the server may have failed after the
+    /// request was executed.
     pub(super) fn is_busy(&self) -> bool {
         self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
     }
 
-    /// The server wants fewer requests, and has carried out nothing of this one.
+    /// Returns true if the server wants fewer requests. The request was not executed.
     pub(super) fn is_throttling(&self) -> bool {
         self.status.code == 429
     }
 
-    /// The server, or a proxy before it, failed or gave up waiting: the request may have been carried out.
+    /// Returns true if the server or a proxy failed or timed out. The request may have been executed.
     pub(super) fn is_doubtful(&self) -> bool {
         self.status.code >= 500 && !self.is_busy()
     }
@@ -97,9 +98,9 @@ impl From<kube::Error> for Failure {
 }
 
 impl Failure {
-    /// Returns true if a read that the server's cache may answer is to be sent to the server's own store: the cache has
-    /// not that revision (400, 410), fails (5xx), or broke off, in the middle of an answer too. Other refusals are
-    /// answers.
+    /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage: the cache
+    /// does not have that revision (400, 410), failed (5xx), or broke off, possibly in the middle of a response. Other
+    /// errors are final.
     pub(super) fn is_of_cache(&self) -> bool {
         match self {
             Failure::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),
@@ -108,7 +109,8 @@ impl Failure {
         }
     }
 
-    /// What it means for the object `key`. `writing`: whether carrying it out would have changed something.
+    /// Converts the failure of a request about the object `key`. `writing` is true if executing the request would have
+    /// changed the object.
     pub(super) fn explain(self, key: &str, server: &str, writing: bool) -> StoreError {
         let unavailable = |reason: String, outcome_unknown| StoreError::Unavailable {
             datastore: format!("kubernetes {server}"),
@@ -125,7 +127,7 @@ impl Failure {
                 .refusal(key, &refusal.credential)
                 .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
             Failure::NotInstalled(reason) => StoreError::NotInstalled { reason: format!("{key}: {reason}") },
-            // A success, but of what?
+            // The response is a success, but possibly not the API server's.
             Failure::Unreadable(reason) if writing => unavailable(reason, true),
             Failure::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),
         }

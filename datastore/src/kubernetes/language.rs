@@ -1,5 +1,5 @@
-//! [`Language`]: the API group in which this process talks to the API server, and whether it still is the right one
-//! (DS-22).
+//! [`Language`]: the API group in which this process accesses the API server, and the check that the group is still the
+//! right one (DS-22).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::discovery::{self, Memory};
 use super::failure::Failure;
 use super::migration;
 
-/// How to talk to an API server, found out when it is needed first.
+/// The API group of an API server, determined on first use.
 #[derive(Debug)]
 pub(super) struct Language {
     client: Arc<ApiClient>,
@@ -23,13 +23,13 @@ pub(super) struct Language {
     spoken: Mutex<Option<Spoken>>,
 }
 
-/// How to talk to this API server.
+/// The API group that this process uses, with the codec for it.
 #[derive(Debug, Clone)]
 pub(super) struct Spoken {
     pub(super) transcoder: Transcoder,
-    /// An earlier process found the group out: it may have changed since.
+    /// True if an earlier process discovered the group, which may have changed since.
     pub(super) from_memory: bool,
-    /// Whether a v3 that is remembered is the right group still, once a read had to know.
+    /// The result of the check that a cached v3 is still the right group, once a read has needed it.
     is_v3: Arc<OnceCell<bool>>,
 }
 
@@ -44,7 +44,8 @@ impl Language {
         }
     }
 
-    /// By what is known; [`is_right`](Self::is_right) is to be asked beside the first use.
+    /// Returns the group without checking a cached one. Call [`is_right`](Self::is_right) together with the first
+    /// request.
     pub(super) async fn spoken(&self) -> Result<Spoken, StoreError> {
         let mut slot = self.spoken.lock().await;
         match &*slot {
@@ -53,7 +54,7 @@ impl Language {
         }
     }
 
-    /// The same, once it is sure.
+    /// Returns the group after checking it.
     pub(super) async fn confirmed(&self) -> Result<Spoken, StoreError> {
         loop {
             let spoken = self.spoken().await?;
@@ -64,7 +65,8 @@ impl Language {
         }
     }
 
-    /// Whether the group still is the one by the rule of DS-22. Asks in the one case where the answers do not tell.
+    /// Returns true if the group is still the right one. Sends a request only for a cached v3, because the responses of
+    /// other requests do not reveal that v3 is wrong.
     pub(super) async fn is_right(&self, spoken: &Spoken) -> Result<bool, StoreError> {
         if !spoken.from_memory || spoken.transcoder.group() != ApiGroup::V3 {
             return Ok(true);
@@ -73,18 +75,18 @@ impl Language {
         self.explained(is_v3.copied()).await
     }
 
-    /// The group by the API server's present word, whatever is configured or remembered.
+    /// Asks the API server for the group, regardless of settings and cache.
     pub(super) async fn ask(&self) -> Result<ApiGroup, StoreError> {
         self.explained(discovery::ask(&self.client).await).await
     }
 
-    /// The group that the settings name.
+    /// Returns the group in the settings.
     pub(super) fn configured(&self) -> Option<ApiGroup> {
         self.group
     }
 
-    /// Returns whether upstream's migration has opened v3 while this process talks in v1, which it found locked or
-    /// empty.
+    /// Returns true if upstream's migration has opened v3 while this process uses v1, whose ClusterInformation it found
+    /// locked or missing.
     pub(super) async fn has_moved(&self) -> Result<bool, StoreError> {
         match self.spoken().await?.transcoder.group() {
             ApiGroup::CrdV1 => self.explained(migration::is_open(&self.client).await).await,
@@ -92,7 +94,7 @@ impl Language {
         }
     }
 
-    /// Talks in v3 from now on, and remembers that.
+    /// Uses v3 from now on, and caches it for later processes.
     pub(super) async fn go_on_in_v3(&self) -> Result<(), StoreError> {
         let server = self.explained(self.client.url().await).await?;
         self.memory.keep(&server, ApiGroup::V3);
@@ -107,7 +109,7 @@ impl Language {
         }
     }
 
-    /// Configured, remembered, or asked for.
+    /// Determines the group from the settings, from the cache, or by discovery.
     async fn discover(&self) -> Result<Spoken, StoreError> {
         let (group, from_memory) = match self.group {
             Some(group) => (group, false),
@@ -125,7 +127,7 @@ impl Language {
         Spoken { transcoder, from_memory, is_v3: Arc::default() }
     }
 
-    /// The group, and whether it is remembered.
+    /// Returns the group, and true if it comes from the cache.
     async fn recall_or_ask(&self) -> Result<(ApiGroup, bool), StoreError> {
         let server = self.explained(self.client.url().await).await?;
         if let Some(group) = self.memory.recall(&server) {
@@ -136,8 +138,8 @@ impl Language {
         Ok((group, false))
     }
 
-    /// Forgets the group if an earlier process found it out: the next request asks for it. Of several that were under
-    /// way together the first does.
+    /// Discards the group if it came from the cache, so that the next request discovers it. Of several concurrent
+    /// requests, only the first has this effect.
     pub(super) async fn forget(&self) {
         let mut slot = self.spoken.lock().await;
         if slot.as_ref().is_some_and(|spoken| spoken.from_memory) {

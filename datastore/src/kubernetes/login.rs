@@ -1,4 +1,4 @@
-//! [`Login`]: who we say we are with each request, and where that is written, for whoever has to renew it.
+//! [`Login`]: the credentials of each request, and the place where they are configured, for errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ use tokio::time::Instant;
 use super::access::AccessError;
 use super::config::Overrides;
 
-/// How old what was read from the file of a token may be (DS-21): client-go's minute, less its leeway.
+/// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its leeway.
 const LONGEST_AGE: Duration = Duration::from_secs(50);
 
-/// What goes with each request. Clones share the token that was read last.
+/// The credentials of each request. Clones share the token that was read last.
 #[derive(Clone)]
 pub(super) struct Login {
-    /// What says who we are, and where it is written: `the token in FILE`.
+    /// Descriptions of the credentials, such as `the token in FILE`.
     credentials: Vec<String>,
-    /// Where there could be such.
+    /// The place where credentials could be configured, for errors.
     place: String,
     header: Header,
 }
@@ -35,7 +35,7 @@ enum Header {
     Renewed(Arc<Mutex<TokenFile>>),
 }
 
-/// A token that somebody writes anew before it ends.
+/// A token file that another process renews before the token expires.
 struct TokenFile {
     path: PathBuf,
     header: HeaderValue,
@@ -43,10 +43,11 @@ struct TokenFile {
 }
 
 impl Login {
-    /// What `info` asks for. `place` is where it is written, as far as `overrides` did not replace it.
+    /// Returns the credentials that `info` configures. `place` is the file that contains them, unless `overrides`
+    /// replaces them.
     ///
-    /// A file with a token comes before a token, as in client-go: whoever names both renews the file. The token serves where the
-    /// file cannot.
+    /// As in client-go, a token file takes precedence over a token: if both are configured, the file is the one that is
+    /// renewed. The token is used if the file cannot be read.
     pub(super) fn of(info: &AuthInfo, place: &str, overrides: &Overrides) -> Result<Login, AccessError> {
         let token = info.token.as_ref().map(|token| token.expose_secret().trim()).filter(|token| !token.is_empty());
         let token_place = if overrides.token.is_some() { "policy.k8s_auth_token" } else { place };
@@ -73,7 +74,7 @@ impl Login {
         Ok(Login { credentials: told.into_iter().chain(certificate).collect(), place: place.into(), header })
     }
 
-    /// Says with a request who we are.
+    /// Adds the credentials to a request.
     pub(super) fn sign<B>(&self, mut request: Request<B>) -> Request<B> {
         let header = match &self.header {
             Header::None => None,
@@ -86,7 +87,7 @@ impl Login {
         request
     }
 
-    /// What a server that refuses it has refused.
+    /// Describes the credentials that the server rejected.
     pub(super) fn refused(&self) -> String {
         match self.credentials.as_slice() {
             [] => format!("{} has neither token nor client certificate, and none was sent", self.place),
@@ -100,12 +101,13 @@ impl TokenFile {
     fn read(path: &Path) -> Result<TokenFile, AccessError> {
         let refuse = |reason: String| refuse(&path.display().to_string(), reason);
         let token = fs::read_to_string(path).map_err(|e| refuse(e.to_string()))?;
-        // `kubectl create token` ends its line.
+        // `kubectl create token` writes a line break after the token.
         let header = bearer(token.trim()).map_err(refuse)?;
         Ok(TokenFile { path: path.into(), header, read: Instant::now() })
     }
 
-    /// As client-go, goes on with what it had when the file is gone or has no token in it.
+    /// Returns the present token. As in client-go, the previous token stays in use if the file is missing or has no
+    /// token.
     fn latest(&mut self) -> HeaderValue {
         if self.read.elapsed() >= LONGEST_AGE {
             match TokenFile::read(&self.path) {
@@ -124,7 +126,8 @@ fn refuse(place: &str, reason: String) -> AccessError {
     AccessError::Token { place: place.into(), reason }
 }
 
-/// A token has visible characters only; others would end the header, or change what it says.
+/// Returns the header of a bearer token. Only visible characters are allowed, because others could end or change the
+/// header.
 fn bearer(token: &str) -> Result<HeaderValue, String> {
     if token.is_empty() {
         return Err("it is empty".into());

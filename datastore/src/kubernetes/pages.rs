@@ -1,4 +1,4 @@
-//! Lists, page by page (DS-65).
+//! Lists objects page by page.
 
 use std::time::Duration;
 
@@ -11,18 +11,20 @@ use super::failure::Failure;
 use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
-/// The first page may be as old as the server's cache. All of a large list comes with it, which takes time.
+/// Allows the first page to come from the server's cache, however old. The cache then returns a large list as a whole,
+/// which takes time.
 const CACHE: Cache = Cache { version: 0, patience: Duration::from_secs(5) };
-/// Objects per page, as upstream asks.
+/// Number of objects per page, as in upstream.
 const PAGE: usize = 500;
 const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// All objects of a list. A list that changed too much between two pages is read again in one piece.
+/// Returns all objects of a list. If the list's snapshot expires between two pages, the whole list is read in one
+/// request (DS-65).
 pub(super) async fn all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, Failure> {
     walk(list, may_lag, |request| async move { client.send(&request).await }).await
 }
 
-/// Gives each object of a list to `tell`, as JSON, as it arrives; some of them twice if an answer breaks off.
+/// Passes each object of a list to `tell` as JSON when it arrives. Passes some objects twice if a response breaks off.
 pub(super) async fn each(
     client: &ApiClient,
     list: &List,
@@ -36,7 +38,7 @@ pub(super) async fn each(
     let left = walk(list, false, ask).await?;
     match left.is_empty() {
         true => Ok(()),
-        // The reader has not recognised them as items, so that nobody was told of them.
+        // The reader did not recognize these items, so `tell` has not received them.
         false => Err(Failure::Unreadable("the items of a list are not where they are expected".into())),
     }
 }
@@ -65,12 +67,12 @@ async fn walk<F: Future<Output = Result<Value, Failure>>>(
     }
 }
 
-/// Takes the objects out of a page. What is no list of the kind that was asked for would be taken for an empty one.
+/// Takes the objects out of a page. Rejects any other response, which would otherwise count as an empty list.
 fn items(list: &List, answer: &mut Value) -> Result<Vec<Value>, Failure> {
     let kind = answer["kind"].as_str().unwrap_or_default().to_owned();
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
-        // Go writes a list of nothing so.
+        // Go encodes an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
         _ => Err(Failure::Unreadable(format!("the answer is no list of {} but a {kind:?}", list.resource.plural))),
     }
@@ -112,7 +114,7 @@ mod tests {
         List { resource: PODS, namespace: None, label_selector: None, field_selector: None, metadata_only: false }
     }
 
-    /// A page with these objects, and where the next begins.
+    /// Returns a page with these objects and the token of the next page.
     fn part(objects: &[u32], token: &str) -> Result<Value, Failure> {
         Ok(json!({"kind": "PodList", "metadata": {"continue": token}, "items": objects}))
     }
@@ -122,7 +124,7 @@ mod tests {
         Err(Failure::Refused(Box::new(Refusal::parse(code, b"{}", None))))
     }
 
-    /// What comes of these answers, and the queries that were asked.
+    /// Returns the result of a walk over these responses, and the queries of its requests.
     async fn walked(
         answers: impl Into<VecDeque<Result<Value, Failure>>>,
     ) -> (Result<Vec<Value>, Failure>, Vec<String>) {
@@ -142,7 +144,7 @@ mod tests {
         assert_eq!(asked, ["?limit=500&resourceVersion=0", "?limit=500&continue=x", "?limit=500&continue=y"]);
     }
 
-    /// Objects of two moments would be no list, and a list that lacks some would be taken for all there are.
+    /// Objects of two snapshots would be an inconsistent list, and a list without some objects would count as complete.
     #[tokio::test]
     async fn a_list_whose_place_is_forgotten_is_read_again_in_one_piece() {
         let (found, asked) = walked([part(&[1, 2], "x"), refused(410), part(&[2, 3, 4], "")]).await;
@@ -161,7 +163,7 @@ mod tests {
         }
     }
 
-    /// As a broken proxy answers.
+    /// A broken proxy may send such responses.
     #[tokio::test]
     async fn what_is_no_list_of_the_kind_fails_the_list() {
         for answer in [

@@ -1,4 +1,4 @@
-//! What the API server answers with, without what it keeps for itself.
+//! Decodes responses of the API server without `managedFields`.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Unexpe
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-/// The account of who wrote which field. Nobody here reads it, and of many a pod it is the greater part.
+/// The record of each field's writer. No code here reads it, and it makes up most of many pods.
 const MANAGED_FIELDS: &str = "managedFields";
 
-/// An object, or a list of objects, without the `managedFields` of any.
+/// An object, or a list of objects, without the `managedFields` of any object.
 #[derive(Debug)]
 pub(super) struct Reply(pub(super) Value);
 
-/// The metadata of an object, or nothing.
+/// The metadata of an object, or `null`.
 #[derive(Debug, Default)]
 pub(super) struct Metadata(pub(super) Value);
 
@@ -29,7 +29,7 @@ impl<'de> Deserialize<'de> for Metadata {
     }
 }
 
-/// Which part of an answer is being read.
+/// The part of a response that is being decoded.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Object,
@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Part {
         Ok(Value::Array(items))
     }
 
-    /// As Go writes a list of nothing.
+    /// Accepts `null`, as Go encodes an empty list.
     fn visit_unit<E: Error>(self) -> Result<Value, E> {
         Ok(Value::Null)
     }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(metadata, without["metadata"]);
     }
 
-    /// A label may be called so, and so may a field of somebody's `spec`.
+    /// A label, or a field of a `spec`, may have the same name.
     #[test]
     fn what_only_has_its_name_stays() {
         let object = json!({

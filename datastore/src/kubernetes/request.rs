@@ -1,4 +1,4 @@
-//! [`ApiRequest`]: one request to the API server, and the reading of its answer.
+//! [`ApiRequest`]: a request to the API server, and the decoder of its response.
 
 use std::time::Duration;
 
@@ -15,38 +15,39 @@ use super::failure::Failure;
 use super::reply::{Metadata, Reply};
 
 pub(super) const JSON: &str = "application/json";
-/// Of an object its metadata alone, where the server knows how; each has since Kubernetes 1.15.
+/// Requests only an object's metadata, if the server supports that, as all have since Kubernetes 1.15.
 pub(super) const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// One request.
+/// A request to the API server.
 #[derive(Debug, Clone)]
 pub(super) struct ApiRequest {
     pub(super) method: Method,
-    /// Path and query, `/api/v1/nodes/n1`.
+    /// Path and query, such as `/api/v1/nodes/n1`.
     pub(super) target: String,
-    /// The form of the answer, if not plain JSON.
+    /// The media type of the response, if it is not plain JSON.
     pub(super) accept: Option<&'static str>,
     /// Content type and body.
     pub(super) body: Option<(&'static str, Bytes)>,
-    /// Present in a read that the server's cache may answer.
+    /// Present in a read that the server's cache may serve.
     pub(super) cache: Option<Cache>,
 }
 
-/// Leave to answer a read from the server's cache. A read that the cache does not serve is sent again without it.
+/// Permission to serve a read from the server's cache. If the cache fails, the read is sent again without this
+/// permission.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cache {
-    /// The `resourceVersion` that the cache must have seen; 0 for any.
+    /// The `resourceVersion` that the cache must have reached; 0 for any.
     pub(super) version: u64,
-    /// How long the cache may take, if that is less than half of a request's time.
+    /// Time limit of the cache, if that is less than half of the request's time limit.
     pub(super) patience: Duration,
 }
 
-/// What a write answers with.
+/// The response to a write.
 #[derive(Deserialize)]
 struct Written {
     #[serde(default)]
     kind: String,
-    /// A text in a `Status`, which answers a DELETE; any other object has an object here or nothing.
+    /// A text in a `Status`, which is a response to DELETE. In any other object, this is an object or absent.
     #[serde(default)]
     status: Value,
     #[serde(default)]
@@ -54,28 +55,28 @@ struct Written {
 }
 
 impl ApiRequest {
-    /// Reads.
+    /// Creates a read.
     pub(super) fn get(target: impl Into<String>) -> Self {
         ApiRequest { method: Method::GET, target: target.into(), accept: None, body: None, cache: None }
     }
 
-    /// Reads an object's metadata alone, where the server knows how.
+    /// Creates a read of an object's metadata only, if the server supports that.
     pub(super) fn get_metadata(target: impl Into<String>) -> Self {
         ApiRequest { accept: Some(METADATA), ..ApiRequest::get(target) }
     }
 
-    /// Sends a JSON object.
+    /// Creates a request whose body is a JSON object.
     pub(super) fn with_json(method: Method, target: impl Into<String>, object: &Value) -> Self {
         let body = Some((JSON, json_bytes(object).into()));
         ApiRequest { method, target: target.into(), accept: None, body, cache: None }
     }
 
-    /// Allows the server's cache to answer.
+    /// Allows the server's cache to serve the read.
     pub(super) fn or_cached(self, cache: Option<Cache>) -> Self {
         ApiRequest { cache, ..self }
     }
 
-    /// The path and the query that are sent.
+    /// Returns the path and the query to send.
     pub(super) fn url(&self) -> String {
         let Some(Cache { version, .. }) = self.cache else { return self.target.clone() };
         let separator = if self.target.contains('?') { '&' } else { '?' };
@@ -87,8 +88,8 @@ impl ApiRequest {
         self.method == Method::GET
     }
 
-    /// The form of the answer. Of what it wrote the sender lacks the metadata only, which saves the server a part of
-    /// its work; a DELETE may be answered with what is no object.
+    /// Returns the requested media type. A write requests only the metadata of the object, because the sender has the
+    /// rest, and this reduces the server's work. A DELETE requests JSON, because the response may not be an object.
     fn accept(&self) -> &'static str {
         match (self.accept, &self.method) {
             (Some(form), _) => form,
@@ -97,7 +98,7 @@ impl ApiRequest {
         }
     }
 
-    /// Reads the answer. An older server answers a write with the whole object.
+    /// Decodes the response. An older server responds to a write with the whole object.
     pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
         if self.is_reading() {
             return serde_json::from_slice(answer).map(|Reply(object)| object);
@@ -113,8 +114,8 @@ impl ApiRequest {
         Ok(Value::Object(serde_json::Map::from_iter([("metadata".to_owned(), metadata)])))
     }
 
-    /// Returns true if `metadata` is of a stored object of the name that was sent. What is between this process and the
-    /// API server may answer with another success.
+    /// Returns true if `metadata` belongs to a stored object with the name in the request. A proxy between this process
+    /// and the API server may send another successful response.
     fn names(&self, metadata: &Value) -> bool {
         let told = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
@@ -127,7 +128,7 @@ impl ApiRequest {
         told("resourceVersion").is_some() && told("name").is_some_and(is_named)
     }
 
-    /// Makes the request as it is sent.
+    /// Builds the HTTP request.
     pub(super) fn build(&self) -> Result<Request<Body>, Failure> {
         let mut request = Request::builder().method(&self.method).uri(self.url()).header(ACCEPT, self.accept());
         if let Some((content_type, _)) = &self.body {

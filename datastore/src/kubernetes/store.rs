@@ -1,7 +1,7 @@
 //! [`Kubernetes`]: the API server as a [`Store`].
 //!
-//! The reads of a batch go out together over one connection. Writes go one after another: there are no transactions, so
-//! that each list of writes is legal at every state in between (IPAM-221).
+//! The reads of a batch are sent in parallel over one connection. Writes are sent one after another. The API server has
+//! no transactions, so each list of writes is ordered such that every state in between is valid (IPAM-221).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use super::request::{ApiRequest, Cache};
 use super::turns::WhenBusy;
 use super::watch::{ApiSource, CalicoObjects, Clients};
 
-/// How long the API server's cache may take to see a revision, before its own store is asked. The server itself would
-/// wait for 3 s. The cache may also be far behind, or the revision one of another cluster, or of this one before it was
-/// taken back to a backup.
+/// Time limit for the API server's cache to reach a revision. After it, the read goes to the server's own storage; the
+/// server itself would wait for 3 s. The cache may be far behind. The revision may also be that of another cluster, or
+/// of this cluster before it was restored from a backup.
 const CACHE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Calico's data in a Kubernetes cluster.
+/// An API server as a datastore.
 #[derive(Debug)]
 pub struct Kubernetes {
     client: Arc<ApiClient>,
@@ -40,12 +40,13 @@ pub struct Kubernetes {
 }
 
 impl Kubernetes {
-    /// Describes the cluster; nothing is read and nobody is asked. `memory` is the file that remembers the API group.
+    /// Creates a client. Neither reads files nor sends a request. `memory` is the path of the file that caches the API
+    /// group.
     pub fn new(config: &KubernetesConfig, memory: impl Into<PathBuf>) -> Self {
         Self::with_memory(config, ApiClient::new(config), Memory::new(Some(memory.into())))
     }
 
-    /// The same for a process that lasts: it asks for the API group once, and no file remembers it.
+    /// Creates a client for a long-running process, which discovers the API group once and does not cache it in a file.
     pub fn lasting(config: &KubernetesConfig) -> Self {
         Self::with_memory(config, ApiClient::lasting(config), Memory::new(None))
     }
@@ -74,12 +75,12 @@ impl Kubernetes {
         &self.client
     }
 
-    /// How many requests have been sent so far.
+    /// Returns the number of requests sent so far.
     pub fn requests(&self) -> u64 {
         self.client.requests()
     }
 
-    /// What a watch of a kind reads.
+    /// Returns the source of a watch of one kind.
     pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
         let client = Arc::clone(&self.client);
         let clients: Clients = Box::new(move |renewed| {
@@ -89,17 +90,17 @@ impl Kubernetes {
         ApiSource::with_clients(clients, CalicoObjects::new(Arc::clone(self), select))
     }
 
-    /// The API group that holds Calico's custom resources.
+    /// Returns the API group of Calico's custom resources.
     pub async fn group(&self) -> Result<ApiGroup, StoreError> {
         self.transcoder().await.map(|transcoder| transcoder.group())
     }
 
-    /// The same by the API server's present word, whatever the settings name and this process goes by.
+    /// Asks the API server for the group, regardless of the settings and of the group in use.
     pub async fn present_group(&self) -> Result<ApiGroup, StoreError> {
         self.language.ask().await
     }
 
-    /// The group that the settings name.
+    /// Returns the group in the settings.
     pub fn configured_group(&self) -> Option<ApiGroup> {
         self.language.configured()
     }
@@ -118,13 +119,14 @@ impl Kubernetes {
         self.language.confirmed().await.map(|spoken| spoken.transcoder)
     }
 
-    /// The API server lacks a kind: if another process found the group out, the next request asks for it.
+    /// Discards a cached API group after the API server was found to lack a kind. The next request discovers the group.
     pub(super) async fn doubt_group(&self) {
         self.language.forget().await;
     }
 
-    /// The answers to `ranges`; `None` when a remembered group is not the right one, or the API server has nothing of
-    /// it. That it lacks one kind of several is no more than that: older definitions have fewer.
+    /// Reads `ranges` in the group of `spoken`. Returns `None` if a cached group is wrong, or if the API server has
+    /// none of its requested kinds. If only some of the kinds are missing, they count as empty, because older
+    /// definitions have fewer kinds.
     async fn read_with(&self, spoken: &Spoken, ranges: &[Range]) -> Result<Option<Answers>, StoreError> {
         let transcoder = &spoken.transcoder;
         let queries: Vec<Query> = ranges.iter().map(|range| transcoder.query(range)).collect::<Result<_, _>>()?;
@@ -143,7 +145,7 @@ impl Kubernetes {
                 }
             }
         }
-        // Each answer is taken apart when it comes: others are still on their way then.
+        // Decodes each response as it arrives, while others are still under way.
         let found = distinct.iter().map(async |asked| {
             let found = self.ask(asked).await?;
             let lacks_kind = matches!(found, Found::NoKind);
@@ -178,8 +180,8 @@ impl Kubernetes {
         Ok(Some(Answers::new(answers)))
     }
 
-    /// A 404 that is not the API server's word on one object says that it lacks the kind, as older definitions do, or
-    /// KubeVirt's. Its discovery must say so too.
+    /// Verifies by discovery that a kind is missing. A 404 that does not name the requested object means that the API
+    /// server lacks the kind, such as one of newer definitions or of KubeVirt, or that a proxy sent the 404.
     pub(super) async fn expect_missing(&self, query: &Query) -> Result<(), StoreError> {
         let (resource, path) = match query {
             Query::Nothing => return Ok(()),
@@ -198,8 +200,8 @@ impl Kubernetes {
         failure.explain(key, &self.client.server().await, writing)
     }
 
-    /// The objects that a query names. What need not be the latest is answered from the API server's cache, without a
-    /// round trip to its own store: a third of the work.
+    /// Returns the objects of a query. The API server's cache serves reads that need not be the latest. That saves the
+    /// round trip to its storage, which is a third of the work.
     async fn ask(&self, asked: &Asked<'_>) -> Result<Found, StoreError> {
         let Asked { query, freshness, .. } = asked;
         let (answer, path) = match query {
@@ -231,7 +233,7 @@ impl Kubernetes {
     async fn get(&self, path: &str, asked: &Asked<'_>) -> Result<Value, Failure> {
         let version = match &asked.freshness {
             Freshness::Latest => None,
-            // What is no number the server takes for an error of its own.
+            // Ignores a revision that is not a number. The API server would report it as an internal error.
             Freshness::Since(revision) => revision.resource_version().parse::<u64>().ok(),
             Freshness::Cached => Some(0),
         };
@@ -243,7 +245,7 @@ impl Kubernetes {
         self.client.send(&request.or_cached(cache)).await
     }
 
-    /// Finishes a deletion that someone began, and takes the object for gone (DS-72, IPAM-91).
+    /// Completes a deletion that another process began, and treats the object as deleted (DS-72).
     async fn bury(&self, transcoder: &Transcoder, range: &Range, entry: &RawEntry) -> Result<(), StoreError> {
         let write = Write {
             kind: range.kind,
@@ -288,23 +290,23 @@ impl Kubernetes {
     }
 }
 
-/// A query, and the ranges of a batch that it answers.
+/// A query, and the ranges of a batch that it serves.
 struct Asked<'q> {
     query: &'q Query,
     freshness: Freshness,
-    /// Of an object no more than its metadata is wanted.
+    /// True if only the metadata of an object is needed.
     revision_only: bool,
     by: Vec<usize>,
 }
 
 impl Asked<'_> {
-    /// What of the objects found is in each of the ranges, which go by their place in the batch.
+    /// Decodes the objects for each range. A range is identified by its index in the batch.
     fn decode(&self, transcoder: &Transcoder, ranges: &[Range], objects: Vec<Value>) -> Vec<(usize, Vec<Decoded>)> {
         let read = |index: usize, objects: Vec<Value>| {
             let decoded = objects.into_iter().filter_map(|object| transcoder.decode(&ranges[index], object));
             (index, decoded.collect())
         };
-        // Blocks and pods are large: only who shares them with a later range copies them.
+        // Blocks and pods are large, so only objects shared with a later range are copied.
         let Some((last, others)) = self.by.split_last() else { return Vec::new() };
         let mut all: Vec<_> = others.iter().map(|index| read(*index, objects.clone())).collect();
         all.push(read(*last, objects));
@@ -312,14 +314,14 @@ impl Asked<'_> {
     }
 }
 
-/// What a query found.
+/// The result of a query.
 enum Found {
     Objects(Vec<Value>),
-    /// The server says that there is no such kind, or somebody on the way answers in its place.
+    /// The response says that the kind does not exist. A proxy may have sent it.
     NoKind,
 }
 
-/// Whether a "not found" is the API server's word on the object that was asked for.
+/// Returns true if a 404 is the API server's response about the requested object.
 fn is_absent(refusal: &Refusal, query: &Query) -> bool {
     let Query::Get(location) = query else { return false };
     refusal.status.is_not_found() && refusal.status.details.name == location.name
@@ -375,8 +377,9 @@ impl Store for Kubernetes {
         let refuse = |index: usize| move |cause: StoreError| WriteError { index, applied: index, cause };
         let mut revisions = Vec::with_capacity(writes.len());
         for (index, write) in writes.iter().enumerate() {
-            // Not confirmed: whatever gives out an address was read before, which confirms. A handle that is made ahead
-            // of the reads need not wait, and stays behind in v3 at worst.
+            // The group is not checked here. Every assignment of an address has read objects before, and reads check
+            // the group. A handle that is created before the reads need not wait; at worst an unused handle stays in
+            // v3.
             let spoken = self.language.spoken().await.map_err(refuse(index))?;
             revisions.push(self.write_one(&spoken.transcoder, write).await.map_err(refuse(index))?);
         }

@@ -1,7 +1,7 @@
-//! [`ListReader`]: a list, taken apart while it arrives.
+//! [`ListReader`]: splits a list into its items while the response arrives.
 //!
-//! A list out of the API server's cache is not paged, and one of all blocks of a large cluster is hundreds of
-//! megabytes. Of such an answer one item is in memory at one time.
+//! A list from the API server's cache is not paged, and the list of all blocks of a large cluster has hundreds of
+//! megabytes. The reader has only one item in memory at a time.
 
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use super::failure::Failure;
 
-/// Longest text around the items of a list, in bytes: kind, revision, and where the next page begins.
+/// Maximum length of the text around the items of a list in bytes: kind, revision and token of the next page.
 const LONGEST_FRAME: usize = 1 << 16;
-/// Longest item, in bytes. A block of the most addresses there may be has a tenth of it.
+/// Maximum length of an item in bytes: ten times the size of the largest possible block.
 const LONGEST_ITEM: usize = 1 << 24;
 
-/// Gives each item of a list, as JSON, to a function.
+/// A reader that passes each item of a list to a function, as JSON.
 pub(super) struct ListReader<'t> {
     tell: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
     split: Split,
@@ -24,16 +24,16 @@ pub(super) struct ListReader<'t> {
 /// The state between two parts of the text.
 #[derive(Default)]
 struct Split {
-    /// The text without items.
+    /// The text of the list without its items.
     frame: Vec<u8>,
-    /// The beginning of an item whose end has not arrived.
+    /// The first part of an item whose end has not arrived.
     item: Vec<u8>,
     place: Place,
-    /// The number of braces and brackets that are open, in the frame or in the item.
+    /// The number of open braces and brackets, in the frame or in the item.
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    /// The place in the frame where the last string begins, and where it ends.
+    /// Start and end of the last string, as positions in the frame.
     string: (usize, usize),
 }
 
@@ -46,12 +46,13 @@ enum Place {
 }
 
 impl<'t> ListReader<'t> {
-    /// Gives each item to `tell`, those of an answer that broke off too. An error of it makes the answer unreadable.
+    /// Creates a reader that passes each item to `tell`, including the items of a response that breaks off. An error of
+    /// `tell` makes the response unreadable.
     pub(super) fn new(tell: &'t mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send)) -> Self {
         ListReader { tell, split: Split::default() }
     }
 
-    /// Reads an answer to its end. Returns the list with no items.
+    /// Reads a response to its end. Returns the list without its items.
     pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, Failure> {
         self.split = Split::default();
         while let Some(frame) = body.frame().await {
@@ -99,7 +100,7 @@ impl<'t> ListReader<'t> {
 }
 
 impl Split {
-    /// Takes what is of the frame. Returns how many bytes that is.
+    /// Consumes text of the frame. Returns the number of consumed bytes.
     fn take_frame(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         for (index, byte) in text.iter().enumerate() {
             self.frame.push(*byte);
@@ -113,7 +114,7 @@ impl Split {
                     self.in_string = true;
                     self.string = (self.frame.len(), self.frame.len());
                 }
-                // A list at this depth is the value of the string before it.
+                // An array at this depth is the value of the string before it.
                 b'[' if self.depth == 1 && &self.frame[self.string.0..self.string.1] == b"items" => {
                     self.place = Place::BetweenItems;
                     return Ok(index + 1);
@@ -152,8 +153,8 @@ impl Split {
         }
     }
 
-    /// Returns how many bytes of `text` are of the item that is under way; `None` if it goes on. Brackets need not be
-    /// counted: whoever reads the item finds out if they do not match.
+    /// Returns the number of bytes of `text` that belong to the present item, or `None` if the item continues. Brackets
+    /// are not counted, because the item's decoder detects mismatches.
     fn end_of_item(&mut self, text: &[u8]) -> Option<usize> {
         for (index, byte) in text.iter().enumerate() {
             if self.in_string {
@@ -196,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// The items of `text` that arrives in parts of `size` bytes, and what is around them.
+    /// Reads `text` in parts of `size` bytes. Returns the items and the list without them.
     fn read(text: &str, size: usize) -> (Vec<Value>, serde_json::Result<Value>) {
         let mut items = Vec::new();
         let mut tell = |item: &[u8]| {

@@ -1,4 +1,4 @@
-//! A survey of all blocks, by lists that are taken apart while they arrive.
+//! A survey of all blocks, by lists that are split into items while they arrive.
 
 use libcalico::ipam::Sighting;
 use libcalico::kubernetes::{Query, sighting_of_block};
@@ -9,7 +9,7 @@ use super::pages;
 use super::store::Kubernetes;
 
 impl Kubernetes {
-    /// Tells of the blocks of all families with one list: names do not tell the API server the family.
+    /// Calls `tell` for the blocks of all families, from one list: the API server cannot select the family by name.
     pub(super) async fn survey_blocks(
         &self,
         survey: &Survey,

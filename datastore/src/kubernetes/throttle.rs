@@ -1,4 +1,4 @@
-//! [`Throttle`]: the client-side limit of requests, as client-go's (DS-122): a bucket of tokens that fills steadily.
+//! [`Throttle`]: the client-side rate limit, a token bucket as in client-go (DS-122).
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::config::Rate;
 
-/// Lets requests through no faster than a [`Rate`] allows.
+/// A limiter that delays requests to a [`Rate`].
 #[derive(Debug)]
 pub(super) struct Throttle {
     bucket: Option<Bucket>,
@@ -15,11 +15,11 @@ pub(super) struct Throttle {
 
 #[derive(Debug)]
 struct Bucket {
-    /// How long a token takes to appear.
+    /// The time in which one token is added.
     interval: Duration,
-    /// How long an empty bucket takes to fill, but for the last token.
+    /// The time in which an empty bucket fills, except for the last token.
     depth: Duration,
-    /// When the bucket would be full if nobody came any more.
+    /// The instant at which the bucket will be full if no more tokens are taken.
     full_at: Mutex<Option<Instant>>,
 }
 
@@ -32,7 +32,7 @@ impl Throttle {
         Throttle { bucket }
     }
 
-    /// Waits until one more request may go.
+    /// Waits until one more request may be sent.
     pub(super) async fn admit(&self) {
         let Some(bucket) = &self.bucket else { return };
         let now = Instant::now();
@@ -44,7 +44,7 @@ impl Throttle {
 }
 
 impl Bucket {
-    /// Takes a token; says when it is there.
+    /// Takes a token. Returns the instant from which it may be used.
     fn take(&self, now: Instant) -> Instant {
         let mut full_at = self.full_at.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let due = full_at.map_or(now, |full_at| full_at.max(now));

@@ -1,4 +1,4 @@
-//! The TLS side of the connection to the API server: whom to believe, and our certificate.
+//! TLS of the connection to the API server: the CA certificates and the client certificate.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsErro
 
 use super::access::AccessError;
 
-/// The protocols we speak, the better one first.
+/// The supported protocols, in order of preference.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// How to shake hands with the API server that `config` names.
+/// Returns the TLS configuration for the API server of `config`.
 pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError> {
     let refuse = |what: &'static str| move |reason: String| AccessError::Tls { what, reason };
     let provider = Arc::new(provider());
@@ -39,7 +39,8 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
     Ok(tls)
 }
 
-/// ring's ways, with the key exchange over P-256 first: every API server can, and with ring it is half the work of X25519.
+/// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, and with ring it
+/// costs half as much as X25519.
 fn provider() -> CryptoProvider {
     CryptoProvider {
         kx_groups: vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1],
@@ -47,7 +48,7 @@ fn provider() -> CryptoProvider {
     }
 }
 
-/// The certificates of a PEM text, at least one.
+/// Returns the certificates of a PEM text, at least one.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|e| e.to_string())?;
@@ -87,7 +88,7 @@ fn identity(login: &AuthInfo) -> Result<Option<Identity>, AccessError> {
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }
 
-/// The PEM text that is given inline, in base64, or in a file.
+/// Returns the PEM text of base64 data in the kubeconfig, or of a file.
 fn pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
     let refuse = |reason: String| AccessError::Tls { what, reason };
     match (inline, file) {
@@ -100,7 +101,8 @@ fn pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<O
     }
 }
 
-/// Believes any server, as `insecure-skip-tls-verify` asks; signatures are checked all the same.
+/// A verifier that accepts any server certificate, for `insecure-skip-tls-verify`. It still verifies the signatures of
+/// the handshake.
 #[derive(Debug)]
 struct AnyServer(WebPkiSupportedAlgorithms);
 

@@ -1,9 +1,8 @@
-//! The connection to the API server for all requests of a process: HTTP/2 where the server speaks it, else HTTP/1.1.
+//! The connection to the API server for all requests of a process: HTTP/2 if the server supports it, else HTTP/1.1.
 //!
-//! kube's own client speaks HTTP/1.1 only, which needs a connection, and with it a handshake, for each request that is
-//! to be under way with others. This service stands below `kube::Client` in its place. Over HTTP/1.1 short requests
-//! take turns on a fixed number of connections, and each watch has one to itself: it would keep the others waiting for
-//! ever.
+//! kube's own client supports only HTTP/1.1, and thus needs a connection, with a handshake, for each parallel request.
+//! This service replaces it below `kube::Client`. Over HTTP/1.1, short requests share a fixed number of connections,
+//! and each watch has its own connection, because it would block other requests forever.
 
 mod lanes;
 
@@ -33,16 +32,16 @@ use lanes::Lanes;
 
 use crate::dial::{dial, host, port};
 
-/// How often a silent connection is asked whether it still is one, and how long it may take to say so.
+/// Interval between keep-alive messages on a silent connection, and the timeout of their response.
 const PING: Duration = Duration::from_secs(15);
 
-/// All requests wait for a connection that is being made.
+/// Time limit for opening a connection, for which all requests wait.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Why a request got no answer.
+/// The reason why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransportError {
-    /// No connection: nothing was sent.
+    /// There was no connection, so nothing was sent.
     #[error("cannot connect to {server}: {reason}")]
     Connect {
         /// Host and port.
@@ -50,15 +49,16 @@ pub(super) enum TransportError {
         /// The cause.
         reason: String,
     },
-    /// The connection is there, and no whole answer came.
+    /// The connection exists, but no complete response arrived.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The connection broke with the request on its way.
+    /// The connection broke while the request was under way.
     #[error("the connection broke: {0}")]
     Broken(#[from] hyper::Error),
 }
 
-/// Goes along with a request, and tells whoever waits for the answer whether it came onto a connection.
+/// A mark that a request was sent. The caller uses it to distinguish a request that was never sent from one that the
+/// server may have executed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Departure {
     happened: Arc<AtomicBool>,
@@ -88,16 +88,16 @@ struct Shared {
     lanes: Lanes,
 }
 
-/// Where the API server is.
+/// The address of the API server.
 struct Server {
     uri: Uri,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
 
-/// What the server speaks.
+/// The HTTP version of the server.
 #[derive(Clone)]
 enum Spoken {
-    /// On the one connection, whose other half runs as a task of its own.
+    /// HTTP/2 on the shared connection, whose driver runs as a separate task.
     Http2(http2::SendRequest<Body>),
     Http1,
 }
@@ -109,8 +109,8 @@ enum Connection {
 }
 
 impl Transport {
-    /// For the server at `server`; `name` is what its certificate is for, if not the host of the URL. `lanes`: how many
-    /// connections short requests share where it speaks HTTP/1.1 only.
+    /// Creates a service for the URL `server`. `name` is the name in its certificate, if that is not the host of the
+    /// URL. `lanes` is the number of connections that short requests share if the server supports only HTTP/1.1.
     pub(super) fn new(
         server: &Uri,
         tls: Option<ClientConfig>,
@@ -160,7 +160,7 @@ impl Shared {
         Departure::note(&request);
         match connection {
             Connection::Http1(sender) => lane.send(sender, to_origin_form(request, &self.server.uri)).await,
-            // Another server than before, or the same after an upgrade.
+            // The server was replaced or upgraded, and now supports HTTP/2.
             Connection::Http2(mut sender) => {
                 *self.spoken.lock().await = Some(Spoken::Http2(sender.clone()));
                 Ok(sender.send_request(request).await?)
@@ -168,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// What the server speaks, on a new connection when there is none or it was closed.
+    /// Returns the HTTP version of the server. Opens a new connection if there is none or the previous one was closed.
     async fn spoken(&self) -> Result<Spoken, TransportError> {
         let mut slot = self.spoken.lock().await;
         match &*slot {
@@ -210,7 +210,7 @@ impl Server {
     }
 }
 
-/// HTTP/1.1 has no pings: the kernel asks.
+/// Enables keep-alive probes of the kernel, because HTTP/1.1 has no pings.
 fn keep_alive(stream: &TcpStream) -> std::io::Result<()> {
     let asking = TcpKeepalive::new().with_time(PING).with_interval(PING / 3).with_retries(3);
     SockRef::from(stream).set_tcp_keepalive(&asking)
@@ -238,7 +238,7 @@ async fn http1_over(
     Ok(Connection::Http1(sender))
 }
 
-/// HTTP/1.1 wants the path alone, and the host in a header.
+/// Moves the host from the URL to a header, as HTTP/1.1 requires.
 fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
     let (mut parts, body) = request.into_parts();
     if let Some(path) = parts.uri.path_and_query().cloned() {

@@ -1,8 +1,8 @@
-//! [`Turns`]: how the plugin processes of a node wait for an API server that is busy (429).
+//! [`Turns`]: makes the plugin processes of a node wait in turn for a busy API server (429).
 //!
-//! One request of the node is sent while the server is busy. Its process holds a lock on a file, which the kernel takes
-//! back when the process ends; the others wait for the lock. The file also says until when the server does not want to
-//! be asked, for a process that gets the lock before that.
+//! While the server is busy, the node sends one request at a time. The process that sends it has a lock on a file,
+//! which the kernel releases when the process ends; the other processes wait for the lock. The file also contains the
+//! time before which the server does not want another request, for a process that gets the lock earlier.
 
 use std::fs::{File, TryLockError, create_dir_all};
 use std::io;
@@ -15,19 +15,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-/// How often a process looks whether its turn has come.
+/// Interval between attempts to get the lock.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest time that is written down. What is later was written before the clock was set back.
+/// Maximum delay in the file. A longer delay was written before the clock was set back, and is ignored.
 const LONGEST_NOTE: Duration = Duration::from_secs(60);
 
-/// How the requests of a process wait for an API server that is busy.
+/// The rule by which requests of a process wait for a busy API server.
 #[derive(Debug, Clone)]
 pub struct WhenBusy {
     /// The file that the processes of the node lock in turn.
     pub file: PathBuf,
-    /// When requests that still wait fail. With a time that is past a request that would wait fails at once.
+    /// The instant at which waiting requests fail. If it has passed, a request that would have to wait fails at once.
     pub until: Instant,
-    /// Called before a request waits: lets go of what other processes wait for.
+    /// Called before a request waits. It must release locks that other processes wait for.
     pub before_waiting: fn(),
 }
 
@@ -35,45 +35,45 @@ pub struct WhenBusy {
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     rule: std::sync::Mutex<Option<WhenBusy>>,
-    /// Held by the request of this process whose turn it is.
+    /// Locked by the request of this process whose turn it is.
     own: Mutex<()>,
     was_busy: AtomicBool,
     clock: OnceLock<Clock>,
 }
 
-/// The system's clock, as it was when this process first looked, and the time that passed since.
+/// The system time at the first use of the clock, and the same moment as an [`Instant`].
 #[derive(Debug)]
 struct Clock {
     then: SystemTime,
     at: Instant,
 }
 
-/// The right to ask a server that is busy. The next one has it when this is dropped.
+/// The permission to send a request to a busy server. Dropping it lets the next request proceed.
 #[derive(Debug)]
 pub(super) struct Turn<'t> {
     own: MutexGuard<'t, ()>,
-    /// Locked while the server is busy. Absent where the file cannot be used: then the processes of the node do not know
-    /// of each other.
+    /// The locked file. Absent while no request of the node waits for the server, or if the file cannot be used. In the
+    /// latter case the processes of the node do not wait for each other.
     file: Option<File>,
 }
 
-/// The time for waiting was over before the turn came.
+/// The time limit for waiting was reached before the turn came.
 #[derive(Debug)]
 pub(super) struct Late;
 
 impl Turns {
-    /// Has requests wait by `rule` from now on.
+    /// Makes requests wait by `rule` from now on.
     pub(super) fn wait_by(&self, rule: WhenBusy) {
         self.now();
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Some(rule);
     }
 
-    /// Returns true if requests wait in turns at all.
+    /// Returns true if requests wait in turn for a busy server.
     pub(super) fn are_taken(&self) -> bool {
         self.rule().is_some()
     }
 
-    /// Returns true if a request had to wait, or should have.
+    /// Returns true if a request had to wait, or failed because it would have had to.
     pub(super) fn was_busy(&self) -> bool {
         self.was_busy.load(Ordering::Relaxed)
     }
@@ -83,15 +83,15 @@ impl Turns {
         self.was_busy() && self.rule().is_some_and(|rule| rule.until <= Instant::now())
     }
 
-    /// Lets a request go that was not sent yet: at once as long as no request of the node waits for the server, otherwise
-    /// in its turn. A process that had to wait sends its requests one by one from then on: all of them at once may be
-    /// more than the server admits.
+    /// Admits a request that has not been sent yet. Admits it at once if no request of the node waits for the server,
+    /// otherwise in its turn. A process that had to wait sends its requests one by one from then on, because the server
+    /// may not accept all of them at once.
     pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, Late> {
         let Some(rule) = self.rule() else { return Ok(None) };
         if !self.was_busy() && self.own.try_lock().is_ok() && !self.is_waited_for(&rule.file) {
             return Ok(None);
         }
-        // Another request of this process ends by itself, and waits for the server no longer than this one may.
+        // The lock needs no timeout: another request of this process waits for the server no longer than this one may.
         let own = self.own.lock().await;
         if self.was_busy() && !self.is_waited_for(&rule.file) {
             return Ok(Some(Turn { own, file: None }));
@@ -100,8 +100,8 @@ impl Turns {
         self.take(&rule, own).await.map(Some)
     }
 
-    /// Waits because the server wants to be asked again in `pause` at the earliest. Returns the turn for that, or
-    /// `None` when the time for waiting is over.
+    /// Waits because the server rejects requests for at least `pause`. Returns the turn for the retry, or `None` if the
+    /// time limit for waiting is reached.
     pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
         let rule = self.rule()?;
         let due = Instant::now() + pause;
@@ -140,7 +140,7 @@ impl Turns {
         (rule.before_waiting)();
     }
 
-    /// Waits for the lock on the file, and until the server wants to be asked.
+    /// Waits for the lock on the file, and until the server accepts requests again.
     async fn take<'t>(&self, rule: &WhenBusy, own: MutexGuard<'t, ()>) -> Result<Turn<'t>, Late> {
         let taking = async {
             let file = open(&rule.file)
@@ -148,7 +148,7 @@ impl Turns {
                     tracing::warn!(file = %rule.file.display(), %error, "this process does not wait for others of the node");
                 })
                 .ok();
-            // flock(2) cannot be given a time.
+            // flock(2) has no timeout.
             while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
                 sleep(LOOK).await;
             }
@@ -163,13 +163,13 @@ impl Turns {
 
     /// Returns true if a process of the node waits for the server, or should wait.
     fn is_waited_for(&self, path: &Path) -> bool {
-        // It is not there before the server is busy for the first time.
+        // The file does not exist before the server is busy for the first time.
         let Ok(file) = File::open(path) else { return false };
         self.noted(&file).is_some() || matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
-    /// Writes down that the server does not want to be asked for as long as `pause`: a time of the system's clock in
-    /// ns. A later time stays.
+    /// Records in the file that the server rejects requests for `pause`, as an absolute system time in nanoseconds. A
+    /// later time in the file stays.
     fn note(&self, path: &Path, pause: Duration) -> io::Result<()> {
         let file = open(path)?;
         if self.noted(&file).is_some_and(|rest| rest >= pause) {
@@ -179,7 +179,7 @@ impl Turns {
         file.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)
     }
 
-    /// Returns how long the server does not want to be asked from now on.
+    /// Returns the remaining time for which the server rejects requests, according to the file.
     fn noted(&self, file: &File) -> Option<Duration> {
         let mut text = [0; 20];
         file.read_exact_at(&mut text, 0).ok()?;

@@ -1,7 +1,7 @@
-//! [`ApiSource`]: the objects of one kind of the API server, page by page, and what happens after that.
+//! [`ApiSource`]: the objects of one kind on the API server, listed page by page and then watched.
 //!
-//! A page or an event is cut into the texts of its objects first, and each text is decoded by itself: what is not
-//! wanted never becomes a value, and an object that cannot be read spoils no other.
+//! A page or an event is first split into the texts of its objects, and each text is decoded separately. Fields that
+//! are not needed are never decoded, and an unreadable object does not affect others.
 
 mod calico;
 mod decode;
@@ -27,15 +27,15 @@ use super::failure::{Failure, Refusal};
 use crate::error_chain::chain;
 use crate::watch::{Change, Next, Page, PageSize, Source, Step, WatchFailure};
 
-/// How long the server is asked to keep a watch open.
+/// Time after which the server is asked to end a watch.
 const WATCH_SECONDS: u64 = 290;
-/// A server that is to be asked again later is asked within this time all the same.
+/// Upper limit of the `Retry-After` header.
 const LONGEST_ADVICE: Duration = Duration::from_secs(60);
 
-/// Gives the client to use now; `true` asks for one whose credentials are read anew.
+/// Returns the client to use. The argument is true if the client must read its credentials again.
 pub(super) type Clients = Box<dyn FnMut(bool) -> BoxFuture<'static, Result<kube::Client, String>> + Send>;
 
-/// The objects of one kind, as `D` reads them.
+/// The objects of one kind, as `D` decodes them.
 pub struct ApiSource<D> {
     clients: Clients,
     decode: D,
@@ -45,7 +45,7 @@ pub struct ApiSource<D> {
 }
 
 impl<D: Decode> ApiSource<D> {
-    /// Asks through `client`.
+    /// Creates a source that uses `client`.
     pub fn new(client: kube::Client, decode: D) -> Self {
         let clients: Clients = Box::new(move |_| {
             let client = client.clone();
@@ -101,7 +101,7 @@ impl<D: Decode> Source for ApiSource<D> {
     /// A `resourceVersion`.
     type Position = String;
 
-    /// The server ends a watch sooner.
+    /// Slightly more than the time after which the server ends a watch.
     const LONGEST_SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 10);
 
     fn kind(&self) -> &'static str {
@@ -176,12 +176,12 @@ impl<D: Decode> Source for ApiSource<D> {
     }
 }
 
-/// A list, cut into its objects.
+/// A list, split into its objects.
 #[derive(Deserialize)]
 struct List<'a> {
     kind: Cow<'a, str>,
     metadata: ListMetadata,
-    /// They must be there. Go writes a list of nothing as null.
+    /// The key is required. Go encodes an empty list as `null`.
     #[serde(borrow, deserialize_with = "Option::deserialize")]
     items: Option<Vec<&'a RawValue>>,
 }

@@ -1,4 +1,4 @@
-//! SQLite's errors in the store's words, each with the file and the way out.
+//! Converts SQLite's errors into errors of the store, each with the file and advice.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::lock_holder;
 use super::schema::{SchemaError, VERSION};
 use super::wait::Wait;
 
-/// What a failed transaction means.
+/// Converts a failed transaction into an error of the store.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> StoreError {
     let file = path.display();
     let failure = match error {
@@ -19,7 +19,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> Stor
         rusqlite::Error::NulError(_) | rusqlite::Error::InvalidPath(_) => {
             return StoreError::Other(format!("datastore {file}: {error}; name another file in datastore_path"));
         }
-        // Our statements fit our tables, and our rows can be read: these are others.
+        // All statements fit the schema and all rows are readable, so any other error means that the file is damaged.
         _ => return damaged(path, error),
     };
     match failure.code {
@@ -29,7 +29,7 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> Stor
         ErrorCode::SystemIoFailure => StoreError::Unavailable {
             datastore: file.to_string(),
             reason: format!("input/output error ({error}); check the disk and the kernel log"),
-            // The log may have reached the disk although the sync of a commit failed.
+            // The log may have reached the disk although the sync of the commit failed.
             outcome_unknown: failure.extended_code == ffi::SQLITE_IOERR_FSYNC,
         },
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
@@ -62,7 +62,7 @@ fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
     ))
 }
 
-/// What a file without our tables means.
+/// Converts a failure to create the tables into an error of the store.
 pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &Wait) -> StoreError {
     let file = path.display();
     match error {
@@ -75,7 +75,7 @@ pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &Wait) -> St
     }
 }
 
-/// A file that this program did not make, or another version of it.
+/// Returns the error for a file that is not a Calico datastore, or has another schema version.
 pub(super) fn unknown_version(path: &Path, found: i64) -> StoreError {
     let file = path.display();
     StoreError::Other(match found {
@@ -90,7 +90,7 @@ pub(super) fn unknown_version(path: &Path, found: i64) -> StoreError {
     })
 }
 
-/// A file or directory that is not there and cannot be made.
+/// Returns the error for a file or directory that is missing and cannot be created.
 pub(super) fn cannot_create(path: &Path, what: &str, of: &Path, error: &io::Error) -> StoreError {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -106,7 +106,8 @@ pub(super) fn cannot_create(path: &Path, what: &str, of: &Path, error: &io::Erro
     }
 }
 
-/// SQLite does not say why; asking the system again does.
+/// Finds out why SQLite could not open the file. SQLite does not report the cause, so this function opens the file
+/// again.
 fn cannot_open(path: &Path) -> StoreError {
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
     match opened {
@@ -119,7 +120,8 @@ fn cannot_open(path: &Path) -> StoreError {
     }
 }
 
-/// Some ways to run out of space reach SQLite as input/output errors (a shared-memory file that cannot grow).
+/// Returns true if the file system is full. SQLite reports some such failures as input/output errors, for example a
+/// shared-memory file that cannot grow.
 fn no_space_left(path: &Path) -> bool {
     let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     statvfs(directory)

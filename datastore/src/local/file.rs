@@ -1,4 +1,4 @@
-//! Opening the database file, and making it when it is not there.
+//! Opens the database file, and creates it if it is missing.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -16,20 +16,21 @@ use super::schema::{self, SchemaError};
 use super::wait::Wait;
 
 const DIRECTORY_MODE: u32 = 0o755;
-/// The file holds who talks to whom; its -wal and -shm take over its mode.
+/// Only the owner may read the file, because it names pods and containers. SQLite gives the -wal and -shm files the
+/// same mode.
 const FILE_MODE: u32 = 0o600;
-/// How many pages the log may hold before a commit copies them into the database. The process that opens the file
-/// while no other has it open reads the whole log (3 µs a page), and the copy takes about two commits' time: this many
-/// cost the least in all.
+/// Number of pages in the log after which a commit copies them into the database. The first process that opens the file
+/// reads the whole log (3 µs per page), and a copy takes as long as about two commits. This number has the lowest total
+/// cost.
 const LOG_PAGES: u32 = 48;
 
-/// Opens the file, and makes it first when it is not there. Writes nothing otherwise.
+/// Opens the file, and creates it first if it is missing. Does not write to an existing file.
 pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
     let explain = |e: rusqlite::Error| error::explain(path, &e, wait);
-    // Opening reads the file too, and so meets the processes that recover or reset its log.
+    // Opening also reads the file, so it can collide with a process that recovers or resets the log.
     let connection = match wait.retry(|| connect(path)) {
         Err(e) if e.sqlite_error_code() == Some(ErrorCode::CannotOpen) => {
-            // No longer missing: another process made it between our two looks.
+            // The file is no longer missing if another process has created it since `connect` failed.
             if is_missing(path) {
                 create(path, wait)?;
             }
@@ -38,7 +39,8 @@ pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
         other => other,
     }
     .map_err(explain)?;
-    // The last one out would copy the log and delete it, four syncs that the next process would have to undo.
+    // Otherwise the last process to close the file would copy the log and delete it. That takes four syncs, and the
+    // next process would have to create the log again.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map_err(explain)?;
     match wait.retry(|| schema::version(&connection)).map_err(explain)? {
         schema::VERSION => {}
@@ -48,9 +50,9 @@ pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-/// Makes the name of a log that nobody has written to yet survive a loss of power. SQLite would do so in each process,
-/// whether the log is new or not (it is built with `SQLITE_DISABLE_DIRSYNC`, .cargo/config.toml). Nobody removes the log
-/// while it is open here.
+/// Makes the directory entry of a new, empty log survive a power failure. SQLite is built with `SQLITE_DISABLE_DIRSYNC`
+/// (.cargo/config.toml), because it would otherwise sync the directory in each process, even for an old log. No process
+/// removes the log while this one has the file open.
 fn sync_new_log(path: &Path) -> io::Result<()> {
     match fs::metadata(with_suffix(path, "-wal")) {
         Ok(log) if log.len() > 0 => Ok(()),
@@ -65,9 +67,10 @@ fn directory_of(path: &Path) -> &Path {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    // Waiting is done by `Wait`: SQLite's own steps go up to 100 ms, a transaction here takes a third of one.
+    // [`Wait`] does the waiting: SQLite's own pauses grow up to 100 ms, while a transaction here takes a third of a
+    // millisecond.
     connection.busy_timeout(Duration::ZERO)?;
-    // FULL: a commit is on disk before an address is handed out.
+    // FULL: a commit is on disk before the plugin returns an address.
     connection.execute_batch(&format!("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {LOG_PAGES};"))?;
     Ok(connection)
 }
@@ -76,8 +79,8 @@ fn is_missing(path: &Path) -> bool {
     path.symlink_metadata().is_err_and(|e| e.kind() == ErrorKind::NotFound)
 }
 
-/// Makes the file under another name and links it into place, so that nobody ever sees half of it: of several processes
-/// that try, the first wins and the others use its file.
+/// Creates the file under another name and links it into place, so that no process sees an incomplete file. If several
+/// processes create the file at once, the first wins and the others use its file.
 fn create(path: &Path, wait: &Wait) -> Result<(), StoreError> {
     let refuse = |what: &str, of: &Path, e: io::Error| error::cannot_create(path, what, of, &e);
     let directory = directory_of(path);
@@ -96,7 +99,7 @@ fn create(path: &Path, wait: &Wait) -> Result<(), StoreError> {
     fill(&draft.0).map_err(|e| error::explain_schema(path, e, wait))?;
     match fs::hard_link(&draft.0, path) {
         Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(refuse("file", path, e)),
-        // The new name must survive a loss of power as the commits in it do.
+        // The directory entry must survive a power failure, as the commits in the file do.
         _ => File::open(directory).and_then(|d| d.sync_all()).map_err(|e| refuse("file", path, e)),
     }
 }
@@ -104,11 +107,12 @@ fn create(path: &Path, wait: &Wait) -> Result<(), StoreError> {
 fn fill(draft: &Path) -> Result<(), SchemaError> {
     let mut connection = connect(draft)?;
     schema::create(&mut connection)?;
-    // Closing copies the log into the file, which is what gets linked.
+    // Closing the connection copies the log into the file, and the file is then complete.
     connection.close().map_err(|(_, e)| SchemaError::Sqlite(e))
 }
 
-/// A file under construction. Its own name goes when it is dropped; what was linked elsewhere stays.
+/// A database file under construction. Dropping the value removes the file's temporary names, but not the link to the
+/// finished file.
 struct Draft(PathBuf);
 
 impl Draft {
@@ -120,7 +124,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         for suffix in ["", "-wal", "-shm", "-journal"] {
-            // Most are not there, and one that cannot be removed harms nobody.
+            // Most of these files do not exist, and a file that cannot be removed does no harm.
             let _ = fs::remove_file(with_suffix(&self.0, suffix));
         }
     }

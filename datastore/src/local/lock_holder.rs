@@ -1,10 +1,10 @@
-//! Which process keeps the database locked, for the message of one that waited in vain.
+//! Finds the process that keeps the database locked, for the error of a process that waited in vain.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// `process 4711 (calico)`, or `None` when the kernel does not tell.
+/// Returns `process 4711 (calico)`, or `None` if the kernel does not reveal the process.
 pub(super) fn find(path: &Path) -> Option<String> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let mut shared = path.as_os_str().to_owned();
@@ -15,8 +15,8 @@ pub(super) fn find(path: &Path) -> Option<String> {
     Some(format!("process {pid} ({})", name.trim_end()))
 }
 
-/// The holder of a write lock on one of the inodes, from lines as
-/// `1: POSIX  ADVISORY  WRITE 4711 08:01:123456 120 120`. A line with `->` is of one that waits.
+/// Returns the process that has a write lock on one of the inodes, from lines such as `1: POSIX  ADVISORY  WRITE 4711
+/// 08:01:123456 120 120`. A line with `->` describes a waiting process.
 fn writer(locks: &str, inodes: &[u64]) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

@@ -1,4 +1,4 @@
-//! Pairs as rows: the statements of reads and writes.
+//! The SQL statements that read and write pairs.
 
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -6,11 +6,11 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
 const SELECT_BETWEEN: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
-/// The same without values, which are most of the file.
+/// The same statements without values, which make up most of the file.
 const KEYS_FROM: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 ORDER BY path";
 const KEYS_BETWEEN: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 AND path < ?2 ORDER BY path";
 
-/// A [`Write`] in SQLite's terms.
+/// A [`Write`] with its value and revision converted for SQLite.
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
     path: &'a str,
@@ -24,7 +24,7 @@ enum Op<'a> {
     Delete(Option<i64>),
 }
 
-/// A condition that did not hold.
+/// A condition of a write that did not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
     Exists,
@@ -33,7 +33,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// As the caller of the store sees it.
+    /// Converts the refusal into the error for the store's caller.
     pub(super) fn explain(self, key: &str) -> StoreError {
         let key = key.to_owned();
         match self {
@@ -46,7 +46,7 @@ impl Refusal {
 
 // === reads ===
 
-/// The pairs of one range, in path order.
+/// Returns the pairs of one range, in path order.
 pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<Vec<RawEntry>> {
     if !range.prefix {
         let mut statement = connection.prepare_cached(SELECT_ONE)?;
@@ -59,7 +59,7 @@ pub(super) fn read(connection: &Connection, range: &Range) -> rusqlite::Result<V
     }
 }
 
-/// Gives path and value of each pair of a prefix to `tell`.
+/// Calls `tell` with the path and the value of each pair below a prefix.
 pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&str, &[u8])) -> rusqlite::Result<()> {
     let mut statement;
     let mut rows = match end_of_prefix(prefix) {
@@ -73,7 +73,7 @@ pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&
         }
     };
     while let Some(row) = rows.next()? {
-        // A path that is no text is none of Calico's.
+        // A path that is not UTF-8 is not Calico's.
         if let Ok(path) = row.get_ref(0)?.as_str() {
             tell(path, row.get_ref(1)?.as_bytes()?);
         }
@@ -83,13 +83,12 @@ pub(super) fn each(connection: &Connection, prefix: &str, mut tell: impl FnMut(&
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     let revision: i64 = row.get(2)?;
-    // As bytes: whether they are text is found out where they are decoded, so that a damaged value concerns its entry
-    // alone.
+    // Reads the value as bytes. The decoder checks for UTF-8, so that a damaged value affects only its own entry.
     let value = row.get_ref(1)?.as_bytes()?.to_vec();
     Ok(RawEntry { path: row.get(0)?, value, revision: Revision(revision.to_string()) })
 }
 
-/// The first text, in byte order, after all that begin with `prefix`; `None` when there is none.
+/// Returns the first text, in byte order, after all texts that begin with `prefix`, or `None` if there is no such text.
 fn end_of_prefix(prefix: &str) -> Option<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
@@ -103,7 +102,7 @@ fn end_of_prefix(prefix: &str) -> Option<String> {
 
 // === writes ===
 
-/// Checks what SQLite cannot take: a value that is not text, a revision that is none of ours.
+/// Converts the writes. Rejects values that are not text, and revisions that are not of this datastore.
 pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError> {
     let refuse = |index: usize, reason: String| {
         let cause = StoreError::Other(format!("cannot write {}: {reason}", writes[index].key));
@@ -132,13 +131,13 @@ fn number(revision: &Revision) -> Result<i64, String> {
     revision.0.parse().map_err(|_| format!("`{revision}` is not a revision of the embedded datastore"))
 }
 
-/// Applies all writes at one new revision, or says which one's condition does not hold. The caller commits or drops
-/// the transaction.
+/// Applies all writes at one new revision, or returns the index of the first write whose condition does not hold. The
+/// caller commits or drops the transaction.
 pub(super) fn apply(
     transaction: &Transaction<'_>,
     writes: &[Prepared<'_>],
 ) -> rusqlite::Result<Result<i64, (usize, Refusal)>> {
-    // Two statements: RETURNING would make a table in memory, with a page cache of its own.
+    // Two statements are cheaper than RETURNING, which would create an in-memory table with its own page cache.
     transaction.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
     let revision = transaction.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
     for (index, write) in writes.iter().enumerate() {

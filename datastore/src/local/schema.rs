@@ -1,4 +1,4 @@
-//! The tables, and their version in `PRAGMA user_version`.
+//! The tables of the database. Their version is stored in `PRAGMA user_version`.
 
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use uuid::Uuid;
@@ -7,11 +7,12 @@ use super::pairs;
 use crate::first_use;
 use libcalico::store::StoreError;
 
-/// The version that this build reads and writes.
+/// The schema version that this build reads and writes.
 pub(super) const VERSION: i64 = 1;
 
-/// `counter` is the revision of the latest transaction; a row's `revision` is that of its latest write. The table has
-/// row ids, because a tree keyed by path would read whole values on its way down: blocks do not fit into its cells.
+/// The tables. `counter` contains the revision of the latest transaction, and a row's `revision` is that of its latest
+/// write. `kv` has row IDs, because a tree with the path as its key would read whole values on its way down: blocks do
+/// not fit into its cells.
 const TABLES: &str = "
     CREATE TABLE kv (path TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL, revision INTEGER NOT NULL);
     CREATE TABLE counter (revision INTEGER NOT NULL);
@@ -19,18 +20,18 @@ const TABLES: &str = "
     PRAGMA user_version = 1;
 ";
 
-/// The file's id. Files of earlier releases have no such table until [`identity`] adds it; earlier releases ignore the
-/// table.
+/// The table with the file's ID. Files of earlier releases do not have the table until [`identity`] adds it; earlier
+/// releases ignore it.
 const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
-/// Why a new file did not become a datastore.
+/// The reason why a new file could not become a datastore.
 #[derive(Debug)]
 pub(super) enum SchemaError {
     /// SQLite failed.
     Sqlite(rusqlite::Error),
-    /// The file cannot be shared between processes; the journal mode that was left instead.
+    /// The file cannot be shared between processes. The value is the journal mode that SQLite uses instead of WAL.
     NoWal(String),
-    /// The initial objects could not be made.
+    /// Creating the initial objects failed.
     Initial(StoreError),
 }
 
@@ -40,12 +41,12 @@ impl From<rusqlite::Error> for SchemaError {
     }
 }
 
-/// The version of the file: 0 for one without tables.
+/// Returns the schema version of the file, or 0 for a file without tables.
 pub(super) fn version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Makes an empty file a datastore: tables and initial objects, in one transaction.
+/// Turns an empty file into a datastore: creates the tables and the initial objects in one transaction.
 pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     if mode != "wal" {
@@ -58,9 +59,9 @@ pub(super) fn create(connection: &mut Connection) -> Result<(), SchemaError> {
     Ok(transaction.commit()?)
 }
 
-/// Returns the file's id, and gives the file one if an earlier release made it.
+/// Returns the file's ID. Adds one to a file of an earlier release.
 pub(super) fn identity(connection: &mut Connection) -> rusqlite::Result<String> {
-    // A file that is read-only or busy can be read all the same.
+    // The read works on a read-only or busy file too.
     if let Some(id) = find_identity(connection)? {
         return Ok(id);
     }
@@ -87,12 +88,12 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
     Ok(id)
 }
 
-/// A new file needs no `init`: it begins with what [`first_use`] would add.
+/// Adds the objects that [`first_use`] would create, so that a new file needs no `init`.
 fn fill(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
     let writes = first_use::initial_objects().map_err(SchemaError::Initial)?;
     let prepared = pairs::prepare(&writes).map_err(|e| SchemaError::Initial(e.cause))?;
     pairs::apply(transaction, &prepared)?.map(|_| ()).map_err(|(index, refusal)| {
-        // Unreachable in an empty table, but no reason to lose the words.
+        // Unreachable in an empty table.
         SchemaError::Initial(refusal.explain(&writes[index].key))
     })
 }

@@ -1,4 +1,4 @@
-//! Waiting for other processes.
+//! Retries transactions that other processes block.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,21 +8,21 @@ use rusqlite::ErrorCode;
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
-/// How long one request may wait for other processes.
+/// The time limit for one request to wait for other processes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wait {
-    /// The whole of it.
+    /// The whole time limit.
     pub(super) longest: Duration,
     until: Instant,
 }
 
 impl Wait {
-    /// Begins now.
+    /// Starts the time limit now.
     pub(super) fn new(longest: Duration) -> Self {
         Wait { longest, until: Instant::now() + longest }
     }
 
-    /// Repeats a transaction while other processes are in its way, with pauses that fit transactions of a third of a
+    /// Retries a transaction while other processes block it. The pauses suit transactions that take a third of a
     /// millisecond.
     pub(super) fn retry<T>(&self, mut transaction: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
         let mut pause = FIRST_PAUSE;
@@ -41,7 +41,7 @@ fn is_busy(e: &rusqlite::Error) -> bool {
     matches!(e.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed))
 }
 
-/// Between half and all of `pause`, so that processes do not meet again in step.
+/// Returns between half of `pause` and all of it, so that processes do not collide again at the same time.
 fn jittered(pause: Duration) -> Duration {
     let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
     pause / 2 + pause / 2 * (nanos % 1000) / 1000

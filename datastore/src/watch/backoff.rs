@@ -1,22 +1,22 @@
-//! [`Backoff`]: how long to wait before asking again.
+//! [`Backoff`]: the pauses between retries.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(100);
-/// Not more: after an outage this is how late the news are.
+/// Maximum pause, and thus the maximum delay of events after an outage.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Waits that double from failure to failure.
+/// Pauses that double with each failure.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// The wait after one more failure, of which half is random, so that many who were cut off together do not come back
-    /// together.
+    /// Returns the pause after one more failure. Half of it is random, so that clients that were disconnected together
+    /// do not reconnect at the same time.
     pub(super) fn next(&mut self) -> Duration {
         let pause = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
@@ -24,7 +24,7 @@ impl Backoff {
         pause / 2 + pause / 2 * random as u32 / 1000
     }
 
-    /// Something succeeded.
+    /// Starts again with the shortest pause after a success.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }

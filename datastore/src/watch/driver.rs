@@ -1,4 +1,4 @@
-//! [`Watch`]: drives a [`Source`] for ever.
+//! [`Watch`]: drives a [`Source`] forever.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
@@ -10,44 +10,45 @@ use super::backoff::Backoff;
 use super::report::Meter;
 use super::source::{Change, Next, Page, Source, Step, WatchFailure};
 
-/// One page may take this long.
+/// Time limit of one page.
 const PAGE_DEADLINE: Duration = Duration::from_secs(60);
-/// A watch that lived shorter than this counts as a failure, however friendly it ended.
+/// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
+/// error.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-/// Refusals of a watch at one position after which that position is given up (KC-409).
+/// Number of rejected watches at one position after which the driver lists again (KC-409).
 const REFUSALS: u32 = 5;
-/// How often a kind that is not there is looked for.
+/// Interval between requests for a kind that the server does not have.
 const ABSENT_PAUSE: Duration = Duration::from_secs(10);
-/// How long a kind that was there must be missing until its objects count as gone: a server that starts may not know
-/// all kinds yet.
+/// Time for which a known kind must be missing before its objects count as deleted. A server that is starting may not
+/// serve all kinds yet.
 const DOUBT: Duration = Duration::from_secs(30);
 
-/// Everything of one kind, and then each change, without end.
+/// A watch of one kind: all objects, and then each change, without end.
 pub struct Watch<S: Source> {
     source: S,
     phase: Phase<S>,
     pending: VecDeque<WatchEvent<S::Value, S::Key>>,
     backoff: Backoff,
     refusals: u32,
-    /// Since when the server has not had the kind.
+    /// The instant since which the server has not had the kind.
     missing_since: Option<Instant>,
-    /// Names of objects that could not be read when they were last seen.
+    /// Names of objects that could not be read when they were last delivered.
     unreadable: HashSet<String>,
     complained: bool,
     meter: Meter,
 }
 
 enum Phase<S: Source> {
-    /// Before a page; `begun` when listeners know of the list.
+    /// Before a request for a page. `begun` is true if [`WatchEvent::Restarted`] has been delivered for the list.
     Listing { page: Option<S::Token>, begun: bool },
-    /// Before a watch.
+    /// Before a watch from this position.
     Listed(S::Position),
-    /// On a watch that was opened then.
+    /// On an open watch.
     Watching { position: S::Position, opened: Instant },
 }
 
 impl<S: Source> Watch<S> {
-    /// A watch that has not begun.
+    /// Creates a watch. Sends no request.
     pub fn new(source: S) -> Self {
         Watch {
             source,
@@ -62,12 +63,12 @@ impl<S: Source> Watch<S> {
         }
     }
 
-    /// Shows how it is doing.
+    /// Returns a handle to the statistics of the watch.
     pub fn meter(&self) -> Meter {
         self.meter.clone()
     }
 
-    /// What happens next. Waits for ever while nothing does.
+    /// Returns the next event. Waits forever if there is none.
     pub async fn next(&mut self) -> WatchEvent<S::Value, S::Key> {
         loop {
             if let Some(event) = self.pending.pop_front() {
@@ -146,7 +147,7 @@ impl<S: Source> Watch<S> {
         }
     }
 
-    /// Goes on from `position` later, if the server still knows it.
+    /// Pauses, then resumes from `position`, or lists again if the server no longer has the position.
     async fn interrupted(&mut self, position: S::Position, failure: WatchFailure) {
         self.phase = Phase::Listed(position);
         match failure {
@@ -157,7 +158,8 @@ impl<S: Source> Watch<S> {
         if self.refusals >= REFUSALS {
             self.relist();
         }
-        // That a server forgets is not worth a wait before the list, unless it happens again and again.
+        // An expired position alone causes only the shortest pause before the list. The pause grows if positions expire
+        // again and again.
         self.pause(&failure).await;
     }
 
@@ -177,7 +179,7 @@ impl<S: Source> Watch<S> {
         self.pending.push_back(WatchEvent::Synced);
     }
 
-    /// The kind is not there: there is nothing of it, unless that is new.
+    /// Handles a missing kind. Reports an empty list, unless the kind has gone missing only recently.
     async fn absent(&mut self, reason: &str) {
         let report = self.meter.read();
         let was_there = report.synced && !report.missing;
@@ -229,7 +231,7 @@ impl<S: Source> Watch<S> {
             WatchFailure::Lost { retry_after: Some(wanted), .. } => wait.max(*wanted),
             _ => wait,
         };
-        // The first of a row; the others say the same.
+        // Warns at the first failure of a series only.
         match std::mem::replace(&mut self.complained, true) {
             false => tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted"),
             true => tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted"),

@@ -1,12 +1,12 @@
-//! [`PageSize`]: as many objects as fit into a page of a steady size.
+//! [`PageSize`]: the number of objects for which a page has about the same size in bytes.
 
-/// Bytes that a page should have. A page is in memory as a whole, several times while it arrives.
+/// Target size of a page in bytes. A page is in memory as a whole, and several times while it arrives.
 const BYTES: usize = 512 << 10;
 const FIRST: usize = 50;
 const FEWEST: usize = 10;
 const MOST: usize = 1000;
 
-/// How many objects to ask for next.
+/// The number of objects to request with the next page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageSize(usize);
 
@@ -17,12 +17,13 @@ impl Default for PageSize {
 }
 
 impl PageSize {
-    /// That many.
+    /// Returns the number of objects.
     pub fn get(self) -> usize {
         self.0
     }
 
-    /// Learns from a page of `objects` that took `bytes`. Grows step by step: the first objects may be small ones.
+    /// Adjusts the size to a page of `objects` that took `bytes`. The size grows at most by a factor of four, since the
+    /// first objects may be small.
     pub fn learn(&mut self, objects: usize, bytes: usize) {
         if objects > 0 {
             let fitting = BYTES * objects / bytes.max(1);

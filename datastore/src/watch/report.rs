@@ -1,45 +1,45 @@
-//! [`WatchReport`]: how a watch is doing.
+//! [`WatchReport`]: the statistics of a watch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-/// How a watch is doing, and has done since it began.
+/// The state and the statistics of a watch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WatchReport {
-    /// Everything that exists has been named at least once.
+    /// True if every existing object has been delivered at least once.
     pub synced: bool,
-    /// The server does not have the kind, which counts as none.
+    /// True if the server does not have the kind. The kind then counts as empty.
     pub missing: bool,
-    /// The last list was refused: the role may lack the kind.
+    /// True if the server rejected the last list, possibly because the role lacks the kind.
     pub refused: bool,
-    /// Full lists that were begun.
+    /// Number of full lists begun.
     pub lists: u64,
-    /// Watches that were opened, resumed ones included.
+    /// Number of watches opened, including resumed ones.
     pub watches: u64,
-    /// Objects that were put or gone.
+    /// Number of objects that were stored or deleted.
     pub changes: u64,
-    /// Requests that failed and watches that broke.
+    /// Number of failed requests and broken watches.
     pub failures: u64,
-    /// Objects that could not be read.
+    /// Number of objects that could not be read.
     pub unreadable: u64,
-    /// When the server was last heard.
+    /// The instant of the server's last response or event.
     pub heard: Option<Instant>,
 }
 
 impl WatchReport {
-    /// Returns true while nothing has been listed, and the server has not refused to.
+    /// Returns true if no list has been delivered and the server has not rejected one.
     pub fn is_awaited(&self) -> bool {
         !self.synced && !self.refused
     }
 }
 
-/// Shows the [`WatchReport`] of a watch. Clones show the same.
+/// A handle to the [`WatchReport`] of a watch. Clones share the report.
 #[derive(Debug, Clone, Default)]
 pub struct Meter(Arc<Mutex<WatchReport>>);
 
 impl Meter {
-    /// How the watch is doing now.
+    /// Returns the present report.
     pub fn read(&self) -> WatchReport {
         *self.lock()
     }

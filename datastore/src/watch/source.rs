@@ -1,100 +1,100 @@
-//! [`Source`]: where a watch gets its lists and changes.
+//! [`Source`]: lists and changes of one kind, as a watch needs them.
 
 use std::time::Duration;
 
-/// One kind of object on one server.
+/// A kind of object on a server.
 pub trait Source: Send + 'static {
     /// An object.
     type Value: Send + 'static;
-    /// What names one.
+    /// The key of an object.
     type Key: Send + 'static;
-    /// Where the next page of a list begins.
+    /// The position of the next page of a list.
     type Token: Clone + Send + 'static;
-    /// A moment of the server: what a list showed, or the last change that was told.
+    /// A revision of the server: that of a list, or of the last delivered change.
     type Position: Clone + PartialEq + Send + 'static;
 
-    /// How long an open watch may be silent before its connection is taken for dead.
+    /// Maximum time without a message on an open watch. After that time its connection counts as dead.
     const LONGEST_SILENCE: Duration;
 
-    /// The kind, for logs.
+    /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// A page of the list of everything; the first without a token.
+    /// Returns a page of the list of all objects. The first page has no token.
     fn list(&mut self, page: Option<Self::Token>) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
 
-    /// Opens a watch for what happens after `from`, in place of the one that was open.
+    /// Opens a watch for changes after `from`, and closes the previous watch.
     fn open(&mut self, from: &Self::Position) -> impl Future<Output = Result<(), WatchFailure>> + Send;
 
-    /// What happened next on the open watch; `None` when the server has ended it.
+    /// Returns the next changes of the open watch, or `None` if the server has ended the watch.
     fn next(&mut self) -> impl Future<Output = Result<Option<Step<Self>>, WatchFailure>> + Send;
 }
 
-/// Part of a list.
+/// A page of a list.
 pub struct Page<S: Source + ?Sized> {
-    /// What is on it.
+    /// The objects of the page.
     pub objects: Vec<Change<S::Value, S::Key>>,
-    /// What comes after it.
+    /// The position after the page.
     pub next: Next<S>,
 }
 
-/// What comes after a page.
+/// The position after a page.
 pub enum Next<S: Source + ?Sized> {
-    /// Another.
+    /// Another page follows.
     Page(S::Token),
-    /// Nothing: a watch from here tells what happens.
+    /// The list is complete, and a watch can start at this position.
     Watch(S::Position),
 }
 
-/// One or more changes that happened together, or none but the passing of time.
+/// Changes that happened together, or only progress if there are none.
 pub struct Step<S: Source + ?Sized> {
-    /// What happened.
+    /// The changes.
     pub changes: Vec<Change<S::Value, S::Key>>,
-    /// Where to resume afterwards.
+    /// The position at which to resume after this step.
     pub position: S::Position,
 }
 
-/// What happened to one object.
+/// A change of one object.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change<V, K> {
-    /// Is there.
+    /// The object exists.
     Put(V),
-    /// Is not there.
+    /// The object does not exist.
     Gone(K),
-    /// Is there, but cannot be read: it counts as not there.
+    /// The object exists but cannot be read. It counts as not existing.
     Unreadable {
-        /// As the server calls it.
+        /// The object's name on the server.
         name: String,
-        /// What names it, if that can be told.
+        /// The object's key, if it can be determined.
         key: Option<K>,
-        /// What is wrong with it.
+        /// The problem with the object.
         reason: String,
     },
 }
 
-/// Why there is no page or no change.
+/// The reason why a list or a watch failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchFailure {
-    /// The server has forgotten that place of the list or of its history.
+    /// The server no longer has that position of the list or of its history.
     #[error("the server no longer knows the place to go on from: {0}")]
     Expired(String),
     /// The server does not have this kind.
     #[error("the server does not have this kind: {0}")]
     Missing(String),
-    /// The server's refusal, which asking again will not mend by itself.
+    /// The server rejected the request, and a retry does not help by itself.
     #[error("{0}")]
     Refused(String),
-    /// Out of reach, busy, or cut off.
+    /// The server is unreachable or busy, or the connection broke.
     #[error("{reason}")]
     Lost {
-        /// What happened.
+        /// The problem.
         reason: String,
-        /// When the server wants to be asked again.
+        /// The delay after which the server accepts a retry.
         retry_after: Option<Duration>,
     },
 }
 
 impl WatchFailure {
-    /// Out of reach or cut off.
+    /// Creates a [`WatchFailure::Lost`] without a delay.
     pub fn lost(reason: impl Into<String>) -> Self {
         WatchFailure::Lost { reason: reason.into(), retry_after: None }
     }

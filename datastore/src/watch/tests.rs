@@ -1,4 +1,4 @@
-//! [`Watch`] over a source that follows a script, in time that does not pass by itself.
+//! Tests [`Watch`] with a scripted source and a paused clock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,7 @@ enum Answer {
 
 use Answer::*;
 
-/// Answers in order, and notes what it was asked.
+/// A source with scripted responses, which records the requests.
 #[derive(Clone, Default)]
 struct Script {
     answers: Arc<Mutex<VecDeque<Answer>>>,
@@ -107,7 +107,7 @@ fn missing() -> Answer {
     Fail(WatchFailure::Missing("404".into()))
 }
 
-/// What comes until nothing happens any more, in words.
+/// Returns the events of the watch until no event comes for an hour, as text.
 async fn heard(watch: &mut super::Watch<Script>) -> String {
     let mut words = Vec::new();
     while let Ok(event) = tokio::time::timeout(Duration::from_secs(3600), watch.next()).await {
@@ -203,7 +203,7 @@ async fn a_forgotten_position_is_a_new_list() {
     assert_eq!(heard(&mut watch).await, "( a1 ) ( b1 ) ( )");
 }
 
-/// KC-409.
+/// Upstream also lists again after five errors at one revision (KC-409).
 #[tokio::test(start_paused = true)]
 async fn a_position_that_is_refused_five_times_is_given_up() {
     let refused = || Fail(WatchFailure::Refused("no".into()));
@@ -255,7 +255,7 @@ async fn a_kind_that_vanishes_is_doubted_first() {
             .into_iter()
             .chain((0..9).map(|_| missing())),
     );
-    // It comes back within half a minute, and then does not.
+    // The kind comes back within half a minute, and then stays missing.
     assert_eq!(heard(&mut watch).await, "( a1 ) ( a2 ) ( )");
 }
 

@@ -1,11 +1,11 @@
-//! An authority, and what it signs.
+//! A certificate authority, and the certificates that it signs.
 
 use std::path::PathBuf;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use tempfile::TempDir;
 
-/// Files of one authority, one server at 127.0.0.1, and one client.
+/// The files of one authority, one server at 127.0.0.1, and one client.
 pub struct Certificates {
     directory: TempDir,
 }
@@ -25,7 +25,7 @@ impl Certificates {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
             params.distinguished_name.push(DnType::CommonName, name);
-            // etcd's own gateway connects back with the server's certificate.
+            // etcd's gateway connects to its own server with the server's certificate.
             params.extended_key_usages = vec![purpose, ExtendedKeyUsagePurpose::ClientAuth];
             let certificate = params.signed_by(&key, &issuer).unwrap();
             std::fs::write(this.file(&format!("{name}.pem")), certificate.pem()).unwrap();
@@ -42,7 +42,7 @@ impl Certificates {
         std::fs::read_to_string(self.file(name)).unwrap()
     }
 
-    /// The server's flags: its certificate, and clients must have one of the same authority.
+    /// Returns the server's flags for its certificate and for required client certificates of the same authority.
     pub fn etcd_flags(&self) -> Vec<String> {
         let flag = |flag: &str, name: &str| format!("{flag}={}", self.file(name).display());
         vec![

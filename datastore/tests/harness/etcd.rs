@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::port::Port;
 
-/// A running server; ends when dropped, and also when this process ends in any way.
+/// A running server. It ends when the value is dropped, and also when this process ends in any way.
 pub struct EtcdServer {
     pub url: String,
     keeper: Child,
@@ -23,7 +23,7 @@ impl EtcdServer {
         Self::launch("http", &[])
     }
 
-    /// A server that wants TLS, with flags for its certificates.
+    /// Starts a server that requires TLS, with flags for its certificates.
     pub fn start_tls(flags: &[String]) -> Self {
         Self::launch("https", flags)
     }
@@ -35,7 +35,8 @@ impl EtcdServer {
         let url = format!("{scheme}://127.0.0.1:{client}");
         let peer = format!("http://127.0.0.1:{peer}");
         let log = std::fs::File::create(directory.path().join("log")).unwrap();
-        // The shell holds the read end of our pipe: when that closes, by drop or by our end, it takes etcd with it.
+        // The shell reads from the pipe of this process. When the pipe closes, because of a drop or the end of this
+        // process, the shell kills etcd.
         let keeper = Command::new("sh")
             .args(["-c", r#"etcd "$@" </dev/null & read -r _; kill -9 $!; wait $!; rm -rf "$DIRECTORY""#, "etcd"])
             .args(["--name", "t", "--log-level", "warn", "--listen-client-urls", &url, "--advertise-client-urls", &url])
@@ -54,13 +55,13 @@ impl EtcdServer {
         EtcdServer { url, keeper, directory, _ports: ports }
     }
 
-    /// Runs etcdctl against this server (without TLS).
+    /// Runs etcdctl against this server, without TLS.
     pub fn ctl(&self, args: &[&str]) -> std::process::Output {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").args(["--endpoints", &self.url]).args(args).output().expect("etcdctl runs")
     }
 
-    /// Ends the server at once, as a power failure would.
+    /// Kills the server at once, as a power failure would.
     pub fn kill(&mut self) {
         drop(self.keeper.stdin.take());
         self.keeper.wait().unwrap();

@@ -1,5 +1,5 @@
-//! Real datastores for the tests of this crate: an etcd server of its own for each test process, and SQLite files in
-//! temporary directories.
+//! Real datastores for the tests of this crate: one etcd server per test process, and SQLite files in temporary
+//! directories.
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its part")]
 
 pub mod certificates;
@@ -28,14 +28,14 @@ pub struct Fixture {
 }
 
 impl Fixture {
-    /// The etcd server that the tests of this process share; each test uses names of its own.
+    /// Returns the etcd server that the tests of this process share. Each test uses different object names.
     pub fn etcd() -> Self {
         static SERVER: OnceLock<EtcdServer> = OnceLock::new();
         let server = SERVER.get_or_init(EtcdServer::start);
         Fixture { config: etcd_config(&[&server.url]), _directory: None }
     }
 
-    /// A new SQLite file.
+    /// Creates a SQLite file.
     pub fn local() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let config = local_config(directory.path().join("calico.db"));
@@ -60,7 +60,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A pool to read and write.
+/// Returns a pool with a marker, as an object to read and write.
 pub fn pool(name: &str, cidr: &str) -> (ObjectKey, IpPool) {
     let mut spec = IpPoolSpec::default();
     spec.unknown.insert("marker".into(), cidr.into());

@@ -1,19 +1,19 @@
-//! Loopback ports that nobody else takes.
+//! Loopback ports that no other test gets.
 //!
-//! A port that was bound and given back may become another test's a moment later: then two tests have one server, and
-//! it ends with the first of them.
+//! A port that was bound and released may soon be assigned to another test. Two tests would then share one server,
+//! which ends with the first of them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::ops::Range;
 
-/// Below the range from which the kernel gives ports to connections (`ip_local_port_range`).
+/// Ports below the kernel's range of ephemeral ports (`ip_local_port_range`).
 const RANGE: Range<u16> = 10_000..32_000;
 
 /// A TCP port of 127.0.0.1 that no other [`Port`] of this machine has.
 pub(crate) struct Port {
     pub(crate) number: u16,
-    /// The UDP port of the same number: the kernel ends this reservation with the process.
+    /// The UDP port of the same number, which reserves the number until the process ends.
     _reservation: UdpSocket,
 }
 

@@ -1,4 +1,4 @@
-//! A TCP proxy that can lose answers.
+//! A TCP proxy that can lose responses.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::spawn;
 
-/// Passes bytes on until told to lose answers: then a connection is cut when the server has answered, so the request has
-/// taken effect and nobody hears of it.
+/// A proxy that forwards bytes until a test makes it lose responses. It then closes a connection when the server
+/// responds, so the request has taken effect but the client gets no response.
 pub struct Proxy {
     pub url: String,
     lose_answers: Arc<AtomicBool>,
@@ -37,7 +37,8 @@ impl Proxy {
     }
 }
 
-/// Data frames of HTTP/2; the server's settings and acknowledgements must not count as its answer.
+/// The type of HTTP/2 HEADERS frames, with which a response begins. The server's settings and acknowledgements do not
+/// count as a response.
 const HEADERS_FRAME: u8 = 1;
 
 fn pass(mut from: TcpStream, mut to: TcpStream, lose: &AtomicBool) {
@@ -52,7 +53,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, lose: &AtomicBool) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// The types of the frames in what was read at once, which on a loopback are whole.
+/// Returns the types of the frames in one read. On a loopback interface, the frames are whole.
 fn frames(mut bytes: &[u8]) -> impl Iterator<Item = u8> {
     std::iter::from_fn(move || {
         let [a, b, c, kind, ..] = *bytes else { return None };

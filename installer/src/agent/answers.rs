@@ -1,13 +1,13 @@
-//! What the agent says over HTTP: text, from the head of a request and the status.
+//! The agent's HTTP responses, computed from the head of a request and the status.
 //!
-//! Four pages for kubelet and Prometheus, by hand: the library that kube-controllers answers with would be part of a program
-//! that each pod starts, whose size is kept small.
+//! HTTP is written by hand here. The HTTP server library of kube-controllers would enlarge the binary that the runtime
+//! starts for each pod.
 
 use std::time::Duration;
 
 use super::status::Status;
 
-/// The answer to a request that begins with `head`, ready to be sent; the connection ends with it.
+/// Returns the complete response to a request that begins with `head`. The response closes the connection.
 pub(super) fn answer(head: &str, status: &Status, now: Duration) -> String {
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -23,7 +23,7 @@ pub(super) fn answer(head: &str, status: &Status, now: Duration) -> String {
     )
 }
 
-/// The same pages as those of kube-controllers.
+/// Returns status and body for a path. The paths are the same as in kube-controllers.
 fn page(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
     match path {
         "/readiness" | "/readyz" => probe("ready", status.readiness(now)),

@@ -1,20 +1,20 @@
-//! The two clocks of a node, looked at together.
+//! The boot clock and the wall clock of a node, read together.
 
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// A moment by both.
+/// A moment on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// Since the machine was started, sleep included. Goes on evenly.
+    /// Time since the machine booted, including time asleep. The clock never jumps.
     pub boot: Duration,
-    /// Since 1970, as far as the node knows. People and time servers set it.
+    /// Time since 1970 according to the node. People and time servers set this clock.
     pub calendar: Duration,
 }
 
 impl Moment {
-    /// Now.
+    /// Reads both clocks.
     pub fn now() -> Self {
         let boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from);
         let calendar = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Debts of DELs: a node on which no pod comes or goes pays them through its agent, as the plugins would.
+//! Replays deferred DELs from the agent. On a node where no pod starts or stops, no CNI call would replay them.
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -14,44 +14,45 @@ use crate::journal;
 use crate::layout::Layout;
 use crate::{node_conf, regular_file};
 
-/// Between two looks at the journal.
+/// Pause between two passes over the journal.
 const PAUSE: Duration = Duration::from_secs(60);
-/// After this time the datastore is asked for its identity again: another one may be in its place.
+/// Interval after which the identity of the datastore is read again, because another datastore may have replaced it.
 const LEARNING: Duration = Duration::from_secs(3600);
-/// The longest pause while debts are left that cannot be paid.
+/// Longest pause between passes while the remaining deferred DELs cannot be replayed.
 const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
 
-/// The plugins as they are configured on this node.
+/// The plugins as configured on this node.
 #[derive(Debug)]
 pub struct Plugins {
-    /// Their configuration, with the paths by which this process finds what it names.
+    /// The plugins' configuration, with its paths translated to paths of this container.
     pub conf: NetConf,
-    /// The datastore as the plugins' own journal entries spell it.
+    /// The name of the datastore as the plugins write it into journal entries.
     pub datastore: String,
-    /// The directory of their journal.
+    /// The directory of the plugins' journal.
     pub journal: PathBuf,
-    /// Whether to ask the datastore for its identity although no DEL owes anything.
+    /// Whether to read the identity of the datastore even if the journal is empty.
     pub learns: bool,
 }
 
-/// The outcome of a pass.
+/// The outcome of one pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pass {
-    /// The datastore has told its identity.
+    /// True if the identity of the datastore was read.
     pub learned: bool,
-    /// Debts that were paid.
+    /// Number of deferred DELs that were replayed.
     pub paid: usize,
-    /// Debts to this datastore that are left.
+    /// Number of deferred DELs for this datastore that remain.
     pub left: usize,
 }
 
 impl Plugins {
-    /// Reads the configuration file `file` of the node. `net_dir` is its directory as the node calls it.
+    /// Reads the configuration file `file`. `net_dir` is the path of its directory on the node.
     fn of(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, String> {
         let text = regular_file::text(file).map_err(|error| error.to_string())?;
         let conf = node_conf::parse(&text, layout, net_dir)?;
         let value = node_conf::value(&text)?;
-        // As a runtime calls the plugin, whose environment is not this container's.
+        // The name of the datastore must not depend on this container's environment: the runtime runs the plugin with
+        // another.
         let on_node = node_conf::read(calico_plugin(value)?)?;
         let config =
             datastore_settings::with_environment(&on_node, None, |_| None).map_err(|error| error.to_string())?;
@@ -60,8 +61,9 @@ impl Plugins {
     }
 }
 
-/// Has `pay` pay debts with the plugins' credentials, once a minute, less often while none of those that are left can
-/// be paid. A node whose configuration is not Calico's, or is not there, has none to pay. Never ends.
+/// Replays deferred DELs through `pay` with the plugins' credentials. The pause between passes is one minute; it grows
+/// while none of the remaining entries can be replayed. A node without a configuration of Calico's plugins has no
+/// entries. Never returns.
 pub(crate) async fn look_after(
     file: &Path,
     layout: &Layout,
@@ -101,8 +103,9 @@ pub(crate) async fn look_after(
     }
 }
 
-/// Has `pay` learn what the datastore is, and pay, once: for an installation after which no agent stays. A datastore
-/// that takes longer than `patience`, or refuses, is left to later calls of the plugin.
+/// Reads the identity of the datastore and replays deferred DELs once, through `pay`. Serves an installation that
+/// leaves no agent running. If the datastore fails or needs longer than `patience`, later calls of the plugin do this
+/// work.
 pub(crate) async fn once(
     file: &Path,
     layout: &Layout,
@@ -123,8 +126,8 @@ pub(crate) async fn once(
     }
 }
 
-/// Returns the next pause. A datastore that is away costs one request a minute; debts that cannot be paid cost several
-/// each time.
+/// Returns the next pause. An unreachable datastore costs one request per minute, so the pause stays short; entries
+/// that cannot be replayed cost several requests each time, so the pause doubles.
 fn pause_after(outcome: &Result<Pass, String>, pause: Duration, left_before: usize) -> Duration {
     match outcome {
         Ok(Pass { paid: 0, left: left @ 1.., .. }) if *left <= left_before.max(1) => (pause * 2).min(LONGEST_PAUSE),
@@ -142,7 +145,7 @@ mod tests {
     const LIST: &str = r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","datastore_type":"kubernetes",
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
 
-    /// When passes began, in seconds, with whether they were to learn.
+    /// Returns the start of each pass in seconds, and whether it was asked to read the identity of the datastore.
     async fn passes(outcomes: Vec<Result<Pass, String>>) -> Vec<(u64, bool)> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();

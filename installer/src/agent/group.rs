@@ -1,6 +1,6 @@
-//! [`Group`]: the API group of Calico's objects, which upstream's migration to `projectcalico.org/v3` changes. The
-//! agent ends then, so that its container begins again with the environment as it is by then, and installs a
-//! configuration for the other group.
+//! [`Group`]: watches for Calico's objects to move to `projectcalico.org/v3`, as upstream's migration moves them. The
+//! agent then ends. Its container starts again with the current environment and installs a configuration for the new
+//! group.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use libcalico::kubernetes::ApiGroup;
 
 use crate::service_account::ServiceAccount;
 
-/// How often the API server is asked. An agent of each node does so.
+/// Interval between two requests for the group. The agent of each node sends them.
 const PERIOD: Duration = Duration::from_secs(300);
-/// How long one request may take.
+/// Time limit for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How to find out which group Calico's objects are in.
+/// The inputs for finding the API group of Calico's objects.
 #[derive(Debug)]
 pub struct Group {
-    /// The account that asks.
+    /// The account that sends the requests.
     pub account: ServiceAccount,
     /// The group that the plugins' configuration names.
     pub configured: Option<ApiGroup>,
 }
 
 impl Group {
-    /// Waits until the objects are in another group than when the agent began. Returns both. A configuration that named
-    /// another group even then is told in the log, and no reason to end: the next agent would begin with the same
-    /// configuration.
+    /// Waits until the objects are in another group than at the agent's start, and returns both groups. If the
+    /// configuration already named another group at the start, this is logged only: a restarted agent would read the
+    /// same configuration.
     pub(super) async fn moved(self) -> (ApiGroup, ApiGroup) {
         let began = settled_group(PERIOD, || self.ask()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != began) {
@@ -37,7 +37,7 @@ impl Group {
         (began, now)
     }
 
-    /// With the pod's own token as it is now.
+    /// Asks the API server, with the current token of the pod.
     async fn ask(&self) -> Result<ApiGroup, String> {
         let access = self.account.access(DEADLINE).map_err(|error| error.to_string())?;
         Kubernetes::lasting(&access).present_group().await.map_err(|error| error.to_string())

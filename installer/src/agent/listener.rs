@@ -1,4 +1,4 @@
-//! The port of probes and metrics.
+//! The HTTP listener for probes and metrics.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,16 +13,16 @@ use super::Shared;
 use super::answers::answer;
 use super::clock::Moment;
 
-/// How long a client may take to ask and to listen. Ours are kubelet and Prometheus.
+/// Time limit for a client to send its request and to read the response. The clients are kubelet and Prometheus.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest head of a request; nothing of it but the first line is read.
+/// Maximum length of a request's head. Only its first line is used.
 const LONGEST_HEAD: usize = 8 * 1024;
 
-/// More connections are left to wait.
+/// Maximum number of open connections. Further connections wait in the backlog.
 const MOST_CONNECTIONS: usize = 16;
 
-/// The port could not be had.
+/// The error if the port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address, which the probes of the \
@@ -33,7 +33,7 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Has the port. What is returned answers there until it is dropped; without an address it waits without end.
+/// Binds the port. The returned future answers requests until it is dropped; without an address it waits forever.
 pub(super) async fn start(
     address: Option<SocketAddr>,
     status: Shared,
@@ -59,14 +59,14 @@ async fn answer_all(listener: TcpListener, status: Shared) {
                 Ok((stream, _)) => {
                     connections.spawn(timeout(PATIENCE, answer_one(stream, status.clone())));
                 }
-                // Out of files, or gone before it was taken.
+                // The process is out of file descriptors, or the client disconnected early.
                 Err(_) => sleep(Duration::from_millis(100)).await,
             },
         }
     }
 }
 
-/// Whoever goes away before its answer need not be told.
+/// Answers one request. The error of a client that disconnects early is ignored.
 async fn answer_one(mut stream: TcpStream, status: Shared) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") && head.len() < LONGEST_HEAD {

@@ -1,5 +1,5 @@
-//! The directory of the pod's own token: kubelet swaps its content as a whole when the token or the authorities change
-//! (INST-45).
+//! Watches the directory of the pod's own token. kubelet replaces its whole content when the token or the CA
+//! certificates change (INST-45).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -11,21 +11,22 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A swap is several events, and several swaps may come at once: they count as one when there is silence for so long.
+/// Quiet time that ends a burst. One replacement causes several events, and several replacements may follow each other.
 const SILENCE: Duration = Duration::from_millis(50);
 
-/// What never falls silent is told all the same.
+/// Time after which a burst counts as a change even if events continue.
 const LONGEST_BURST: Duration = Duration::from_secs(1);
 
-/// Between two attempts to watch what cannot be watched.
+/// Pause between two attempts to watch a directory that cannot be watched.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// A directory that is watched.
+/// A watched directory.
 #[derive(Debug)]
 pub(super) struct Projected {
     directory: PathBuf,
     watch: Option<AsyncFd<Watch>>,
-    /// Something changed that was not told yet. Kept here, as whoever waits may turn to something else meanwhile.
+    /// True if a change was not reported yet. This is a field because the caller may drop the future of
+    /// [`changed`](Self::changed) and call again.
     changed: bool,
     told: bool,
 }
@@ -57,7 +58,7 @@ impl Watch {
         AsyncFd::new(Watch::new(directory)?)
     }
 
-    /// Whether the watch is still there, after all events were taken.
+    /// Reads all pending events. Returns true if the watch is still active.
     fn drain(&self) -> nix::Result<bool> {
         let ends = AddWatchFlags::IN_IGNORED | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
         let mut lasts = true;
@@ -72,15 +73,16 @@ impl Watch {
 }
 
 impl Projected {
-    /// Watches from now on, or as soon as the directory is there.
+    /// Starts watching the directory, now or as soon as it exists.
     pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
         let mut projected = Projected { directory: directory.into(), watch: None, changed: false, told: false };
         projected.open();
         projected
     }
 
-    /// Waits until the directory changed and fell silent. Where it cannot be watched nothing is told, and the agent goes by
-    /// time alone; but what changed until it could be watched again is told.
+    /// Waits until the directory changed and a quiet time followed. While the directory cannot be watched no change is
+    /// reported, and the agent relies on its timers. Opening the watch again counts as a change, as events may have
+    /// been missed.
     pub(super) async fn changed(&mut self) {
         while !self.changed {
             if self.watch.is_none() {
@@ -95,7 +97,7 @@ impl Projected {
         self.changed = false;
     }
 
-    /// Waits for events and notes them.
+    /// Waits for events and records that the directory changed.
     async fn next_events(&mut self) {
         let Some(watch) = &self.watch else { return };
         let lasts = match watch.readable().await {
@@ -140,7 +142,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(20);
     const SHORT: Duration = Duration::from_millis(200);
 
-    /// As kubelet does: a directory with the new content, and one symbolic link renamed over another.
+    /// Replaces the content as kubelet does: creates a new directory and renames a symbolic link to it over the old
+    /// link.
     fn swap(directory: &Path, generation: &str, token: &str) {
         fs::create_dir(directory.join(generation)).unwrap();
         fs::write(directory.join(generation).join("token"), token).unwrap();
@@ -176,7 +179,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut projected = Projected::new(directory.path());
         fs::write(directory.path().join("token"), "new").unwrap();
-        // Long enough to see it, too short to be told.
+        // Long enough to see the event, too short to report the change.
         assert!(timeout(SILENCE / 5, projected.changed()).await.is_err());
         timeout(LONG, projected.changed()).await.unwrap();
     }

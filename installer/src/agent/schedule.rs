@@ -1,54 +1,54 @@
-//! When the token is asked for again (INST-44): a function of what is known, without clocks and without chance of its own.
+//! Computes when the next token is requested (INST-44). The functions are pure: clock readings and random numbers are
+//! arguments.
 //!
-//! Time is that of the boot clock, which goes on while the machine sleeps and does not jump. A token's end is counted on it
-//! from the moment the token came, by the lifetime that the API server gave it: a node whose calendar is wrong renews in
-//! time all the same.
+//! All times are those of the boot clock, which counts time asleep and never jumps. A token's expiry is counted from
+//! its arrival by the lifetime that the API server granted, so a node with a wrong wall clock still renews in time.
 
 use std::time::Duration;
 
-/// The base of the pause after an attempt that failed, and before a token that is about to end.
+/// Base of the pause after a failed attempt, and of the pause for a token that is about to expire.
 pub const HASTE: Duration = Duration::from_secs(5);
 
-/// A token whose end is this close is about to end.
+/// Remaining lifetime below which a token is about to expire.
 const CLOSE: Duration = Duration::from_secs(4 * HASTE.as_secs());
 
-/// The part of the lifetime that must be left for the agent to be ready (INST-51): a quarter.
+/// Divisor for the part of the lifetime that must remain for the agent to be ready (INST-51).
 const READY_PART: u32 = 4;
 
-/// A token that holds for a while.
+/// A token and its validity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// When it came, by the boot clock.
+    /// The time of its arrival, on the boot clock.
     pub since: Duration,
-    /// For how long it holds from then on.
+    /// Its lifetime, counted from its arrival.
     pub lifetime: Duration,
 }
 
-/// The last time that a token was asked for.
+/// The last attempt to renew the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
-    /// When, by the boot clock.
+    /// The time of the attempt, on the boot clock.
     pub at: Duration,
-    /// Whether a token came and was written.
+    /// True if a token was received and written.
     pub succeeded: bool,
 }
 
 impl Held {
-    /// How long it still holds.
+    /// Returns the remaining lifetime.
     pub fn remaining(&self, now: Duration) -> Duration {
         (self.since + self.lifetime).saturating_sub(now)
     }
 
-    /// Whether enough of it is left that a reader need not worry.
+    /// Returns true if at least a quarter of the lifetime remains.
     pub fn is_fresh(&self, now: Duration) -> bool {
         self.remaining(now) >= self.lifetime / READY_PART
     }
 }
 
-/// How long to wait after `last` until the next attempt. `interval` is what an operator asks for in place of a quarter of
-/// what is left; `random`, from 0 to 1, keeps many nodes apart.
+/// Returns the pause between `last` and the next attempt. `interval` is the operator's setting; its default is a
+/// quarter of the remaining lifetime. `random`, from 0 to 1, spreads the requests of many nodes.
 ///
-/// No answer is later than half of what is left of the token, however long the interval.
+/// Unless the token is about to expire, the pause is at most half of the remaining lifetime, whatever the interval.
 pub fn pause(held: Option<Held>, last: Attempt, interval: Option<Duration>, random: f64) -> Duration {
     let stretch = |base: Duration| base.mul_f64(1.0 + random.clamp(0.0, 1.0));
     let Some(held) = held.filter(|_| last.succeeded) else { return stretch(HASTE) };
@@ -59,8 +59,8 @@ pub fn pause(held: Option<Held>, last: Attempt, interval: Option<Duration>, rand
     stretch(interval.unwrap_or(remaining / 4)).min(remaining / 2)
 }
 
-/// Whether the two clocks went apart by more than this since they were last looked at: the calendar was set, or the machine
-/// was stopped and continued elsewhere. What was known about the token is in doubt then.
+/// Returns true if the two clocks diverged by more than `tolerance` since the last reading: someone set the wall clock,
+/// or the machine was suspended and resumed elsewhere. The expiry computed for the token is then unreliable.
 pub fn jumped(boot: Duration, calendar: Duration, tolerance: Duration) -> bool {
     boot.abs_diff(calendar) > tolerance
 }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(token.remaining(secs(99_999)), Duration::ZERO);
     }
 
-    /// One life of an agent under clocks that are set by the test: every renewal is in time, whatever chance says.
+    /// Simulates an agent on clocks that the test sets. Every renewal must be in time for any random number.
     #[test]
     fn no_token_ends_while_renewals_succeed() {
         for random in [0.0, 0.3, 1.0] {
@@ -144,7 +144,7 @@ mod tests {
         assert!(!jumped(secs(10), secs(10), secs(5)));
         assert!(!jumped(secs(10), secs(15), secs(5)));
         assert!(jumped(secs(10), secs(3610), secs(5)));
-        // Set back: the calendar went by less than nothing, which is told as nothing.
+        // The wall clock was set back. The caller passes a negative difference as zero.
         assert!(jumped(secs(10), Duration::ZERO, secs(5)));
     }
 }

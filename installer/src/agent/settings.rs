@@ -1,4 +1,4 @@
-//! What an operator can say about the agent.
+//! The agent's settings.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -9,28 +9,29 @@ use libcalico::api::GoDuration;
 use super::timetable::Pace;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, LEAST_LIFETIME};
 
-/// Where probes and metrics are, unless something else is said: on this node alone.
+/// Default address of the probes and metrics. It is reachable only from this node.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9097);
 
-/// Between two trials of the token: a service account that was made anew is noticed within a minute (INST-202).
+/// Default interval between two tests of the token. After a service account is recreated, its tokens are replaced
+/// within a minute.
 const DEFAULT_TRIAL: Duration = Duration::from_secs(30);
 
-/// What an operator can say about the agent.
+/// The agent's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// `CALICO_MANAGE_CNI`: whether this agent refreshes the token, or another one does (INST-50).
+    /// `CALICO_MANAGE_CNI`: whether this agent refreshes the plugins' token (INST-50).
     pub manages_token: bool,
-    /// `CALICO_CNI_SERVICE_ACCOUNT`: whose token the plugins get.
+    /// `CALICO_CNI_SERVICE_ACCOUNT`: the service account of the plugins.
     pub account: String,
-    /// `CNI_TOKEN_LIFETIME`: how long a token is to hold.
+    /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token.
     pub lifetime: Duration,
-    /// `CNI_TOKEN_REFRESH_INTERVAL` (INST-44) and `CNI_TOKEN_TRIAL_INTERVAL`.
+    /// `CNI_TOKEN_REFRESH_INTERVAL` and `CNI_TOKEN_TRIAL_INTERVAL`.
     pub pace: Pace,
-    /// `CNI_AGENT_LISTEN`: where probes and metrics are; `off` is nowhere.
+    /// `CNI_AGENT_LISTEN`: the address of the probes and metrics; `None` for `off`.
     pub listen: Option<SocketAddr>,
 }
 
-/// A setting that makes no sense.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: write {wanted}")]
 pub struct SettingsError {
@@ -39,7 +40,7 @@ pub struct SettingsError {
     wanted: &'static str,
 }
 
-/// For `--help`.
+/// The variables, for `--help`.
 pub const VARIABLES: [Variable; 6] = [
     variable("CALICO_MANAGE_CNI", "true", "whether this agent refreshes the token of the plugins"),
     variable("CALICO_CNI_SERVICE_ACCOUNT", DEFAULT_ACCOUNT, "whose token the plugins get"),
@@ -54,7 +55,7 @@ pub const VARIABLES: [Variable; 6] = [
 ];
 
 impl AgentSettings {
-    /// From the environment. A variable that is set to nothing says nothing.
+    /// Reads the settings from the environment. An empty variable counts as unset.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let said = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let duration = |name| match said(name) {
@@ -68,7 +69,7 @@ impl AgentSettings {
             None => Some(DEFAULT_LISTEN),
             Some(value) if value == "off" => None,
             Some(value) => match value.parse::<SocketAddr>() {
-                // Port 0 is another one each time, which no probe finds.
+                // Port 0 selects a random port, which no probe finds.
                 Ok(address) if address.port() != 0 => Some(address),
                 _ => {
                     let wanted = "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
@@ -76,7 +77,7 @@ impl AgentSettings {
                 }
             },
         };
-        // What cannot be read goes by the token's lifetime, as upstream (INST-44).
+        // An invalid interval falls back to the token's lifetime, as in upstream (INST-44).
         let interval = duration("CNI_TOKEN_REFRESH_INTERVAL").unwrap_or_else(|error| {
             tracing::warn!("{error}; renewing by the token's lifetime");
             None
@@ -130,7 +131,7 @@ mod tests {
         let expected = AgentSettings {
             manages_token: false,
             account: "canal".into(),
-            // The API server gives no less.
+            // The shortest lifetime that an API server grants.
             lifetime: Duration::from_secs(600),
             pace: Pace { interval: Some(Duration::from_millis(100)), trial: Duration::from_secs(1) },
             listen: None,

@@ -1,58 +1,60 @@
-//! What probes and metrics are told: one agent writes, every answer reads.
+//! The agent's status. The agent writes it, and the HTTP listener derives probes and metrics from it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::schedule::{Attempt, Held};
 
-/// How often the API server may be out of reach in a row before the agent is not ready. One answer may get lost.
+/// Number of consecutive requests without a response after which the agent is not ready. A single response may get
+/// lost.
 const OUT_OF_REACH: u32 = 2;
 
-/// How long the first attempt may take to be made, and how late any may be beyond twice its pause.
+/// Time limit for the first attempt, and tolerance for later attempts beyond twice the planned pause.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// How the agent is doing.
+/// The state of the agent.
 #[derive(Debug, Clone, Default)]
 pub struct Status {
-    /// When the agent began, by the boot clock.
+    /// The time of the agent's start, on the boot clock.
     pub begun: Duration,
-    /// Whether this agent refreshes the token at all.
+    /// True if this agent refreshes the token.
     pub refreshes: bool,
-    /// The token that the plugins have.
+    /// The token that the plugins use.
     pub held: Option<Held>,
-    /// When it ends, in seconds since 1970, as the API server says.
+    /// The token's expiry, in seconds since 1970, as the API server reported it.
     pub expires: Option<i64>,
-    /// The last attempt to renew it.
+    /// The last attempt to renew the token.
     pub last: Option<Attempt>,
-    /// The pause after it.
+    /// The planned pause after that attempt.
     pub pause: Duration,
-    /// Why the last attempt failed.
+    /// The reason for the last failure.
     pub failure: Option<String>,
-    /// How many times in a row the API server did not answer.
+    /// Number of consecutive requests that the API server did not answer.
     pub unanswered: u32,
-    /// Why what was installed is not there, or not as it should be.
+    /// The reason for an installed file to be missing or wrong.
     pub missing: Option<String>,
-    /// Numbers that only grow.
+    /// Counters.
     pub counts: Counts,
 }
 
-/// Numbers that only grow.
+/// Counters for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Tokens that came and were written.
+    /// Tokens that were received and written.
     pub refreshes: u64,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub failures: u64,
-    /// Tokens that the API server refused before their time.
+    /// Tokens that the API server rejected before they expired.
     pub refused: u64,
-    /// Times that the clocks went apart.
+    /// Detected clock jumps.
     pub clock_jumps: u64,
-    /// Files put back that were missing or changed.
+    /// Restored files that were missing or changed.
     pub mended: u64,
 }
 
 impl Status {
-    /// Whether pods can count on the token, and for a while (INST-51); else why not.
+    /// Returns `Ok` if the plugins' token is valid for some time and all files are in place, and else the reason
+    /// (INST-51).
     pub fn readiness(&self, now: Duration) -> Result<(), String> {
         if self.refreshes {
             self.token_is_ready(now)?;
@@ -76,7 +78,7 @@ impl Status {
         Ok(())
     }
 
-    /// Notes why something failed; says so when it is news.
+    /// Records a failure, and logs a warning if the reason is a new one.
     pub fn fail(&mut self, reason: String) {
         if self.failure.as_ref() == Some(&reason) {
             tracing::debug!("still: {reason}");
@@ -86,7 +88,8 @@ impl Status {
         self.failure = Some(reason);
     }
 
-    /// Notes that the API server answers. Why a token could not be had otherwise stays until there is a new one.
+    /// Records that the API server responded. This clears the reason of an unreachable server. Any other reason stays
+    /// until a token request succeeds.
     pub fn answer(&mut self) {
         if self.unanswered > 0 {
             tracing::info!("the API server answers again");
@@ -94,7 +97,8 @@ impl Status {
         }
     }
 
-    /// Whether the agent works, whatever comes of it (INST-51); else why not.
+    /// Returns `Ok` if the token has not expired and attempts are made in time, and else the reason (INST-51). Failed
+    /// attempts alone do not end the pod.
     pub fn liveness(&self, now: Duration) -> Result<(), String> {
         if !self.refreshes {
             return Ok(());
@@ -114,7 +118,7 @@ impl Status {
         Ok(())
     }
 
-    /// The numbers for Prometheus.
+    /// Returns the metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         let Counts { refreshes, failures, refused, clock_jumps, mended } = self.counts;
         let mut text = String::new();
@@ -160,7 +164,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// A token of 600 s that came at second 100, the next attempt at second 300.
+    /// Returns a status with a token of 600 s that arrived at second 100; the next attempt is at second 300.
     fn good() -> Status {
         Status {
             begun: secs(99),
@@ -193,7 +197,7 @@ mod tests {
         assert_eq!(missing.readiness(secs(101)).unwrap_err(), "calico is gone");
     }
 
-    /// The next silence is news then, with the same words.
+    /// The next failure is then logged as a warning, even with the same text.
     #[test]
     fn an_answer_ends_a_silence_and_no_other_failure() {
         let failing = |unanswered| Status { unanswered, failure: Some("why".into()), ..good() };

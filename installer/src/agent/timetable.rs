@@ -1,6 +1,7 @@
-//! What the agent does next: asks for a token, tries the one it has, looks after what was installed.
+//! [`Timetable`]: decides the agent's next action: request a token, test the current token, or check the installed
+//! files.
 //!
-//! Pure: every question is asked with the moment at which it is asked.
+//! The functions are pure: each takes the current moment as an argument.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,40 +9,42 @@ use std::time::Duration;
 use super::clock::Moment;
 use super::schedule::{self, Attempt, Held};
 
-/// The agent looks at the clocks at least this often, as nothing wakes it when they are set.
+/// Longest sleep of the agent. No event reports that the wall clock was set, so the agent compares the clocks at least
+/// this often.
 const TICK: Duration = Duration::from_secs(10);
 
-/// How far the clocks may go apart between two looks: time servers slew more gently than this.
+/// Tolerated divergence of the clocks between two readings. Time servers adjust a clock more slowly than this.
 const TOLERANCE: Duration = Duration::from_secs(5);
 
-/// At most this often is looked for what was installed (INST-49).
+/// Shortest interval between two checks of the installed files.
 const KEEP: Duration = Duration::from_secs(60);
 
-/// How often something is done, where an operator may say so.
+/// The intervals that an operator can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Between two tokens; absent: by the token's lifetime (INST-44).
+    /// Interval between two tokens; `None` to derive it from the token's lifetime (INST-44).
     pub interval: Option<Duration>,
-    /// Between two trials of the token that the plugins have.
+    /// Interval between two tests of the plugins' token.
     pub trial: Duration,
 }
 
-/// Why a token is asked for.
+/// The reason for requesting a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The agent has begun.
+    /// The agent started.
     Start,
-    /// It is time.
+    /// The planned pause is over.
     Due,
-    /// The clocks went apart.
+    /// The clocks diverged.
     ClockJump,
-    /// The pod's own token was replaced: keys may have been, too (INST-45).
+    /// The pod's own token was replaced. The signing key may have changed, which invalidates the plugins' token, too
+    /// (INST-45).
     Rotation,
-    /// The API server refuses the token that the plugins have.
+    /// The API server rejects the plugins' token.
     Refused,
 }
 
-/// When what is due.
+/// The due times of the agent's actions.
 #[derive(Debug, Clone)]
 pub struct Timetable {
     pace: Pace,
@@ -65,7 +68,7 @@ impl fmt::Display for Reason {
 }
 
 impl Timetable {
-    /// Everything is due.
+    /// Creates a timetable on which a token request and a check of the files are due.
     pub fn new(pace: Pace, now: Moment) -> Self {
         Timetable {
             pace,
@@ -77,7 +80,7 @@ impl Timetable {
         }
     }
 
-    /// Whether a token is to be asked for now, and why.
+    /// Returns the reason for requesting a token now, or `None` if no request is due.
     pub fn attempt(&mut self, now: Moment) -> Option<Reason> {
         let went = |to: Duration, from: Duration| to.saturating_sub(from);
         let jumped =
@@ -92,17 +95,17 @@ impl Timetable {
         (now.boot >= self.attempt_at).then_some(Reason::Due)
     }
 
-    /// An attempt was made. Returns the pause until the next one.
+    /// Records an attempt and returns the pause until the next one.
     pub fn attempted(&mut self, attempt: Attempt, held: Option<Held>, random: f64) -> Duration {
         let pause = schedule::pause(held, attempt, self.pace.interval, random);
         self.begun = true;
         self.attempt_at = attempt.at + pause;
-        // A token that just came need not be tried.
+        // A token that just arrived need not be tested.
         self.trial_at = attempt.at + self.pace.trial;
         pause
     }
 
-    /// Whether the token is to be tried now; if so, the next trial is an interval away.
+    /// Returns true if the token is to be tested now, and then schedules the next test.
     pub fn trial(&mut self, now: Moment) -> bool {
         let due = self.begun && now.boot >= self.trial_at;
         if due {
@@ -111,7 +114,7 @@ impl Timetable {
         due
     }
 
-    /// Whether it is time to look for what was installed; if so, the next time is a minute away.
+    /// Returns true if the installed files are to be checked now, and then schedules the next check.
     pub fn keep(&mut self, now: Moment) -> bool {
         let due = now.boot >= self.keep_at;
         if due {
@@ -120,7 +123,7 @@ impl Timetable {
         due
     }
 
-    /// How long there is nothing to do.
+    /// Returns the time until the next action, at most `TICK`.
     pub fn idle(&self, now: Moment) -> Duration {
         let next = self.attempt_at.min(self.trial_at).min(self.keep_at);
         next.saturating_sub(now.boot).min(TICK)
@@ -138,7 +141,7 @@ mod tests {
         Moment { boot: Duration::from_secs(seconds), calendar: Duration::from_secs(1_700_000_000 + seconds) }
     }
 
-    /// A timetable whose first token came at second 100 and is renewed at 250.
+    /// Returns a timetable whose first token arrived at second 100 and is renewed at second 250.
     fn begun() -> Timetable {
         let mut table = Timetable::new(PACE, at(100));
         assert_eq!(table.attempt(at(100)), Some(Reason::Start));

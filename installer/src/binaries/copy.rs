@@ -1,4 +1,4 @@
-//! Carrying out a plan.
+//! Carries out a [`Plan`].
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use super::{BinariesError, CALICO, Plan, Program, Step, Task, run_once};
 use crate::atomic_file::{self, Draft};
 use crate::digest;
 
-/// Does what the plan says, in its order: `calico` is in place before it gets its second name.
+/// Runs the tasks of the plan in order. `calico` comes first because `calico-ipam` may be a hard link to it.
 pub(super) fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
     for Task { name, source, step, .. } in &plan.tasks {
         let target = plan.directory.join(name);
@@ -32,7 +32,7 @@ pub(super) fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
     Ok(())
 }
 
-/// A file system without hard links gets a second copy.
+/// Links `target` to `calico`, or copies the program on a file system without hard links.
 fn link_or_copy(source: &Program, calico: &Path, target: &Path) -> Result<(), BinariesError> {
     atomic_file::link(calico, target).or_else(|error| {
         tracing::info!("{error}; copying");
@@ -40,8 +40,8 @@ fn link_or_copy(source: &Program, calico: &Path, target: &Path) -> Result<(), Bi
     })
 }
 
-/// Copies beside, compares what can be read there with the source, and tries whether the kernel runs it, before the old
-/// program gives way (INST-19, INST-20, INST-153).
+/// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old
+/// program. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
 fn copy(source: &Program, target: &Path) -> Result<(), BinariesError> {
     let unreadable = |error| BinariesError::Source { path: source.path.clone(), source: error };
     let contents = fs::read(&source.path).map_err(unreadable)?;

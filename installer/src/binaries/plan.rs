@@ -1,4 +1,4 @@
-//! [`Plan`]: what is to be done to one directory. Pure, given what is there.
+//! [`Plan`]: the steps for one plugin directory. Planning is pure; the present files are an input.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,67 +9,67 @@ use crate::digest;
 use crate::layout::Place;
 use crate::settings::{Settings, Update};
 
-/// What is to be done to one directory, in order.
+/// The steps for one directory, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Which directory it is.
+    /// The role of the directory.
     pub place: Place,
-    /// Where it is.
+    /// The path of the directory.
     pub directory: PathBuf,
-    /// What is to be done.
+    /// The tasks, with Calico's two programs first.
     pub tasks: Vec<Task>,
 }
 
-/// What is to be done about one name.
+/// The step for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// The name.
+    /// The file name.
     pub name: String,
-    /// What it should be.
+    /// The program to install.
     pub source: Program,
-    /// What has to be done for that.
+    /// The step that installs it.
     pub step: Step,
-    /// SHA-256 of what is there.
+    /// SHA-256 of the present file, if any.
     pub there: Option<String>,
-    /// Whether we installed it, or are going to.
+    /// True if Calico installed the file or is going to.
     ours: bool,
 }
 
-/// What has to be done about one name.
+/// The step for one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing: it is there.
+    /// Do nothing: the file is up to date.
     Same,
-    /// Nothing: something else is there, and stays.
+    /// Do nothing: another file exists and stays.
     Keep,
-    /// Copy it.
+    /// Copy the program.
     Copy,
-    /// Give `calico` this name too.
+    /// Create a hard link to `calico`.
     Link,
 }
 
-/// What is there under a name.
+/// The object at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Present {
-    /// A file.
+    /// A regular file.
     File(PresentFile),
-    /// A directory, a pipe, a device: nothing that could be run, and nothing of ours to take away.
+    /// A directory, a pipe or a device. It is not executable, and Calico must not remove it.
     NoFile,
 }
 
-/// A file that is there under a name.
+/// A regular file at the path of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PresentFile {
-    /// SHA-256 of what is there; empty where it cannot be read.
+    /// SHA-256 of the file; empty if the file cannot be read.
     pub digest: String,
-    /// Permissions.
+    /// The permission bits.
     pub mode: u32,
-    /// Whether it is what an earlier run installed.
+    /// True if an earlier run installed the file.
     pub ours: bool,
 }
 
 impl Present {
-    /// Looks at a path; a link counts as what it leads to. `None` where there is nothing.
+    /// Examines a path and follows symbolic links. Returns `None` if the path does not exist.
     pub fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
         if !metadata.is_file() {
@@ -82,17 +82,18 @@ impl Present {
 }
 
 impl PresentFile {
-    /// Up to date by upstream's rule: the same bytes and the same mode (INST-18).
+    /// Returns true if the file has the same bytes and the same mode as the program. Upstream compares the mode, too
+    /// (INST-18).
     fn is(&self, program: &Program) -> bool {
         self.digest == program.digest && self.mode == program.mode
     }
 }
 
 impl Plan {
-    /// Decides. `look` tells what is there under a name.
+    /// Plans the steps for one directory. `look` examines the path of a name.
     ///
     /// # Errors
-    /// A name is taken by what is no file.
+    /// Returns an error if a name is occupied by something other than a file.
     pub fn new(
         place: Place,
         directory: &Path,
@@ -117,17 +118,17 @@ impl Plan {
         Ok(Plan { place, directory: directory.to_owned(), tasks })
     }
 
-    /// Whether anything is written.
+    /// Returns true if the plan writes a file.
     pub fn writes(&self) -> bool {
         self.tasks.iter().any(Task::writes)
     }
 
-    /// Whether both of Calico's names are there, whatever they are.
+    /// Returns true if both of Calico's programs exist and are not replaced, whatever their content.
     pub fn has_both(&self) -> bool {
         self.tasks.iter().take(2).all(|task| !task.writes())
     }
 
-    /// The same, as far as nothing is written.
+    /// Returns the plan without the tasks that write.
     #[must_use]
     pub fn without_writes(mut self) -> Plan {
         self.tasks.retain(|task| !task.writes());
@@ -156,13 +157,13 @@ impl Task {
             },
             None => Step::Copy,
         };
-        // The same file may have been there before us, from a distribution.
+        // A distribution may have installed an identical file before.
         let ours = step == Step::Copy || there.as_ref().is_some_and(|there| there.ours);
         let there = there.map(|there| there.digest);
         Task { name: program.name.clone(), source: program.clone(), step, there, ours }
     }
 
-    /// Whether what will be there is what we installed.
+    /// Returns true if the file will be one that Calico installed.
     pub fn is_ours(&self) -> bool {
         self.ours && self.step != Step::Keep
     }
@@ -194,7 +195,7 @@ mod tests {
         Plan::new(Place::Bin, Path::new("/bin"), &settings(update), &own, &extra, look)
     }
 
-    /// Steps for calico, calico-ipam and portmap.
+    /// Returns the steps for calico, calico-ipam and portmap.
     fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [Step; 3] {
         let find = |name: &str| present.iter().find(|(known, _)| *known == name);
         let plan = plan(update, |name| find(name).map(|(_, there)| Present::File(there.clone()))).unwrap();

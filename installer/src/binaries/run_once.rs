@@ -1,4 +1,4 @@
-//! Whether the node's kernel runs the plugin: `calico -v`, once (INST-153).
+//! Runs `calico -v` once, to find out if the node's kernel can run the plugin.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -12,40 +12,40 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 const BUSY_ATTEMPTS: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
 
-/// Why it does not run.
+/// Reasons for a failed test run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The file system is mounted so.
+    /// The file system is mounted with `noexec`.
     #[error(
         "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have the \
          runtime use another plugin directory", .path.display()
     )]
     NoExec {
-        /// The program.
+        /// The path of the program.
         path: PathBuf,
     },
-    /// It was built for another processor.
+    /// The program was built for another processor.
     #[error("{} is built for {}, and this kernel does not run that; use the image for this machine", .path.display(), std::env::consts::ARCH)]
     OtherMachine {
-        /// The program.
+        /// The path of the program.
         path: PathBuf,
     },
-    /// The kernel refuses for another reason.
+    /// The kernel rejects the program for another reason.
     #[error("{} does not run: {source}", .path.display())]
     Refused {
-        /// The program.
+        /// The path of the program.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It ran, and failed.
+    /// The program ran and failed.
     #[error("{} -v ended with {status}: {said}", .path.display())]
     Failed {
-        /// The program.
+        /// The path of the program.
         path: PathBuf,
-        /// How it ended.
+        /// The exit status.
         status: std::process::ExitStatus,
-        /// What it said.
+        /// The program's stderr.
         said: String,
     },
 }
@@ -53,7 +53,7 @@ pub enum RunError {
 /// Runs `program -v` and returns the version that it prints.
 ///
 /// # Errors
-/// It does not run.
+/// Returns an error if the program cannot be run or fails.
 pub fn run_once(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -68,8 +68,8 @@ pub fn run_once(program: &Path) -> Result<String, RunError> {
     Ok(version)
 }
 
-/// Starts a program that was written a moment ago. Another thread that starts one at this moment has, until it does, all files
-/// of this process open, and what is open for writing is busy.
+/// Starts a program that was just written. A fork in another thread inherits the open file descriptor until its exec,
+/// and the kernel refuses to run a file that is open for writing. The start is then retried.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_ATTEMPTS {
         match command.spawn() {

@@ -1,4 +1,4 @@
-//! [`Program`]: what this container has to install.
+//! [`Program`]: the programs that this container can install.
 
 use std::fs;
 use std::io;
@@ -11,27 +11,27 @@ use crate::digest;
 use crate::layout::Layout;
 use crate::settings::ExtraPlugins;
 
-/// The program of this process, also when its file has been replaced meanwhile.
+/// The program of this process. The link works even if the file was replaced meanwhile.
 const OWN: &str = "/proc/self/exe";
 
-/// The installer's name beside the plugins, which is not installed (INST-15).
+/// The name of the installer in the directory of the plugins. It is not a plugin and is not installed (INST-15).
 const INSTALL: &str = "install";
 
-/// A program that can be copied.
+/// A program to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Where it is.
+    /// The path of the program.
     pub path: PathBuf,
-    /// Its name.
+    /// The file name.
     pub name: String,
-    /// SHA-256, in hexadecimal digits.
+    /// SHA-256, in hexadecimal.
     pub digest: String,
-    /// Permissions, which the copy has as well.
+    /// The permission bits, which the copy gets as well.
     pub mode: u32,
 }
 
 impl Program {
-    /// This program, which is both of Calico's plugins.
+    /// Returns this process's program, which serves as both of Calico's plugins.
     pub fn of_this_process() -> Result<Program, BinariesError> {
         Self::read(OWN.into(), CALICO.into())
     }
@@ -47,12 +47,12 @@ impl Program {
     }
 }
 
-/// The programs beside the installer that are not Calico's, by name.
+/// Reads the other plugins in the installer's directory, sorted by name.
 pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<Program>, BinariesError> {
     extra_paths(layout, wanted).into_iter().map(|(path, name)| Program::read(path, name)).collect()
 }
 
-/// Where they are, and their names. On a node, where nothing is brought along, there are none.
+/// Returns paths and names of the other plugins. An installer that runs directly on a node brings none.
 pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
     let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else {
         return Vec::new();
@@ -61,7 +61,7 @@ pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBu
         let is_calicos = [INSTALL, CALICO, CALICO_IPAM].contains(&name);
         !is_calicos && !skipped.iter().any(|skipped| skipped == name) && !atomic_file::is_draft(path) && path.is_file()
     };
-    // An image without other plugins need not have the directory.
+    // An image without other plugins may lack the directory.
     let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     paths.sort();

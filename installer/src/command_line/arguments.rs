@@ -1,4 +1,5 @@
-//! Arguments of the commands: `--name value`, `--name=value`, and switches. By hand, as the program is kept small.
+//! Arguments of the commands: `--name value`, `--name=value` and switches. Parsed by hand, because a parser library
+//! would enlarge the binary.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,27 +9,27 @@ use netconf::printable;
 
 use crate::layout::Layout;
 
-/// What a command takes, without the dashes.
+/// The arguments that a command accepts, without their dashes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Known {
-    /// Options with a value; those of one letter are said with one dash.
+    /// Options with a value. Options of one letter have one dash in the help.
     pub(super) options: &'static [&'static str],
-    /// Those without.
+    /// Options without a value.
     pub(super) switches: &'static [&'static str],
 }
 
-/// What was said.
+/// The parsed arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Said(Vec<(&'static str, String)>);
 
-/// What the arguments ask for.
+/// The result of parsing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The command, with this.
+    /// Run the command with these arguments.
     Run(Said),
-    /// The help.
+    /// Print the help.
     Help,
-    /// Nothing that makes sense; why.
+    /// The arguments are invalid, for this reason.
     Nonsense(String),
 }
 
@@ -67,23 +68,24 @@ fn find(known: &[&'static str], name: &str) -> Option<&'static str> {
 }
 
 impl Said {
-    /// The value of an option; the last one counts.
+    /// Returns the value of an option. The last one wins.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether a switch is on.
+    /// Returns true if a switch is given.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
 
-    /// Where the node is: below `--root`; else in a container below `/host`, and without that here.
+    /// Returns the layout below `--root`, by default `/`. If a directory `host` exists there, the node's directories
+    /// are mounted below it.
     pub(super) fn layout(&self) -> Layout {
         Layout::below(Path::new(self.value("root").unwrap_or("/")))
     }
 }
 
-/// Runs `command` with what the arguments say, or tells its help, or what is wrong with them: exit status 2.
+/// Runs `command` with the parsed arguments, or prints the help, or reports invalid arguments with exit status 2.
 pub(super) fn with(
     name: &str,
     help: impl FnOnce() -> String,
@@ -103,13 +105,13 @@ pub(super) fn with(
     }
 }
 
-/// To stdout. A reader that went away cannot be told.
+/// Prints to stdout. Errors are ignored: the reader closed the pipe.
 pub(super) fn print(text: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = stdout.write_all(printable::lines(text).as_bytes()).and_then(|()| stdout.flush());
 }
 
-/// A line to stderr.
+/// Prints a line to stderr.
 pub(super) fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable::lines(line));
 }

@@ -1,4 +1,4 @@
-//! `calico doctor`: exit status 1 when a check fails, 2 for arguments that make no sense.
+//! `calico doctor`: exit status 1 if a check fails, 2 for invalid arguments.
 
 use std::env;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ Examples:
   calico doctor --bin-dir /home/kubernetes/bin
 ";
 
-/// Runs it with these arguments.
+/// Runs the command.
 pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     with(
         "doctor",
@@ -64,7 +64,8 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
     )
 }
 
-/// The configuration directory on the node: what is said, what the installer of this pod goes by, what one noted.
+/// Returns the configuration directory on the node: the option, else the setting of this pod's installer, else the
+/// directory that the installer recorded.
 fn net_dir<'a>(said: Option<&'a str>, of_pod: Option<&'a str>, noted: &'a str) -> &'a str {
     let mut known = [said, of_pod, Some(noted)].into_iter().flatten();
     known.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)

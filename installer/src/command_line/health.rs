@@ -23,7 +23,7 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
   -h, --help              this text
 ";
 
-/// Runs it with these arguments.
+/// Runs the command.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     with(
         "health",

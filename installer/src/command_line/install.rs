@@ -1,5 +1,5 @@
-//! `calico install`, the same as `calico component cni install`: exit status 0, or 1 for every failure (INST-34), or 2
-//! for arguments that make no sense.
+//! `calico install`, also spelled `calico component cni install`. The exit status is 0, or 1 for every failure as in
+//! upstream (INST-34), or 2 for invalid arguments.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,10 +20,10 @@ use crate::settings::variables::GROUPS;
 
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
-/// The time in which the datastore must tell its identity.
+/// Time limit for reading the identity of the datastore.
 const LEARNING: Duration = Duration::from_secs(5);
 
-/// Runs it with these arguments. `pay` is for the agent that may stay.
+/// Runs the command. `pay` replays deferred DELs.
 pub fn install(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
@@ -31,7 +31,7 @@ pub fn install(
 ) -> ExitCode {
     with("install", help, KNOWN.parse(arguments), |said| {
         logging::init(LogConfig::new("cni-installer"));
-        // What is not mounted is not installed to, unless somebody says where else.
+        // Without `--root`, a directory that is not mounted below `/host` is never installed to.
         let layout = said.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
         ended(run(&layout, network, pay))
     })
@@ -46,7 +46,7 @@ fn run(
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
     installation.run()?;
-    // Outside of a pod there is no token to keep fresh, and a person who waits for the prompt.
+    // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
         return stay(&installation, Upkeep::of_own(installation), &lookup, pay);

@@ -1,5 +1,5 @@
-//! `calico refresh-token`, the same as `calico component cni agent`: `calico install` with SLEEP=true, without
-//! installing first.
+//! `calico refresh-token`, also spelled `calico component cni agent`: `calico install` with SLEEP=true, without the
+//! installation.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use crate::service_account::ServiceAccount;
 
 const KNOWN: Known = Known { options: &["root"], switches: &[] };
 
-/// Runs it with these arguments. `pay` pays what DELs owe.
+/// Runs the command. `pay` replays deferred DELs.
 pub fn refresh_token(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,

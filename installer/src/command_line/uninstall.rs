@@ -1,4 +1,4 @@
-//! `calico uninstall`: a dry run unless `--yes` is said.
+//! `calico uninstall`: a dry run unless `--yes` is given.
 
 use std::process::ExitCode;
 
@@ -39,7 +39,7 @@ Before: drain the node, and delete the DaemonSet, whose agent would install ever
 run, with exit status 1; the next run goes on with it.
 ";
 
-/// Runs it with these arguments.
+/// Runs the command.
 pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
     with(
         "uninstall",

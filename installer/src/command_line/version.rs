@@ -1,4 +1,5 @@
-//! `calico version`: upstream's three lines (INST-3). What the build was not told is unknown: it is the same build then.
+//! `calico version` prints the same three lines as upstream. The date and the commit are unknown unless the build sets
+//! them, so that builds are reproducible.
 
 use std::process::ExitCode;
 
@@ -6,7 +7,7 @@ use ipam_plugin::process::build_version;
 
 use super::arguments::print;
 
-/// Prints them.
+/// Prints the lines.
 pub fn version() -> ExitCode {
     let (date, commit) = (option_env!("CALICO_BUILD_DATE"), option_env!("CALICO_GIT_COMMIT"));
     let unknown = "unknown";

@@ -1,5 +1,7 @@
-//! [`Chain`]: the plugins of a configuration, ours and those that other programs chained to them. Pure: what is
-//! rendered, what is noted and what is on the node come in, the new configuration goes out.
+//! [`Chain`]: the plugins of a configuration, both ours and those that other programs added. The merge is pure: the
+//! rendered, the recorded and the present configuration are inputs, and the new configuration is the result.
+//!
+//! "Foreign" means added by another program or a person. Read `rendering`, then `merged`.
 
 mod likeness;
 mod merged;
@@ -21,24 +23,24 @@ use crate::binaries::CALICO;
 
 const PLUGINS: &str = "plugins";
 
-/// The keys of a single plugin that a list has for all of its plugins.
+/// The keys of a single plugin that belong to the list once the plugin is in a list.
 const OF_THE_LIST: [&str; 2] = ["name", "cniVersion"];
 
-/// The types that several programs and people chain, each with parameters of its own.
+/// Plugin types that several programs and people add, each with parameters of its own.
 const REPEATED: [&str; 2] = ["tuning", "bandwidth"];
 
-/// The place that a configuration has for an entry.
+/// The relation of an entry to a configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceFor {
-    /// The same entry is there.
+    /// The configuration contains the same entry.
     Same,
-    /// Another entry of its type is there, which its owner put in.
+    /// The configuration contains another entry of this type, added by its owner.
     Other,
     /// The entry can be added.
     More,
 }
 
-/// One plugin of a list.
+/// A plugin in a list.
 pub type Entry = Verbatim<Map<String, Value>>;
 
 /// A configuration as a list of plugins.
@@ -47,14 +49,15 @@ pub struct Chain {
     /// The keys beside `plugins`.
     keys: BTreeMap<String, Verbatim<Value>>,
     entries: Vec<Entry>,
-    /// False for a configuration that is itself the only plugin.
+    /// False for a configuration that consists of a single plugin instead of a list.
     is_list: bool,
-    /// True if something that is no plugin was left out.
+    /// True if an element of the list was left out because it is not a plugin.
     leaves_out: bool,
 }
 
 impl Chain {
-    /// The plugins that a configuration names. What is no plugin in a list is left out: no runtime loads such a list.
+    /// Returns the plugins of a parsed configuration. Elements of the list that are not objects are left out; no
+    /// runtime loads such a list.
     pub fn of(conf: &Map<String, Value>) -> Chain {
         if !conf.contains_key(PLUGINS) && conf.contains_key("type") {
             return Chain::single(conf);
@@ -69,10 +72,10 @@ impl Chain {
         Chain::list(keys, entries.into_iter().map(object).collect())
     }
 
-    /// Reads a file that others may have written, with the text of each entry and of each key.
+    /// Reads a file that other programs may have written, and keeps the text of each entry and key.
     ///
     /// # Errors
-    /// The text is no JSON object.
+    /// Returns an error if the text is not a JSON object.
     pub fn read(text: &[u8]) -> Result<Chain, Unreadable> {
         let mut values = values(text)?;
         let entries = values.remove(PLUGINS).map(|plugins| {
@@ -90,7 +93,7 @@ impl Chain {
     fn single(conf: &Map<String, Value>) -> Chain {
         let keys = conf.iter().filter(|(key, _)| OF_THE_LIST.contains(&key.as_str()));
         let keys = keys.map(|(key, value)| (key.clone(), value.clone().into())).collect();
-        // As istio-cni and linkerd-cni make a list of it.
+        // istio-cni and linkerd-cni convert a single plugin to a list in the same way.
         let mut entry = conf.clone();
         entry.remove("cniVersion");
         Chain { keys, entries: vec![entry.into()], is_list: false, leaves_out: false }
@@ -101,14 +104,14 @@ impl Chain {
         Chain { keys, entries: entries.into_iter().flatten().collect(), is_list: true, leaves_out }
     }
 
-    /// The configuration as a list.
+    /// Returns the configuration as a list.
     pub fn to_list(&self) -> Map<String, Value> {
         let keys = self.keys.iter().map(|(key, value)| (key.clone(), (**value).clone()));
         let plugins = self.entries.iter().map(|entry| Value::Object((**entry).clone())).collect();
         keys.chain([(PLUGINS.to_owned(), plugins)]).collect()
     }
 
-    /// Writes the list, in which the text of others is as they wrote it.
+    /// Serializes the list. Foreign entries keep their exact text.
     pub fn to_text(&self) -> Vec<u8> {
         #[derive(Serialize)]
         #[serde(untagged)]
@@ -118,37 +121,37 @@ impl Chain {
         }
         let keys = self.keys.iter().map(|(key, value)| (key.as_str(), Part::Key(value)));
         let parts: BTreeMap<&str, Part<'_>> = keys.chain([(PLUGINS, Part::Plugins(&self.entries))]).collect();
-        // A map of values and texts is always written.
+        // Serialization of values and texts cannot fail.
         let mut text = serde_json::to_vec_pretty(&parts).unwrap_or_default();
         text.push(b'\n');
         text
     }
 
-    /// Returns true if two configurations say the same, however they are written. A list with something that is no plugin
-    /// says the same as none: no runtime loads it.
+    /// Returns true if two configurations are equivalent, whatever their formatting. A list with an element that is not
+    /// a plugin equals no other: no runtime loads it.
     pub fn says_the_same_as(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
         !self.leaves_out && !other.leaves_out && self.is_list == other.is_list && form(self) == form(other)
     }
 
-    /// Whether this is a list, to which entries can be added.
+    /// Returns true if the configuration is a list, to which entries can be added.
     pub fn is_list(&self) -> bool {
         self.is_list
     }
 
-    /// How many entries are Calico's plugin.
+    /// Returns the number of entries of Calico's plugin.
     pub fn calicos(&self) -> usize {
         self.entries.iter().filter(|entry| is_calico(entry)).count()
     }
 
-    /// Adds those entries for which there is a place.
+    /// Adds the entries that the configuration has a place for.
     pub fn adopt(&mut self, entries: Vec<Entry>) {
         let added: Vec<Entry> = entries.into_iter().filter(|entry| self.place_for(entry) == PlaceFor::More).collect();
         self.entries.extend(added);
     }
 
-    /// Returns the place for an entry. An owner puts an entry of a type of its own in once; people put in
-    /// several of the types that are for anybody.
+    /// Returns the relation of an entry to this configuration. A program adds an entry of its own type once; people add
+    /// several entries of the shared types.
     pub fn place_for(&self, entry: &Entry) -> PlaceFor {
         let of_kind: Vec<&Entry> = self.entries.iter().filter(|known| kind(known) == kind(entry)).collect();
         if of_kind.iter().any(|known| is_same(known, entry)) {
@@ -160,8 +163,8 @@ impl Chain {
         }
     }
 
-    /// The entries that are not ours. `noted` are the renderings that may be in place, none where nothing is noted. A
-    /// configuration without any entry of ours is another network's: it has none.
+    /// Returns the foreign entries. `noted` are the recorded renderings, of which one may be in place. A configuration
+    /// without any entry of ours belongs to another network; the result is then empty.
     pub fn foreign(&self, pattern: &Chain, noted: &[Rendering]) -> Vec<Entry> {
         let ours = self.ours(pattern, Rendering::in_place(noted, self));
         if !ours.contains(&true) {
@@ -171,9 +174,11 @@ impl Chain {
         foreign.map(|(entry, _)| entry.clone()).collect()
     }
 
-    /// Tells for each entry whether it is ours: Calico's plugin, and what the note names as ours, is; what the note names
-    /// as another's is not. Of the rest, nothing is ours where the note describes the configuration; else what equals
-    /// today's rendering, and what templates make, is.
+    /// Returns for each entry whether it is ours.
+    ///
+    /// - Calico's plugin and entries recorded as ours are ours. Entries recorded as foreign are not.
+    /// - If the record describes the configuration, every other entry is foreign.
+    /// - Otherwise an entry is ours if it equals an entry of today's rendering or one that known templates generate.
     fn ours(&self, pattern: &Chain, noted: Option<&Rendering>) -> Vec<bool> {
         let described = noted.filter(|noted| noted.describes(self));
         let is_todays = |entry: &Entry| pattern.entries.iter().any(|ours| fits_entry(ours, entry));
@@ -183,7 +188,7 @@ impl Chain {
             is_calico(entry) || is_noted.unwrap_or_else(is_made)
         };
         let mut ours: Vec<bool> = self.entries.iter().map(is_ours).collect();
-        // The note does not tell yet of a file that today's rendering wrote.
+        // The file may be from today's rendering, which is not recorded yet.
         let is_newer_than_note = || self.entries.iter().filter(|entry| is_calico(entry)).all(is_todays);
         if let Some(noted) = noted.filter(|_| described.is_some() || !is_newer_than_note()) {
             self.mark_edited(noted, &mut ours);
@@ -191,8 +196,8 @@ impl Chain {
         ours
     }
 
-    /// Marks entries of ours that were edited: these are known by their type, in the place of one that is not there as it
-    /// was noted.
+    /// Marks edited entries of ours. An edited entry is recognized by its type, if a recorded entry of that type is
+    /// missing.
     fn mark_edited(&self, noted: &Rendering, ours: &mut [bool]) {
         for (kind, count) in noted.counts() {
             let of_kind: Vec<usize> =
@@ -206,7 +211,7 @@ impl Chain {
     }
 }
 
-/// The type of a plugin. Runtimes read the key without regard to case.
+/// Returns the type of a plugin. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
     let found = entry
         .get("type")
@@ -222,7 +227,7 @@ fn is_same(one: &Entry, other: &Entry) -> bool {
     form(one) == form(other)
 }
 
-/// Returns the form that an entry has however it is written.
+/// Returns a form of an entry that does not depend on formatting.
 fn form(entry: &Entry) -> Value {
     canonical(&Value::Object((**entry).clone()))
 }
@@ -232,7 +237,7 @@ fn fits_entry(pattern: &Map<String, Value>, found: &Map<String, Value>) -> bool 
         && pattern.iter().all(|(key, value)| found.get(key).is_some_and(|found| fits(value, found)))
 }
 
-/// Whether upstream's templates and ours make this entry.
+/// Returns true if upstream's templates or ours generate this entry.
 fn is_of_a_template(entry: &Entry) -> bool {
     let is = |text: &str| serde_json::from_str::<Value>(text).is_ok_and(|ours| ours.as_object() == Some(&**entry));
     is(r#"{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}"#)

@@ -1,4 +1,4 @@
-//! Copies of files that are no JSON object, beside the configuration that takes their place.
+//! Copies of files that are not JSON objects, made before the configuration replaces them.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::atomic_file::{self, AtomicFileError};
 use crate::regular_file;
 use crate::runtime_choice::is_read;
 
-/// Number of different copies that are kept; a further copy is written over the last.
+/// Maximum number of copies. A further copy overwrites the last one.
 const MOST: u32 = 9;
 
-/// The copy of a file that is going to be replaced.
+/// A copy of a file that will be replaced.
 #[derive(Debug)]
 pub(super) struct KeptCopy {
     path: PathBuf,
@@ -19,10 +19,10 @@ pub(super) struct KeptCopy {
 }
 
 impl KeptCopy {
-    /// Copies a file, unless it is blank. The mode of the copy is narrow, as it may hold a token.
+    /// Copies a file, unless it is blank. Only root may read the copy, because it may contain a token.
     ///
     /// # Errors
-    /// The copy cannot be written: the file must not be replaced then.
+    /// Returns an error if the copy cannot be written. The file must not be replaced then.
     pub(super) fn keep(path: &Path, text: &[u8], reason: Unreadable) -> Result<Option<KeptCopy>, AtomicFileError> {
         if text.trim_ascii().is_empty() {
             return Ok(None);
@@ -32,7 +32,7 @@ impl KeptCopy {
         Ok(Some(KeptCopy { path: copy, reason }))
     }
 
-    /// Warns that `path` was replaced.
+    /// Logs a warning that `path` was replaced.
     pub(super) fn tell(&self, path: &Path) {
         tracing::warn!(
             "{}: {}; it was replaced, and plugins that others chained into it are no longer there: its copy is {}; add \
@@ -44,7 +44,7 @@ impl KeptCopy {
     }
 }
 
-/// Returns the first copy that says the same or is not there.
+/// Returns the path of an existing copy with the same content, or the first free path.
 fn free(path: &Path, text: &[u8]) -> PathBuf {
     for copy in (1..MOST).map(|number| name(path, number)) {
         match regular_file::contents(&copy) {
@@ -57,14 +57,14 @@ fn free(path: &Path, text: &[u8]) -> PathBuf {
     name(path, MOST)
 }
 
-/// Returns true for a file that is named like a copy.
+/// Returns true if the file has the name of a copy.
 pub(crate) fn is_copy(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let of = name.rsplit_once(".unreadable").filter(|(_, number)| number.is_empty() || number.starts_with('.'));
     of.is_some_and(|(of, _)| is_read(of))
 }
 
-/// Returns a name that no runtime loads: its suffix is none of theirs.
+/// Returns the path of a copy. No runtime loads a file with this extension.
 fn name(path: &Path, number: u32) -> PathBuf {
     let first = path.with_added_extension("unreadable");
     if number == 1 { first } else { first.with_added_extension(number.to_string()) }

@@ -1,8 +1,8 @@
-//! [`Verbatim`]: JSON as Go's programs read it, with the text that it was read from. Pure.
+//! [`Verbatim`]: JSON as Go reads it, together with its original text. Pure.
 //!
-//! Runtimes and the programs that chain plugins are written in Go, whose `encoding/json` reads more than a
-//! [`Value`] holds: integers of any length, `1e400`, depths above 128. So an entry of others is written again from its
-//! text, and its [`Value`] only serves to compare.
+//! Runtimes and the programs that add plugins are written in Go. Go's `encoding/json` accepts more than a [`Value`] can
+//! hold: integers of any length, `1e400`, nesting deeper than 128. So foreign entries are written back as their
+//! original text, and the [`Value`] is used for comparisons only.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Length of an escape such as `\ud800`, in bytes.
+/// Length of an escape sequence such as `\ud800`, in bytes.
 const ESCAPE: usize = 6;
 
-/// The reason for which a text is no configuration. The text may hold a token, so no error shows it.
+/// Reasons why a text is no configuration. The text may contain a token, so the errors do not quote it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// No JSON at all.
+    /// The text is not JSON.
     #[error("it is not valid JSON (line {line}, column {column})")]
     Syntax {
         /// The line, from 1.
@@ -27,16 +27,16 @@ pub enum Unreadable {
         /// The column, from 1.
         column: usize,
     },
-    /// JSON, but no object.
+    /// The text is JSON, but not an object.
     #[error("it is not a JSON object")]
     NoObject,
 }
 
-/// A value, and the text that it was read from.
+/// A value and the text it was read from.
 #[derive(Debug, Clone, Default)]
 pub struct Verbatim<T> {
     value: T,
-    /// `None` for a value that was not read, or that was changed.
+    /// `None` for a value that was not read from a text.
     text: Option<Box<RawValue>>,
 }
 
@@ -54,7 +54,7 @@ impl<T> From<T> for Verbatim<T> {
     }
 }
 
-/// Compares the values; the texts may differ.
+/// Compares the values and ignores the texts.
 impl<T: PartialEq> PartialEq for Verbatim<T> {
     fn eq(&self, other: &Verbatim<T>) -> bool {
         self.value == other.value
@@ -71,14 +71,14 @@ impl<T: Serialize> Serialize for Verbatim<T> {
 }
 
 impl Verbatim<Value> {
-    /// Reads a value; one that a [`Value`] cannot hold is its text there.
+    /// Reads a value. A value that does not fit into a [`Value`] becomes a string of its text.
     pub(super) fn read(text: Box<RawValue>) -> Verbatim<Value> {
         Verbatim { value: value(&text), text: Some(text) }
     }
 }
 
 impl Verbatim<Map<String, Value>> {
-    /// Reads an object; `None` for anything else.
+    /// Reads an object. Returns `None` for anything else.
     pub(super) fn read(text: Box<RawValue>) -> Option<Verbatim<Map<String, Value>>> {
         let value = parsed(&text).or_else(|| {
             let values: BTreeMap<String, Box<RawValue>> = parsed(&text)?;
@@ -96,10 +96,10 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
     serde_json::from_str(text.get()).ok()
 }
 
-/// Returns the values of an object; the last one counts where a key is there twice.
+/// Returns the values of an object. The last one wins if a key is repeated.
 ///
 /// # Errors
-/// The text is no JSON object.
+/// Returns an error if the text is not a JSON object.
 pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Unreadable> {
     serde_json::from_str(&repaired(&String::from_utf8_lossy(text))).map_err(|error| match error.is_data() {
         true => Unreadable::NoObject,
@@ -107,12 +107,12 @@ pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Unr
     })
 }
 
-/// Returns the values of an array, none for anything else.
+/// Returns the elements of an array, or none for any other value.
 pub(super) fn elements(text: &RawValue) -> Vec<Box<RawValue>> {
     parsed(text).unwrap_or_default()
 }
 
-/// Puts U+FFFD in the place of each escape that is half of a pair, as Go reads it.
+/// Replaces each unpaired surrogate escape by U+FFFD, as Go does.
 fn repaired(text: &str) -> Cow<'_, str> {
     let (mut whole, mut rest) = (Cow::Borrowed(""), text);
     while let Some(at) = rest.find('\\') {
@@ -120,7 +120,7 @@ fn repaired(text: &str) -> Cow<'_, str> {
         let (length, is_half) = match (unit(at), unit(at + ESCAPE)) {
             (Some(0xd800..=0xdbff), Some(0xdc00..=0xdfff)) => (2 * ESCAPE, false),
             (Some(0xd800..=0xdfff), _) => (ESCAPE, true),
-            // The second character may be a backslash, and longer than a byte.
+            // The escaped character may itself be a backslash, or take more than one byte.
             _ => (1 + rest[at + 1..].chars().next().map_or(0, char::len_utf8), false),
         };
         let (read, following) = rest.split_at(at + length);

@@ -1,4 +1,4 @@
-//! [`Former`]: configurations that a new one takes the place of.
+//! [`Former`]: a configuration that the new one replaces under another name.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,20 +12,21 @@ use crate::runtime_choice::is_read;
 use crate::settings::Settings;
 use crate::state::{Installed, State};
 
-/// A configuration that goes when another one is in place.
+/// A configuration to remove once the new one is in place.
 #[derive(Debug, Clone)]
 pub struct Former {
-    /// Its name, as the state has it.
+    /// The file name, as recorded in the state.
     pub name: String,
-    /// The file.
+    /// The path of the file.
     pub path: PathBuf,
-    /// What the state notes of it.
+    /// The state's record of the file.
     pub noted: Installed,
 }
 
 impl Former {
-    /// The configuration that `CNI_OLD_CONF_NAME` names if it is one of Calico's, and those that earlier runs wrote
-    /// under another name, if nobody changed our part of them since. Those that are gone are forgotten.
+    /// Returns the configurations to remove: the file that `CNI_OLD_CONF_NAME` names if it is one of Calico's
+    /// (INST-31), and files that earlier runs wrote under other names unless our part was changed since. The records of
+    /// missing files are dropped.
     pub fn all(target: &Target, settings: &Settings, state: &mut State) -> Vec<Former> {
         let former = |name: &String, state: &State| Former {
             name: name.clone(),
@@ -35,7 +36,7 @@ impl Former {
         let mut all = Vec::new();
         let old = &settings.old_conf_name;
         if !is_read(old) && target.directory.join(old).is_file() {
-            // As Cilium renames those of others (`.cilium_bak`).
+            // Cilium renames the configurations of other networks in this way (`.cilium_bak`).
             tracing::warn!("{old} stays: runtimes read no file of this name; CNI_OLD_CONF_NAME names it");
         } else if !old.is_empty() && *old != target.name {
             let former = former(old, state);
@@ -65,14 +66,14 @@ impl Former {
         all
     }
 
-    /// What it says now.
+    /// Returns the present content of the file.
     pub fn text(&self) -> Option<Vec<u8>> {
         regular_file::contents(&self.path).ok()
     }
 
-    /// Removes it, and moves on what others chained into it meanwhile.
+    /// Removes the file. Entries that other programs added meanwhile move to the new configuration.
     pub fn remove(&self, conflist: &Conflist, target: &Target, state: &mut State) {
-        // By another name nobody writes to it any more.
+        // After the rename no other program adds entries to the file.
         let aside = draft_name(&self.path);
         let removed = fs::rename(&self.path, &aside).map_err(|error| error.to_string()).and_then(|()| {
             let taken = Former { path: aside.clone(), ..self.clone() };
@@ -98,7 +99,7 @@ impl Former {
     }
 }
 
-/// Configurations that are noted under other names.
+/// Returns the configurations that are recorded under other names.
 fn stale(state: &State, name: &str) -> Vec<String> {
     let noted = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
     noted.filter(|noted| *noted != name && is_read(noted)).cloned().collect()

@@ -1,4 +1,4 @@
-//! A configuration is put in place among what others chain into it.
+//! Writes a configuration and keeps the entries that other programs added.
 
 use std::path::{Path, PathBuf};
 
@@ -11,22 +11,23 @@ use crate::regular_file;
 use crate::settings::Settings;
 use crate::state::{Installed, State};
 
-/// Where a configuration goes, and what is noted of the one that is there.
+/// The file to write, and the state's record of the present one.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The directory.
     pub directory: PathBuf,
-    /// The file's name.
+    /// The file name.
     pub name: String,
-    /// The mode that it has at least.
+    /// The mode that the file has at least.
     pub mode: u32,
-    /// What the state notes of it; nothing on the first run, and where the state is not kept.
+    /// The state's record of the file. It is empty on the first run, and if no state is kept.
     pub noted: Installed,
 }
 
 impl Target {
-    /// The place that the settings say. A single plugin, in a file `.conf`, that istio-cni or linkerd-cni made a list
-    /// of is in a file `.conflist` from then on: a runtime reads no list in the other one.
+    /// Returns the file that the settings name. An exception is a single plugin in a `.conf` file that istio-cni or
+    /// linkerd-cni converted to a list: the list stays in a `.conflist` file, because runtimes read no list from
+    /// `.conf`.
     pub fn of(directory: &Path, settings: &Settings, state: &State) -> Target {
         let target = |name: String| Target {
             directory: directory.to_owned(),
@@ -48,12 +49,13 @@ impl Target {
         }
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> PathBuf {
         self.directory.join(&self.name)
     }
 
-    /// Whether a text is a configuration, or none is expected. What is neither may be in the course of being written.
+    /// Returns true if the text is a configuration, or if it is missing as expected. Otherwise another program may be
+    /// writing the file at this moment.
     fn is_whole(&self, there: Option<&[u8]>) -> bool {
         match there {
             Some(text) => chain_of(text).is_some(),
@@ -65,31 +67,31 @@ impl Target {
 /// The result of writing a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
-    /// Tells if the file was changed.
+    /// The change of the file, if any.
     pub change: Change,
-    /// The owners of the entries in the file, to be noted.
+    /// The owners of the entries in the file, to be recorded.
     pub rendering: Rendering,
 }
 
-/// Whether Calico's plugin is in a list with entries of others.
+/// Returns true if the text is a list with Calico's plugin and foreign entries.
 fn is_extended(text: &[u8], noted: &Installed) -> bool {
     let Some(there) = chain_of(text) else { return false };
     is_calicos(text) && there.is_list() && !there.foreign(&Chain::default(), &noted.renderings).is_empty()
 }
 
 impl Conflist {
-    /// Whether it is there already, as it should be.
+    /// Returns true if the file exists and is up to date.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let there = atomic_file::settled(&target.path(), |there| target.is_whole(there)).ok().flatten();
         there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
     }
 
-    /// Puts it in place. Entries of others stay where they are; those in `former` configurations, which this one takes
-    /// the place of, come along. Of a file that is no JSON object a copy is kept.
+    /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
+    /// added. A file that is not a JSON object is copied first.
     ///
     /// # Errors
-    /// The directory cannot be written, or another program writes the file again and again.
+    /// Returns an error if the directory cannot be written, or if another program rewrites the file again and again.
     pub fn write(&self, target: &Target, former: &[Former]) -> Result<Written, AtomicFileError> {
         let mut last = self.rendered.alone();
         let mut target = target.clone();
@@ -109,7 +111,7 @@ impl Conflist {
                 copied = KeptCopy::keep(&path, there, reason);
                 copied.as_ref().ok()?;
             }
-            // The next text read is this one, or another program's change of it.
+            // The next text to read is this one, or this one with another program's change.
             target.noted.renderings.push(last.rendering.clone());
             proposed = Some(text.clone());
             Some(text)
@@ -132,13 +134,13 @@ impl Conflist {
         Ok(Written { change, rendering: last.rendering })
     }
 
-    /// The text that should be in the place of `there`; `None` where it says the same.
+    /// Returns the text to write over `there`, or `None` if `there` is equivalent.
     fn over(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Option<Vec<u8>> {
         self.text_of(&self.merged(there, target, former), there)
     }
 
     fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
-        // A template may hold what no runtime takes for a plugin.
+        // The template may contain elements that are not plugins, so equal bytes are checked first.
         if merged.is_only_ours() && there == Some(self.text.as_bytes()) {
             return None;
         }
@@ -153,7 +155,7 @@ impl Conflist {
 
     pub(super) fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
         let Some(there) = there.and_then(|text| self.known(text, &target.noted)) else {
-            // In the places that they had there.
+            // Without a usable file, the foreign entries keep their places in the first readable former configuration.
             let mut former = former.iter();
             let first = former.by_ref().find_map(|former| Some((self.known(&former.text()?, &former.noted)?, former)));
             let merged = first.map_or_else(
@@ -174,7 +176,8 @@ impl Conflist {
         merged
     }
 
-    /// The plugins of a text that may hold entries of others; `None` for one that is wholly ours, or no configuration.
+    /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text is wholly ours or is
+    /// no configuration.
     fn known(&self, text: &[u8], noted: &Installed) -> Option<Chain> {
         chain_of(text).filter(|_| !is_wholly_ours(text, noted))
     }

@@ -1,10 +1,10 @@
-//! Whether runtimes choose what was installed (INST-32, INST-33).
+//! Warns if runtimes do not use the installed configuration, or extend it. Upstream does not check this (INST-32).
 
 use std::path::Path;
 
 use crate::runtime_choice::{candidates, is_read};
 
-/// Says so when runtimes do not choose the configuration that was installed, or add to it.
+/// Logs a warning if runtimes choose another configuration, or may append plugins to this one.
 pub fn warn_if_not_chosen(directory: &Path, name: &str, network: &str) {
     let read = candidates(directory).unwrap_or_default();
     if !is_read(name) {

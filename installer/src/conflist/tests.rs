@@ -11,12 +11,12 @@ fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, ConflistE
     Conflist::render(&settings, &settings.values, &Layout::below(root))
 }
 
-/// The place that the settings say, with what is noted.
+/// Returns the file that the settings name, with its record.
 fn target(directory: &Path, settings: &Settings, state: &State) -> Target {
     Target::of(directory, settings, state)
 }
 
-/// Removes what a configuration takes the place of, after it was put in place.
+/// Writes a configuration and removes those that it replaces.
 fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
     let target = target(directory, settings, state);
     let conflist = Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
@@ -25,7 +25,7 @@ fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
     former.iter().for_each(|former| former.remove(&conflist, &target, state));
 }
 
-/// In the place of a root in which nothing is.
+/// A root directory that does not exist.
 const NOWHERE: &str = "/no/such/root";
 
 const CALICOS: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}]}"#;
@@ -53,7 +53,7 @@ fn what_calicos_plugin_refuses_is_refused_before_it() {
     let values = settings.values.clone().with_token("SECRET".into());
     let error = Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).err().unwrap().to_string();
     assert!(error.contains("$.policy.k8s_auth_token") && !error.contains("SECRET"), "{error}");
-    // What other plugins make of it is theirs to say.
+    // Errors in other plugins are left to those plugins.
     let others = r#"{"plugins": [{"type": "bridge", "mtu": 99999}, {"type": "flannel", "delegate": {"mtu": "x"}}]}"#;
     assert!(render(&[("CNI_NETWORK_CONFIG", others)], Path::new(NOWHERE)).unwrap().calicos.is_none());
     let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
@@ -142,7 +142,7 @@ fn another_configuration_of_that_name_is_noted_as_replaced() {
     assert_eq!(write(), (Change::Written, true));
 }
 
-/// As a run leaves it that fails between its note and the configuration.
+/// A run may fail after it recorded the configuration and before it wrote it.
 #[test]
 fn the_configuration_that_a_failed_run_left_is_still_ours() {
     let dir = tempfile::tempdir().unwrap();
@@ -158,7 +158,7 @@ fn the_configuration_that_a_failed_run_left_is_still_ours() {
     assert!(noted.is(&digest::of_bytes(first.text.as_bytes())) && !noted.replaced, "{noted:?}");
 }
 
-/// A configuration with another's plugin at its end.
+/// Returns the configuration with a foreign plugin at its end.
 fn extended(text: &str) -> String {
     let mut conf: Value = serde_json::from_str(text).unwrap();
     conf["plugins"].as_array_mut().unwrap().push(serde_json::json!({ "type": "mesh" }));
@@ -193,7 +193,7 @@ fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
     }
 }
 
-/// A run that ends between its note and its write, or between its write and the next note.
+/// A run may end between its record and its write, or between its write and the next record.
 #[test]
 fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
     let tuning = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}]}"#;
@@ -221,7 +221,7 @@ fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
     }
 }
 
-/// The moment between the write of the new configuration and the end of the former one.
+/// Another program adds an entry between the write of the new configuration and the removal of the former one.
 #[test]
 fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
     let dir = tempfile::tempdir().unwrap();

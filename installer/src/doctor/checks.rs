@@ -1,4 +1,4 @@
-//! The checks: each turns what was seen into one finding. In the order in which things depend on each other.
+//! The checks. Each turns facts into a finding. They run in the order of their dependencies.
 
 mod busy;
 mod cluster;
@@ -14,7 +14,7 @@ mod tests;
 use super::facts::Facts;
 use super::finding::Finding;
 
-/// All of them.
+/// Runs all checks.
 pub fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![configuration::chosen(facts)];
     findings.extend(configuration::shadowed(facts));

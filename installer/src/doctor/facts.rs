@@ -1,4 +1,4 @@
-//! [`Facts`]: what was seen on the node and in the cluster. Nothing here says whether it is good.
+//! [`Facts`]: the observations on the node and in the cluster, without any judgment.
 
 mod cluster;
 mod configuration;
@@ -13,60 +13,60 @@ pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
 
 use crate::host_network::Interface;
 
-/// Everything that was seen. What could not be seen is the reason why.
+/// All observations. An `Err` in a field is the reason for a missing observation.
 #[derive(Debug, Clone)]
 pub struct Facts {
-    /// The calendar, in seconds since 1970.
+    /// The time, in seconds since 1970.
     pub now: i64,
-    /// The configuration directory, as this process sees it.
+    /// The configuration directory, as a path in this process's file system.
     pub net_dir: PathBuf,
-    /// Names of the files there that a runtime reads, in its order; the first is the one (INST-160).
+    /// The names of the files there that a runtime reads, in its order. The runtime uses the first one (INST-160).
     pub candidates: Result<Vec<String>, String>,
-    /// The first of them.
+    /// The first of these files.
     pub chosen: Option<Chosen>,
-    /// That of Calico's among the rest, where the first one calls another network by itself.
+    /// Calico's file among the others, if the first one delegates to another network.
     pub delegate: Option<Chosen>,
-    /// The programs that these name, and `loopback`.
+    /// The programs that these files name, and `loopback`.
     pub programs: Vec<Program>,
     /// The version of this program.
     pub version: String,
-    /// Whether the notes of the installer can be read, or why not; on a node where it left none they can.
+    /// The error if the installer's records cannot be read. Missing records are no error.
     pub notes: Result<(), String>,
-    /// Calico's kubeconfig; `None` where its configuration names none.
+    /// The kubeconfig of Calico's configuration; `None` if the configuration names none.
     pub token: Option<TokenFile>,
-    /// The name of this node; `None` where no configuration says where to look.
+    /// The name of this node; `None` without a readable configuration.
     pub node: Option<NodeName>,
-    /// What the datastore and the API server say; `None` where the configuration leads to none.
+    /// The state of the datastore and the API server; `None` without a readable configuration.
     pub cluster: Option<Cluster>,
-    /// MTU of the configuration, 0 where it does not say; `None` without one.
+    /// The MTU in the configuration, 0 if unset; `None` without a readable configuration.
     pub configured_mtu: Option<u32>,
-    /// Content of Felix' MTU file; `None` where there is none.
+    /// The content of the MTU file; `None` if the file is missing.
     pub mtu_file: Result<Option<String>, String>,
-    /// Whether ADD fails without that file.
+    /// True if ADD fails without the MTU file.
     pub mtu_file_required: bool,
-    /// The interfaces with a default route, or why the kernel does not tell them.
+    /// The interfaces with a default route.
     pub uplinks: Result<Vec<Interface>, String>,
-    /// Kernel settings that matter.
+    /// The relevant kernel settings.
     pub settings: Vec<Setting>,
-    /// The DELs that still owe the datastore something, each in words, or why the journal cannot be read.
+    /// Descriptions of the deferred DELs in the journal.
     pub journal: Result<Vec<String>, String>,
-    /// The locks by which processes of this node take turns.
+    /// The locks that the processes of this node share.
     pub locks: Vec<Lock>,
-    /// What libcni keeps of containers; `None` where it keeps nothing, or nothing that is seen from here.
+    /// libcni's cached results; `None` if the cache is missing.
     pub cache: Result<Option<Cache>, String>,
-    /// Addresses that ADDs of the last minute could not use.
+    /// Addresses that ADDs could not use within the last minute.
     pub noted: Vec<BusyAddress>,
 }
 
 impl Facts {
-    /// The configurations that count and can be read.
+    /// Returns the contents of the relevant configurations that can be read.
     pub(super) fn contents(&self) -> impl Iterator<Item = (&str, &Content)> {
         let counting = self.chosen.iter().chain(&self.delegate);
         counting.filter_map(|Chosen { name, content }| Some((name.as_str(), content.as_ref().ok()?)))
     }
 }
 
-/// Nothing was seen.
+/// The facts of an empty node.
 impl Default for Facts {
     fn default() -> Self {
         Facts {

@@ -1,55 +1,55 @@
-//! [`Finding`]: what one check came to.
+//! [`Finding`]: the result of one check.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// How it is with one thing. Ordered from good to bad.
+/// The state of the checked item, ordered from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As it should be.
+    /// No problem was found.
     Ok,
-    /// Could not be looked at, because of something that another check tells.
+    /// The check was not possible, for a reason that another finding gives.
     Skipped,
-    /// Works, but not for long or not for everything.
+    /// The item works, but not for long or not in all cases.
     Warn,
-    /// Pods cannot be networked, or not rightly.
+    /// Pods get no network, or a wrong one.
     Fail,
 }
 
-/// What one check came to.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// What was looked at.
+    /// The checked item.
     pub name: String,
-    /// How it is.
+    /// The state of the item.
     pub state: State,
-    /// What was seen.
+    /// The observation.
     pub seen: String,
-    /// What to do; empty when all is well.
+    /// The remedy; empty without a problem.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub way_out: String,
 }
 
 impl Finding {
-    /// All is well.
+    /// Creates a finding without a problem.
     pub fn ok(name: impl Into<String>, seen: impl Into<String>) -> Self {
         Finding { name: name.into(), state: State::Ok, seen: seen.into(), way_out: String::new() }
     }
 
-    /// Something that lets pods down soon or sometimes.
+    /// Creates a finding about a problem that affects pods soon or in some cases.
     pub fn warn(name: impl Into<String>, seen: impl Into<String>, way_out: impl Into<String>) -> Self {
         Finding { state: State::Warn, way_out: way_out.into(), ..Finding::ok(name, seen) }
     }
 
-    /// Something that lets pods down.
+    /// Creates a finding about a problem that affects pods now.
     pub fn fail(name: impl Into<String>, seen: impl Into<String>, way_out: impl Into<String>) -> Self {
         Finding { state: State::Fail, ..Finding::warn(name, seen, way_out) }
     }
 
-    /// Something that could not be looked at.
+    /// Creates a finding for a check that was not possible.
     pub fn skipped(name: impl Into<String>, because: impl Into<String>) -> Self {
         Finding { state: State::Skipped, ..Finding::ok(name, because) }
     }

@@ -1,5 +1,5 @@
-//! Looks at the node and asks the cluster. Every answer stands alone: what fails is noted as the reason, and the rest is
-//! looked at all the same.
+//! Collects the facts from the node and the cluster. The observations are independent: an error becomes the reason for
+//! a missing observation, and the others continue.
 
 mod api_server;
 mod busy;
@@ -27,7 +27,7 @@ use crate::state::State;
 use crate::token::claims::Claims;
 use crate::{kubeconfig, runtime_choice};
 
-/// Looks at everything. `net_dir` is the configuration directory on the node.
+/// Collects all facts. `net_dir` is the path of the configuration directory on the node.
 pub async fn gather(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> Facts {
     let seen = layout.net_dir(net_dir);
     let candidates = runtime_choice::candidates(&seen).map_err(|error| error.to_string());
@@ -77,7 +77,7 @@ fn node_facts(conf: &NetConf) -> NodeName {
 }
 
 fn token_file(conf: &NetConf) -> Option<TokenFile> {
-    // Of several the first one wins.
+    // The key may list several files, of which the first wins.
     let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
     let read = || -> std::io::Result<File> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;

@@ -8,29 +8,29 @@ use super::finding::{Finding, State};
 /// All findings about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// The node's name; empty where nothing says it.
+    /// The name of the node; empty if unknown.
     pub node: String,
-    /// In the order in which things depend on each other.
+    /// The findings, in the order of their dependencies.
     pub findings: Vec<Finding>,
 }
 
-/// The form of a report.
+/// The output format of a report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Format {
-    /// A line for each finding, and one below it with the way out.
+    /// A line for each finding, followed by a line with the remedy.
     #[default]
     Text,
-    /// One JSON document.
+    /// A single JSON document.
     Json,
 }
 
 impl Report {
-    /// Whether no check failed. A warning is no failure.
+    /// Returns true if no check failed. Warnings do not count.
     pub fn passes(&self) -> bool {
         self.findings.iter().all(|finding| finding.state != State::Fail)
     }
 
-    /// The report in a form.
+    /// Renders the report in a format.
     pub fn render(&self, format: Format) -> String {
         match format {
             Format::Text => self.text(),
@@ -42,7 +42,7 @@ impl Report {
         let width = self.findings.iter().map(|finding| finding.name.chars().count()).max().unwrap_or_default();
         let mut text = String::new();
         for Finding { name, state, seen, way_out } in &self.findings {
-            // A text of somebody else's must not look like a finding.
+            // A text from elsewhere must not look like a finding of its own.
             let [name, seen, way_out] = [name, seen, way_out].map(|text| printable::line(text));
             text += &format!("{state:<7}  {name:<width$}  {seen}\n");
             if !way_out.is_empty() {

@@ -1,30 +1,30 @@
-//! What the plugins' service account must be allowed: the rules of `deploy/rbac`, from that very file.
+//! The permissions that the plugins' service account needs, read from the manifest in `deploy/rbac`.
 
 use serde::Deserialize;
 
-/// The manifest that grants them.
+/// The manifest that grants the permissions.
 pub const MANIFEST: &str = include_str!("../../../deploy/rbac/calico-cni-plugin.yaml");
 
-/// Where the manifest is, for people.
+/// The path of the manifest in the repository, for messages.
 pub const MANIFEST_PATH: &str = "deploy/rbac/calico-cni-plugin.yaml";
 
-/// One verb on one resource.
+/// A verb on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
-    /// API group, empty for the core.
+    /// The API group, empty for the core group.
     pub group: String,
     /// The plural, or `<plural>/<subresource>`.
     pub resource: String,
-    /// `get`, `patch` …
+    /// The verb, such as `get` or `patch`.
     pub verb: String,
 }
 
-/// Which of the rules matter.
+/// The part of the rules that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// Calico's objects are in this API group of the API server.
     Calico(&'a str),
-    /// Only pods are looked at there; the datastore is another.
+    /// Calico's objects are elsewhere, and only pods are read from the API server.
     Pods,
 }
 
@@ -44,7 +44,8 @@ struct Rule {
     verbs: Vec<String>,
 }
 
-/// Those rules of the manifest that matter, in its order. Of Calico's two API groups one is in use.
+/// Returns the permissions in the manifest that apply. The manifest lists both of Calico's API groups, of which one is
+/// in use.
 pub fn permissions(scope: Scope<'_>) -> Vec<Permission> {
     let documents = serde_norway::Deserializer::from_str(MANIFEST).filter_map(|text| Document::deserialize(text).ok());
     let rules = documents.filter(|document| document.kind == "ClusterRole").flat_map(|document| document.rules);
@@ -78,7 +79,7 @@ impl Rule {
     }
 }
 
-/// `get pods`, `list ippools.crd.projectcalico.org`
+/// Formats a permission as `get pods` or `list ippools.crd.projectcalico.org`.
 impl std::fmt::Display for Permission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;

@@ -1,4 +1,4 @@
-//! Whether what was installed still is, for whoever stays (INST-49).
+//! [`Upkeep`]: checks and repairs the installed files for the agent (INST-49).
 
 use std::path::PathBuf;
 use std::thread;
@@ -14,35 +14,35 @@ mod quarrel;
 
 use quarrel::Quarrel;
 
-/// How long the datastore may take to tell its pools. The agent answers nobody meanwhile: far less than probes wait.
+/// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Looks after what was installed.
+/// The state of the repeated checks.
 #[derive(Debug)]
 pub struct Upkeep<'a> {
     installation: Installation<'a>,
-    /// Whether it was installed from this environment; `None` as long as that cannot be told.
+    /// True if the files were installed from this environment; `None` while that is unknown.
     keeps: Option<bool>,
-    /// Why the MTU of pods is not known, as it was said last.
+    /// The last reason logged for a missing MTU file.
     said: Option<String>,
-    /// The configuration, where another program changes it each time.
+    /// The state of a conflict with another program about the configuration.
     quarrel: Quarrel,
 }
 
 impl<'a> Upkeep<'a> {
-    /// For whoever has just installed.
+    /// Creates an upkeep for a process that has just run the installation.
     pub fn of_own(installation: Installation<'a>) -> Upkeep<'a> {
         Upkeep { keeps: Some(true), ..Upkeep::of_anyones(installation) }
     }
 
-    /// For who finds out whether it was installed from this environment. What another one installed is somebody else's
-    /// to look after.
+    /// Creates an upkeep that first determines if the files were installed from this environment. Files of another
+    /// environment are left to the agent of that environment.
     pub fn of_anyones(installation: Installation<'a>) -> Upkeep<'a> {
         Upkeep { installation, keeps: None, said: None, quarrel: Quarrel::default() }
     }
 
-    /// Puts back what is missing or was changed. What is there is taken for whole, as it is called often; so nobody is
-    /// asked, but for the MTU of pods as long as it is not known.
+    /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
+    /// server is contacted except to compute a missing MTU file.
     pub fn keep(&mut self) -> Kept {
         let missing = match self.keeps() {
             Ok(false) => return Kept::default(),
@@ -72,13 +72,14 @@ impl<'a> Upkeep<'a> {
             self.quarrel.ended(&installed);
         }
         match installed {
-            // A directory may have been skipped.
+            // The path is missing if its directory was skipped.
             Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
             Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
         }
     }
 
-    /// Asked again for as long as a file of this environment cannot be read.
+    /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
+    /// again.
     fn keeps(&mut self) -> Result<bool, InstallError> {
         if let Some(keeps) = self.keeps {
             return Ok(keeps);
@@ -92,7 +93,8 @@ impl<'a> Upkeep<'a> {
         Ok(keeps)
     }
 
-    /// Pools, which say what encapsulation takes from the MTU, come after the DaemonSet: so documents have it.
+    /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
+    /// encapsulation may be unknown during the installation.
     fn write_late_mtu(&mut self) {
         let Installation { settings, layout, .. } = self.installation;
         if !layout.keeps_state() || layout.state_dir().join(mtu::NAME).exists() {
@@ -104,7 +106,7 @@ impl<'a> Upkeep<'a> {
             return;
         };
         let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
-        // On a thread of its own: the caller's is a runtime's, and the datastore is asked through another.
+        // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
         let reason = written.err();
         if let Some(reason) = reason.as_ref().filter(|_| reason != self.said) {
@@ -114,19 +116,19 @@ impl<'a> Upkeep<'a> {
     }
 }
 
-/// What is not there or is not as it was installed.
+/// Paths that are missing or changed.
 #[derive(Debug, Default)]
 struct Missing {
     /// The network configuration.
     configuration: Option<PathBuf>,
-    /// Programs and files for TLS.
+    /// Programs and TLS files.
     others: Vec<PathBuf>,
 }
 
 impl Installation<'_> {
-    /// Whether the configuration that is noted as installed is the one that this environment makes. What is noted in a
-    /// file that cannot be read is not known, unlike for [`load_state`](Self::load_state): this is asked again, an
-    /// install is not.
+    /// Returns true if the recorded configuration is the one that this environment yields. Unlike
+    /// [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated and an
+    /// installation is not.
     fn is_noted(&self) -> Result<bool, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
@@ -135,7 +137,7 @@ impl Installation<'_> {
         Ok(self.render(&tls)?.is_noted(&target, &state))
     }
 
-    /// What this environment installs and has installed, and is not there or is not as it was. Nothing is written.
+    /// Returns the installed paths that are missing or changed. Writes nothing.
     fn missing(&self) -> Result<Missing, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);

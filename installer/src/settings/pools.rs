@@ -1,4 +1,4 @@
-//! The pools that are made on request, by the variables of calico-node (INST-62).
+//! The pools to create on request. The variables are those of calico-node (INST-62).
 
 use libcalico::api::IpPoolSpec;
 use libcalico::net::{Cidr, IpVersion};
@@ -6,20 +6,20 @@ use libcalico::net::{Cidr, IpVersion};
 use super::SettingsError;
 use super::read::Environment;
 
-/// The first pool of a family.
+/// The request for the first pool of a family.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolRequest {
-    /// Its name, calico-node's.
+    /// The name of the pool, which is the same as in calico-node.
     pub name: &'static str,
-    /// What it is to be.
+    /// The specification of the pool.
     pub spec: IpPoolSpec,
 }
 
-// A selector and numbers: there is nothing in it that is not equal to itself.
+// The specification contains no floating-point number, so each value equals itself.
 impl Eq for PoolRequest {}
 
 impl PoolRequest {
-    /// Those that are asked for: with a range, and unless `NO_DEFAULT_POOLS` says no.
+    /// Returns the requested pools: those whose range is set, unless `NO_DEFAULT_POOLS` is `true`.
     pub(super) fn from_environment(environment: &Environment<'_>) -> Result<Vec<PoolRequest>, SettingsError> {
         if environment.some("NO_DEFAULT_POOLS").is_some_and(|said| said == "true") {
             return Ok(Vec::new());
@@ -87,7 +87,8 @@ impl Family {
     }
 }
 
-/// Never, unless asked for: who encapsulates is not installed here.
+/// Returns the mode of an encapsulation, by default Never: the installer does not install the programs that encapsulate
+/// packets.
 fn encapsulation(environment: &Environment<'_>, name: &'static str) -> Result<String, SettingsError> {
     let found = environment.text(name, "");
     let mode = match found.to_ascii_lowercase().as_str() {

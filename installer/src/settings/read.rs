@@ -1,4 +1,4 @@
-//! Reading single variables.
+//! Readers for single variables.
 
 use std::time::Duration;
 
@@ -10,17 +10,18 @@ pub(crate) struct Environment<'a> {
 }
 
 impl Environment<'_> {
-    /// A text: the default holds only where the variable is not set.
+    /// Returns a text. The default applies only if the variable is not set.
     pub(crate) fn text(&self, name: &str, default: &str) -> String {
         (self.lookup)(name).unwrap_or_else(|| default.to_owned())
     }
 
-    /// A text that is not empty.
+    /// Returns a text unless it is empty.
     pub(crate) fn some(&self, name: &str) -> Option<String> {
         (self.lookup)(name).filter(|value| !value.is_empty())
     }
 
-    /// Something that stands bare in JSON: a variable that is set to nothing would leave no JSON (INST-10).
+    /// Returns a value for an unquoted place in JSON. An empty value would break the JSON, so it is replaced by the
+    /// default (INST-10).
     pub(crate) fn bare(&self, name: &str, default: &str) -> String {
         match (self.lookup)(name) {
             Some(value) if !value.trim().is_empty() => value,
@@ -32,7 +33,7 @@ impl Environment<'_> {
         }
     }
 
-    /// A truth value as Go reads it; `None` where the variable is not set. One that is set to nothing is an error, as
+    /// Returns a Boolean, parsed as in Go, or `None` if the variable is not set. An empty value is an error, as in
     /// upstream.
     pub(crate) fn truth(&self, name: &'static str) -> Result<Option<bool>, SettingsError> {
         let Some(found) = (self.lookup)(name) else { return Ok(None) };
@@ -43,14 +44,14 @@ impl Environment<'_> {
         }
     }
 
-    /// The mode of a file, in octal digits.
+    /// Returns the mode of a file, from octal digits.
     pub(crate) fn mode(&self, name: &'static str, default: u32) -> Result<u32, SettingsError> {
         let Some(found) = self.some(name) else { return Ok(default) };
         let mode = u32::from_str_radix(found.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
         mode.ok_or(SettingsError::Value { name, found, wanted: "the mode of a file, like 0600" })
     }
 
-    /// A number of seconds.
+    /// Returns a number of seconds.
     pub(crate) fn seconds(&self, name: &'static str, default: Duration) -> Result<Duration, SettingsError> {
         let Some(found) = self.some(name) else { return Ok(default) };
         let seconds = found.parse::<u16>().map(|seconds| Duration::from_secs(seconds.into()));

@@ -125,7 +125,7 @@ fn every_variable_is_told_once() {
     let read = std::cell::RefCell::new(std::collections::BTreeSet::new());
     let lookup = |name: &str| {
         read.borrow_mut().insert(name.to_owned());
-        // So that the variables beside a range are read too.
+        // Returns a range so that the variables beside it are read as well.
         name.ends_with("4POOL_CIDR").then(|| "10.0.0.0/16".to_owned())
     };
     Settings::from_environment(&lookup, "").unwrap();

@@ -1,9 +1,9 @@
-//! Every environment variable that `calico install` reads, for `--help` and the README.
+//! The environment variables of `calico install`, for `--help` and the README.
 
 pub use ipam_plugin::variable::Variable;
 use ipam_plugin::variable::variable;
 
-/// Variables in groups, each with its title.
+/// The variables in groups with a title.
 pub const GROUPS: [(&str, &[Variable]); 4] =
     [("Files", &FILES), ("Placeholders of the template", &PLACEHOLDERS), ("API server", &API), ("Cluster", &CLUSTER)];
 
@@ -89,7 +89,7 @@ mod tests {
         let installers = GROUPS.iter().flat_map(|(_, variables)| variables.iter());
         for Variable { name, default, meaning } in installers.chain(&agent::VARIABLES) {
             let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
-            // Underscores would make it bold.
+            // Unescaped underscores would format the text in bold.
             let row = format!("| `{name}` | {default} | {} |", meaning.replace("__", "\\_\\_"));
             assert!(README.lines().any(|line| line == row), "deploy/README.md lacks: {row}");
         }

@@ -1,7 +1,6 @@
-//! The template for when none is given: byte for byte what upstream's installer falls back to (INST-100), as what comes out
-//! of it is compared (INST 9.1).
+//! The built-in template. It equals upstream's byte for byte, so that both installers produce the same file (INST-100).
 
-/// The template.
+/// The text of the template.
 pub const BUILT_IN: &str = r#"{
   "name": "k8s-pod-network",
   "cniVersion": "1.0.0",

@@ -1,4 +1,5 @@
-//! What is odd about a configuration that is installed all the same: templates may be more exotic than we know (INST-14).
+//! Finds problems in a configuration. They are warnings only, because a template may use features unknown to this
+//! installer.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,31 +8,31 @@ use serde_json::{Map, Value};
 
 use super::{kind, plugins};
 
-/// The newest version of the specification that the plugins speak.
+/// The newest version of the CNI specification that Calico's plugins support.
 const NEWEST: (u32, u32, u32) = (1, 1, 0);
 
-/// One odd thing.
+/// A problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// A placeholder that nobody knows.
+    /// An unknown placeholder.
     Placeholder(String),
-    /// Neither a list of plugins nor a plugin.
+    /// The configuration is neither a list of plugins nor a plugin.
     NoPlugin,
-    /// A plugin whose program is in none of the directories.
+    /// The program of a plugin is in none of the directories.
     MissingProgram {
-        /// The plugin's type.
+        /// The type of the plugin.
         name: String,
-        /// Where it was looked for.
+        /// The directories that were searched.
         directories: Vec<PathBuf>,
     },
-    /// A version that the plugin of that name will refuse.
+    /// Calico's plugin does not support this version of the specification.
     TooNew {
-        /// `cniVersion`.
+        /// The value of `cniVersion`.
         version: String,
     },
 }
 
-/// Looks at a configuration, as text and as what it holds, beside the directories that its programs should be in.
+/// Returns the problems of a configuration, given as text and parsed. Programs are searched in `directories`.
 #[must_use]
 pub fn findings(text: &str, conf: &Map<String, Value>, directories: &[PathBuf]) -> Vec<Finding> {
     let mut found: Vec<_> = placeholders(text).into_iter().map(Finding::Placeholder).collect();
@@ -52,7 +53,7 @@ pub fn findings(text: &str, conf: &Map<String, Value>, directories: &[PathBuf]) 
     found
 }
 
-/// `__UPPER_CASE__`, as often as there are different ones.
+/// Returns the different words of the form `__UPPER_CASE__`.
 fn placeholders(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let mut rest = text;

@@ -1,23 +1,23 @@
-//! What a service account token says about itself. Nobody's signature is checked: who reads it here has it from the API
-//! server, or wants to tell a person why it is refused.
+//! Reads the claims of service account tokens. Signatures are not verified: each token comes from the API server, or is
+//! read to tell a person why the API server rejects it.
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
-/// The claims of a token that tell how long it holds and whose it is.
+/// The claims about the validity and the owner of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Claims {
-    /// When it stops to hold, in seconds since 1970.
+    /// The expiry, in seconds since 1970.
     pub exp: i64,
-    /// When it was made, in seconds since 1970; 0 where it does not say.
+    /// The time of issue, in seconds since 1970; 0 if missing.
     #[serde(default)]
     pub iat: i64,
-    /// `system:serviceaccount:<namespace>:<name>`; empty where it does not say.
+    /// `system:serviceaccount:<namespace>:<name>`; empty if missing.
     #[serde(default)]
     pub sub: String,
 }
 
-/// A token that is no JWT with an end (INST-43).
+/// The error for a token that is not a JWT with an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the token is no JSON Web Token with an `exp`; a service account's token is one, of three parts with dots between"
@@ -25,7 +25,7 @@ pub struct Claims {
 pub struct NoClaims;
 
 impl Claims {
-    /// Reads them from the middle one of the three parts.
+    /// Decodes the claims in the second of the three parts.
     pub fn of(token: &str) -> Result<Self, NoClaims> {
         let parts: Vec<&str> = token.trim().split('.').collect();
         let [_, claims, _] = parts[..] else { return Err(NoClaims) };

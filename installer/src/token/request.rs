@@ -1,4 +1,4 @@
-//! One TokenRequest.
+//! A single TokenRequest.
 
 use std::time::Duration;
 
@@ -14,38 +14,38 @@ use super::claims::Claims;
 use super::{DEFAULT_LIFETIME, TokenError};
 use crate::service_account::ServiceAccount;
 
-/// How long the API server may take, unless another deadline is set.
+/// The default time limit for a request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What is asked for.
+/// The parameters of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenRequest {
     /// The service account, in the namespace of the pod.
     pub name: String,
-    /// How long the token is to hold.
+    /// The lifetime to request.
     pub lifetime: Duration,
-    /// How long the answer may take, connecting included.
+    /// Time limit for the response, including the connection.
     pub deadline: Duration,
 }
 
-/// A token that was made.
+/// A token from the API server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Minted {
     /// The token.
     pub token: String,
-    /// When it ends, in seconds since 1970.
+    /// The expiry, in seconds since 1970.
     pub expires: i64,
-    /// For how long it holds from now on, as far as the API server's clock goes: not by the clock of this node.
+    /// The lifetime, computed from the API server's clock only, so that a wrong clock of this node does no harm.
     pub lifetime: Duration,
 }
 
 impl TokenRequest {
-    /// A token of this service account for a day, and ten seconds to get it.
+    /// Returns a request for a token of this service account, with the default lifetime and time limit.
     pub fn of(name: impl Into<String>) -> Self {
         TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, deadline: DEADLINE }
     }
 
-    /// Asks the API server of `pod`.
+    /// Sends the request to the API server of `pod`.
     pub async fn send(&self, pod: &ServiceAccount) -> Result<Minted, TokenError> {
         let client = kubernetes::client(&pod.access(self.deadline)?).await?;
         let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
@@ -65,7 +65,7 @@ impl TokenRequest {
         }
     }
 
-    /// No audience is the API server's own one.
+    /// An empty list of audiences stands for the API server's own audience.
     fn body(&self) -> Vec<u8> {
         let spec = json!({ "audiences": [], "expirationSeconds": self.lifetime.as_secs() });
         json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec })
@@ -92,15 +92,15 @@ impl TokenRequest {
     }
 }
 
-/// Reads what the API server made. The end that it tells is the real one: the token's own may be later, so that old
-/// clients survive (`--service-account-extend-token-expiration`).
+/// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be later, for clients
+/// that do not renew their tokens (`--service-account-extend-token-expiration`).
 fn read(answer: &Value) -> Result<Minted, String> {
     let status = &answer["status"];
     let token = status["token"].as_str().filter(|token| !token.is_empty()).ok_or("it has no status.token")?;
     let end = status["expirationTimestamp"].as_str().ok_or("it has no status.expirationTimestamp")?;
     let expires = OffsetDateTime::parse(end, &Rfc3339).map_err(|error| format!("{end}: {error}"))?.unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
-    // From its beginning, which is on the same clock as its end.
+    // Both the time of issue and the expiry are from the API server's clock.
     let lifetime = match Claims::of(token) {
         Ok(claims) if claims.iat > 0 => Some(expires - claims.iat),
         _ => granted,
@@ -110,7 +110,7 @@ fn read(answer: &Value) -> Result<Minted, String> {
     Ok(Minted { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
 }
 
-// By hand: a token is a secret.
+// Written by hand because the token is a secret.
 impl std::fmt::Debug for Minted {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Minted")
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_end_that_counts_is_the_one_that_is_told() {
-        // The token itself would hold for a year.
+        // The token's own `exp` is a year later.
         let minted = read(&answer(r#"{"iat":1700000000,"exp":1731536000}"#)).unwrap();
         assert_eq!((minted.expires, minted.lifetime), (1_700_000_600, Duration::from_secs(600)));
         assert_eq!(read(&answer(r#"{"exp":1}"#)).unwrap().lifetime, Duration::from_secs(3600));

@@ -1,5 +1,5 @@
-//! Whether a token still opens the API server. Signing keys that were replaced, and a service account that was deleted and
-//! made anew, end tokens before their time; only the API server knows.
+//! Tests if the API server still accepts a token. New signing keys, or a service account that was deleted and
+//! recreated, invalidate tokens before they expire, and only the API server can detect that.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use datastore::{KubernetesConfig, kubernetes};
 use hyper::Request;
 use tokio::time::timeout;
 
-/// Readable to whoever has a token that holds.
+/// A path that every authenticated user may read.
 const TARGET: &str = "/version";
 
-/// How a trial ended.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Trial {
-    /// It opens.
+    /// The API server accepts the token.
     Holds,
-    /// The API server refuses it.
+    /// The API server rejects the token.
     Refused,
-    /// Nobody said, and why not.
+    /// No result, for this reason.
     Unanswered(String),
 }
 
-/// Tries the token that `access` leads with.
+/// Tests the token in `access`.
 pub async fn try_token(access: &KubernetesConfig, deadline: Duration) -> Trial {
     let asked = async {
         let client = kubernetes::client(access).await.map_err(|error| Trial::Unanswered(error.to_string()))?;
@@ -29,7 +29,7 @@ pub async fn try_token(access: &KubernetesConfig, deadline: Duration) -> Trial {
         match client.request_text(request).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 401 => Err(Trial::Refused),
-            // Whom it knows and lets do nothing, it knows.
+            // A client error other than 401 shows that the token was accepted.
             Err(kube::Error::Api(status)) if status.code < 500 => Ok(()),
             Err(kube::Error::Api(status)) => Err(Trial::Unanswered(format!("{} ({})", status.message, status.code))),
             Err(error) => Err(Trial::Unanswered(datastore::error_chain::chain(&error))),

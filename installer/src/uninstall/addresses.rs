@@ -1,4 +1,4 @@
-//! The addresses and blocks of this node, in the datastore.
+//! Releases the addresses and blocks of this node in the datastore.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -27,13 +27,13 @@ use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::{node_conf, regular_file};
 
-/// What it is called in the report.
+/// The name of the step in the report.
 pub(super) const WHAT: &str = "addresses and blocks of this node";
 
-/// How long the datastore may take for one answer.
+/// Time limit for one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The configuration that says where the datastore is; read before anything is taken away.
+/// Reads the configuration that names the datastore, before any file is removed.
 pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<NetConf, String> {
     let mut reason = "no configuration of ours is there".to_owned();
     for file in found.iter().filter(|file| file.is_configuration()) {
@@ -46,9 +46,9 @@ pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<Ne
     Err(reason)
 }
 
-/// Gives back what pods of the network hold on this node, and the blocks of the node, or says what it would. Nothing as long as
-/// one of these pods is connected: another one would get its address. `torn_down`: the addresses behind interfaces that were
-/// deleted. Returns true if nothing is left of what was asked for.
+/// Releases the addresses of the network's pods on this node and the blocks of the node, or reports the plan. Fails as
+/// long as one of these pods is connected, because another pod would get its address. `torn_down` contains the
+/// addresses behind deleted interfaces. Returns true if the requested release is complete.
 pub(super) async fn release(
     conf: Result<NetConf, String>,
     options: Options,
@@ -89,7 +89,7 @@ pub(super) async fn release(
     }
 }
 
-/// That no pod would lose its address, after the interfaces went that were to go.
+/// Checks that no pod is connected after the interfaces were deleted.
 fn none_is_used(network: &dyn HostNetwork) -> Result<(), String> {
     match interfaces::in_use(network, false)?.as_slice() {
         [] => Ok(()),
@@ -100,10 +100,10 @@ fn none_is_used(network: &dyn HostNetwork) -> Result<(), String> {
     }
 }
 
-/// What was given back, or would be.
+/// A description of the released addresses.
 struct Released {
     what: String,
-    /// What is held on this node besides: addresses by handle.
+    /// Other allocated addresses on this node, by handle.
     besides: BTreeMap<HandleId, String>,
 }
 
@@ -112,25 +112,25 @@ async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let words = |error: &dyn std::fmt::Display| error.to_string();
     let clock = SystemClock::start();
-    // An ADD that began with the configuration takes its address under this lock: the blocks are read after that.
+    // A running ADD assigns its address under this lock, so the blocks read below include the address.
     let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
     let blocks = store.list::<Block>(&None).await.map_err(|error| words(&error))?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let besides = held_besides(&blocks, &node, &leaked);
-    // They are those of the whole cluster.
+    // The list contains the blocks of the whole cluster, so its memory is freed early.
     drop(blocks);
     let api = Api::of(conf, &config, kubernetes_api::is_there(conf, &config)).map_err(|error| words(&error))?;
     if let Some(api) = api.reached(&store) {
-        // Kubernetes may have another name for the node than Calico.
+        // The name of the Kubernetes node may differ from Calico's.
         let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
         pods::none_uses(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
     }
     let endpoints = match conf.datastore.kind() {
-        // Endpoints are annotations of the pods.
+        // On Kubernetes the endpoints are annotations of the pods.
         DatastoreType::Kubernetes => Endpoints::default(),
         DatastoreType::Etcdv3 | DatastoreType::Local => Endpoints::listing(&store, &node, &leaked).await?,
     };
-    // The local datastore is this machine's alone, and `none_is_used` has looked at the interfaces of its kernel.
+    // The local datastore serves this machine only, and `none_is_used` has checked the interfaces of its kernel.
     let is_seen = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
     if !is_seen {
         endpoints.none_uses(TornDown { node: &node, addresses: torn_down })?;
@@ -139,9 +139,9 @@ async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
         return Ok(Released { what, besides });
     }
-    // An address is free only when no endpoint lists it.
+    // An address may be released only if no endpoint lists it.
     endpoints.delete(&store).await?;
-    // No pod is connected or says that it has one of these addresses any more, see `none_is_used` and `none_uses`.
+    // `none_is_used` and `none_uses` have shown that no pod uses or reports one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, error)) = collected.failed.first() {
         return Err(format!("{handle}: {error}"));
@@ -155,8 +155,9 @@ async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr
     Ok(Released { what, besides })
 }
 
-/// The addresses that no pod of this node uses any more: those behind interfaces that were deleted here. The configuration may
-/// name another node by mistake, whose pods go on; so an address that was behind no interface of this kernel still counts as used.
+/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
+/// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
+/// therefore counts as used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TornDown<'a> {
     node: &'a str,
@@ -164,18 +165,19 @@ pub(super) struct TornDown<'a> {
 }
 
 impl TornDown<'_> {
-    /// Returns true if `node` is the one that the configuration names.
+    /// Returns true if `node` is the node that the configuration names.
     pub(super) fn is_of(&self, node: &str) -> bool {
         self.node == node
     }
 
-    /// Returns true if a pod on `node` had this address by an interface that was deleted.
+    /// Returns true if a pod on `node` had this address behind a deleted interface.
     pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
         self.node == node && self.addresses.contains(address)
     }
 }
 
-/// What the node holds for others than containers of this network: of another network, for a tunnel, for a virtual machine.
+/// Returns the addresses on the node that do not belong to containers of this network: those of another network, a
+/// tunnel or a VMI.
 fn held_besides(blocks: &[Entry<Block>], node: &str, leaked: &Leaked) -> BTreeMap<HandleId, String> {
     let mut besides = BTreeMap::<HandleId, String>::new();
     for block in blocks {

@@ -1,4 +1,4 @@
-//! What other programs chained into a configuration that goes: it moves into the one that runtimes take then, if that
+//! Moves plugins that other programs added to a removed configuration into the next one that runtimes use, if that one
 //! is Calico's.
 
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use crate::conflist::{self, Entry, PlaceFor};
 use crate::state::{Installed, State};
 use crate::{atomic_file, regular_file, runtime_choice};
 
-/// The configurations that go, and the one that follows.
+/// The configurations to remove, and their successor.
 #[derive(Debug)]
 pub(super) struct Chained<'a> {
     going: Vec<(&'a Task, Installed)>,
-    /// What runtimes take then, if Calico's plugin is in it and others can be added to it.
+    /// The next configuration that runtimes use, if it contains Calico's plugin and is a list.
     following: Option<PathBuf>,
 }
 
 impl<'a> Chained<'a> {
-    /// Looks at the configuration directory.
+    /// Examines the configuration directory.
     pub(super) fn of(configurations: &[&'a Task], state: &State, directory: &Path) -> Chained<'a> {
         let goes = |task: &&&Task| task.verdict == Verdict::Remove;
         let noted = |task: &Task| state.get(task.place, &task.name).cloned().unwrap_or_default();
@@ -30,7 +30,7 @@ impl<'a> Chained<'a> {
         Chained { going, following: following.filter(|path| takes_more(path)) }
     }
 
-    /// Moves the entries of others on, or says what would become of them. Returns false where that fails.
+    /// Moves the foreign plugins, or reports the plan. Returns false if that fails.
     pub(super) fn move_on(&self, acts: bool, report: &mut Report) -> bool {
         let mut succeeded = true;
         for (task, noted) in &self.going {
@@ -73,13 +73,13 @@ impl<'a> Chained<'a> {
     }
 }
 
-/// Whether Calico's plugin is in a file that is a list.
+/// Returns true if a file is a list that contains Calico's plugin.
 fn takes_more(path: &Path) -> bool {
     let text = regular_file::contents(path).unwrap_or_default();
     conflist::is_calicos(&text) && conflist::chain_of(&text).is_some_and(|chain| chain.is_list())
 }
 
-/// Adds entries for which there is a place.
+/// Adds the entries that the configuration has a place for.
 fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
     let is_whole = |there: Option<&[u8]>| there.is_some_and(|there| conflist::chain_of(there).is_some());
     let change = |there: Option<&[u8]>| {
@@ -101,7 +101,7 @@ mod tests {
     const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
     const FOLLOWING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni", "a": 1}]}"#;
 
-    /// A node whose configuration goes, with entries of others, and what follows it.
+    /// A node with a configuration to remove, which contains foreign plugins, and with its successor.
     struct Node {
         directory: tempfile::TempDir,
         task: Task,

@@ -1,4 +1,4 @@
-//! WorkloadEndpoints, where the datastore keeps them as objects, that list addresses which are to be given back.
+//! Finds and deletes WorkloadEndpoints that list addresses to be released, on datastores that store them as objects.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,15 +10,15 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use super::addresses::TornDown;
 
-/// The endpoints that list one of the addresses, each with those that it lists.
+/// The endpoints that list such addresses, each with these addresses.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints(Vec<(Entry<WorkloadEndpoint>, Vec<IpAddr>)>);
 
 impl Endpoints {
-    /// Reads the endpoints that list an address of `leaked`, which `node` holds.
+    /// Reads the endpoints that list an address of `leaked`, the allocations on `node`.
     ///
     /// # Errors
-    /// The datastore cannot be asked, or an endpoint of the node cannot be read.
+    /// Returns an error if the datastore cannot be read, or if an endpoint of the node is invalid.
     pub(super) async fn listing<S: Store>(store: &S, node: &str, leaked: &Leaked) -> Result<Endpoints, String> {
         let leaving: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
         let mut batch = ReadBatch::new();
@@ -45,10 +45,10 @@ impl Endpoints {
         Ok(Endpoints(listing))
     }
 
-    /// Refuses while an endpoint lists an address whose interface was not deleted on this host.
+    /// Checks that every listed address was behind an interface deleted on this node.
     ///
     /// # Errors
-    /// Endpoints whose interfaces were not on this node, with their addresses and the way out.
+    /// Returns an error with the endpoints whose interfaces were not on this node, their addresses and the remedy.
     pub(super) fn none_uses(&self, gone: TornDown<'_>) -> Result<(), String> {
         let mut used = Vec::new();
         for (endpoint, listed) in &self.0 {
@@ -65,10 +65,10 @@ impl Endpoints {
         ))
     }
 
-    /// Deletes the endpoints as they were read.
+    /// Deletes the endpoints at the revisions that were read.
     ///
     /// # Errors
-    /// An endpoint that was not deleted: it was written meanwhile, or the datastore refuses.
+    /// Returns an error if an endpoint was changed meanwhile, or if the datastore rejects the request.
     pub(super) async fn delete<S: Store>(&self, store: &S) -> Result<(), String> {
         for (Entry { key, revision, .. }, _) in &self.0 {
             match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {

@@ -1,4 +1,4 @@
-//! The files: looked at, and removed.
+//! Examines and removes the installed files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +13,13 @@ use crate::layout::{Layout, Place};
 use crate::state::{Installed, State};
 use crate::{conflist, digest, kubeconfig, regular_file, runtime_choice, template, tls_assets};
 
-/// What a configuration is called while it is being taken back. No runtime reads it (INST-159).
+/// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";
 
-/// What calico-node writes into the first line of its kubeconfig; the rest is the same as ours.
+/// A text in the first line of a kubeconfig written by calico-node. The other lines do not differ from ours.
 const CALICO_NODE: &str = "Installed by calico/node";
 
-/// Looks at every file that the state notes.
+/// Examines every file that the state records.
 pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> {
     let mut found = Vec::new();
     for (place, files) in &state.files {
@@ -27,14 +27,14 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> 
         for (name, installed) in files {
             let path = directory.join(name);
             let retired = (*place == Place::Net && runtime_choice::is_read(name)).then(|| retired(&path));
-            // A run that was killed after it renamed the file.
+            // An earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
                 (false, Some(retired)) => (retired, None),
                 (_, retired) => (path, retired),
             };
             let state = look_at(&path, installed);
-            // And after which somebody wrote another one.
+            // After such a run another program may have written a new file.
             if let Some(path) = second.filter(|_| state != FoundState::Same) {
                 let (name, state) = (format!("{name}.{RETIRED}"), look_at(&path, installed));
                 found.push(Found { place: *place, name, path, state, replaced: false });
@@ -46,7 +46,7 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> 
     found
 }
 
-/// The files for TLS with etcd, which are the configuration's: nothing else reads them.
+/// Returns the TLS files for etcd if the configuration will be removed. Only the configuration refers to them.
 fn tls_of(found: &[Found], net_dir: &Path) -> Vec<Found> {
     if !found.iter().any(|file| file.is_configuration() && file.state == FoundState::Same) {
         return Vec::new();
@@ -60,7 +60,8 @@ fn tls_of(found: &[Found], net_dir: &Path) -> Vec<Found> {
     tls_assets::FILES.iter().filter_map(file).collect()
 }
 
-/// A network configuration is as it was installed where all of ours is: others chain their plugins into it.
+/// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
+/// other programs add theirs.
 fn look_at(path: &Path, installed: &Installed) -> FoundState {
     let is_extended = || {
         !installed.renderings.is_empty()
@@ -89,7 +90,7 @@ fn renewed(path: &Path) -> FoundState {
     }
 }
 
-/// The programs that configurations name which will stay: whatever is not ours or was changed.
+/// Returns the programs that the remaining configurations name: those that are not ours, or were changed.
 pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
     let goes = |name: &str| {
@@ -101,28 +102,28 @@ pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -
         let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
         let Some(conf) = conflist::chain_of(&text).map(|chain| chain.to_list()) else { continue };
         named.extend(programs(&conf).into_iter().map(|program| (program.to_owned(), name.clone())));
-        // containerd runs it with every configuration (INST-171).
+        // containerd runs it beside every configuration (INST-171).
         named.insert("loopback".to_owned(), name);
     }
     named
 }
 
-/// Returns the programs that a configuration names: each plugin, the IPAM plugin of each, and those of the
-/// configurations that Multus holds as `delegates`.
+/// Returns the programs that a configuration names: the plugins, their IPAM plugins, and those in the `delegates` of
+/// Multus.
 fn programs(conf: &Map<String, Value>) -> Vec<&str> {
     let mut named = Vec::new();
     for plugin in template::plugins(conf) {
         let ipam = plugin.get("ipam").and_then(|ipam| ipam.get("type")).and_then(Value::as_str);
         named.extend([Some(template::kind(plugin)), ipam].into_iter().flatten().filter(|kind| !kind.is_empty()));
         let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
-        // JSON is read to a limited depth, which limits this as well.
+        // The JSON parser limits the depth, and so this recursion.
         named.extend(delegates.filter_map(Value::as_object).flat_map(programs));
     }
     named
 }
 
-/// Renames a configuration away, by which the runtime notices (INST-161). It is removed when all else is. Whether no
-/// runtime reads it any more, if it is to go.
+/// Renames a configuration. containerd reloads its configuration on a rename (INST-161). The renamed file is removed
+/// last. Returns true if no runtime reads the file any more, or if the file is not to be removed.
 pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.path) {
         return true;
@@ -136,7 +137,7 @@ pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
     }
 }
 
-/// Names a configuration that was renamed, and that a later run removes; or that it leaves.
+/// Reports a configuration that stays, or that was renamed and is removed by a later run.
 pub(super) fn leave_retired(task: &Task, report: &mut Report) {
     if let Verdict::Leave(reason) = &task.verdict {
         return report.leave(task.path.display(), reason);
@@ -147,7 +148,7 @@ pub(super) fn leave_retired(task: &Task, report: &mut Report) {
     }
 }
 
-/// Removes a file, or says that it would be, or why it stays. Whether it is gone.
+/// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file no longer exists.
 pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
     match &task.verdict {
         Verdict::Gone => {
@@ -183,7 +184,7 @@ pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
     }
 }
 
-/// The name of a configuration that is being taken back.
+/// Returns the name of a configuration during its removal.
 pub(super) fn retired(path: &Path) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".");
@@ -191,7 +192,7 @@ pub(super) fn retired(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Whether a file has the name that only a run gives which has begun.
+/// Returns true if the file was renamed by a run that has started.
 pub(super) fn is_retired(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == RETIRED)
 }
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(named, ["multus", "macvlan", "host-local", "calico", "calico-ipam", "portmap"]);
     }
 
-    /// As the agent does whose DaemonSet was not deleted.
+    /// An agent whose DaemonSet was not deleted restores the file.
     #[test]
     fn a_configuration_that_was_put_back_meanwhile_is_told() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Interfaces of pods that are still there. Their routes go with them.
+//! Deletes or reports interfaces of pods that still exist. Their routes go with them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,8 +9,9 @@ use super::Options;
 use super::report::Report;
 use crate::host_network::{HostNetwork, Interface, addresses_behind};
 
-/// Deletes those that are Calico's, or says that it would. Without `--tear-down-pods` they are named: their pods stay
-/// connected, but nothing tears them down any more. Whether that is done, if it was asked for.
+/// Deletes Calico's interfaces of pods, or reports the plan. Without `--tear-down-pods` they are reported only: their
+/// pods stay connected, but no plugin removes the interfaces any more. Returns true if the requested deletion is
+/// complete.
 pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut Report) -> bool {
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
@@ -43,18 +44,20 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     all_done
 }
 
-/// Returns the addresses behind the interfaces that [`tear_down`] deletes; none if the kernel does not say.
+/// Returns the addresses behind the interfaces that [`tear_down`] deletes. The result is empty if the kernel cannot be
+/// queried.
 pub(super) fn behind_torn_down(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
     let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
     let pods = interfaces.into_iter().filter(|interface| interface.is_pods && is_calicos(&interface.name));
     pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
 }
 
-/// The interfaces by which pods use addresses of this node, with these: Calico's by their kind, or by their name and a route to
-/// one address. `torn_down`: without those that [`tear_down`] removes.
+/// Returns the interfaces through which pods use addresses, with these addresses. An interface counts if its kind and
+/// MAC address are Calico's, or if its name is and a route to a single address leads through it. With `torn_down`,
+/// those that [`tear_down`] deletes are left out.
 ///
 /// # Errors
-/// The kernel does not say.
+/// Returns an error if the kernel cannot be queried.
 pub(super) fn in_use(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, String> {
     let routes = network.routes()?;
     let mut used = Vec::new();

@@ -1,4 +1,4 @@
-//! What the plugins keep on the node by themselves.
+//! Removes the files that the plugins themselves write on a node.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -14,9 +14,8 @@ use crate::state::State;
 use crate::uninstall::{Task, Verdict};
 use crate::{atomic_file, journal};
 
-/// Removes what nobody reads once the plugin is gone: which API group the cluster has, and a journal in which nothing
-/// is owed. Goes by the plugin's programs: where one stays, so does this. `state` is what is still noted after the
-/// programs were removed.
+/// Removes the cached API group of the cluster, and the journal if it is empty. Both stay if a program of the plugin
+/// stays. `state` contains the records that remain after the programs were removed.
 pub(super) fn remove(tasks: &[Task], state: &State, layout: &Layout, acts: bool, report: &mut Report) {
     if !goes(tasks, state, acts) {
         return;
@@ -34,7 +33,7 @@ pub(super) fn remove(tasks: &[Task], state: &State, layout: &Layout, acts: bool,
     }
 }
 
-/// Whether a program of the plugin was removed, or would be, and no other is left.
+/// Returns true if a program of the plugin was removed, or would be, and none remains.
 fn goes(tasks: &[Task], state: &State, acts: bool) -> bool {
     let is_plugin = |task: &&Task| matches!(task.place, Place::Bin | Place::SecondaryBin) && task.name == "calico";
     let is_removed = |task: &Task| {
@@ -45,10 +44,10 @@ fn goes(tasks: &[Task], state: &State, acts: bool) -> bool {
     !removed.is_empty() && others.iter().all(|task| task.verdict == Verdict::Gone)
 }
 
-/// Who settles debts has the journal's lock: nothing is counted or removed while somebody does.
+/// Removes the journal. A process that replays deferred DELs holds the journal's lock; the journal then stays.
 fn remove_journal(layout: &Layout, acts: bool, report: &mut Report) {
     let (directory, lock) = (journal::directory(layout), journal::lock(layout));
-    // Without acting, not even the lock's file is made.
+    // A dry run does not even create the lock file.
     let held = acts.then(|| HostLock::acquire_within(&lock, Duration::ZERO)).transpose();
     let _held = match held {
         Ok(held) => held,
@@ -78,7 +77,8 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut Report) {
     }
 }
 
-/// A DEL that notes a debt in this moment, which takes no lock, keeps the directory.
+/// Removes an empty journal. A DEL takes no lock to write an entry; an entry written at this moment makes the removal
+/// fail.
 fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<()> {
     atomic_file::sweep(directory);
     journal.forget_datastores()?;
@@ -86,7 +86,7 @@ fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<
     gone(fs::remove_dir(directory))
 }
 
-/// What was not there is gone as well.
+/// Converts the result of a removal: a missing file counts as removed.
 fn gone(removal: io::Result<()>) -> io::Result<()> {
     match removal {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -106,7 +106,7 @@ mod tests {
 
     const GROUP: &str = "api-group.json";
 
-    /// A node with what the plugin keeps.
+    /// A node with the plugin's own files.
     struct Node {
         _root: TempDir,
         layout: Layout,
@@ -130,7 +130,7 @@ mod tests {
             self.layout.state_dir().join(GROUP)
         }
 
-        /// Removes, after programs with these verdicts, of which those in `noted` are still there. What is said.
+        /// Calls `remove` for programs with these verdicts, of which those in `noted` still exist. Returns the report.
         fn remove(&self, verdicts: &[(Place, Verdict)], noted: &[Place], acts: bool) -> String {
             let task = |(place, verdict): &(Place, Verdict)| Task {
                 place: *place,

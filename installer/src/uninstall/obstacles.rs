@@ -1,4 +1,5 @@
-//! What keeps a run from beginning. A node that is half taken back is worse than one that is not: nothing is changed then.
+//! Finds obstacles to an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than an
+//! installed one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +12,7 @@ use super::{Options, addresses, files, interfaces};
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, Place};
 
-/// Something in the way.
+/// An obstacle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Obstacle {
     action: &'static str,
@@ -20,27 +21,27 @@ pub(super) struct Obstacle {
 }
 
 impl Obstacle {
-    /// Says so.
+    /// Adds the obstacle to the report.
     pub(super) fn told(self, report: &mut Report) {
         report.refuse(self.action, self.target, self.reason);
     }
 }
 
-/// The node as the run finds it.
+/// The present state of the node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Installed<'a> {
     pub(super) layout: &'a Layout,
-    /// Directory of the network configurations, as the node has it.
+    /// The configuration directory, as a path on the node.
     pub(super) net_dir: &'a str,
     /// The installed files.
     pub(super) found: &'a [Found],
-    /// The programs that configurations name which stay, each with the name of such a configuration.
+    /// The programs that remaining configurations name, each with the name of such a configuration.
     pub(super) named: &'a BTreeMap<String, String>,
-    /// The installed configuration, or why it cannot be read.
+    /// The installed configuration, or the reason why it cannot be read.
     pub(super) conf: &'a Result<NetConf, String>,
 }
 
-/// All of them.
+/// Returns all obstacles.
 pub(super) fn all(node: &Installed<'_>, options: Options, network: &dyn HostNetwork) -> Vec<Obstacle> {
     let Installed { layout, net_dir, found, conf, .. } = *node;
     let mut obstacles = unreadable(found);
@@ -60,8 +61,8 @@ pub(super) fn all(node: &Installed<'_>, options: Options, network: &dyn HostNetw
     obstacles
 }
 
-/// Returns a configuration that stays and runs Calico's plugins as an obstacle: pods go on to be made with it, upstream's where
-/// that was installed over this one.
+/// Returns an obstacle if a remaining configuration runs Calico's plugins. Pods are still created with it, for example
+/// by upstream's installation over this one.
 fn still_served(node: &Installed<'_>) -> Option<Obstacle> {
     let name = ["calico", "calico-ipam"].into_iter().find_map(|program| node.named.get(program))?;
     Some(Obstacle {
@@ -73,8 +74,8 @@ fn still_served(node: &Installed<'_>) -> Option<Obstacle> {
     })
 }
 
-/// Returns the files of a machine whose kernel is another one as an obstacle: its interfaces are not to be seen here, and those
-/// here are not its.
+/// Returns an obstacle if the files are those of another machine. Its interfaces do not exist in this kernel, and the
+/// interfaces here are not its own.
 fn of_another_machine(layout: &Layout) -> Option<Obstacle> {
     let is_here = layout.is_container() || layout.is_this_machine();
     (!is_here).then(|| Obstacle {
@@ -86,7 +87,7 @@ fn of_another_machine(layout: &Layout) -> Option<Obstacle> {
     })
 }
 
-/// Configurations of which nobody can tell whether they are ours, nor what they run.
+/// Returns the configurations that cannot be read. Neither their origin nor their programs are known.
 fn unreadable(found: &[Found]) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     for file in found.iter().filter(|file| file.is_configuration()) {
@@ -98,9 +99,10 @@ fn unreadable(found: &[Found]) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Places in which nothing is of what was installed there: as likely as not another directory is mounted there. The directory
-/// of the state needs no proof, and none does after a run that saw them and was killed: it left a renamed configuration, or, as
-/// programs go before that, notes of no program.
+/// Returns the directories in which all installed files are missing: probably another directory is mounted there.
+///
+/// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
+/// a renamed configuration, or, since programs are removed before it, records without a program.
 fn elsewhere(found: &[Found], layout: &Layout, net_dir: &Path) -> Vec<Obstacle> {
     let is_program = |file: &Found| matches!(file.place, Place::Bin | Place::SecondaryBin);
     if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
@@ -128,7 +130,7 @@ fn elsewhere(found: &[Found], layout: &Layout, net_dir: &Path) -> Vec<Obstacle> 
     obstacles
 }
 
-/// Pods that would go on with addresses that another pod gets.
+/// Returns an obstacle if connected pods would keep addresses that are then assigned to other pods.
 fn in_use(options: Options, network: &dyn HostNetwork) -> Option<Obstacle> {
     let reason = match interfaces::in_use(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,

@@ -1,4 +1,4 @@
-//! What else is in Calico's directories. It stays, and is named.
+//! Reports the remaining files in Calico's directories. `calico uninstall` keeps them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::conflist::is_copy;
 use crate::layout::{JOURNAL, Layout};
 use crate::{nodename, state};
 
-/// Where plugins and calico-node keep what need not outlive a boot.
+/// The directory for files of the plugins and calico-node that do not survive a reboot.
 const RUN_DIR: &str = "/var/run/calico";
 
-/// Names everything there of which nothing was said yet. `is_noted`: the state's own file is not about to go.
+/// Reports all files that the report does not name yet. `is_noted` is true if the state file stays.
 pub(super) fn name(layout: &Layout, is_noted: bool, report: &mut Report) {
     for path in entries(&layout.state_dir()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -27,7 +27,7 @@ pub(super) fn name(layout: &Layout, is_noted: bool, report: &mut Report) {
     }
 }
 
-/// Names what the installer kept of configurations that nobody could read.
+/// Reports the installer's copies of unreadable configurations.
 pub(super) fn name_copies(directory: &Path, report: &mut Report) {
     for path in entries(directory).into_iter().filter(|path| is_copy(path)) {
         report.leave(path.display(), "the copy of a configuration that was no JSON object and was replaced; it may hold a token: remove it when its plugins \

@@ -1,4 +1,4 @@
-//! What becomes of each file that the state notes: a function of what was found.
+//! Plans the removal of recorded files. Planning is pure.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,71 +6,71 @@ use std::path::PathBuf;
 use crate::layout::Place;
 use crate::runtime_choice;
 
-/// A file that the state notes, as it is on the disk now.
+/// The present state of a recorded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Where it was installed.
+    /// The directory.
     pub place: Place,
-    /// Under which name.
+    /// The file name.
     pub name: String,
-    /// Its path, as this process sees it.
+    /// The path in this process's file system.
     pub path: PathBuf,
-    /// How it is.
+    /// The result of the comparison with the record.
     pub state: FoundState,
-    /// Whether another file was there before the installation.
+    /// True if the installation replaced another file.
     pub replaced: bool,
 }
 
 impl Found {
-    /// Whether it is what a container runtime reads.
+    /// Returns true if a container runtime reads the file.
     pub fn is_configuration(&self) -> bool {
         is_configuration(self.place, &self.name)
     }
 }
 
-/// How a file is.
+/// The result of the comparison with the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FoundState {
-    /// Not there.
+    /// The file is missing.
     Gone,
-    /// As it was installed.
+    /// The file is unchanged.
     Same,
-    /// It changes by itself, and nothing says that another one wrote it.
+    /// The content of the file changes regularly, and no other writer is apparent.
     Renewed,
-    /// Somebody else wrote it since; who or how.
+    /// Another program changed the file, as described here.
     Changed(String),
-    /// It cannot be looked at.
+    /// The file cannot be examined, for this reason.
     Unreadable(String),
 }
 
-/// What becomes of it.
+/// The decision about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is removed.
+    /// The file is removed.
     Remove,
-    /// It stays, for a reason.
+    /// The file stays, for this reason.
     Leave(String),
-    /// There is nothing to do.
+    /// The file is missing already.
     Gone,
 }
 
-/// A file and what becomes of it.
+/// A file and the decision about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
-    /// Where it was installed.
+    /// The directory.
     pub place: Place,
-    /// Under which name.
+    /// The file name.
     pub name: String,
-    /// Its path, as this process sees it.
+    /// The path in this process's file system.
     pub path: PathBuf,
-    /// What becomes of it.
+    /// The decision.
     pub verdict: Verdict,
-    /// Whether another file was there before the installation.
+    /// True if the installation replaced another file.
     pub replaced: bool,
 }
 
 impl Task {
-    /// Whether it is what a container runtime reads: the first file to go.
+    /// Returns true if a container runtime reads the file. Such files are renamed first.
     pub fn is_configuration(&self) -> bool {
         is_configuration(self.place, &self.name)
     }
@@ -80,7 +80,8 @@ fn is_configuration(place: Place, name: &str) -> bool {
     place == Place::Net && runtime_choice::is_read(name)
 }
 
-/// Decides. `named` are the programs that configurations name which stay on the node, with the configuration of each.
+/// Decides about each file. `named` contains the programs that remaining configurations name, each with the name of
+/// such a configuration.
 pub fn plan(found: &[Found], named: &BTreeMap<String, String>) -> Vec<Task> {
     let task = |found: &Found| Task {
         place: found.place,

@@ -1,5 +1,5 @@
-//! Pods that the API server knows and that say that they have addresses which are to be given back. The kernel of this node
-//! does not show them where the configuration names another node, or where their interfaces are not Calico's any more.
+//! Finds pods in the API server that report addresses to be released. The kernel of this node does not show such pods
+//! if the configuration names another node, or if their interfaces are no longer Calico's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use libcalico::store::{ReadBatch, Store};
 
 use super::addresses::TornDown;
 
-/// Refuses while a pod has an address that it would lose.
+/// Checks that no pod would lose its address.
 ///
 /// # Errors
-/// The pods that do, with their addresses and the way out; or the API server cannot be asked.
+/// Returns an error with the pods that would, their addresses and the remedy, or if the API server cannot be queried.
 pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), String> {
     let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
@@ -32,7 +32,8 @@ pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown
     for (ticket, (key, addresses)) in tickets.iter().zip(&leaving) {
         let Some(pod) = answers.get(ticket).map_err(|error| unanswered(&error))? else { continue };
         let Some(has) = addresses_of(&pod.value) else { continue };
-        // An ADD that is under way has the address, and the pod does not say so yet, or says what its sandbox before had.
+        // A running ADD may have assigned the address while the pod reports no address yet, or that of its previous
+        // sandbox.
         let is_here = gone.is_of(&pod.value.spec.node_name);
         let may_have = |ip: &IpAddr| is_here || has.is_empty() || has.contains(ip);
         let is_used = |ip: &&IpAddr| may_have(ip) && !gone.has(&pod.value.spec.node_name, ip);
@@ -48,8 +49,8 @@ pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown
     ))
 }
 
-/// Returns the addresses that the status or an annotation of the pod has: kubelet reports an address only some time after the
-/// ADD. `None` for a pod whose containers ended for good.
+/// Returns the addresses in the pod's status and annotations. Both are read because kubelet updates the status some
+/// time after the ADD. Returns `None` for a pod that has ended.
 fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
     let listed: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
     let addresses = PodAddresses {

@@ -1,73 +1,73 @@
-//! What was done, and what is left.
+//! The result of an uninstallation: the steps, and the remaining files.
 
 use std::fmt::Display;
 
-/// What `calico uninstall` came to.
+/// The result of `calico uninstall`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Whether anything was done, or would be.
+    /// False for a dry run.
     pub acted: bool,
-    /// What was done, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// What stays, and why.
+    /// The remaining items, with reasons.
     pub left: Vec<Left>,
 }
 
-/// One thing that was done.
+/// A step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// `remove`, `release`.
+    /// The action, `remove` or `release`.
     pub action: &'static str,
-    /// What.
+    /// The file or other object.
     pub target: String,
-    /// How it ended.
+    /// The result of the step.
     pub outcome: Outcome,
 }
 
-/// How a step ended.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is done, or would be.
+    /// The step succeeded; in a dry run, it would be run.
     Done,
-    /// Somebody did it before.
+    /// The object was missing already.
     DoneAlready,
-    /// It could not be done.
+    /// The step failed, for this reason.
     Failed(String),
 }
 
-/// One thing that stays.
+/// An item that remains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// What.
+    /// The file or other object.
     pub target: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
 impl Report {
-    /// Notes a step.
+    /// Adds a step.
     pub(super) fn done(&mut self, action: &'static str, target: impl Display) {
         self.steps.push(Step { action, target: target.to_string(), outcome: Outcome::Done });
     }
 
-    /// Notes what was gone before.
+    /// Adds a step for an object that was missing already.
     pub(super) fn gone(&mut self, target: impl Display) {
         self.steps.push(Step { action: "remove", target: target.to_string(), outcome: Outcome::DoneAlready });
     }
 
-    /// Notes a step that could not be done, and with it what stays.
+    /// Adds a failed step, and its object to the remaining items.
     pub(super) fn fail(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         self.leave(&target, format!("see `FAILED to {action}` above"));
         self.refuse(action, target, reason);
     }
 
-    /// Notes a step that is not tried.
+    /// Adds a step that was not tried.
     pub(super) fn refuse(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         let outcome = Outcome::Failed(reason.to_string());
         self.steps.push(Step { action, target: target.to_string(), outcome });
     }
 
-    /// Whether something is said of this already.
+    /// Returns true if the report names the object.
     pub(super) fn names(&self, target: &str) -> bool {
         self.steps
             .iter()
@@ -76,18 +76,18 @@ impl Report {
             .any(|it| it == target)
     }
 
-    /// Notes what stays.
+    /// Adds a remaining item.
     pub(super) fn leave(&mut self, target: impl Display, reason: impl Display) {
         self.left.push(Left { target: target.to_string(), reason: reason.to_string() });
     }
 
-    /// Whether all that should be done could be.
+    /// Returns true if no step failed.
     pub fn succeeded(&self) -> bool {
         self.steps.iter().all(|step| !matches!(step.outcome, Outcome::Failed(_)))
     }
 }
 
-/// A line for each step, then a line for each thing that stays.
+/// Prints a line for each step, and then a line for each remaining item.
 impl Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for Step { action, target, outcome } in &self.steps {

@@ -1,4 +1,4 @@
-//! [`Known`]: what the watch has told of the one configuration, and what is to be done about it.
+//! [`Known`]: the state of the configuration according to the watch, and the next write.
 
 use std::time::Duration;
 
@@ -11,39 +11,39 @@ use tokio::time::Instant;
 
 use super::NAME;
 
-/// How long an object that was deleted is waited for. Tools that replace an object delete it and create it again; the default
-/// settings in between would delete host endpoints and assign addresses to Services.
+/// Time to wait before a deleted object is created again. Tools that replace an object delete it and create it again;
+/// with the default settings in between, kube-controllers would delete host endpoints and assign addresses to Services.
 const REPLACED: Duration = Duration::from_secs(60);
 
-/// The object as it was last heard of.
+/// The latest state of the object.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     entry: Option<Entry<KubeControllersConfiguration>>,
-    /// What is in force after the object went.
+    /// The last settings of the object, which stay in force after its deletion.
     last: Option<KubeControllersConfigurationSpec>,
-    /// Since when the object that was there is not.
+    /// The time since which the object has been missing, if it existed before.
     gone: Option<Instant>,
-    /// Whether the list that is under way has named it.
+    /// True if the list in progress, or a later event, named the object.
     named: bool,
-    /// Whether a list was complete.
+    /// True after the first complete list, from which on a missing object is known not to exist.
     listed: bool,
 }
 
-/// What is to be written.
+/// The next write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing.
+    /// No write.
     Nothing,
-    /// The object.
+    /// Create the object.
     Create,
-    /// Nothing yet: the object went, and may come back, or cannot be read.
+    /// No write yet: the object was deleted and may return, or is unreadable.
     Wait,
-    /// Its status.
+    /// Update the status.
     WriteStatus,
 }
 
 impl Known {
-    /// Takes notice. Objects of other names are none of ours.
+    /// Applies an event. Objects with other names are ignored.
     pub(super) fn follow(&mut self, event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>) {
         match event {
             WatchEvent::Restarted => self.named = false,
@@ -70,22 +70,23 @@ impl Known {
         }
     }
 
-    /// Takes note of settings that are in force before the watch begins.
+    /// Sets the settings that were in force before the watch began.
     pub(super) fn begin(&mut self, spec: Option<KubeControllersConfigurationSpec>) {
         self.last = spec;
     }
 
-    /// The settings of the object as it was last there.
+    /// Returns the last settings of the object.
     pub(super) fn last(&self) -> Option<&KubeControllersConfigurationSpec> {
         self.last.as_ref()
     }
 
-    /// The object.
+    /// Returns the object, if it exists.
     pub(super) fn entry(&self) -> Option<&Entry<KubeControllersConfiguration>> {
         self.entry.as_ref()
     }
 
-    /// What is to be written so that the object is there and has this status; without an object `status` is not asked for.
+    /// Returns the next write, after which the object exists and has this status. `status` is ignored if there is no
+    /// object.
     pub(super) fn step(&self, status: Option<&KubeControllersConfigurationStatus>) -> Step {
         match (&self.entry, status) {
             (None, _) if self.gone.is_some_and(|since| since.elapsed() < REPLACED) => Step::Wait,
@@ -96,7 +97,7 @@ impl Known {
     }
 }
 
-/// Whether the stored status says the same, in whatever order and with whatever the API server filled in.
+/// Returns true if the stored status has the same content, apart from order and defaults that the API server added.
 fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersConfigurationStatus) -> bool {
     let stored = object.status.clone().map(serde_json::from_value::<KubeControllersConfigurationStatus>);
     stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
@@ -133,14 +134,14 @@ mod tests {
 
         known.follow(WatchEvent::Put(named(NAME)));
         assert_eq!(known.step(Some(&status())), Step::WriteStatus);
-        // A watch that begins anew forgets nothing before the list is complete.
+        // A restarted watch keeps the state until its list is complete.
         known.follow(WatchEvent::Restarted);
         assert!(known.entry().is_some());
         known.follow(WatchEvent::Synced);
         assert_eq!(known.step(None), Step::Wait);
     }
 
-    /// Somebody who replaces it deletes it and creates it again.
+    /// A tool that replaces the object deletes it and creates it again.
     #[tokio::test(start_paused = true)]
     async fn deleted_configuration_is_made_again_after_a_minute_and_others_are_left_alone() {
         let mut known = Known::default();
@@ -151,7 +152,7 @@ mod tests {
         assert!(known.entry().is_some());
         known.follow(WatchEvent::Gone(named(NAME).key));
         assert_eq!(known.step(None), Step::Wait);
-        // Each complete list says so again, and the minute is not counted anew.
+        // Each complete list repeats that the object is missing, and does not restart the minute.
         for _ in 0..59 {
             advance(Duration::from_secs(1)).await;
             known.follow(WatchEvent::Restarted);

@@ -1,20 +1,20 @@
-//! [`Pace`]: how soon one may write again.
+//! [`Pace`]: delays between writes.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// After a write.
+/// Delay after the first write.
 const FIRST: Duration = Duration::from_secs(1);
-/// Between writes that have no effect; someone else may insist on another state.
+/// Longest delay between writes that have no effect, for example because another program writes a different state.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The pauses between writes. They double until nothing is left to write.
+/// The delays between writes. They double until there is no write left to do.
 #[derive(Debug)]
 pub(super) struct Pace {
     pause: Duration,
     not_before: Option<Instant>,
-    /// Something is to be written then.
+    /// True if a write is pending.
     wanted: bool,
 }
 
@@ -25,13 +25,13 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// Nothing is left to write.
+    /// Records that there is no write left to do.
     pub(super) fn settled(&mut self) {
         self.pause = FIRST;
         self.wanted = false;
     }
 
-    /// Whether to write now; if not, [`Pace::due`] says when.
+    /// Returns true if a write may happen now. If not, [`Pace::due`] waits for the time.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();
         self.wanted = true;
@@ -43,7 +43,7 @@ impl Pace {
         true
     }
 
-    /// Ends when what was wanted may be written; never while nothing is.
+    /// Waits until the pending write may happen. Never returns if no write is pending.
     pub(super) async fn due(&self) {
         match self.not_before {
             Some(moment) if self.wanted => sleep_until(moment).await,

@@ -1,4 +1,4 @@
-//! A configuration that cannot be read, in the embedded datastore.
+//! An unreadable configuration in the embedded datastore.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::controllers::testing::{embedded, posting_kubernetes};
 
-/// A configuration with this grace period of leaks, which asks for host endpoints.
+/// Returns a configuration with this grace period of leaks and with automatic host endpoints.
 fn configured(leak_grace_period: &str) -> Vec<u8> {
     let node = json!({ "hostEndpoint": { "autoCreate": "Enabled" }, "leakGracePeriod": leak_grace_period });
     let object = json!({
@@ -21,7 +21,7 @@ fn configured(leak_grace_period: &str) -> Vec<u8> {
     object.to_string().into_bytes()
 }
 
-/// Stores these bytes, whatever is there.
+/// Stores the bytes, whatever the present content is.
 async fn store(calico: &Datastore, bytes: Vec<u8>) {
     let key = ObjectKey::global(NAME);
     let mut batch = ReadBatch::new();
@@ -40,7 +40,7 @@ struct Scene {
     status: Status,
     stop: CancellationToken,
     calico: Arc<Datastore>,
-    /// What was posted to the API server.
+    /// The Events posted to the API server.
     events: Arc<Mutex<Vec<Value>>>,
     _dirs: [tempfile::TempDir; 2],
 }
@@ -92,7 +92,7 @@ async fn configuration_with_a_word_that_is_not_known_is_followed_and_told() {
         text.replace("\"Enabled\"", &format!("{auto_create:?}")).into_bytes()
     };
     let expected = "hostEndpoint.autoCreate: `Enable` is not one of Enabled, Disabled";
-    // An Event for each time that the word becomes wrong.
+    // An Event is posted each time that the value becomes invalid.
     for (auto_create, told) in [("Enable", 1), ("Enable", 0), ("Enabled", 0), ("Enable", 1)] {
         store(&scene.calico, configured(auto_create)).await;
         let settings = scene.configuration.first(&scene.status, &scene.stop).await.expect("not told to stop");

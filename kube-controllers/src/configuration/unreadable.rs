@@ -1,4 +1,4 @@
-//! [`Unreadable`]: tells operators that the configuration cannot be read, or a field of it cannot be followed.
+//! [`Unreadable`]: reports a configuration that cannot be read or followed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use crate::events::{self, Severity};
 /// Reason of the Event.
 const REASON: &str = "UnreadableConfiguration";
 
-/// Log and Event, once for the same thing.
+/// Reports each problem to the log and as an Event, once until it changes.
 pub(super) struct Unreadable {
     kubernetes: kube::Client,
     object: Value,
@@ -30,12 +30,13 @@ impl Unreadable {
         Unreadable { kubernetes, object, told: Mutex::default() }
     }
 
-    /// Forgets what was told: if it is so again it is told again.
+    /// Clears the last problem, so that it is reported if it occurs again.
     pub(super) fn mended(&self) {
         self.told.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Logs it, and creates an Event, also as a replica that does not lead: the Event is about the process itself.
+    /// Logs the problem and creates an Event. A replica that is not the leader does so too: the Event is about this
+    /// process.
     pub(super) async fn tell(&self, reason: &str) {
         {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,19 +1,19 @@
-//! [`Condition`]: what a controller found out about an object, in its status.
+//! [`Condition`]: a condition in an object's status.
 
 use serde_json::{Value, json};
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
-/// A condition, but for when it began.
+/// A condition without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// What it is about.
+    /// The `type` of the condition.
     pub(super) kind: &'static str,
-    /// Whether it is so.
+    /// True for the status `True`, false for `False`.
     pub(super) is_true: bool,
-    /// Why, for programs.
+    /// The reason for programs.
     pub(super) reason: &'static str,
-    /// Why, for people.
+    /// The message for people.
     pub(super) message: String,
 }
 
@@ -22,7 +22,8 @@ impl Condition {
         if self.is_true { "True" } else { "False" }
     }
 
-    /// The conditions that an object with `status` is to have, those of other kinds among them; `None` when it has them.
+    /// Returns all conditions of an object with `status` after setting this condition, or `None` if the object has this
+    /// condition already. Conditions of other types stay.
     pub(super) fn among(&self, status: Option<&Value>, now: OffsetDateTime) -> Option<Vec<Value>> {
         let mut conditions = status.and_then(|status| status["conditions"].as_array()).cloned().unwrap_or_default();
         let found = conditions.iter().position(|condition| condition["type"] == self.kind);
@@ -46,16 +47,16 @@ impl Condition {
     }
 }
 
-/// Whether the condition `kind` of an object with `status` is true; `None` where it has none.
+/// Returns true if the condition `kind` of an object with `status` is true; `None` if the object has no such condition.
 pub(super) fn is_true(status: Option<&Value>, kind: &str) -> Option<bool> {
     let conditions = status?["conditions"].as_array()?;
     conditions.iter().find(|condition| condition["type"] == kind).map(|condition| condition["status"] == "True")
 }
 
-/// As Kubernetes writes times.
+/// Formats a time as Kubernetes does.
 fn seconds(time: OffsetDateTime) -> String {
     let whole = time.to_offset(UtcOffset::UTC).replace_nanosecond(0).unwrap_or(time);
-    // A time of this millennium has this form.
+    // Formatting cannot fail for years of four digits.
     whole.format(&Rfc3339).unwrap_or_default()
 }
 

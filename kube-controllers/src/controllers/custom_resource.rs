@@ -1,4 +1,5 @@
-//! [`CustomResources`]: the parts of Calico's custom resources that the store does not write: finalizers and status.
+//! [`CustomResources`]: writes the parts of Calico's custom resources that the store does not write: finalizers and
+//! status.
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
@@ -17,12 +18,12 @@ pub(super) struct CustomResources {
 }
 
 impl CustomResources {
-    /// Those of the kind `S`.
+    /// Returns the objects of the kind `S`.
     pub(super) fn of<S: Spec>(client: kube::Client) -> Self {
         CustomResources { api: Api::all_with(client, &resource(S::KIND, S::PLURAL)), kind: S::KIND }
     }
 
-    /// Writes the finalizers, and nothing else, of the object that is still at `version`. Returns its new version.
+    /// Replaces the finalizers of an object, if the object is still at `version`. Returns the new version.
     pub(super) async fn write_finalizers(
         &self,
         name: &str,
@@ -34,7 +35,7 @@ impl CustomResources {
         self.version(name, "finalizers", patched)
     }
 
-    /// Writes the conditions of the object that is still at `version`. Returns its new version.
+    /// Replaces the conditions of an object, if the object is still at `version`. Returns the new version.
     pub(super) async fn write_conditions(
         &self,
         name: &str,
@@ -53,7 +54,7 @@ impl CustomResources {
     }
 }
 
-/// A kind of `projectcalico.org/v3`.
+/// Describes a kind of `projectcalico.org/v3`.
 pub(super) fn resource(kind: &str, plural: &str) -> ApiResource {
     let api_version = ApiGroup::V3.api_version();
     let (group, version) = api_version.split_once('/').unwrap_or_default();
@@ -66,7 +67,7 @@ pub(super) fn resource(kind: &str, plural: &str) -> ApiResource {
     }
 }
 
-/// The finalizers of an object.
+/// Returns the finalizers of an object.
 pub(super) fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
     let listed = object.metadata.unknown.get("finalizers").and_then(Value::as_array).into_iter().flatten();
     listed.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect()

@@ -1,8 +1,8 @@
-//! HostEndpoints that nodes get by themselves (KC-480..KC-489), in either datastore.
+//! Automatic HostEndpoints of nodes, in either datastore.
 //!
-//! Which there are to be is [`libcalico::host_endpoints`]' to say; here they are compared with what is there. Only
-//! endpoints with our label are ever changed or deleted, and those of a node that seems gone only when it is not
-//! stored.
+//! [`libcalico::host_endpoints`] computes the desired endpoints; this controller compares them with the stored ones.
+//! Only endpoints with Calico's own label are changed or deleted. Those of a missing node are deleted only after the
+//! datastore has confirmed that the node is missing.
 
 mod memory;
 mod patterns;
@@ -29,10 +29,10 @@ use crate::feed::{Event, Feeds};
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::settings::{ControllerName, Settings};
 
-/// How soon to look again when what was heard lags behind what is there.
+/// Delay before the next look when the cache lags behind the datastore.
 const LAG: Duration = Duration::from_secs(1);
 
-/// The controller. Its keys are names of Calico's nodes; whether Kubernetes has a node of that name does not matter.
+/// The controller. Its keys are names of Calico nodes. A Kubernetes node of the same name is not required.
 pub struct HostEndpoints {
     queue: Queue<String>,
     memory: Arc<Mutex<Memory>>,
@@ -79,7 +79,7 @@ struct Syncer {
     patterns: Patterns,
 }
 
-/// One write that is due.
+/// A write that is due.
 enum Due {
     Create(HostEndpoint),
     Update(Box<Entry<HostEndpoint>>, HostEndpoint),
@@ -92,7 +92,7 @@ impl Reconcile for Syncer {
 
     async fn reconcile(&self, node: &String) -> Result<Next, Failure> {
         let seen = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of(node);
-        // Not everything was heard of yet: the end of the list brings all nodes.
+        // The caches are incomplete. When the last list is complete, all nodes are queued.
         let Some(Seen { node: facts, endpoints }) = seen else { return Ok(Next::Done) };
         if facts.is_none() && !endpoints.is_empty() && !self.is_gone(node).await? {
             return Ok(Next::After(LAG));
@@ -104,7 +104,7 @@ impl Reconcile for Syncer {
             match self.write(due).await {
                 Ok(()) => {}
                 Err(Failure::Permanent(problem)) => problems.push(problem),
-                // The others of this node all the same.
+                // Continues with the other endpoints of the node.
                 Err(failure) => retry = Some(failure),
             }
         }
@@ -117,12 +117,12 @@ impl Reconcile for Syncer {
 }
 
 impl Syncer {
-    /// Whether there is no such node. A feed takes one that cannot be read for gone; that is not absence.
+    /// Returns true if the node is missing. A watch reports an unreadable node as deleted, which is not a proof.
     async fn is_gone(&self, node: &str) -> Result<bool, Failure> {
         match self.store.get::<CalicoNode>(&ObjectKey::global(node)).await {
             Err(StoreError::NotFound { .. }) => Ok(true),
             Ok(_) => Ok(false),
-            // Mended it is heard of.
+            // The watch reports the node once it is readable again.
             Err(error @ StoreError::Corrupt { .. }) => Err(Failure::Permanent(format!(
                 "the HostEndpoints of node {node} stay as they are until it is mended or deleted: {error}"
             ))),
@@ -140,7 +140,7 @@ impl Syncer {
         match due {
             Due::Create(mut endpoint) => {
                 check(&endpoint)?;
-                // An API server does so by itself.
+                // An API server assigns uid and creation time itself.
                 if self.store.has_transactions() {
                     endpoint.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
                 }
@@ -151,14 +151,15 @@ impl Syncer {
             }
             Due::Update(found, wanted) => self.update(*found, &wanted).await,
             Due::Delete(found) => match self.store.delete::<HostEndpoint>(&found.key, Some(&found.revision)).await {
-                // Went before (B-29).
+                // Another writer deleted the endpoint first, which is success.
                 Err(StoreError::NotFound { .. }) => Ok(()),
                 outcome => Ok(outcome?),
             },
         }
     }
 
-    /// There is one of this name that was not heard of: ours of a moment ago, or somebody's own.
+    /// Handles a creation that found an existing endpoint: either ours, which the cache does not contain yet, or a
+    /// user's own.
     async fn settle(&self, wanted: &HostEndpoint) -> Result<(), Failure> {
         let found = self.store.get::<HostEndpoint>(&wanted.key()).await?;
         match (is_ours(&found.value), differs(&found.value, wanted)) {
@@ -171,7 +172,7 @@ impl Syncer {
         }
     }
 
-    /// What we do not know of it stays.
+    /// Updates the fields that this controller manages. All other fields stay as they are.
     async fn update(&self, found: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), Failure> {
         let mut endpoint = found.value;
         endpoint.metadata.labels = wanted.metadata.labels.clone();
@@ -191,7 +192,7 @@ fn check(endpoint: &HostEndpoint) -> Result<(), Failure> {
     validate_host_endpoint(endpoint).map_err(refused)
 }
 
-/// What leads from the endpoints that are there to those that are wanted; with `keep`, without deletions.
+/// Returns the writes that turn the found endpoints into the wanted ones. With `keep`, none of them is a deletion.
 fn due(wanted: Vec<HostEndpoint>, mut found: Vec<Entry<HostEndpoint>>, keep: bool) -> Vec<Due> {
     let mut due = Vec::new();
     for wanted in wanted {

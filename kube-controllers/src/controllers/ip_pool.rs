@@ -1,5 +1,5 @@
-//! Conditions and finalizers of pools (`projectcalico.org/v3` alone; KC-530..KC-535): of pools that overlap one is in use, and
-//! a pool that is deleted stays until its blocks are gone.
+//! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools one is in use.
+//! A pool that is being deleted stays until its blocks are gone.
 
 mod allocatable;
 #[cfg(test)]
@@ -25,16 +25,16 @@ use crate::context::{Context, Controller};
 use crate::feed::{Cache, Event, Feeds};
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 
-/// What keeps a pool while it has blocks.
+/// Finalizer that keeps a pool while it has blocks.
 const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
 
-/// All pools are looked at together: whether one is in use depends on the others.
+/// The only key. All pools are reconciled together, because the condition of a pool depends on the others.
 const ALL: &str = "all";
 
-/// How soon a pool that is being deleted is looked at again, should nothing be heard of its blocks.
+/// Delay before the next look at a pool that is being deleted, if no event of its blocks comes before.
 const EMPTYING: Duration = Duration::from_secs(30);
 
-/// Blocks go one after the other: for how long they are heard of before the pools are looked at.
+/// Delay after an event of a block. Blocks are deleted one after the other, so this combines their events.
 const GATHERING: Duration = Duration::from_secs(5);
 
 type Pools = Cache<ObjectKey, Entry<IpPool>>;
@@ -78,12 +78,12 @@ impl Controller for IpPools {
     }
 }
 
-/// Whether a pool that is being deleted may have lost its last block.
+/// Returns true if a pool that is being deleted may have lost its last block.
 fn may_be_empty(pools: &Pools, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
     match event {
         Event::Gone(block) => deleting.any(|pool| pool.spec.range().is_ok_and(|range| range.contains(block.network()))),
-        // What a new list leaves out is not named.
+        // Blocks that are missing from a new list have no event of their own.
         Event::Synced => deleting.next().is_some(),
         Event::Restarted | Event::Put(_) => false,
     }
@@ -95,14 +95,14 @@ struct Keeper {
     pools: Arc<Mutex<Pools>>,
 }
 
-/// What is to become of a pool's finalizer.
+/// The required change of a pool's finalizers.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
-    /// It is as it should be.
+    /// No change.
     Nothing,
-    /// The finalizers to be.
+    /// Write these finalizers.
     Write(Vec<String>),
-    /// The pool's blocks are to be given up, and when it has none the finalizer goes.
+    /// Release the pool's blocks, and remove the finalizer when none is left.
     Empty,
 }
 
@@ -110,7 +110,7 @@ impl Reconcile for Keeper {
     const NAME: &'static str = IpPools::NAME;
     type Key = &'static str;
 
-    /// One pool that cannot be written does not stop the others.
+    /// Reconciles all pools. A pool that cannot be written does not stop the others.
     async fn reconcile(&self, _: &&'static str) -> Result<Next, Failure> {
         let Some(pools) = self.snapshot() else { return Ok(Next::Done) };
         let (mut failures, mut next) = (Vec::new(), Next::Done);
@@ -159,13 +159,13 @@ impl Keeper {
         }
     }
 
-    /// Gives up what blocks of the range can be given up; whether none is left.
+    /// Releases the blocks in the range that can be released. Returns true if none is left.
     async fn empty(&self, name: &str, range: &Cidr) -> Result<bool, Failure> {
         let clock = SystemClock::start();
         let problem =
             |error: ipam_plugin::error::IpamError| Failure::Retry(format!("blocks of IPPool {name}: {error}"));
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
-        // Services that hold addresses still find them by their block's owner.
+        // Only empty blocks: Services find their addresses by the owner of the block.
         let services = Owner::Virtual(LOAD_BALANCER_HOST.into());
         release_empty_affinities(&*self.store, &clock, &services, range).await.map_err(problem)?;
         let mut batch = ReadBatch::new();
@@ -175,7 +175,7 @@ impl Keeper {
     }
 }
 
-/// A pool that is in use has our finalizer, one that is not has not (KC-533).
+/// Returns the required change. A pool in use has the finalizer, and any other pool does not (KC-533).
 fn due(pool: &IpPool, verdict: Verdict) -> Due {
     let mut finalizers = finalizers(pool);
     let has_ours = finalizers.iter().any(|finalizer| finalizer == FINALIZER);

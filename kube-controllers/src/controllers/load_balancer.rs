@@ -1,9 +1,9 @@
-//! Addresses of Services of type LoadBalancer out of Calico's pools (KC-500..KC-512), in either datastore.
+//! Assigns addresses from Calico's pools to Services of type LoadBalancer, in either datastore.
 //!
-//! What was heard says whether there is anything to do; what is done is decided again for the live Service and what it holds
-//! by now. An address is given back when the Service's status no longer shows it, and for lack of pools only when a list of
-//! them has none. An address that the status shows stays until the status shows its successor. The addresses are in blocks of
-//! nobody's host, `virtual:load-balancer`.
+//! The caches show if a Service needs work. The work itself is decided again from the live Service and the addresses
+//! that are stored now. An address is released only after the Service's status no longer shows it. Because of missing
+//! pools, addresses are released only if a list of the pools contains none. A published address stays until another
+//! address is published. The blocks of these addresses belong to the virtual host `virtual:load-balancer`.
 
 mod addresses;
 mod claims;
@@ -45,7 +45,7 @@ use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::settings::{AssignIps, Settings};
 use crate::watched::Service;
 
-/// How soon to look again when what was heard lags behind what is there.
+/// Delay before the next look when the cache lags behind.
 const LAG: Duration = Duration::from_secs(1);
 
 /// The controller. Its keys are names of Services.
@@ -101,14 +101,14 @@ fn locked(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What became of a Service whose status was to be written.
+/// The outcome of writing a Service's status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Written {
-    /// Its status was written, at the version that was read.
+    /// The status was written, based on the version that was read.
     Sent,
-    /// Its status said it already, as it was read.
+    /// The status that was read is the desired one already.
     Unchanged,
-    /// It went meanwhile.
+    /// The Service was deleted meanwhile.
     Gone,
 }
 
@@ -133,12 +133,12 @@ impl Reconcile for Balancer {
             return Ok(Next::After(LAG));
         }
         let Some(service) = service else { return Ok(Next::Done) };
-        // A word that nobody knows gives nothing and takes nothing.
+        // An unknown `assignIPs` neither assigns nor releases an address.
         let Some(assign) = self.settings.borrow().assign_ips else { return Ok(Next::Done) };
         match self.decide(key, &service, &own, &pools, assign)? {
             Decision::Leave => Ok(Next::Done),
-            // A pool that appears brings all Services again. Where nobody ever made one others serve them, and that is no
-            // failure.
+            // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
+            // serve Services without a request, so this is no failure.
             Decision::NoPool if service.asks() => Err(Failure::Permanent(format!(
                 "Service {key}: there is no pool for LoadBalancer to take an address from"
             ))),
@@ -168,8 +168,8 @@ impl Balancer {
             .map_err(|error| Failure::Permanent(format!("Service {key}: {error}")))
     }
 
-    /// Gives back what a Service held that is gone, is of another type by now, or was a namesake (B-30). Not if it is
-    /// there after all and was not heard of yet; then false.
+    /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
+    /// the same name. Returns false, without releasing, if the live Service still has the handle.
     async fn release_handles(&self, key: &ObjectKey, held: &[Held]) -> Result<bool, Failure> {
         let live = self.live(key).await?.as_ref().and_then(Balanced::live);
         let mut handles: Vec<&HandleId> = held.iter().map(|held| &held.handle).collect();
@@ -183,8 +183,8 @@ impl Balancer {
         Ok(true)
     }
 
-    /// No longer shows what the Service holds, then gives it back: in this order nobody is told an address that is
-    /// another's, and a crash in between is seen.
+    /// Removes the Service's addresses from the status, then releases them. In this order the status never shows an
+    /// address of another Service, and a crash in between leaves addresses that the next run releases.
     async fn withdraw(
         &self,
         key: &ObjectKey,
@@ -193,7 +193,7 @@ impl Balancer {
         assign: AssignIps,
     ) -> Result<Next, Failure> {
         if let Some((mut live, service)) = self.live_holder(key, handle).await? {
-            // What was heard leaves out pools that cannot be read.
+            // The cache omits unreadable pools.
             let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
             if decide(Some(&service), heard, &pools, assign) != Ok(Decision::Withdraw) {
                 return Ok(Next::After(LAG));
@@ -208,7 +208,8 @@ impl Balancer {
         Ok(Next::Done)
     }
 
-    /// Assigns what the live Service lacks, shows what stays, and then gives back the rest, all as it is stored by now.
+    /// Assigns the missing addresses, publishes those that stay, and then releases the others. Each step uses the
+    /// stored state.
     async fn serve(
         &self,
         key: &ObjectKey,
@@ -255,7 +256,7 @@ impl Balancer {
         }
     }
 
-    /// Labels of the Service's namespace, which pools may select by.
+    /// Returns the labels of the Service's namespace, by which pools may select.
     async fn labels(&self, key: &ObjectKey) -> Result<Labels, Failure> {
         let name = key.namespace.as_deref().unwrap_or_default();
         let namespace = Api::<Namespace>::all(self.kubernetes.clone()).get(name).await;
@@ -267,7 +268,7 @@ impl Balancer {
         live::object(&self.kubernetes, SERVICES, key).await
     }
 
-    /// The Service as it is now, if it is of the type and no namesake of the one that `handle` is for.
+    /// Returns the live Service, if it has the type and is the Service to which `handle` belongs.
     async fn live_holder(
         &self,
         key: &ObjectKey,
@@ -288,7 +289,8 @@ impl Balancer {
         self.write_status(key, live, |service| status::hide(service, &addresses)).await
     }
 
-    /// Writes the status if `change` changed it, at the version that was read; `live` is then the Service as it was written.
+    /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service
+    /// as written.
     async fn write_status(
         &self,
         key: &ObjectKey,
@@ -312,8 +314,8 @@ impl Balancer {
         }
     }
 
-    /// Tells whether the Service is as it was when its addresses were judged. Where its status needed no write, no answer of the
-    /// API server has told so: another writer may have given the Service an address that it asks for since.
+    /// Returns true if the Service is unchanged since its addresses were decided. If the status needed no write, the
+    /// API server has not confirmed that: another writer may have given the Service an address that it now requests.
     async fn is_current(&self, key: &ObjectKey, judged: &KubernetesService, written: Written) -> Result<bool, Failure> {
         match written {
             Written::Sent => Ok(true),

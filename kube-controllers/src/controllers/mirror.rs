@@ -1,10 +1,10 @@
-//! Mirrors: objects of Calico's in etcd, each made of one object of Kubernetes'. Three controllers are mirrors; what
-//! tells them apart is [`Mirrored`].
+//! Synchronization of Kubernetes objects to Calico objects in etcd. Each Calico object, the target, is made from one
+//! Kubernetes object, the source. Three controllers work this way; [`Mirrored`] describes their differences.
 //!
-//! A mirror is known by its name alone (KC-222): every object whose name begins with the controller's prefix is the
-//! controller's, whoever wrote it. Only what differs is written. An update changes `spec` and keeps what others put
-//! into the metadata (KC-224); a deletion asks Kubernetes first, for a watch may lag behind what another replica has
-//! written.
+//! A target is recognized by its name alone: every object whose name has the controller's prefix belongs to the
+//! controller, regardless of its writer (KC-222). Only targets that differ are written. An update replaces `spec` and
+//! keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes, because a watch may
+//! lag behind the writes of another replica.
 
 mod known;
 mod reconcile;
@@ -27,47 +27,47 @@ use crate::runtime::{self, Queue};
 use crate::settings::ControllerName;
 use crate::watched::Watched;
 
-/// What is mirrored, and how.
+/// A kind of source, and its conversion to targets.
 pub trait Mirrored: Send + Sync + 'static {
-    /// As the controller is named in logs and metrics.
+    /// The controller's name in logs and metrics.
     const NAME: &'static str;
-    /// As it is named in the settings.
+    /// The controller's name in the settings.
     const CONTROLLER: ControllerName;
-    /// What is mirrored, in the API server's terms.
+    /// The source's kind in the API server.
     const RESOURCE: Resource;
-    /// What the names of all mirrors begin with.
+    /// Prefix of the names of all targets.
     const PREFIX: &'static str;
-    /// What is mirrored, as its feed delivers it.
+    /// The source, as its watch delivers it.
     type Source: Watched<Key = ObjectKey>;
-    /// What of it is kept in memory.
+    /// The part of the source that is cached.
     type Kept: Clone + PartialEq + Send + Sync + 'static;
-    /// What it is mirrored as.
+    /// The `spec` of the target.
     type Mirror: Spec;
 
-    /// Where the sources come from.
+    /// Returns the watch of the sources.
     fn feed(feeds: &mut Feeds) -> &mut Feed<Self::Source>;
-    /// What to keep of a source, of which `known` was kept before.
+    /// Returns the part of a source to cache. `known` is the part that was cached before.
     fn keep(source: &Self::Source, known: Option<&Self::Kept>) -> Self::Kept;
-    /// The key of a source's mirror.
+    /// Returns the key of a source's target.
     fn mirror_of(source: &ObjectKey) -> ObjectKey;
-    /// The source that a mirror of this key has; `None` for a key that no source's mirror has.
+    /// Returns the key of a target's source, or `None` if no source has a target with this key.
     fn source_of(mirror: &ObjectKey) -> Option<ObjectKey>;
-    /// The mirror.
+    /// Converts a source to its target.
     fn reflect(source: &ObjectKey, kept: &Self::Kept) -> Reflection<Self::Mirror>;
-    /// Completes and checks an object before it is written.
+    /// Completes and validates an object before it is written.
     fn admit(object: Object<Self::Mirror>) -> Result<Object<Self::Mirror>, ValidationError>;
 }
 
-/// What a source looks like in the mirror.
+/// The result of converting a source.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reflection<S> {
-    /// The mirror's `spec`.
+    /// The target's `spec`.
     pub spec: S,
-    /// What of the source could not be mirrored, in words.
+    /// Descriptions of the parts of the source that cannot be converted.
     pub left_out: Vec<String>,
 }
 
-/// The controller of one kind of mirror.
+/// The controller of one kind.
 pub struct Mirror<M: Mirrored> {
     known: Known<M>,
     queue: Queue<Work>,
@@ -80,13 +80,13 @@ impl<S> From<S> for Reflection<S> {
 }
 
 impl<M: Mirrored> Mirror<M> {
-    /// A controller that hears nothing yet.
+    /// Creates a controller that is not subscribed to any watch.
     fn deaf() -> Self {
         Mirror { known: Known::default(), queue: Queue::default() }
     }
 
-    /// Takes notice of an event. The first full list brings the first comparison of everything, whatever the reconcile
-    /// period is (B-10); before it, nothing is known well enough to act on.
+    /// Applies an event. The first complete list queues the first comparison of all objects, even if the reconcile
+    /// period is zero. Before that, the cache is incomplete and nothing is queued.
     fn hear(&self, event: &Event<'_, M::Source>) {
         let heard = self.known.follow(event);
         if heard.first_list_complete {
@@ -122,13 +122,13 @@ impl<M: Mirrored> Controller for Mirror<M> {
         let reconciler = Reconciler::new(self.known, self.queue.clone(), context.clone(), invalid.clone());
         runtime::run(Arc::new(reconciler), self.queue, workers, context.clone()).await;
         if let Some(gauge) = invalid.filter(|_| registered) {
-            // Registered above, and by nobody else.
+            // Only this controller registers the metric.
             let _ = context.metrics.unregister(gauge);
         }
     }
 }
 
-/// How many mirrors cannot be written because Calico has rules that Kubernetes does not have (B-48).
+/// Creates the gauge of targets that cannot be written because Calico's validation is stricter than that of Kubernetes.
 fn gauge(controller: &str) -> Option<IntGauge> {
     let help = "How many objects of Kubernetes cannot be mirrored, for Calico's rules forbid it.";
     IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))

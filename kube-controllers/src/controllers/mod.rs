@@ -1,4 +1,7 @@
 //! The controllers.
+//!
+//! [`mirror`] is shared by [`policy`], [`namespace`] and [`service_account`]; the other modules are independent of each
+//! other.
 
 mod condition;
 mod custom_resource;

@@ -1,4 +1,4 @@
-//! Profiles of namespaces (KC-240 … KC-243).
+//! Profiles of namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::feed::{Feed, Feeds};
 use crate::settings::ControllerName;
 use crate::watched;
 
-/// Keeps the profile `kns.<name>` like the namespace of that name.
+/// Synchronizes each namespace to the profile `kns.<name>`.
 pub type NamespaceController = Mirror<Namespaces>;
 
-/// Namespaces.
+/// The kind of namespaces.
 pub struct Namespaces;
 
 impl Mirrored for Namespaces {
@@ -32,7 +32,8 @@ impl Mirrored for Namespaces {
         &mut feeds.namespaces
     }
 
-    /// The labels. What changes while a namespace is on its way out is not followed, as long as it is known (KC-240).
+    /// Returns the labels. Label changes of a known namespace are ignored while it is being deleted, as in upstream
+    /// (KC-240).
     fn keep(source: &watched::Namespace, known: Option<&Self::Kept>) -> Self::Kept {
         match known {
             Some(known) if source.phase == "Terminating" => known.clone(),

@@ -1,8 +1,8 @@
-//! Nodes of Calico whose node of Kubernetes is gone go too, with all that is theirs (etcd; KC-470..KC-472).
+//! Deletes Calico nodes whose Kubernetes nodes are gone, with all their data (etcd only).
 //!
-//! A node is a key of its own: a thousand deletions are a thousand small pieces of work and no full pass, and each is
-//! tried again until it is done (B-26). Those that wait together share one look at the names of all endpoints. Nodes
-//! that Kubernetes never had are left alone.
+//! Each node is a key of its own, and is retried until it is deleted. Upstream runs a full pass for every deletion
+//! (KC-470). The nodes that are waiting share one list of all endpoint keys. Nodes that never belonged to Kubernetes
+//! are left alone.
 
 mod endpoints;
 mod memory;
@@ -29,7 +29,7 @@ use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::settings::ControllerName;
 use crate::watched::Node;
 
-/// The controller. Its keys are names of Calico's nodes.
+/// The controller. Its keys are names of Calico nodes.
 pub struct NodeDeletion {
     queue: Queue<ObjectKey>,
     memory: Arc<Mutex<Memory>>,
@@ -69,9 +69,9 @@ impl Controller for NodeDeletion {
     }
 }
 
-/// Until the pods of a node that is gone are looked at again. A kubelet that registers anew keeps its pods, and
-/// Kubernetes deletes those of a node that stays away after a minute; upstream takes their addresses at once (KC-472),
-/// while they may run.
+/// Delay before the pods of a missing node are checked again. A kubelet that registers again keeps its pods, and
+/// Kubernetes deletes the pods of a missing node after a minute. Upstream releases their addresses at once, although
+/// the pods may still run (KC-472).
 const PODS_GO: Duration = Duration::from_secs(20);
 
 struct Deleter {
@@ -95,7 +95,7 @@ impl Reconcile for Deleter {
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(Next::Done);
         }
-        // What is heard may lag. The node is asked for last, right before anything is destroyed.
+        // The cache may lag behind, so the node is looked up last, right before the deletion.
         let orphans = || self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphans();
         let endpoints = self.endpoints.of(&*self.store, key, orphans).await?;
         if live::exists(&self.kubernetes, NODES, &kubernetes).await? {

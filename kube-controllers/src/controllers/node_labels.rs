@@ -1,4 +1,4 @@
-//! Labels of Kubernetes' nodes on Calico's (etcd; KC-475..KC-478). In Kubernetes both are one object.
+//! Copies labels of Kubernetes nodes to Calico nodes (etcd only). On a Kubernetes datastore both are the same object.
 
 mod memory;
 mod merge;
@@ -21,7 +21,7 @@ use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 use crate::settings::{ControllerName, Settings};
 use crate::watched::Node;
 
-/// The controller. Its keys are names of Calico's nodes.
+/// The controller. Its keys are names of Calico nodes.
 pub struct NodeLabels {
     queue: Queue<ObjectKey>,
     memory: Arc<Mutex<Memory>>,
@@ -80,7 +80,7 @@ impl Reconcile for Syncer {
         if merged(&remembered, &labels).map_err(bad)?.is_none() {
             return Ok(Next::Done);
         }
-        // What was heard may be old by now: the write is of what is there (B-27).
+        // The cache may lag behind, so the labels are merged again into the stored node.
         let mut node = match self.store.get::<CalicoNode>(key).await {
             Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
             found => found?,

@@ -1,10 +1,10 @@
-//! Which node of Kubernetes a node of Calico is, and back.
+//! [`NodeNames`]: maps Calico nodes to Kubernetes nodes and back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::api::ObjectKey;
 
-/// Both names of each node. Two of Calico's may say that they are one of Kubernetes'.
+/// The names of nodes in both directions. Several Calico nodes may name the same Kubernetes node.
 #[derive(Debug, Default)]
 pub(super) struct NodeNames {
     kubernetes: BTreeMap<ObjectKey, ObjectKey>,
@@ -12,7 +12,7 @@ pub(super) struct NodeNames {
 }
 
 impl NodeNames {
-    /// Calico's node has this name in Kubernetes now, or with `None` no longer has one.
+    /// Sets the Kubernetes node of a Calico node, or removes the Calico node with `None`.
     pub(super) fn set(&mut self, calico: &ObjectKey, kubernetes: Option<ObjectKey>) {
         if let Some(before) = self.kubernetes.remove(calico)
             && let Some(names) = self.calico.get_mut(&before)
@@ -28,17 +28,17 @@ impl NodeNames {
         }
     }
 
-    /// The node of Kubernetes.
+    /// Returns the Kubernetes node of a Calico node.
     pub(super) fn kubernetes(&self, calico: &ObjectKey) -> Option<&ObjectKey> {
         self.kubernetes.get(calico)
     }
 
-    /// The nodes of Calico.
+    /// Returns the Calico nodes of a Kubernetes node.
     pub(super) fn calico(&self, kubernetes: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
         self.calico.get(kubernetes).into_iter().flatten()
     }
 
-    /// Every node of Calico that Kubernetes is said to have.
+    /// Returns every Calico node that names a Kubernetes node.
     pub(super) fn all(&self) -> impl Iterator<Item = &ObjectKey> {
         self.kubernetes.keys()
     }

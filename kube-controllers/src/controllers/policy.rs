@@ -1,4 +1,4 @@
-//! Policies of Kubernetes as policies of Calico (KC-220 … KC-232).
+//! Kubernetes network policies as Calico policies.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::feed::{Feed, Feeds};
 use crate::settings::ControllerName;
 use crate::watched;
 
-/// Keeps `knp.default.<name>` like the network policy of that name.
+/// Synchronizes each network policy to the Calico policy `knp.default.<name>`.
 pub type PolicyController = Mirror<Policies>;
 
-/// Network policies.
+/// The kind of network policies.
 pub struct Policies;
 
 impl Mirrored for Policies {

@@ -1,9 +1,9 @@
-//! Policies under the names of an older Calico are stored under their own (KC-280 … KC-287).
+//! Stores policies with names of older releases under their own names.
 //!
-//! Calico before 3.32 put `default.` before the name of a policy of the default tier. Old nodes look for the old names,
-//! so nothing is renamed before `calico-node` runs everywhere in its new version. Nobody waits for that but this
-//! controller, and it looks only while there is something to rename (B-04, B-46). Until then the old names go on
-//! working.
+//! Calico before 3.32 stored policies of the default tier with the prefix `default.`. Old nodes look up these names, so
+//! policies are renamed only when the new `calico-node` runs on all nodes. Only this controller waits for that, and
+//! only while there are policies to rename; in upstream, several controllers wait meanwhile (KC-287). The old names
+//! keep working until then.
 
 mod rollout;
 #[cfg(test)]
@@ -29,9 +29,9 @@ use crate::context::{Context, Controller};
 use crate::feed::Feeds;
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 
-/// How often policies are looked through.
+/// Interval at which all policies are listed.
 const PERIOD: Duration = Duration::from_secs(300);
-/// When the roll-out is looked at while policies wait for it: after this time, and then each time after twice as long.
+/// First and longest delay between two checks of the roll-out while policies wait for it. The delay doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(80);
 
@@ -63,9 +63,9 @@ impl Controller for PolicyNames {
 struct Migrator {
     context: Context,
     rollout: Rollout,
-    /// Policies were found that wait for the roll-out. While they do nothing is listed.
+    /// True if there are policies that wait for the roll-out. Policies are not listed again meanwhile.
     found: AtomicBool,
-    /// How many times in a row they had to.
+    /// Number of checks in a row that found the roll-out incomplete.
     waits: AtomicU32,
 }
 
@@ -102,7 +102,7 @@ impl Reconcile for Migrator {
 }
 
 impl Migrator {
-    /// Returns when to come again if the roll-out is not complete. Told the first time only (KC-287).
+    /// Returns the time of the next check if the roll-out is not complete. Only the first such check is logged.
     async fn wait(&self) -> Result<Option<Next>, Failure> {
         let complete = self.rollout.is_complete().await;
         self.found.store(complete.is_err(), Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Migrator {
                 self.waits.store(0, Ordering::Relaxed);
                 Ok(None)
             }
-            // Nobody learns of these but from us: they are failures, and told as such.
+            // A failed read is a failure of this controller, and is reported as such.
             Err(unread @ Obstacle::Unread { .. }) => Err(Failure::Retry(unread.to_string())),
             Err(obstacle) => {
                 let waits = self.waits.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Migrator {
         }
     }
 
-    /// One policy that fails does not stop the others.
+    /// Renames all policies. A policy that fails does not stop the others.
     async fn rename_all<K: PolicyKind>(&self, policies: Vec<Stored<K>>) -> Option<Failure> {
         let mut failure = None;
         for policy in policies {
@@ -134,9 +134,10 @@ impl Migrator {
         failure
     }
 
-    /// The new one first: at no moment is there none. What others write to either meanwhile is not lost: see [`Twin`].
+    /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists.
+    /// Concurrent changes to either are not lost; see [`Twin`].
     async fn rename<K: PolicyKind>(&self, seen: &Stored<K>) -> Result<(), Failure> {
-        // Long after it was listed, if many came before it: one that is gone is not brought back.
+        // Read again, because the list may be old. A policy that was deleted meanwhile must not be created again.
         let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&seen.key).await {
             Ok(old) if is_misnamed(&old) => old,
             Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
@@ -150,7 +151,7 @@ impl Migrator {
             Err(error) => return Err(error.into()),
         }
         self.context.leadership.may_write()?;
-        // Only what was copied. One that was written since is a conflict, and comes again.
+        // Deletes only the version that was copied. A later version is a conflict and causes a retry.
         match self.context.calico.delete::<Object<PolicySpec<K>>>(key, Some(&old.revision)).await {
             Ok(()) | Err(StoreError::NotFound { .. }) => {
                 tracing::info!(controller = Self::NAME, kind = K::KIND, %key, %new, "stored under its own name");
@@ -160,7 +161,7 @@ impl Migrator {
         }
     }
 
-    /// The policy is there under its own name already.
+    /// Handles a policy that already exists under its own name.
     async fn bring_up_to_date<K: PolicyKind>(&self, old: &Stored<K>, key: &ObjectKey) -> Result<(), Failure> {
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
         match Twin::of(old, &new) {
@@ -182,7 +183,7 @@ impl Migrator {
     }
 }
 
-/// Policies of the default tier that are not stored under their own names (KC-281).
+/// Policies of the default tier whose stored names differ from their own names (KC-281).
 struct Misnamed {
     policies: Vec<Stored<InNamespace>>,
     global: Vec<Stored<Global>>,
@@ -207,8 +208,8 @@ impl Misnamed {
     }
 }
 
-/// Those of one kind, looked for page by page: of the others nothing is kept. A kind that the API server does not have
-/// has none, and one that cannot be read is nobody's to rename.
+/// Lists the misnamed policies of one kind, page by page. A kind that the API server does not serve has none.
+/// Unreadable policies are skipped.
 async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, WatchFailure> {
     let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
     let mut found = Vec::new();
@@ -232,7 +233,8 @@ fn readable<K: PolicyKind>(change: Change<Stored<K>, ObjectKey>) -> Option<Store
     }
 }
 
-/// One that is being deleted goes by itself, and is not to come back.
+/// Returns true if the policy has to be renamed. A policy that is being deleted is left alone, so that it is not
+/// created again.
 fn is_misnamed<K: PolicyKind>(policy: &Stored<K>) -> bool {
     policy.value.spec.tier() == Some(DEFAULT_TIER)
         && policy.key.name != policy.value.metadata.name

@@ -1,8 +1,8 @@
-//! What the API server refuses, as a [`Failure`].
+//! Conversion of the API server's errors to [`Failure`].
 
 use crate::runtime::Failure;
 
-/// An object that is invalid stays invalid; all else may pass.
+/// Converts an error. A rejection as invalid is permanent, and any other error is retried.
 pub(super) fn failure(what: &str, error: &kube::Error) -> Failure {
     let text = format!("{what}: {error}");
     match error {
@@ -11,7 +11,8 @@ pub(super) fn failure(what: &str, error: &kube::Error) -> Failure {
     }
 }
 
-/// Returns whether the API server says that the object is not there. A proxy on the way says 404 in its own words.
+/// Returns true if the API server reports the object as missing. A 404 of a proxy has another format and does not
+/// count.
 pub(super) fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }

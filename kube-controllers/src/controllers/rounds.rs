@@ -1,4 +1,4 @@
-//! [`rounds`]: everything again, from time to time and when settings change.
+//! [`rounds`]: periodic reconciliation of all objects.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::context::Context;
 
-/// How often a controller looks at everything, whatever it heard.
+/// Interval at which a controller reconciles all objects, regardless of events.
 pub(super) const PERIOD: Duration = Duration::from_secs(300);
 
 /// Calls `all` every [`PERIOD`] and after each change of the settings, until `context.stop`.

@@ -1,4 +1,4 @@
-//! Profiles of service accounts (KC-250 … KC-252).
+//! Profiles of service accounts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::feed::{Feed, Feeds};
 use crate::settings::ControllerName;
 use crate::watched;
 
-/// Keeps the profile `ksa.<namespace>.<name>` like the service account of that name.
+/// Synchronizes each service account to the profile `ksa.<namespace>.<name>`.
 pub type ServiceAccountController = Mirror<ServiceAccounts>;
 
-/// Service accounts.
+/// The kind of service accounts.
 pub struct ServiceAccounts;
 
 impl Mirrored for ServiceAccounts {
@@ -41,7 +41,7 @@ impl Mirrored for ServiceAccounts {
         ObjectKey::global(format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{}", source.name))
     }
 
-    /// Names of namespaces have no dots, those of service accounts may.
+    /// The first dot ends the namespace: names of namespaces have no dots, while names of service accounts may.
     fn source_of(mirror: &ObjectKey) -> Option<ObjectKey> {
         let (namespace, name) = mirror.name.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))

@@ -1,4 +1,4 @@
-//! What tests of controllers have in common.
+//! Helpers for tests of controllers.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::context::Mode;
 use crate::settings::{Environment, Settings, default_configuration, merge};
 
-/// An embedded datastore in a directory that goes with it. It has transactions, as etcd has.
+/// Returns an embedded datastore, in a directory that is deleted with the first value. Like etcd, it has transactions.
 pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
@@ -19,12 +19,12 @@ pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {
     (dir, Arc::new(store))
 }
 
-/// Returns the settings in force where nobody says anything.
+/// Returns the default settings.
 pub(crate) fn settings() -> Settings {
     merged(&default_configuration())
 }
 
-/// Returns the settings in force with this `spec` of KubeControllersConfiguration.
+/// Returns the settings with this `spec` of KubeControllersConfiguration.
 pub(super) fn configured(spec: serde_json::Value) -> Settings {
     merged(&serde_json::from_value(spec).unwrap())
 }
@@ -33,14 +33,14 @@ fn merged(spec: &KubeControllersConfigurationSpec) -> Settings {
     merge(&Environment::read(|_| None).unwrap(), spec, Mode::Etcd).settings
 }
 
-/// An API server that answers every request for a path with this JSON.
+/// Returns an API server that answers each request with the JSON that `answer` returns for its path.
 pub(super) fn kubernetes(
     answer: impl Fn(&hyper::Uri) -> serde_json::Value + Clone + Send + Sync + 'static,
 ) -> kube::Client {
     refusing_kubernetes(move |uri| Ok(answer(uri)))
 }
 
-/// The same, and `Err` is refused with this status.
+/// Returns an API server like [`kubernetes`], which also refuses requests with the status of an `Err`.
 pub(super) fn refusing_kubernetes(
     answer: impl Fn(&hyper::Uri) -> Result<serde_json::Value, u16> + Clone + Send + Sync + 'static,
 ) -> kube::Client {
@@ -62,7 +62,7 @@ pub(super) fn refusing_kubernetes(
     kube::Client::new(service, "default")
 }
 
-/// An API server that takes everything, and what was sent to it.
+/// Returns an API server that accepts everything, and the bodies that were sent to it.
 pub(crate) fn posting_kubernetes() -> (kube::Client, Arc<Mutex<Vec<serde_json::Value>>>) {
     let taken = Arc::<Mutex<Vec<serde_json::Value>>>::default();
     let sent = taken.clone();

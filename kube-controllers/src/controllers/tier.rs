@@ -1,7 +1,8 @@
-//! A tier that is deleted stays until its policies are gone (`projectcalico.org/v3` alone; KC-540..KC-542).
+//! Finalizers of tiers, for `projectcalico.org/v3` only: a tier that is being deleted stays until its policies are
+//! gone.
 //!
-//! Policies are asked for when a tier is being deleted, and not watched: they are many, and tiers are hardly ever deleted.
-//! So a policy that was moved to another tier counts where it is (B-35).
+//! Policies are listed when a tier is being deleted, and not watched: policies are many, and tiers are rarely deleted.
+//! So a policy that was moved to another tier counts for its present tier.
 
 mod policies;
 
@@ -19,10 +20,10 @@ use crate::context::{Context, Controller};
 use crate::feed::{Cache, Event, Feeds};
 use crate::runtime::{self, Failure, Next, Queue, Reconcile};
 
-/// What keeps a tier while it has policies.
+/// Finalizer that keeps a tier while it has policies.
 const FINALIZER: &str = "projectcalico.org/tier-controller";
 
-/// How soon the policies of a tier that is being deleted are counted again.
+/// Delay before the policies of a tier that is being deleted are counted again.
 const EMPTYING: Duration = Duration::from_secs(5);
 
 type Seen = Cache<ObjectKey, Entry<Tier>>;
@@ -93,7 +94,8 @@ impl Reconcile for Keeper {
                 }
                 let message = format!("Waiting for policies to be removed: {counts}");
                 let waiting = Condition { kind: "Ready", is_true: false, reason: "Terminating", message };
-                // Compared with what is stored, so that a write that failed is tried again (B-36).
+                // Compared with the stored object, so that a failed write is retried. Upstream changes its cached
+                // object before the write, and so never retries (KC-542).
                 if let Some(conditions) = waiting.among(tier.status.as_ref(), OffsetDateTime::now_utc()) {
                     self.objects.write_conditions(&key.name, version, &conditions).await?;
                 }

@@ -1,15 +1,15 @@
-//! [`Work`]: one piece of work of a controller that also compares everything from time to time.
+//! [`Work`]: a key of a controller that also compares all objects periodically.
 
 use std::fmt;
 
 use libcalico::api::ObjectKey;
 
-/// One piece of work.
+/// A unit of work.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Work {
-    /// Compare everything.
+    /// Compare all objects.
     All,
-    /// Bring what this names in order.
+    /// Reconcile the object with this key.
     One(ObjectKey),
 }
 

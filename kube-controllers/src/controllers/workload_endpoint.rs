@@ -1,9 +1,9 @@
-//! Endpoints of pods in etcd: labels and service accounts follow the pod (KC-260 … KC-267), and an endpoint that has
-//! outlived its pod or node is deleted (O-1).
+//! Maintains workload endpoints in etcd: copies labels and service accounts from pods, and deletes endpoints whose pod
+//! or node is gone.
 //!
-//! In Kubernetes an endpoint is its pod, and there is nothing to do. Pods and endpoints are told by their feeds; of
-//! either little more than a fingerprint of the labels is kept, and whatever is written or deleted is read afresh
-//! before.
+//! On a Kubernetes datastore, an endpoint is its pod, and there is nothing to do. Watches deliver pods and endpoints;
+//! the cache contains little more than a fingerprint of the labels. Every object is read again before it is written or
+//! deleted.
 
 mod labels;
 mod orphans;
@@ -35,7 +35,7 @@ pub struct WorkloadEndpoints {
     queue: Queue<Work>,
 }
 
-/// What the feeds have named. Cheap to clone; all clones are the same.
+/// The cached pods and endpoints. Cheap to clone; all clones share them.
 #[derive(Clone, Default)]
 struct Shared(Arc<Mutex<Workloads>>);
 
@@ -82,7 +82,7 @@ impl Controller for WorkloadEndpoints {
         let reconciler = Reconciler::new(self.workloads, self.queue.clone(), context.clone(), counter.clone());
         runtime::run(Arc::new(reconciler), self.queue, workers, context.clone()).await;
         if let Some(counter) = counter.filter(|_| registered) {
-            // Registered above, and by nobody else.
+            // Only this controller registers the metric.
             let _ = context.metrics.unregister(counter);
         }
     }
@@ -92,7 +92,7 @@ fn add(queue: &Queue<Work>, works: Vec<Work>) {
     works.into_iter().for_each(|work| queue.add(work));
 }
 
-/// What became of endpoints that had outlived their pods.
+/// Creates the counter of deleted or reported orphaned endpoints.
 fn counter() -> Option<IntCounterVec> {
     let help = "Endpoints that had outlived their pod or node, and whether they were deleted or only reported.";
     IntCounterVec::new(Opts::new("kube_controllers_orphaned_endpoints_total", help), &["action"]).ok()

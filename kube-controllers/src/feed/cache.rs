@@ -1,12 +1,13 @@
-//! What a feed named, by key.
+//! [`Cache`]: the objects that a watch delivered, by key.
 
 use std::collections::BTreeMap;
 
 use super::Event;
 use crate::watched::Watched;
 
-/// The latest of each object, kept as `V`. A list that is under way replaces what it names; what it leaves out goes when it
-/// is complete, so that a listener never sees an empty cache because a watch began anew.
+/// The latest state of each object, as a value `V` derived from it. While a list is in progress, its objects replace
+/// the cached ones; cached objects that the list does not contain are removed when it is complete. So the cache never
+/// becomes empty because a watch restarted.
 #[derive(Debug)]
 pub struct Cache<K, V> {
     kept: BTreeMap<K, Kept<V>>,
@@ -27,8 +28,8 @@ impl<K, V> Default for Cache<K, V> {
 }
 
 impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
-    /// Follows an event; `keep` says what of an object is kept, nothing if it is of no concern. Returns the keys whose
-    /// kept value came, changed or went.
+    /// Applies an event. `keep` derives the cached value from an object, or returns `None` for an object that is not
+    /// cached. Returns the keys whose value was added, changed or removed.
     pub fn follow<T: Watched<Key = K>>(&mut self, event: &Event<'_, T>, keep: impl FnOnce(&T) -> Option<V>) -> Vec<K> {
         match event {
             Event::Restarted => {
@@ -57,17 +58,17 @@ impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
 }
 
 impl<K: Ord, V> Cache<K, V> {
-    /// Whether everything that exists has been named at least once.
+    /// Returns true if a list has been complete, so that the cache contains every object.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// What is known of `key`.
+    /// Returns the cached value of `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
         self.kept.get(key).map(|kept| &kept.value)
     }
 
-    /// Everything, by key.
+    /// Returns all cached values, in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.kept.iter().map(|(key, kept)| (key, &kept.value))
     }
@@ -110,12 +111,13 @@ mod tests {
         assert_eq!(cache.iter().map(|(key, _)| &*key.name).collect::<Vec<_>>(), ["b"]);
     }
 
-    /// What the server does, as a watch would tell it or miss it.
+    /// A change on the server, as a watch would deliver or miss it.
     #[derive(Debug, Clone)]
     enum Act {
         Set(u8, u8),
         Delete(u8),
-        /// Nobody watched for a while; then everything is listed, up to here, and a list that breaks off begins again.
+        /// Changes that happen without a watch, and then a list of all objects. The list is interrupted after this
+        /// number of objects and starts over.
         Relist(Vec<(u8, Option<u8>)>, usize),
     }
 
@@ -130,7 +132,7 @@ mod tests {
         prop::collection::vec(act, 0..40)
     }
 
-    /// Everything the cache says it changed, applied to a copy: a listener that looks at nothing else is never wrong.
+    /// A copy of the cache that is updated only for the keys that the cache reports as changed.
     struct Mirror {
         cache: Cache<ObjectKey, String>,
         copy: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! All feeds of the process.
+//! [`Feeds`]: the watches of the process, one for each kind of object.
 
 use datastore::watch::Watch;
 use libcalico::api::Node as CalicoNode;
@@ -11,23 +11,24 @@ use super::{Feed, kubernetes};
 use crate::context::Context;
 use crate::watched::{Machine, MachineInstance, Namespace, NetworkPolicy, Node, Pod, Service, ServiceAccount, Wanted};
 
-/// One line per kind: those of Kubernetes' own have a projection, Calico's are whole.
+/// Declares one watch per line. Watches of Kubernetes kinds deliver a projection; watches of Calico's kinds deliver
+/// whole objects.
 macro_rules! feeds {
     (
         kubernetes { $($(#[$native_doc:meta])* $native:ident: $projection:ty,)* }
         calico { $($(#[$calico_doc:meta])* $calico:ident: $kind:ty,)* }
     ) => {
-        /// The feeds that controllers may subscribe to.
+        /// The watches to which controllers can subscribe.
         #[derive(Default)]
         pub struct Feeds {
-            /// What is kept of objects beyond the usual; controllers say so when they subscribe.
+            /// Optional parts of the projections. A controller that needs one requests it when it subscribes.
             pub wanted: Wanted,
             $($(#[$native_doc])* pub $native: Feed<$projection>,)*
             $($(#[$calico_doc])* pub $calico: Feed<Entry<$kind>>,)*
         }
 
         impl Feeds {
-            /// Starts the feeds that somebody listens to. They end with `context.stop`.
+            /// Starts the watches that have listeners. The watches end with `context.stop`.
             pub fn start(self, context: &Context) -> Running {
                 let mut running = Running::default();
                 $(if self.$native.is_wanted() {
@@ -61,15 +62,15 @@ feeds! {
         network_policies: NetworkPolicy,
         /// Services.
         services: Service,
-        /// Virtual machines of KubeVirt, where it is installed.
+        /// KubeVirt's VirtualMachines, if KubeVirt is installed.
         machines: Machine,
-        /// Running virtual machines of KubeVirt.
+        /// KubeVirt's VirtualMachineInstances (VMIs), if KubeVirt is installed.
         machine_instances: MachineInstance,
     }
     calico {
         /// Blocks.
         blocks: Block,
-        /// Pools.
+        /// IP pools.
         ip_pools: IpPool,
         /// Reservations.
         ip_reservations: IpReservation,
@@ -79,9 +80,9 @@ feeds! {
         host_endpoints: HostEndpoint,
         /// Tiers.
         tiers: Tier,
-        /// What controllers are to do.
+        /// Configurations of kube-controllers.
         configurations: KubeControllersConfiguration,
-        /// Endpoints (etcd).
+        /// Workload endpoints (etcd only).
         workload_endpoints: WorkloadEndpoint,
     }
 }

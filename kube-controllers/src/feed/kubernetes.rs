@@ -1,4 +1,4 @@
-//! The source of the feeds of Kubernetes' own kinds.
+//! The source of the watches of Kubernetes kinds.
 
 use std::marker::PhantomData;
 
@@ -10,13 +10,13 @@ use serde::Deserialize;
 use crate::context::Context;
 use crate::watched::{Projection, Wanted, Words};
 
-/// What a watch of a kind reads.
+/// Returns the source that a watch of the kind `T` reads.
 pub(super) fn source<T: Projection>(context: &Context, wanted: Wanted) -> ApiSource<Projected<T>> {
     let projected = Projected { words: Words::default(), wanted, kind: PhantomData };
     ApiSource::new(context.kubernetes.clone(), projected)
 }
 
-/// Objects of which a projection is kept.
+/// A decoder that keeps a projection of each object.
 pub(super) struct Projected<T> {
     words: Words,
     wanted: Wanted,

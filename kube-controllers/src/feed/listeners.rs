@@ -1,4 +1,4 @@
-//! [`Feed`]: who listens to one kind.
+//! [`Feed`]: the listeners of one kind of object.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Event;
 use crate::watched::Watched;
 
-/// Who hears a feed. Called on the feed's own task: keep what is needed, put keys on queues, and return. No I/O and no
-/// waiting here, or all who listen to this kind wait too (B-04).
+/// A listener of a watch. It is called on the task of the watch and delays all listeners of the same kind, so it must
+/// not wait or do I/O: store the needed data, add keys to queues, and return.
 pub trait Listener<T: Watched>: Send + 'static {
-    /// Takes notice of an event.
+    /// Handles an event.
     fn hear(&mut self, event: &Event<'_, T>);
 }
 
@@ -21,13 +21,13 @@ impl<T: Watched, F: FnMut(&Event<'_, T>) + Send + 'static> Listener<T> for F {
     }
 }
 
-/// One kind, and who listens. A feed that nobody listens to is not started.
+/// The listeners of one kind of object. A watch without listeners is not started.
 pub struct Feed<T: Watched> {
     listeners: Vec<Box<dyn Listener<T>>>,
     panics: Panics,
 }
 
-/// Counts panics of listeners.
+/// Number of times that a listener panicked.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Panics(Arc<AtomicU64>);
 
@@ -44,20 +44,20 @@ impl<T: Watched> Default for Feed<T> {
 }
 
 impl<T: Watched> Feed<T> {
-    /// Adds a listener, before the feed starts.
+    /// Adds a listener. Takes effect only before the watch starts.
     pub fn subscribe(&mut self, listener: impl Listener<T>) {
         self.listeners.push(Box::new(listener));
     }
 
-    /// Whether anybody listens.
+    /// Returns true if there is a listener.
     pub fn is_wanted(&self) -> bool {
         !self.listeners.is_empty()
     }
 
-    /// Tells all listeners. One that panics misses this event and hears the next.
+    /// Passes the event to all listeners. A listener that panics misses this event and receives the next.
     pub fn tell(&mut self, event: &Event<'_, T>) {
         for listener in &mut self.listeners {
-            // A listener's own state may be half changed then, as after any error; the next full list mends it.
+            // Safe: the listener's own state may be incomplete after a panic, and the next full list repairs it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| listener.hear(event))) {
                 self.panics.0.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(kind = T::KIND, reason = reason(&*panic), "a listener panicked");

@@ -1,4 +1,4 @@
-//! Feeds: one watch per kind of object, however many listen.
+//! Watches of the API server and the datastore: one per kind of object, shared by all listeners.
 
 mod cache;
 mod feeds;
@@ -13,16 +13,17 @@ pub use running::{FeedHealth, Running};
 
 use crate::watched::Watched;
 
-/// What a feed says. After [`Event::Restarted`] everything that exists is named once, then comes [`Event::Synced`]: what
-/// was not named in between is gone. A list may restart before it is complete.
+/// An event of a watch. After [`Event::Restarted`], every existing object is delivered once, followed by
+/// [`Event::Synced`]; objects that were not delivered in between do not exist. A list may restart before it is
+/// complete.
 #[derive(Debug)]
 pub enum Event<'a, T: Watched> {
     /// A full list begins.
     Restarted,
-    /// Is there, new or changed.
+    /// An object exists and is new or changed.
     Put(&'a T),
-    /// Is not there. It need not have been.
+    /// An object does not exist. It may never have been delivered.
     Gone(&'a T::Key),
-    /// The list that began is complete.
+    /// The current list is complete.
     Synced,
 }

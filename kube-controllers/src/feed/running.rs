@@ -1,4 +1,4 @@
-//! [`Running`]: the feeds that have been started.
+//! [`Running`]: the watches that have been started.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,50 +16,50 @@ use crate::status::{Component, Status};
 use crate::telemetry::FeedMetrics;
 use crate::watched::Watched;
 
-/// How often metrics are brought up to date.
+/// Interval at which the metrics of a watch are updated.
 const GLANCE: Duration = Duration::from_secs(1);
 
-/// Feeds at work.
+/// The started watches.
 #[derive(Default)]
 pub struct Running {
     tasks: JoinSet<()>,
     health: Vec<FeedHealth>,
 }
 
-/// How one feed is doing. Clones show the same feed.
+/// The health of one watch. Clones report on the same watch.
 #[derive(Debug, Clone)]
 pub struct FeedHealth {
-    /// What it watches.
+    /// The kind of the watched objects.
     pub kind: &'static str,
     meter: Meter,
     panics: Panics,
 }
 
 impl FeedHealth {
-    /// How its watch is doing now.
+    /// Returns the present state of the watch.
     pub fn watch(&self) -> WatchReport {
         self.meter.read()
     }
 
-    /// How many times a listener panicked.
+    /// Returns the number of times that a listener panicked.
     pub fn panics(&self) -> u64 {
         self.panics.count()
     }
 }
 
 impl Running {
-    /// How each feed is doing, for metrics and probes.
+    /// Returns the health of each watch, for metrics and probes.
     pub fn health(&self) -> &[FeedHealth] {
         &self.health
     }
 
-    /// Whether each feed has named everything that exists at least once.
+    /// Returns true if each watch has delivered a complete list.
     pub fn is_synced(&self) -> bool {
         self.health.iter().all(|feed| feed.watch().synced)
     }
 
-    /// Takes [`Component::Lists`] from `status` when each kind was listed, or the role refuses it, which the log says.
-    /// Until then the probes name the kinds. Never ends.
+    /// Removes [`Component::Lists`] from `status` when each kind has been listed, or its list is forbidden, which the
+    /// watch logs. Until then, the probes name the missing kinds. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
             let awaited = self.health.iter().filter(|feed| feed.watch().is_awaited()).map(|feed| feed.kind);
@@ -73,7 +73,7 @@ impl Running {
         }
     }
 
-    /// Waits until all have ended, which they do when told to stop.
+    /// Waits until all watches have ended, which they do when `context.stop` is canceled.
     pub async fn stopped(mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
@@ -88,7 +88,7 @@ impl Running {
     }
 }
 
-/// A watch of any kind.
+/// A watch of any kind of object.
 pub(super) trait Events<T: Watched>: Send {
     fn meter(&self) -> Meter;
     fn next(&mut self) -> impl Future<Output = WatchEvent<T, T::Key>> + Send;
@@ -117,10 +117,10 @@ where
     }
 }
 
-/// Tells the listeners of `feed` what `events` say, until the process is to end.
+/// Passes the events of the watch to the listeners of `feed`, and updates the metrics, until `context.stop`.
 pub(super) async fn follow<T: Watched>(events: impl Events<T>, feed: Feed<T>, context: Context) {
     let gauge = Gauge { metrics: context.metrics.feed(T::KIND), meter: events.meter(), shown: WatchReport::default() };
-    // Each runs on while the others wait: a request that is under way must not be given up for a glance at it.
+    // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
     tokio::select! {
         () = context.stop.cancelled() => {}
         () = tell(events, feed) => {}
@@ -140,7 +140,7 @@ async fn tell<T: Watched>(mut events: impl Events<T>, mut feed: Feed<T>) {
     }
 }
 
-/// Brings metrics up to what a watch reports.
+/// Copies the reports of a watch into its metrics.
 struct Gauge {
     metrics: FeedMetrics,
     meter: Meter,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::watched::Node;
 
-    /// Lists nothing, with what each list comes to in turn; the last one lasts.
+    /// Returns an empty list or an error for each list, in the given order. The last outcome repeats.
     struct Scripted(Vec<Result<(), WatchFailure>>);
 
     impl Source for Scripted {
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// What probes are told at first, and after a minute.
+    /// Returns the message of the probes at the start, and after a minute.
     async fn told(script: Vec<Result<(), WatchFailure>>) -> (Option<String>, Option<String>) {
         let directory = tempfile::tempdir().expect("a directory");
         let status = Status::new(directory.path().join("status.json"));

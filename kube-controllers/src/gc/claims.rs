@@ -1,5 +1,6 @@
-//! Claims of nodes that are there, begun and not ended, or for no block: they are finished or dropped (IPAM-121). The node's own
-//! next ADD would do it, and a node that has enough blocks makes none.
+//! Unfinished affinities of existing nodes: affinities that stayed pending or pending deletion (IPAM-121), or that name
+//! no block of the node. They are confirmed, released or deleted here. The node's next ADD would also do so, but a node
+//! with enough blocks does not claim another.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use super::gate::Gate;
 use super::listen::Known;
 use crate::settings::Gc;
 
-/// Wrong claims: a list writes them down while passes finish them.
+/// The unfinished affinities, shared between the list that finds them and the passes that finish them.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Claims(Arc<Mutex<UnfinishedClaims>>);
 
@@ -26,7 +27,8 @@ impl Claims {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lists affinities. The index is told the nodes that have some, with or without blocks.
+    /// Lists affinities and records the unfinished ones. Also records in the index which nodes have affinities, because
+    /// a deleted node without blocks may still have some.
     pub(super) async fn list(&self, calico: &Datastore, known: &Known, clock: &Clock) {
         let mut nodes = HashSet::new();
         let Some(mut affinities) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
@@ -51,12 +53,13 @@ impl Claims {
         nodes.iter().for_each(|node| known.index().affinity_names(node));
     }
 
-    /// When something is to be done.
+    /// Returns the time at which an affinity is due, if any.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.get().next_deadline(now, grace)
     }
 
-    /// Finishes or drops what has been wrong for `grace`. Returns how many failed. `told` are those that a report told of.
+    /// Finishes or deletes the affinities that have been unfinished for `grace`. Returns the number of failures. `told`
+    /// contains the affinities that a report has already logged.
     pub(super) async fn finish(
         &self,
         calico: &Datastore,

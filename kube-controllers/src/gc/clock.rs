@@ -1,4 +1,4 @@
-//! [`Clock`]: the time that grace periods are counted in.
+//! [`Clock`]: the clock of grace periods.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Time since the start, which never goes back. Clones show the same time.
+/// Time since the start, which never goes back. Clones share the same time.
 #[derive(Debug, Clone)]
 pub struct Clock {
     began: Instant,
-    /// By how many milliseconds it was put forward.
+    /// Number of milliseconds by which the clock was put forward.
     ahead: Arc<AtomicU64>,
     was_put: Arc<Notify>,
 }
@@ -25,13 +25,13 @@ impl Clock {
         self.began.elapsed() + Duration::from_millis(self.ahead.load(Ordering::Acquire))
     }
 
-    /// Puts it forward, for tests that no one waits minutes for.
+    /// Puts the clock forward, so that tests need not wait for grace periods.
     pub fn put_forward(&self, by: Duration) {
         self.ahead.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::AcqRel);
         self.was_put.notify_one();
     }
 
-    /// Waits until it is put forward.
+    /// Waits until the clock is put forward.
     pub(super) async fn jumps(&self) {
         self.was_put.notified().await;
     }

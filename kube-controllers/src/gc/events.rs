@@ -1,5 +1,5 @@
-//! Events: what garbage collection took from a node, one for each node and pass; and an address that a pod uses and
-//! IPAM does not have for it, one for each pod and address.
+//! Kubernetes Events of garbage collection. A pass posts one Event per node about released addresses. An address that a
+//! pod uses without an allocation causes one Event per pod and address.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,31 +14,31 @@ use uuid::Uuid;
 use super::gate::Gate;
 use crate::events::{self, NAMESPACE, Severity};
 
-/// Number of addresses that are named in one Event at most; a pass may take thousands.
+/// Maximum number of addresses named in an Event; a pass may release thousands.
 const NAMED: usize = 10;
-/// Length of a message above which no further address is named, in bytes: a reader of Events may take 1 KiB of each.
+/// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
 const LONG: usize = 550;
 
-/// Events that are written at once.
+/// Number of Events that are posted at the same time.
 const AT_ONCE: usize = 8;
 
-/// What is told.
+/// The kind of message about leaked addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Told {
-    /// Taken back.
+    /// The addresses were released.
     Reclaimed,
-    /// Would be taken back, were this not only a report.
+    /// The addresses would be released, but the mode is `report`.
     WouldReclaim,
 }
 
-/// Writes events, if that is allowed.
+/// Posts Events as long as the role allows it.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     forbidden: AtomicBool,
 }
 
 impl Events {
-    /// Tells of `suspects`. Nothing depends on it: what cannot be written is only logged.
+    /// Posts an Event per node about `suspects`. Failures are only logged, because nothing depends on Events.
     pub(super) async fn tell(&self, client: &kube::Client, gate: &Gate, told: Told, suspects: &[&Suspect]) {
         let told =
             by_node(suspects).into_iter().map(|(node, suspects)| event(node, told, &suspects, SystemTime::now()));
@@ -46,8 +46,8 @@ impl Events {
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
     }
 
-    /// Tells of a conflict of the pod with this uid. Returns whether it is told, or cannot be by this role: there is
-    /// one event for each pod and address, whoever leads.
+    /// Posts an Event about a conflict of the pod with this uid. Returns true if the Event exists, or if the role
+    /// forbids it. There is one Event per pod and address, regardless of changes of the leader.
     pub(super) async fn tell_conflict(
         &self,
         client: &kube::Client,
@@ -60,14 +60,15 @@ impl Events {
         self.write(client, gate, event).await
     }
 
-    /// Returns false for an event that is to be written another time.
+    /// Posts an Event. Returns false if the Event has to be posted later.
     async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) -> bool {
-        // A quota, or a namespace that goes, forbids events there and nowhere else.
+        // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
+        // elsewhere.
         let everywhere = event["metadata"]["namespace"] == NAMESPACE;
         if everywhere && self.forbidden.load(Ordering::Relaxed) {
             return true;
         }
-        // An event is a write too: a replica that no longer leads tells nothing.
+        // Posting an Event is a write, so a replica that is no longer the leader posts none.
         if !gate.is_open() {
             return false;
         }
@@ -88,7 +89,7 @@ impl Events {
     }
 }
 
-/// By name in Kubernetes where it is known. An address without node concerns no node.
+/// Groups suspects by node, with the node's name in Kubernetes if it is known. Addresses without a node are left out.
 fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
     let mut by_node = BTreeMap::<&str, Vec<&Suspect>>::new();
     for suspect in suspects {
@@ -114,16 +115,16 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
         let separator = if at == 0 { "" } else { ", " };
         message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.evidence));
     }
-    // The kubelet too gives a node's name for its uid; `kubectl describe node` finds both.
+    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
     events::event(&object, Severity::Normal, reason, &message, now)
 }
 
-/// Length of the part of a pod's name that the name of an Event begins with, in bytes.
+/// Length of the part of a pod's name that an Event's name begins with, in bytes.
 const LONGEST_NAME: usize = 200;
 
-/// Returns the Event about a conflict. Its name is that of the pod and the address: another replica, or this one after
-/// a restart, finds that the Event exists.
+/// Returns the Event about a conflict. Its name is derived from the pod and the address. So another replica, or this
+/// one after a restart, does not create the Event again.
 fn conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
@@ -151,7 +152,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A leaked address of a pod of a node.
+    /// Returns a leaked address of a pod on `node`.
     pub(in crate::gc) fn suspect(number: u8, node: Option<&str>) -> Suspect {
         let address = std::net::Ipv4Addr::new(10, 0, 0, number).into();
         Suspect {
@@ -208,7 +209,7 @@ pub(super) mod tests {
         assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
     }
 
-    /// A tenant may forbid events of their own pods.
+    /// A tenant may forbid Events about their own pods.
     #[tokio::test]
     async fn an_event_that_is_forbidden_in_a_namespace_of_a_tenant_keeps_no_other_back() {
         let asked = Arc::new(std::sync::Mutex::new(Vec::new()));

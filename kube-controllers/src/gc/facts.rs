@@ -1,14 +1,14 @@
-//! What garbage collection reads out of watched objects.
+//! Converts watched objects into the form that garbage collection uses.
 
 use libcalico::ipam::{PodFacts, PodWords};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 
 use crate::watched::{Node, Pod};
 
-/// Says that a node's pods are being moved here from Flannel, unless it says `calico` (KC-457).
+/// Label of a node whose pods are being migrated from flannel, unless its value is `calico` (KC-457).
 const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
 
-/// Where a pod is and which addresses it has.
+/// Returns the state of a pod: its node, its addresses, and if it has ended.
 pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
     let said = &pod.annotations;
     let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
@@ -28,7 +28,7 @@ pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
     PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses })
 }
 
-/// Whether a node still belongs to Flannel.
+/// Returns true if the node still uses flannel's network.
 pub(super) fn is_migrating(node: &Node) -> bool {
     node.labels.get(MIGRATION_LABEL).is_some_and(|network| network != "calico")
 }

@@ -1,4 +1,4 @@
-//! [`Gate`]: whether a write may be sent now, and how fast requests may follow each other.
+//! [`Gate`]: permission and rate limit of garbage collection's requests.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::Leadership;
 
-/// Asked before each write: this replica may write, and the process is not to end.
+/// The check before each write: this replica may write, and the process is not stopping. Also limits the request rate.
 pub(super) struct Gate {
     leadership: Leadership,
     stop: CancellationToken,
@@ -18,24 +18,24 @@ pub(super) struct Gate {
 
 struct Pace {
     interval: Duration,
-    /// When the next request may go.
+    /// The earliest time of the next request.
     next: Mutex<Instant>,
 }
 
 impl Gate {
-    /// No more than `per_second` requests are let through in a second, 0 for any number.
+    /// Creates a gate that admits `per_second` requests per second, or any number if that is 0.
     pub(super) fn new(leadership: Leadership, stop: CancellationToken, per_second: u32) -> Self {
         let pace = (per_second > 0)
             .then(|| Pace { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
         Gate { leadership, stop, pace }
     }
 
-    /// Whether writes are allowed at this moment.
+    /// Returns true if writes are allowed now.
     pub(super) fn is_open(&self) -> bool {
         self.leadership.holds() && !self.stop.is_cancelled()
     }
 
-    /// Waits until so many more requests may go.
+    /// Waits until the rate limit allows this number of requests.
     pub(super) async fn pace(&self, requests: usize) {
         if let Some(pace) = &self.pace {
             let at = pace.take(u32::try_from(requests).unwrap_or(u32::MAX), Instant::now());
@@ -45,7 +45,7 @@ impl Gate {
 }
 
 impl Pace {
-    /// When a request may go that comes `now`, and with it `requests` - 1 others.
+    /// Reserves `requests` requests at the time `now`. Returns the time at which they may be sent.
     fn take(&self, requests: u32, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let at = (*next).max(now);
@@ -57,7 +57,7 @@ impl Pace {
 impl WriteGate for Gate {
     async fn admit(&self, writes: usize) -> bool {
         self.pace(writes).await;
-        // Asked last: waiting may have taken longer than the lease.
+        // Checked after the wait, which may have outlasted the Lease.
         self.is_open()
     }
 }

@@ -1,7 +1,8 @@
-//! Handles against blocks: those that count what no block holds, or do not count what one holds (IPAM-230).
+//! Repairs handles that count addresses which no block holds, or miss addresses which a block holds. Upstream never
+//! deletes such handles (IPAM-230).
 //!
-//! No watch is kept: an orphan costs nobody an address. All handles are listed from time to time, page by page, and
-//! only what is wrong is remembered.
+//! There is no watch, because a wrong handle blocks no address. All handles are listed periodically, page by page, and
+//! only the wrong handles are kept in memory.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,26 +22,26 @@ use super::gate::Gate;
 use super::listen::Known;
 use crate::settings::Gc;
 
-/// How often handles are listed, at the least and at the most.
+/// Shortest and longest interval between two lists of all handles.
 const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(450);
-/// A list that takes longer is given up, and tried again at the next time.
+/// Time limit of a list. A list that takes longer is canceled, and repeated at the next interval.
 const LIST_DEADLINE: Duration = Duration::from_secs(300);
-/// As many are mended in one go: a block that they share is written once for each such part.
+/// Number of handles repaired together. A block that several handles share is written once per such batch.
 const AT_ONCE: usize = 1000;
 
-/// What is known to be wrong with handles.
+/// The audit of handles: the wrong handles, and the list that finds them.
 #[derive(Debug, Default)]
 pub(super) struct HandleAudit {
     orphans: Orphans,
-    /// The list under way, if one is. It takes seconds to minutes, and no pass waits for it.
+    /// The list in progress, if any. A list takes seconds to minutes, so passes do not wait for it.
     list: JoinSet<()>,
-    /// When the last list was due and taken up.
+    /// The time at which the last list was started.
     listed: Option<Duration>,
     told: HashSet<HandleId>,
 }
 
-/// Wrong handles: a list writes them down while passes mend them.
+/// The wrong handles, shared between the list that finds them and the passes that repair them.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Orphans(Arc<Mutex<OrphanHandles>>);
 
@@ -50,7 +51,7 @@ impl Orphans {
     }
 }
 
-/// What became of wrong handles.
+/// The numbers of repaired handles.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mended {
     pub(super) deleted: usize,
@@ -59,7 +60,7 @@ pub(super) struct Mended {
 }
 
 impl HandleAudit {
-    /// Begins to list handles if it is time to. `now` is the index's time.
+    /// Starts a list of all handles if it is time. `now` is the time of the index.
     pub(super) fn list_if_due<L>(&mut self, now: Duration, grace: Duration, list: impl FnOnce(Orphans) -> L)
     where
         L: Future<Output = ()> + Send + 'static,
@@ -78,23 +79,23 @@ impl HandleAudit {
         }
     }
 
-    /// By the grace period that is in force now: one that was shortened is not waited for as if it were long.
+    /// Returns the time of the next list, by the present grace period, so that a shortened period takes effect at once.
     fn next_list(&self, grace: Duration) -> Duration {
         self.listed.map_or(Duration::ZERO, |listed| listed + (grace / 2).clamp(OFTEN, SELDOM))
     }
 
-    /// How many are wrong.
+    /// Returns the number of wrong handles.
     pub(super) fn wrong(&self) -> usize {
         self.orphans.get().len()
     }
 
-    /// When something is to be done.
+    /// Returns the time of the next list or repair.
     pub(super) fn next_deadline(&self, now: Duration, grace: Duration) -> Duration {
         let next_list = self.next_list(grace);
         self.orphans.get().next_deadline(now, grace).map_or(next_list, |due| due.min(next_list))
     }
 
-    /// Mends what has been wrong for `grace`.
+    /// Repairs the handles that have been wrong for `grace`.
     pub(super) async fn mend(
         &mut self,
         calico: &Datastore,
@@ -153,7 +154,7 @@ impl HandleAudit {
     }
 }
 
-/// Lists handles, and affinities. What is wrong is so since it was seen, by `clock`.
+/// Lists handles and affinities. The grace period of a wrong one begins at the time of `clock` at which it is found.
 pub(super) async fn list(calico: Arc<Datastore>, known: Known, orphans: Orphans, claims: Claims, clock: Clock) {
     let all = async {
         list_all(&calico, &known, &orphans, &clock).await;
@@ -162,7 +163,7 @@ pub(super) async fn list(calico: Arc<Datastore>, known: Known, orphans: Orphans,
     if timeout(LIST_DEADLINE, all).await.is_err() {
         tracing::warn!("handles and affinities could not be listed in time; they are looked at the next time");
     }
-    // When the next pass is to be depends on it.
+    // The time of the next pass depends on the result.
     known.wake();
 }
 
@@ -217,7 +218,7 @@ mod tests {
         audit.list_if_due(at(35), grace, list);
         yield_now().await;
         assert_eq!(begun.load(Ordering::Relaxed), 2);
-        // Another grace period is in force from now on.
+        // The grace period changes, and takes effect at once.
         assert_eq!(audit.next_deadline(at(36), at(4)), at(37));
         assert_eq!(audit.next_deadline(at(36), at(40)), at(55));
     }

@@ -1,38 +1,38 @@
-//! [`KubeVirt`]: whether it has been taken away, so that addresses of its machines are nobody's.
+//! [`KubeVirt`]: detects that KubeVirt has been removed, so that addresses of its virtual machines are leaked.
 
 use std::time::Duration;
 
 use libcalico::ipam::MachineSight;
 
-/// How often discovery is asked while an address is for a virtual machine.
+/// Interval of discovery requests while an address belongs to a virtual machine.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// What discovery said last.
+/// The result of the last discovery.
 #[derive(Debug, Default)]
 pub(super) struct KubeVirt {
-    /// When, by the clock of grace periods; never while no address is for a virtual machine.
+    /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
     looked: Option<Duration>,
     is_gone: bool,
 }
 
 impl KubeVirt {
-    /// Returns whether neither kind was defined at the last look. The grace period of an address begins with the first such
-    /// look, and each other one ends it.
+    /// Returns true if the API server served neither kind at the last discovery. The grace period of an address begins
+    /// with the first such result, and any other result ends it.
     pub(super) fn is_gone(&self) -> bool {
         self.is_gone
     }
 
-    /// Returns whether to look now.
+    /// Returns true if discovery is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.looked.is_none_or(|looked| now >= looked + PERIOD)
     }
 
-    /// Returns when to look again, if at all.
+    /// Returns the time of the next discovery, if any.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         self.looked.map(|looked| looked + PERIOD)
     }
 
-    /// Takes notice of a look.
+    /// Records the result of a discovery.
     pub(super) fn saw(&mut self, sight: MachineSight, now: Duration) {
         *self = KubeVirt { looked: Some(now), is_gone: sight == MachineSight::Undefined };
     }

@@ -1,4 +1,4 @@
-//! Everything that the feeds tell goes into the index, on the feeds' own tasks.
+//! Applies the events of all watches to the index, on the tasks of the watches.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use crate::context::Mode;
 use crate::feed::{Event, Feeds};
 use crate::watched::{Machine, MachineInstance, Node, Pod, Service, Watched};
 
-/// What the feeds know, and that they know something new. Cheap to clone.
+/// The index of garbage collection, with a notification of changes. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Known {
     shared: Arc<Shared>,
@@ -24,11 +24,11 @@ pub(super) struct Known {
 struct Shared {
     index: Mutex<Index>,
     changed: Notify,
-    /// Feeds that have not named everything yet.
+    /// Kinds of which no list has been complete yet.
     awaited: Mutex<BTreeSet<Awaited>>,
 }
 
-/// The feeds without which nothing can be judged, and those of which garbage collection can do without.
+/// The watched kinds. No address is assessed before the required kinds have been listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Awaited {
     Blocks,
@@ -55,7 +55,7 @@ impl Awaited {
         Awaited::Instances,
     ];
 
-    /// As operators know it.
+    /// Returns the name for operators.
     fn name(self) -> &'static str {
         match self {
             Awaited::Blocks => "IPAMBlock",
@@ -70,14 +70,15 @@ impl Awaited {
         }
     }
 
-    /// What is for a Service or a virtual machine is held until those are known.
+    /// Returns true if the kind is not required. Addresses of Services and virtual machines stay until their kinds are
+    /// known.
     fn can_wait(self) -> bool {
         matches!(self, Awaited::Services | Awaited::Machines | Awaited::Instances | Awaited::Reservations)
     }
 }
 
 impl Known {
-    /// Subscribes.
+    /// Subscribes the index to all watches.
     pub(super) fn new(mode: Mode, index: Index, feeds: &mut Feeds) -> Self {
         use Awaited::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
         let awaited = BTreeSet::from(Awaited::ALL);
@@ -109,7 +110,7 @@ impl Known {
         known
     }
 
-    /// In Kubernetes mode a node of Calico is a node of Kubernetes, and one feed tells of both.
+    /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, feeds: &mut Feeds) {
         match mode {
             Mode::Etcd => {
@@ -182,7 +183,7 @@ impl Known {
         self.awaited().remove(&feed);
     }
 
-    /// Marks each feed as complete.
+    /// Marks each kind as listed.
     #[cfg(test)]
     pub(super) fn complete_all(&self) {
         self.awaited().clear();
@@ -192,41 +193,41 @@ impl Known {
         self.shared.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether enough is known to judge.
+    /// Returns true if all required kinds have been listed.
     pub(super) fn is_complete(&self) -> bool {
         self.awaited().iter().all(|feed| feed.can_wait())
     }
 
-    /// The kinds without which nothing is judged, and whether each is still awaited.
+    /// Returns the required kinds, with true for each that has not been listed yet.
     pub(super) fn required(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let awaited = self.awaited().clone();
         let required = Awaited::ALL.into_iter().filter(|feed| !feed.can_wait());
         required.map(move |feed| (feed.name(), awaited.contains(&feed)))
     }
 
-    /// Whether all virtual machines are known.
+    /// Returns true if all virtual machines are known.
     pub(super) fn knows_machines(&self) -> bool {
         let awaited = self.awaited();
         !awaited.contains(&Awaited::Machines) && !awaited.contains(&Awaited::Instances)
     }
 
-    /// Whether all Services are known.
+    /// Returns true if all Services are known.
     pub(super) fn knows_services(&self) -> bool {
         !self.awaited().contains(&Awaited::Services)
     }
 
-    /// Something is to be looked at, as if a feed had told it.
+    /// Wakes the next pass, as an event of a watch does.
     pub(super) fn wake(&self) {
         self.shared.changed.notify_one();
     }
 
-    /// Waits until a feed tells something.
+    /// Waits for a change of the index.
     pub(super) async fn changed(&self) {
         self.shared.changed.notified().await;
     }
 
-    /// Whoever panicked while changing the index left it half changed; what a full list tells mends most of that, and what
-    /// goes is looked at in the API first.
+    /// Locks the index. A panic during a change may leave the index inconsistent. The next full list repairs most of
+    /// that, and every release first checks the current state in the API.
     pub(super) fn index(&self) -> MutexGuard<'_, Index> {
         self.shared.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -248,7 +249,7 @@ fn put_block(index: &mut Index, block: &Entry<Block>) {
 
 fn put_pod(index: &mut Index, pod: &Pod) {
     let (namespace, name) = names(&pod.name);
-    // A pod on the host's network has the host's addresses, which are no concern of ours; it is there all the same.
+    // The index also contains pods on the host network. Their addresses are the host's and belong to no pool.
     index.put_pod(namespace, name, &pod_facts(pod));
 }
 

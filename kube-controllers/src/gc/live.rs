@@ -1,7 +1,7 @@
-//! The last look before something goes: whoever a leaked address was for, read fresh from the API, never from a cache.
+//! The last check before a release: reads the owners of leaked addresses from the API, never from a cache.
 //!
-//! Pods of a node of which many are in question are read with one list of that node; everything else with a request each,
-//! side by side over the one connection.
+//! If many pods of a node are in question, they are read with one list of the node's pods. Everything else is read with
+//! a request each, concurrently over one connection.
 
 mod api;
 mod machines;
@@ -23,7 +23,7 @@ use super::facts::pod_facts;
 use super::gate::Gate;
 use crate::watched::Pod;
 
-/// What was read for one pass.
+/// The objects that were read for one pass.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pods: BTreeMap<ObjectKey, Sight<Pod>>,
@@ -31,7 +31,7 @@ pub(super) struct Live {
     others: BTreeMap<Other, Sight<()>>,
 }
 
-/// Something of which only existence counts.
+/// An object of which only the existence matters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Other {
     Service(ObjectKey),
@@ -39,7 +39,7 @@ enum Other {
     CalicoNode(ObjectKey),
 }
 
-/// From whom to read, and how much at once.
+/// The servers to read from, and the number of concurrent requests.
 pub(super) struct Reader<'a> {
     pub(super) kubernetes: &'a kube::Client,
     pub(super) calico: &'a Datastore,
@@ -48,8 +48,8 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads everything that the suspects ask for, each thing once. What cannot be read is unknown, and whoever depends on
-    /// it stays. The cluster has about so many `pods`.
+    /// Reads every object that the suspects depend on, each object once. The result of a failed read is unknown, and
+    /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> Live {
         let asked: BTreeSet<Other> = suspects.iter().flat_map(others).collect();
         let looked = asked.into_iter().map(|other| self.look_for(other));
@@ -60,7 +60,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Without KubeVirt each machine is asked after in one look: those of which the cache found that KubeVirt is not there.
+    /// Reads the virtual machines. A single discovery serves all machines for which the index found KubeVirt missing.
     async fn read_machines(&self, suspects: &[Suspect]) -> BTreeMap<ObjectKey, MachineSight> {
         let named = suspects.iter().filter_map(|suspect| Some((suspect.evidence, key(suspect.questions().machine?))));
         let (orphans, named): (BTreeSet<_>, BTreeSet<_>) =
@@ -92,17 +92,17 @@ impl Reader<'_> {
         (other, sight)
     }
 
-    /// Looks whether KubeVirt is installed.
+    /// Checks if KubeVirt is missing.
     pub(super) async fn without_kubevirt(&self) -> MachineSight {
         machines::without_kubevirt(&self.api()).await
     }
 
-    /// A pod as it is now.
+    /// Reads the present state of a pod.
     pub(super) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
         pods::one(&self.api(), key).await
     }
 
-    /// Whether a node is there, in Calico and in Kubernetes.
+    /// Looks up a node in Calico and in Kubernetes.
     pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
         (Sight::Unknown, self.api().exists(NODES, &ObjectKey::global(name)).await)
@@ -122,7 +122,7 @@ impl Reader<'_> {
 }
 
 impl Live {
-    /// What was read for a suspect.
+    /// Returns the objects that a suspect depends on, as far as they were read.
     pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
         let asked = suspect.questions();
         let of = |other: Option<Other>| {

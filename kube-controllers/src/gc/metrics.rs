@@ -1,7 +1,7 @@
-//! The metrics of addresses and blocks, under upstream's names and with its labels (KC-153..KC-156).
+//! Metrics of addresses and blocks, with upstream's names and labels (KC-153).
 //!
-//! Whoever scrapes reads the counters that the index keeps while things change; nothing is counted for it (B-44). A family
-//! without a sample shows nothing at all, as upstream's do, and what belongs to a pool that is gone goes with it.
+//! A scrape reads the counters that the index maintains, and counts nothing itself. A family without a sample is left
+//! out, as in upstream's output (KC-155). The metrics of a deleted pool disappear with it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const NO_POOL: &str = "no_ippool";
 const NO_NODE: &str = "unknown_node";
 const NO_AFFINITY: &str = "no_affinity";
 
-/// Name, help, labels. No name stands in the help of another (KC-153).
+/// Name, help text and labels of a metric. No help text may contain another metric's name, as upstream's tests require.
 struct Family {
     name: &'static str,
     help: &'static str,
@@ -75,7 +75,7 @@ const ALL: [&Family; 11] = [
     &UNKNOWN_OWNER,
 ];
 
-/// Reads the index when somebody scrapes.
+/// The collector that reads the index at each scrape.
 pub(super) struct IpamMetrics {
     known: Known,
     descriptions: Vec<Desc>,
@@ -96,26 +96,26 @@ impl Collector for IpamMetrics {
         self.descriptions.iter().collect()
     }
 
-    /// Nothing before everything is known (KC-156).
+    /// Returns no metric before all required kinds are known, as upstream does before its first sync (KC-156).
     fn collect(&self) -> Vec<MetricFamily> {
         if !self.known.is_complete() {
             return Vec::new();
         }
-        // Only the copy is made while the index is held: what the feeds tell does not wait for whoever scrapes.
+        // Only the copy is made while the index is locked, so that a scrape does not delay watches.
         let counted = Counted::of(&self.known.index());
         families(&counted)
     }
 }
 
-/// None for no pool, and for no node.
+/// Name of a pool or node; `None` for no pool or no node.
 type Name = Option<Arc<str>>;
 
-/// What the index counts, as it was at one moment. Each name is there once.
+/// A snapshot of the index's counters. Each name is stored once.
 struct Counted {
     pools: Vec<CountedPool>,
     nodes: Vec<Arc<str>>,
     places: Vec<Place>,
-    /// By pool and node.
+    /// Released addresses by pool and node.
     reclaimed: Vec<(Name, Name, u64)>,
 }
 
@@ -125,7 +125,7 @@ struct CountedPool {
     reserved: u128,
 }
 
-/// A [`Sample`] with names of its own.
+/// A copy of a [`Sample`] that owns its names.
 struct Place {
     pool: Name,
     node: Name,
@@ -167,11 +167,11 @@ impl Counted {
 
 type Values<K> = BTreeMap<K, f64>;
 
-/// The families of what is counted.
+/// Builds the metric families from the snapshot.
 fn families(counted: &Counted) -> Vec<MetricFamily> {
     let pools = &counted.pools;
     let real = |sample: &Sample<'_>| sample.pool.is_some();
-    // Of a pool that is there, each node that is there has a value, though it be zero (KC-155).
+    // For an existing pool, each existing node has an explicit value, even zero (KC-155).
     let zeros: Values<(&str, &str)> =
         counted.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ((&*pool.name, &**node), 0.0))).collect();
     let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
@@ -184,7 +184,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         for (values, value) in
             [(&mut in_use, sample.in_use), (&mut borrowed, sample.borrowed), (&mut candidates, sample.candidates)]
         {
-            // What is zero and has a value already keeps it.
+            // A zero replaces only a value that exists already.
             if value != 0 || (real(&sample) && values.contains_key(&(pool, node))) {
                 values.insert((pool, node), value as f64);
             }
@@ -201,7 +201,7 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
         let key = (pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE));
         (key, *addresses as f64)
     });
-    // The names may be the same by now: a pool that went and one that never was.
+    // Two entries may have the same labels: a deleted pool, and addresses that never had a pool.
     let mut reclamations = Values::new();
     reclaimed.for_each(|(key, value)| *reclamations.entry(key).or_default() += value);
     vec![
@@ -225,7 +225,7 @@ fn add<K: Ord>(values: &mut Values<K>, key: K, value: i64) {
     }
 }
 
-/// As upstream counts them, in 64 bits.
+/// Saturates at the largest 64-bit integer, as upstream's counters do.
 fn saturated(count: u128) -> f64 {
     i64::try_from(count).unwrap_or(i64::MAX) as f64
 }

@@ -1,11 +1,11 @@
-//! Garbage collection of addresses, blocks, affinities and handles (KC-400..KC-466).
+//! Garbage collection of addresses, blocks, affinities and handles.
 //!
 //! ```text
-//! feeds ─▶ index ─examine▶ confirmed leaks ─▶ a fresh look at the API ─▶ one write per block, one per handle
+//! watches ─▶ index ─examine▶ confirmed leaks ─▶ lookup in the API ─▶ one write per block, one per handle
 //! ```
-//! What the feeds tell goes into an index at once (`listen.rs`). When they fall silent, or a time has come, a pass
-//! judges what changed (`pass.rs`). What is leaked for certain by the caches is looked up in the API (`live.rs`) before
-//! it is released. Every replica judges; only the one that leads writes (`gate.rs`).
+//! Events of watches are applied to the index at once (`listen.rs`). When no event has come for a moment, or a deadline
+//! has passed, a pass assesses the changed entries (`pass.rs`). A leak that is confirmed by the caches is looked up in
+//! the API (`live.rs`) before the address is released. Every replica assesses; only the leader writes (`gate.rs`).
 
 mod claims;
 mod clock;
@@ -36,27 +36,27 @@ use self::telemetry::PassMetrics;
 use crate::context::{Context, Controller};
 use crate::feed::Feeds;
 
-/// Everything is looked at again this often, though nothing happened: a safety net.
+/// Interval at which all entries are assessed again although nothing changed, as a safety net.
 const FULL_PASS: Duration = Duration::from_secs(300);
-/// Feeds that have been silent for so long have told what belongs together.
+/// Time without events after which a pass starts, so that related events are assessed together.
 const SILENCE: Duration = Duration::from_millis(50);
-/// Feeds that are never silent are not waited for longer.
+/// Longest time to wait for a moment without events.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// What writes that are under way may take when the process is to end.
+/// Time limit for the current writes when the process is stopping.
 const LAST_WRITES: Duration = Duration::from_secs(3);
-/// How often kinds are named that are still awaited.
+/// Interval at which the log names the kinds that have not been listed yet.
 const REMINDER: Duration = Duration::from_secs(60);
-/// After a pass that panicked.
+/// Pause after a pass that panicked.
 const AFTER_PANIC: Duration = Duration::from_secs(5);
 
-/// The controller.
+/// The controller of garbage collection.
 pub struct GarbageCollection {
     known: Known,
     clock: Clock,
 }
 
 impl GarbageCollection {
-    /// The clock that grace periods are counted by.
+    /// Returns the clock of grace periods.
     pub fn clock(&self) -> Clock {
         self.clock.clone()
     }
@@ -76,7 +76,7 @@ impl Controller for GarbageCollection {
             .and_then(|()| PassMetrics::new(&context.metrics));
         let metrics = match registered {
             Ok(metrics) => metrics,
-            // A second one in this process: that would be two that write.
+            // The metrics exist, so another instance is running in this process. Two instances must not both write.
             Err(error) => return tracing::error!(%error, "garbage collection is not started: it has metrics already"),
         };
         let stop = context.stop.clone();
@@ -84,7 +84,7 @@ impl Controller for GarbageCollection {
             stop.cancelled().await;
             sleep(LAST_WRITES).await;
         };
-        // The gate closes with the process, so that a pass ends after the writes that are under way.
+        // The gate closes when the process is stopping, so a pass ends after its current writes.
         tokio::select! {
             () = too_late => tracing::warn!("a pass of garbage collection was cut off"),
             () = passes(Collector::new(context.clone(), self.known, self.clock, metrics)) => {}
@@ -92,7 +92,7 @@ impl Controller for GarbageCollection {
     }
 }
 
-/// Pass after pass, until the process is to end.
+/// Runs one pass after another until the process is stopping.
 async fn passes(mut collector: Collector) {
     let stop = collector.context.stop.clone();
     stop.run_until_cancelled(until_complete(&collector.known, &collector.metrics)).await;
@@ -122,7 +122,7 @@ async fn passes(mut collector: Collector) {
     }
 }
 
-/// Until enough is known to judge. A feed that is refused for ever is named again and again.
+/// Waits until all required kinds have been listed. A kind whose list is forbidden is named in the log again and again.
 async fn until_complete(known: &Known, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + REMINDER;
     loop {
@@ -138,8 +138,8 @@ async fn until_complete(known: &Known, metrics: &PassMetrics) {
     }
 }
 
-/// Until there is something to do: the feeds told something and fell silent, a time has come, the settings changed, or
-/// this replica begins to lead.
+/// Waits until a pass is due: events have come and paused, a deadline has passed, the settings have changed, or this
+/// replica has become the leader.
 async fn wait(collector: &Collector, full_at: Instant) {
     let now = (Instant::now(), collector.now());
     let due = collector.next().saturating_sub(now.1);
@@ -160,7 +160,7 @@ async fn wait(collector: &Collector, full_at: Instant) {
         if silent >= longest {
             return;
         }
-        // Not woken by each change: what was told meanwhile is told at once.
+        // Sleeps without being woken by each event: events that come meanwhile are assessed together.
         sleep_until(silent).await;
         if collector.known.changed().now_or_never().is_none() {
             return;

@@ -1,4 +1,4 @@
-//! One pass: what nobody holds any more goes, phase after phase. A phase that fails keeps no other (B-17).
+//! A pass of garbage collection, in several phases. A failed phase does not stop the others.
 
 mod blocks;
 mod conflicts;
@@ -27,7 +27,7 @@ use super::telemetry::PassMetrics;
 use crate::context::Context;
 use crate::settings::{Gc, Settings};
 
-/// What passes are made with, and what they remember.
+/// The state that passes share.
 pub(super) struct Collector {
     pub(super) context: Context,
     pub(super) known: Known,
@@ -39,9 +39,9 @@ pub(super) struct Collector {
     kubevirt: KubeVirt,
     pub(super) clock: Clock,
     config_read: Option<Duration>,
-    /// Leaks that were told of in a report already.
+    /// Leaks that a report has already logged.
     told: HashSet<(HandleId, IpAddr, Option<u64>)>,
-    /// Claims that were told of in a report already.
+    /// Affinities that a report has already logged.
     told_claims: HashSet<AffinityKey>,
 }
 
@@ -65,7 +65,7 @@ impl Collector {
         }
     }
 
-    /// The index's time.
+    /// Returns the time of the index.
     pub(super) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -87,7 +87,7 @@ impl Collector {
         }
     }
 
-    /// Judges, and while this replica may write acts on it.
+    /// Assesses the entries, and acts on the result while this replica may write.
     pub(super) async fn pass(&mut self, scope: Scope) {
         let settings = self.settings();
         self.look_for_kubevirt().await;
@@ -99,13 +99,13 @@ impl Collector {
             return;
         }
         let (leadership, watchdog) = (self.context.leadership.clone(), self.context.metrics.watchdog().clone());
-        // A list of writes is several requests, and each may be repeated: none is sent when the right to write has
-        // ended. What tells of the end of that right wakes the pass, and is no move of what it does.
+        // A batch of writes is several requests, each with retries; none is sent after the right to write has ended.
+        // Watching that right wakes this task, so the watchdog observes only the actions themselves.
         let acting = watchdog.observe("a pass of garbage collection".into(), self.act(&settings));
         _ = leadership.while_held(acting).await;
     }
 
-    /// While this replica may write, and an address is for a virtual machine.
+    /// Runs discovery while this replica may write and an address belongs to a virtual machine.
     async fn look_for_kubevirt(&mut self) {
         let now = self.now();
         if !self.kubevirt.is_due(now) && self.gate.is_open() {
@@ -139,18 +139,18 @@ impl Collector {
             let failed = self.claims.finish(&calico, &self.gate, settings.gc, now, grace, told).await;
             (0..failed).for_each(|_| self.metrics.failed("claims"));
         }
-        // After a restore there may be thousands of these.
+        // Last, because there may be thousands of conflicts after a restore.
         self.tell_conflicts().await;
     }
 
-    /// When the next pass is to be, if nothing happens before.
+    /// Returns the time of the next pass if nothing changes before.
     pub(super) fn next(&self) -> Duration {
         let now = self.now();
         let settings = self.settings();
         let index = self.known.index();
         let cold = index.next_cold(OffsetDateTime::now_utc()).map(|wait| now + wait.max(RESTLESS));
         let acting = self.gate.is_open();
-        // What nobody acts on stays due.
+        // On a replica that does not act, entries stay due, so their deadlines do not count before the next turn.
         let of_index = index.next_deadline(now).map(|due| if acting { due } else { due.max(now + STANDBY) });
         let grace = settings.leak_grace_period.filter(|grace| !grace.is_zero());
         let handles = grace.filter(|_| acting).map(|grace| self.handles.next_deadline(now, grace));
@@ -195,9 +195,9 @@ impl Collector {
     }
 }
 
-/// Rested addresses are looked for no more often.
+/// Shortest interval between two looks for addresses whose cooldown has ended.
 const RESTLESS: Duration = Duration::from_secs(1);
-/// A replica that may not write looks at what is due no more often.
+/// Interval of passes over due entries on a replica that may not write.
 const STANDBY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What passes tell of themselves.
+//! Metrics of passes.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaug
 use super::handles::Mended;
 use crate::telemetry::Metrics;
 
-/// From one that looks at a few addresses to one that waits for the API server, in seconds.
+/// Bucket limits in seconds, from a pass over a few addresses to a pass that waits for the API server.
 const PASS: [f64; 10] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
-/// The metrics of passes.
+/// Metrics of passes.
 #[derive(Clone)]
 pub(super) struct PassMetrics {
-    /// Confirmed leaks.
+    /// Number of confirmed leaks.
     pub(super) leaked: IntCounter,
-    /// Leaks taken back.
+    /// Number of released leaks.
     pub(super) reclaimed: IntCounter,
-    /// Leaks that a report told of.
+    /// Number of leaks that a report has logged.
     pub(super) would_reclaim: IntCounter,
     handles: IntCounterVec,
     wrong_handles: IntGauge,
@@ -29,7 +29,7 @@ pub(super) struct PassMetrics {
 }
 
 impl PassMetrics {
-    /// Registers them.
+    /// Creates and registers the metrics.
     pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
         let counter = |name, help| IntCounter::new(name, help);
         let handles = Opts::new("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.");
@@ -75,24 +75,24 @@ impl PassMetrics {
         Ok(own)
     }
 
-    /// Whether a kind is still awaited.
+    /// Records if a required kind has not been listed yet.
     pub(super) fn awaits(&self, kind: &str, awaited: bool) {
         self.awaited.with_label_values(&[kind]).set(i64::from(awaited));
     }
 
-    /// How many addresses of running pods are free, and how many are for another.
+    /// Records the numbers of conflicting addresses that are free, and that are allocated to another owner.
     pub(super) fn conflicts(&self, free: usize, another: usize) {
         for (held, n) in [("free", free), ("another", another)] {
             self.conflicts.with_label_values(&[held]).set(i64::try_from(n).unwrap_or(i64::MAX));
         }
     }
 
-    /// A phase could not do something.
+    /// Counts a failure of a phase.
     pub(super) fn failed(&self, phase: &str) {
         self.failures.with_label_values(&[phase]).inc();
     }
 
-    /// What was done about handles, and how many seem wrong now.
+    /// Records the repairs of handles, and the present number of wrong handles.
     pub(super) fn mended(&self, mended: Mended, wrong: usize) {
         for (how, n) in [("deleted", mended.deleted), ("corrected", mended.corrected)] {
             if n > 0 {
@@ -105,7 +105,7 @@ impl PassMetrics {
         self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));
     }
 
-    /// A pass is over. `full` is the time of day when it looked at everything.
+    /// Records the end of a pass. `full` is the Unix time if the pass assessed all entries.
     pub(super) fn passed(&self, took: Duration, full: Option<i64>) {
         let scope = if full.is_some() { "full" } else { "changed" };
         self.duration.with_label_values(&[scope]).observe(took.as_secs_f64());

@@ -1,4 +1,4 @@
-//! One port: bound, served, and changed.
+//! [`Listener`]: one port, which can change at run time.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,17 +15,17 @@ use tokio::time::{sleep, timeout};
 use super::Ports;
 use super::pages::Pages;
 
-/// Between two attempts to have a port.
+/// Delay between two attempts to open a port.
 const RETRY: Duration = Duration::from_secs(1);
-/// The longest time that a client may take to ask. Ours are kubelet and Prometheus.
+/// Time limit for a client to send its request. The clients are kubelet and Prometheus.
 const REQUEST: Duration = Duration::from_secs(10);
-/// The longest time that a connection may last: longer than a profile. 64 connections that nobody ends would keep kubelet's
-/// probe waiting.
+/// Time limit of a connection, longer than most profiles. Without it, 64 connections that clients never close would
+/// block kubelet's probe.
 const LONGEST_CONNECTION: Duration = Duration::from_secs(90);
-/// More are left to wait.
+/// Maximum number of open connections. Further ones wait.
 const MOST_CONNECTIONS: usize = 64;
 
-/// A port could not be had.
+/// A port that cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on port {port}: {source}; is another process there?")]
 pub struct ListenError {
@@ -33,7 +33,7 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Which port, and where it is.
+/// The selection of a port, and its address.
 pub(super) struct Listener {
     port: fn(&Ports) -> Option<u16>,
     localhost: bool,
@@ -48,14 +48,14 @@ impl Listener {
         Listener { port, localhost: true }
     }
 
-    /// Has the port with which the process starts. On localhost, where nobody depends on it, it is left for later.
+    /// Opens the first port. A port on localhost is opened later, because no probe and no scrape depends on it.
     pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
         let port = (self.port)(&ports.borrow());
         let Some(port) = port.filter(|_| !self.localhost) else { return Ok(None) };
         self.bind(port).await.map(Some).map_err(|source| ListenError { port, source })
     }
 
-    /// Serves `pages`, on `bound` at first and on another port whenever it is changed.
+    /// Serves `pages`, on `bound` at first, and on another port whenever the port changes.
     pub(super) async fn serve(self, mut ports: watch::Receiver<Ports>, mut bound: Option<TcpListener>, pages: Pages) {
         loop {
             let port = (self.port)(&ports.borrow_and_update());
@@ -67,14 +67,14 @@ impl Listener {
             };
             tokio::select! {
                 () = serve => {}
-                // When nobody can change it any more it stays.
+                // If the sender is gone, the port stays as it is.
                 Ok(_) = ports.wait_for(|ports| (self.port)(ports) != port) => {}
             }
             bound = None;
         }
     }
 
-    /// The listener that is there, or a new one as soon as the port can be had.
+    /// Returns the open listener, or opens the port, with retries.
     async fn bound(&self, port: u16, bound: Option<TcpListener>) -> TcpListener {
         if let Some(bound) = bound {
             return bound;
@@ -96,7 +96,7 @@ impl Listener {
             return TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await;
         }
         match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
-            // A kernel without IPv6.
+            // The kernel may have no IPv6.
             Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
                 TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await
             }
@@ -105,7 +105,7 @@ impl Listener {
     }
 }
 
-/// Answers until it is dropped, and then nobody any more.
+/// Serves connections until the future is dropped, which also closes the open connections.
 async fn answer_all(listener: TcpListener, pages: &Pages) {
     let mut connections = JoinSet::new();
     loop {
@@ -115,7 +115,7 @@ async fn answer_all(listener: TcpListener, pages: &Pages) {
                 Ok((stream, _)) => {
                     connections.spawn(answer(stream, pages.clone()));
                 }
-                // Out of files, or gone before it was taken.
+                // The process has no file descriptor left, or the client closed the connection.
                 Err(error) => {
                     tracing::debug!("cannot accept a connection: {error}");
                     sleep(Duration::from_millis(100)).await;
@@ -125,7 +125,7 @@ async fn answer_all(listener: TcpListener, pages: &Pages) {
     }
 }
 
-/// Answers the requests of one connection.
+/// Serves the request of one connection.
 async fn answer(stream: TcpStream, pages: Pages) {
     let respond = service_fn(move |request| {
         let pages = pages.clone();
@@ -134,7 +134,7 @@ async fn answer(stream: TcpStream, pages: Pages) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST)
-        // A connection serves one request, so that no client keeps others waiting by asking again and again.
+        // A connection serves one request, so that a client cannot keep it open with further requests.
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), respond);
     match timeout(LONGEST_CONNECTION, connection).await {

@@ -1,4 +1,4 @@
-//! What the process serves: health, metrics and profiles, each on a port of its own that may change while it runs.
+//! The HTTP ports: health, metrics and profiles, each on a port of its own that can change at run time.
 
 mod listener;
 mod pages;
@@ -15,20 +15,23 @@ use crate::telemetry::Metrics;
 use listener::Listener;
 use pages::Pages;
 
-/// Where is what; `None` is nowhere.
+/// The ports; `None` disables one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ports {
-    /// `/readiness` and `/liveness` as upstream (KC-144), and the same as `/readyz` and `/healthz`, on all addresses.
+    /// Port of `/readiness` and `/liveness` as in upstream (KC-144), and of `/readyz` and `/healthz`, on all addresses.
     pub health: Option<u16>,
-    /// `/metrics` and nothing else, on all addresses (KC-150).
+    /// Port of `/metrics`, and no other path, on all addresses.
     pub metrics: Option<u16>,
-    /// `/debug/pprof/profile` and `/debug/pprof/heap`, on localhost (KC-151).
+    /// Port of `/debug/pprof/profile` and `/debug/pprof/heap`, on localhost.
     pub profiling: Option<u16>,
 }
 
-/// Serves on these ports and follows their changes, until `stop`. Fails when the ports of health or metrics cannot be had:
-/// a process whose probes go to another is worse than none (KC-150). A port that is changed to later, and that of
-/// profiles, is tried again each second.
+/// Serves the ports and follows their changes, until `stop`. A port that changes later, and the port of profiles, is
+/// retried each second.
+///
+/// # Errors
+/// If the first port of health or metrics cannot be opened, as in upstream (KC-150): probes of this process would reach
+/// another one.
 pub async fn start(
     ports: watch::Receiver<Ports>,
     status: Status,

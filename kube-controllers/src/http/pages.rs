@@ -1,4 +1,4 @@
-//! What each port answers.
+//! The responses of each port.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -9,7 +9,7 @@ use super::profile;
 use crate::status::Status;
 use crate::telemetry::Metrics;
 
-/// The pages of one port.
+/// The set of pages that a port serves.
 #[derive(Clone)]
 pub(super) enum Pages {
     Health(Status),
@@ -17,7 +17,7 @@ pub(super) enum Pages {
     Profiles,
 }
 
-/// One answer.
+/// A response.
 pub(super) type Page = Response<Full<Bytes>>;
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -35,7 +35,7 @@ impl Pages {
         }
         let query = uri.query().unwrap_or_default();
         match (self, uri.path()) {
-            // Whether a server is away is another question (B-16).
+            // Liveness does not depend on readiness, so an unreachable server does not cause a restart.
             (Pages::Health(status), "/liveness" | "/healthz") if status.is_live() => text(StatusCode::OK, "live\n"),
             (Pages::Health(status), "/readiness" | "/readyz" | "/liveness" | "/healthz") => readiness(status),
             (Pages::Metrics(metrics), "/metrics") => exposition(metrics),
@@ -47,7 +47,7 @@ impl Pages {
     }
 }
 
-/// A line for each component.
+/// Returns the table of components, one per line.
 fn readiness(status: &Status) -> Page {
     let readiness = status.readiness();
     let lines: String = readiness
@@ -68,12 +68,12 @@ fn exposition(metrics: &Metrics) -> Page {
     }
 }
 
-/// An answer for people.
+/// Builds a response with plain text.
 pub(super) fn text(code: StatusCode, body: impl Into<Bytes>) -> Page {
     page(code, TEXT, body)
 }
 
-/// An answer.
+/// Builds a response.
 pub(super) fn page(code: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> Page {
     let mut page = Response::new(Full::new(body.into()));
     *page.status_mut() = code;

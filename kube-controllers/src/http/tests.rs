@@ -1,4 +1,4 @@
-//! What is served where, over real connections.
+//! The paths of each port, over real connections.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::profile::folded;
 use super::*;
 use crate::status::Component;
 
-// The tests of both crates run side by side, so that their ports must come from one place.
+// Shared with the other crate, because the tests of both run at the same time and need different ports.
 #[path = "../../../datastore/tests/harness/port.rs"]
 mod port;
 
@@ -34,7 +34,7 @@ async fn served(ports: Ports) -> Served {
     Served { status, ports: sender, stop, task, _directory: directory }
 }
 
-/// Status code and body; nothing where nobody listens.
+/// Sends a request. Returns the status code and the body, or `None` if the port is closed.
 async fn ask(method: &str, port: u16, path: &str) -> Option<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     let request = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
@@ -101,7 +101,7 @@ async fn profiles_are_for_this_machine_only() {
     let _served = served(Ports { profiling: Some(port), ..Ports::default() }).await;
     eventually(port).await;
     assert_eq!(get(port, "/metrics").await.map(|(code, _)| code), Some(404));
-    // Any other address of this machine, seen from itself: loopback has a whole network of them.
+    // The whole network 127.0.0.0/8 is loopback, so this address stands for any other address of the machine.
     assert!(TcpStream::connect(SocketAddr::from(([127, 0, 0, 2], port))).await.is_err());
 }
 
@@ -127,7 +127,7 @@ async fn a_profile_shows_who_uses_the_processor() {
     assert_eq!(code, 200);
     let stacks = folded(&profile);
     assert!(stacks.iter().any(|stack| stack.starts_with("thread spinner;")), "{stacks:?}");
-    // Not a name: those are not in the program that runs. The function is some 100 bytes long.
+    // Compares addresses, because the running program contains no names. The function is about 100 bytes long.
     let spinning = spin_until as fn(&CancellationToken) as usize;
     let program = std::env::current_exe().expect("a program").display().to_string();
     let within = |frame: &str| {
@@ -229,7 +229,7 @@ async fn a_stop_ends_everything_though_a_client_holds_on() {
     assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err());
 }
 
-/// Waits until somebody listens.
+/// Waits until the port is open.
 async fn eventually(port: u16) {
     let begin = Instant::now();
     while TcpStream::connect(("127.0.0.1", port)).await.is_err() {

@@ -1,4 +1,4 @@
-//! What a Lease says, and what to do about it. Pure: clocks are arguments.
+//! Decides the next step of a candidate from the state of the Lease. This module does no I/O, and clocks are arguments.
 
 use std::time::Duration;
 
@@ -8,46 +8,46 @@ use tokio::time::Instant;
 
 use super::Timing;
 
-/// What one candidate has seen so far.
+/// The state of one candidate.
 #[derive(Debug)]
 pub(super) struct Election {
     identity: String,
     timing: Timing,
     seen: Option<Seen>,
-    /// Some replica has held the Lease since this process began.
+    /// True if some replica has held the Lease since this process began.
     was_held: bool,
     role: Role,
-    /// The end of this process's wait, where it has a Lease by which it may not write yet.
+    /// The end of this process's wait before its first write, if the process holds a Lease with which it has to wait.
     settled: Option<Instant>,
 }
 
-/// Right to the Lease, as far as this process was told.
+/// The permission to use the Lease, according to the responses to this process.
 #[derive(Debug, Clone, Copy)]
 enum Role {
-    /// The role has never refused it.
+    /// The role has never refused the Lease.
     Allows,
-    /// The role refused it last.
+    /// The role refused the Lease at the last attempt.
     Refuses,
-    /// The role refused it before, and has allowed it since then.
+    /// The role refused the Lease before, and has allowed it since this time.
     AllowsSince(Instant),
 }
 
-/// The Lease as it was when it was last read or written.
+/// The Lease as it was last read or written.
 #[derive(Debug, Clone)]
 struct Seen {
     lease: Lease,
-    /// When this version was first seen.
+    /// The time at which this version was first seen.
     since: Instant,
 }
 
-/// What to do.
+/// The next step of a candidate.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Step {
-    /// Write this new Lease.
+    /// Create this Lease.
     Create(Box<Lease>),
-    /// Write this Lease over the version it names.
+    /// Replace the version that this Lease names.
     Replace(Box<Lease>),
-    /// Leave it alone: it is another's until then, unless it changes.
+    /// Leave the Lease alone: another replica holds it until this time, unless the Lease changes.
     Wait(Instant),
 }
 
@@ -56,13 +56,13 @@ impl Election {
         Election { identity, timing, seen: None, was_held: false, role: Role::Allows, settled: None }
     }
 
-    /// Takes notice that the role refuses the Lease. A wait that is under way begins anew: another replica may write without
-    /// the Lease by now, or still.
+    /// Records that the role refuses the Lease. A wait in progress starts over, because another replica may be writing
+    /// without the Lease.
     pub(super) fn refused(&mut self) {
         (self.role, self.settled) = (Role::Refuses, None);
     }
 
-    /// Takes notice of the Lease, or that there is none.
+    /// Records the Lease as read or written, or that there is none.
     pub(super) fn observe(&mut self, lease: Option<Lease>, now: Instant) {
         if matches!(self.role, Role::Refuses) {
             self.role = Role::AllowsSince(now);
@@ -72,39 +72,39 @@ impl Election {
             Seen { since: same.map_or(now, |seen| seen.since), lease }
         });
         self.was_held |= !self.holder().is_empty();
-        // Counted from when it is seen: the answer to the write may have been lost.
+        // Counted from when the Lease is seen, because the response to the write may have been lost.
         let settled = self.settled.unwrap_or(now + self.timing.settling());
         self.settled = (self.is_ours() && self.says_that_holder_waits()).then_some(settled);
     }
 
-    /// Returns when this process may write, if it has a Lease by which it may not write yet.
+    /// Returns the end of the wait, if this process has a Lease but may not write yet.
     pub(super) fn waits_until(&self, now: Instant) -> Option<Instant> {
         self.settled.filter(|settled| *settled > now)
     }
 
-    /// Returns true if the Lease says that its holder waits before it writes.
+    /// Returns true if the duration in the Lease shows that its holder waits before it writes.
     fn says_that_holder_waits(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| self.duration_of(&seen.lease) > self.timing.lease)
     }
 
-    /// Whether the Lease is ours as far as we know.
+    /// Returns true if this process holds the Lease, as last seen.
     pub(super) fn is_ours(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| holder(&seen.lease) == self.identity)
     }
 
-    /// Who holds it; empty if nobody does.
+    /// Returns the holder's identity; empty if there is no holder.
     pub(super) fn holder(&self) -> &str {
         self.seen.as_ref().map_or("", |seen| holder(&seen.lease))
     }
 
-    /// Returns true if some replica has held the Lease since this process began, also if the Lease is gone by now.
+    /// Returns true if some replica has held the Lease since this process began, also if the Lease has been deleted.
     pub(super) fn was_held(&self) -> bool {
         self.was_held
     }
 
-    /// Returns the next step; `wall` is for the Lease, as the time that people read. `leads`: this process has the right to write
-    /// by a Lease, so that it makes a deleted Lease again, or renews one after a refusal, without a wait: no replica writes
-    /// without a Lease before this right is over.
+    /// Returns the next step. `wall` is the time that is written to the Lease. `leads` is true if this process has the
+    /// right to write by a Lease. Such a process creates a deleted Lease again, or renews one after a refusal, without
+    /// a wait: no other replica writes without a Lease before that right has ended.
     pub(super) fn step(&self, now: Instant, wall: MicroTime, leads: bool) -> Step {
         let Some(seen) = &self.seen else {
             let duration = if leads { self.timing.lease } else { self.timing.settling() };
@@ -123,16 +123,17 @@ impl Election {
         }
     }
 
-    /// Returns true if no replica can write without a Lease although nobody holds this one: the role has allowed Leases when
-    /// the last holder gave it back, and a replica writes without one only when the role forbade them for longer. The
-    /// time in the Lease is by another clock; one that differs by more than a few seconds costs a wait.
+    /// Returns true if no replica can be writing without a Lease, although nobody holds this one. The role allowed
+    /// Leases when the last holder released it, and a replica writes without a Lease only after the role has forbidden
+    /// Leases for longer than that. The time in the Lease is from another clock; a clock that differs by more than a
+    /// few seconds causes only an unnecessary wait.
     fn was_given_back_lately(&self, lease: &Lease, wall: &MicroTime) -> bool {
         let Some(given_back) = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()) else { return false };
         wall.0.duration_since(given_back.0).unsigned_abs() <= self.timing.renew_deadline
     }
 
-    /// Returns true if another replica may write without a Lease because the role refused it, or may have begun a write: not
-    /// when the role has allowed the Lease for as long as the creator of one waits.
+    /// Returns true if another replica may be writing, or finishing a write, without a Lease because the role refused
+    /// it. Returns false once the role has allowed the Lease for as long as the creator of a Lease waits.
     fn was_refused_lately(&self, now: Instant) -> bool {
         match self.role {
             Role::Allows => false,
@@ -141,27 +142,27 @@ impl Election {
         }
     }
 
-    /// Returns the Lease as it is given back, if it is ours and need not be waited for any more: the next replica takes what is
-    /// given back without a wait.
+    /// Returns the Lease without a holder, if this process holds it and has no wait left. With a wait left the Lease is
+    /// kept, because the next replica takes a released Lease without waiting.
     pub(super) fn given_back(&self, now: Instant, wall: MicroTime) -> Option<Lease> {
         let may = self.is_ours() && self.waits_until(now).is_none() && !self.was_refused_lately(now);
         let mut lease = self.seen.as_ref().filter(|_| may)?.lease.clone();
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
-        // Zero is not allowed.
+        // The API server rejects zero.
         spec.lease_duration_seconds = Some(1);
         spec.acquire_time = Some(wall.clone());
         spec.renew_time = Some(wall);
         Some(lease)
     }
 
-    /// The Lease as ours, for so long. What else stands in it stays.
+    /// Returns the Lease with this process as the holder for `duration`. Other fields stay as they are.
     fn claimed(&self, mut lease: Lease, wall: MicroTime, duration: Duration) -> Lease {
         let renewed = holder(&lease) == self.identity;
         let spec = lease.spec.get_or_insert_default();
         if !renewed {
             spec.acquire_time = Some(wall.clone());
-            // Counts changes of hands, so not the first.
+            // The field counts changes of the holder, so the first holder does not count.
             spec.lease_transitions = Some(if self.seen.is_none() { 0 } else { transitions(spec).saturating_add(1) });
         }
         spec.holder_identity = Some(self.identity.clone());
@@ -170,7 +171,7 @@ impl Election {
         lease
     }
 
-    /// For how long its holder has asked for it.
+    /// Returns the duration that the Lease's holder has requested.
     fn duration_of(&self, lease: &Lease) -> Duration {
         let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
         seconds.map_or(self.timing.lease, |seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)))

@@ -1,4 +1,4 @@
-//! Takes the Lease, renews it, and gives it back.
+//! [`Elector`]: takes the Lease, renews it, and releases it.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use super::refusals::Refusals;
 use super::{Config, Timing};
 use crate::runtime::{Deadline, Tenure};
 
-/// One candidate.
+/// A candidate of the election.
 pub(super) struct Elector<L> {
     leases: L,
     config: Config,
     election: Election,
     tenure: watch::Sender<Tenure>,
-    /// Whether the tenure is that of a replica without a Lease.
+    /// True if the present right to write is that of a replica without a Lease.
     alone: bool,
     refusals: Refusals,
-    /// What was last complained about.
+    /// The last warning, which is not repeated.
     complaint: Option<String>,
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 #[derive(Debug)]
 enum Outcome {
-    /// The Lease is ours; we may write until then.
+    /// This process holds the Lease and may write until the deadline.
     Ours(Deadline),
-    /// The Lease is ours, but another replica may still write without one; we may write from then on.
+    /// This process holds the Lease, but another replica may still be writing without one. Writing begins at this time.
     Settling(Instant),
-    /// It is another's until then.
+    /// Another replica holds the Lease until this time.
     Anothers(Instant),
 }
 
@@ -44,7 +44,7 @@ impl<L: Leases> Elector<L> {
         Elector { leases, config, election, tenure, alone: false, refusals: Refusals::default(), complaint: None }
     }
 
-    /// Stands for election until `stop`.
+    /// Takes part in the election until `stop`, then releases the Lease.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let attempts = async {
             loop {
@@ -60,10 +60,10 @@ impl<L: Leases> Elector<L> {
         self.give_back().await;
     }
 
-    /// Tries once. Returns how long to wait before the next time.
+    /// Makes one attempt within the time limit. Returns the delay before the next attempt.
     async fn attempt_in_time(&mut self) -> Duration {
         let Timing { retry, look, .. } = self.config.timing;
-        // Not all at the same moment.
+        // Jitter, so that the replicas do not all ask at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let (begin, sent) = (Instant::now(), Deadline::now());
         let waited = self.election.waits_until(begin).is_some();
@@ -106,20 +106,20 @@ impl<L: Leases> Elector<L> {
                 self.refused(&reason, sent);
                 pause
             }
-            // What was said before stands until its time is over.
+            // The present right to write stays valid until its deadline.
             Err(error) => {
                 self.complain(format!("cannot take or renew the lease {}: {error}", self.config.name));
                 pause
             }
         };
-        // Counted from when the look was sent, as the right to write is.
+        // Counted from when the request was sent, as the right to write is.
         if self.is_alone() { look.saturating_sub(begin.elapsed()) } else { pause }
     }
 
-    /// Takes or renews the Lease if it is free or ours.
+    /// Takes or renews the Lease if it is free or held by this process.
     async fn attempt(&mut self) -> Result<Outcome, LeaseError> {
         if self.election.is_ours() {
-            // Nobody else writes it: it need not be read.
+            // No other replica writes the Lease while this process holds it, so it need not be read.
             match self.write().await {
                 Err(LeaseError::Race) => {}
                 outcome => return outcome,
@@ -131,7 +131,7 @@ impl<L: Leases> Elector<L> {
     }
 
     async fn write(&mut self) -> Result<Outcome, LeaseError> {
-        // Others count from when they see this write, which is later.
+        // Other replicas count from when they see this write, which is later.
         let until = Deadline::now().plus(self.config.timing.renew_deadline);
         let leads = !self.alone && self.tenure.borrow().holds();
         let written = match self.election.step(Instant::now(), wall(), leads) {
@@ -144,8 +144,9 @@ impl<L: Leases> Elector<L> {
         Ok(self.election.waits_until(now).map_or(Outcome::Ours(until), Outcome::Settling))
     }
 
-    /// The role refuses the Lease. When that is clear this is the only replica, for there can be no election: until the role
-    /// allows one. The right to write ends some time after `sent`, when this look was sent, unless another look is refused.
+    /// Handles a refusal by the role. If the refusals last, there can be no election, and this process acts as the only
+    /// replica until the role allows the Lease. The right to write ends some time after `sent`, when this request was
+    /// sent, unless a later request is refused too.
     fn refused(&mut self, reason: &str, sent: Deadline) {
         let timing = self.config.timing;
         let right = Tenure::Until(sent.plus(timing.renew_deadline));
@@ -171,18 +172,19 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// What an election says.
+    /// Sets the right to write that results from the election.
     fn set_tenure(&mut self, tenure: Tenure) {
         self.alone = false;
         self.tenure.send_replace(tenure);
     }
 
-    /// Whether it leads without a Lease.
+    /// Returns true if this process writes without a Lease.
     fn is_alone(&self) -> bool {
         self.alone && self.tenure.borrow().holds()
     }
 
-    /// Whether there is more to it than a role without Leases. To one that leads because of it, no answer says nothing.
+    /// Returns true if the outcome does not fit a role without Leases. While this process writes without a Lease, an
+    /// attempt without a response is no contradiction.
     fn contradicts_refusals(&self, outcome: &Result<Outcome, LeaseError>) -> bool {
         match outcome {
             Ok(_) => true,
@@ -191,13 +193,14 @@ impl<L: Leases> Elector<L> {
         }
     }
 
-    /// Returns true if a role that refuses means that there is no election. There was one if a replica held the Lease before: another
-    /// may hold the Lease still, or take itself for the only replica as well when the Lease is deleted and may not be made again.
+    /// Returns true if a refusal means that there is no election. If a replica has held the Lease before, there is one:
+    /// another replica may still hold the Lease, or may also act as the only replica after the Lease was deleted and
+    /// the role does not allow creating it again.
     fn may_be_alone(&self) -> bool {
         !self.config.required && !self.election.was_held()
     }
 
-    /// Lets the next replica begin at once.
+    /// Releases the Lease, so that the next replica starts at once.
     async fn give_back(&mut self) {
         let name = self.config.name.clone();
         match timeout(self.config.timing.retry, self.try_to_give_back()).await {
@@ -212,7 +215,7 @@ impl<L: Leases> Elector<L> {
         let Some(lease) = self.election.given_back(Instant::now(), wall()) else { return Ok(false) };
         match self.leases.replace(lease).await {
             Ok(_) => return Ok(true),
-            // A renewal was cut off whose answer was not seen.
+            // The response to the last renewal was lost.
             Err(LeaseError::Race) => {}
             Err(error) => return Err(error),
         }
@@ -222,7 +225,7 @@ impl<L: Leases> Elector<L> {
         self.leases.replace(lease).await.map(|_| true)
     }
 
-    /// Warns, once for the same thing.
+    /// Logs a warning, unless it repeats the last one.
     fn complain(&mut self, complaint: String) {
         if self.complaint.as_ref() != Some(&complaint) {
             tracing::warn!("{complaint}");
@@ -231,7 +234,7 @@ impl<L: Leases> Elector<L> {
     }
 }
 
-/// The time that people read in the Lease.
+/// Returns the wall-clock time for the Lease.
 fn wall() -> MicroTime {
     MicroTime(Timestamp::now())
 }

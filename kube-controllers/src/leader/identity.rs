@@ -1,30 +1,30 @@
-//! Who this process is, and where.
+//! The identity of this process, and its pod.
 
 use std::fs;
 
 use uuid::Uuid;
 
-/// Where kubelet tells a pod its namespace.
+/// File in which kubelet gives a pod its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// The name of the pod (that is its host name) and something random: a container that was restarted is another process,
-/// and must not take the Lease of the one before it for its own.
+/// Returns a name of this process: the pod's name and a random part. The random part makes a restarted container a
+/// different candidate, which does not mistake the Lease of its predecessor for its own.
 pub fn identity() -> String {
     format!("{}_{}", name_of_pod(), Uuid::new_v4())
 }
 
-/// The name of this pod, or the host's.
+/// Returns the name of this pod, or else of the host.
 pub fn name_of_pod() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     first_said([std::env::var("POD_NAME").ok(), host]).unwrap_or_default()
 }
 
-/// The namespace of this pod, if it is one.
+/// Returns the namespace of this pod, or `None` outside a pod.
 pub fn namespace_of_pod() -> Option<String> {
     first_said([std::env::var("POD_NAMESPACE").ok(), fs::read_to_string(NAMESPACE).ok()])
 }
 
-/// The first that is there and not empty.
+/// Returns the first name that exists and is not empty.
 fn first_said(names: [Option<String>; 2]) -> Option<String> {
     let mut said = names.into_iter().flatten().map(|name| name.trim().to_owned());
     said.find(|name| !name.is_empty())

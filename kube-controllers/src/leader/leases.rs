@@ -1,4 +1,4 @@
-//! The Lease in the API server.
+//! Access to the Lease in the API server.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -6,31 +6,31 @@ use kube::api::PostParams;
 
 use super::Config;
 
-/// Reads and writes one Lease.
+/// Reads and writes of one Lease.
 pub(super) trait Leases: Send + Sync + 'static {
-    /// The Lease, if there is one.
+    /// Returns the Lease, or `None` if it is missing.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseError>> + Send;
-    /// Makes it. Returns it as it is now.
+    /// Creates the Lease. Returns the stored Lease.
     fn create(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
-    /// Replaces the version that `lease` names. Returns it as it is now.
+    /// Replaces the version of the Lease that `lease` names. Returns the stored Lease.
     fn replace(&self, lease: Lease) -> impl Future<Output = Result<Lease, LeaseError>> + Send;
 }
 
-/// Why a Lease was not read or written.
+/// A failed read or write of a Lease.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LeaseError {
-    /// Another was faster: read it again.
+    /// A conflict with another writer. Read the Lease again.
     #[error("the lease changed")]
     Race,
     /// The role lacks `get`, `create` or `update`.
     #[error("the role does not allow it: {0}")]
     Forbidden(String),
-    /// Perhaps later.
+    /// Any other error, which may go away.
     #[error("{0}")]
     Other(String),
 }
 
-/// One Lease of an API server.
+/// A Lease in an API server.
 pub(super) struct ApiLeases {
     api: Api<Lease>,
     name: String,
@@ -50,7 +50,7 @@ impl Leases for ApiLeases {
     async fn create(&self, mut lease: Lease) -> Result<Lease, LeaseError> {
         lease.metadata.name = Some(self.name.clone());
         match self.api.create(&PostParams::default(), &lease).await {
-            // What is not there is the namespace.
+            // A 404 for a creation means that the namespace is missing.
             Err(kube::Error::Api(status)) if status.code == 404 => Err(LeaseError::Other(status.message)),
             created => created.map_err(LeaseError::from),
         }
@@ -65,7 +65,7 @@ impl From<kube::Error> for LeaseError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) if status.code == 403 => LeaseError::Forbidden(status.message),
-            // Gone since it was read.
+            // Not found: the Lease was deleted after it was read.
             kube::Error::Api(status) if status.code == 409 || status.code == 404 => LeaseError::Race,
             kube::Error::Api(status) => LeaseError::Other(status.message),
             error => LeaseError::Other(error.to_string()),

@@ -1,10 +1,10 @@
-//! The election of the replica that writes, by a Lease as client-go does it.
+//! Leader election among the replicas of kube-controllers, by a Lease, as client-go does it.
 //!
-//! The holder renews the Lease again and again. Another replica takes it when it has not changed for as long as it
-//! says; each goes by its own clock from what it sees. A time in the Lease counts only to spare the wait of a replica
-//! that takes a Lease which nobody holds. Every write names the version that was read, so that of two who want it one
-//! succeeds. The holder stops writing some seconds before another may take the Lease: the requests that are under way
-//! by then have ended.
+//! The holder renews the Lease periodically. Another replica takes the Lease when it has not changed for the duration
+//! that it states; each replica measures that time with its own clock. The times in the Lease have one use: a replica
+//! does not wait if it takes a Lease that was released a moment ago. Every write names the version that was read, so
+//! only one of two competing writes succeeds. The holder stops writing some seconds before another replica may take the
+//! Lease, so that its current requests have ended by then.
 
 mod election;
 mod elector;
@@ -25,45 +25,45 @@ use crate::telemetry::Metrics;
 use elector::Elector;
 use leases::ApiLeases;
 
-/// Which Lease, and who wants it.
+/// The Lease, and the candidate.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
-    /// This process; no other has the same, see [`identity()`].
+    /// Unique name of this process; see [`identity()`].
     pub identity: String,
-    /// What happens when the role does not allow to write the Lease: without this the process takes itself for the only
-    /// replica as soon as that is clear, until it is allowed; with it, it waits for that.
+    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, the process acts as the
+    /// only replica once the refusals have lasted, until the role allows the Lease.
     pub required: bool,
-    /// When.
+    /// Periods of the election.
     pub timing: Timing,
 }
 
-/// The periods of an election.
+/// Periods of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// How long after its last change others leave the Lease alone.
+    /// Time since its last change after which other replicas may take the Lease.
     pub lease: Duration,
-    /// How long after its last renewal the holder writes. Shorter than `lease` by as much as a request may take.
+    /// Time since its last renewal for which the holder writes. Shorter than `lease` by the longest time of a request.
     pub renew_deadline: Duration,
-    /// How long to wait between two attempts to take or renew it.
+    /// Delay between two attempts to take or renew the Lease.
     pub retry: Duration,
-    /// How often a replica that writes without a Lease looks whether the role allows one by now, and how long a look,
-    /// or any other attempt, may take. Half of `renew_deadline`.
+    /// Interval at which a replica that writes without a Lease checks if the role allows one, and the time limit of
+    /// each attempt. Half of `renew_deadline`.
     pub look: Duration,
-    /// How long a write that was begun in time may go on.
+    /// Longest time that a write may take which was begun in time.
     pub write: Duration,
 }
 
 impl Timing {
-    /// Returns the times of client-go, where it has them, for writes that may take this long.
+    /// Returns client-go's periods, and the given time limit of writes.
     pub fn for_writes_of(write: Duration) -> Self {
         Timing { write, ..Timing::default() }
     }
 
-    /// Returns how long the creator of a Lease waits before it writes.
+    /// Returns the time that the creator of a Lease waits before it writes.
     pub(crate) fn settling(&self) -> Duration {
         self.lease + self.write
     }
@@ -81,8 +81,8 @@ impl Default for Timing {
     }
 }
 
-/// Stands for election until `stop`, then gives the Lease back; the task has ended when that is done. Stop it when all
-/// who write have ended.
+/// Takes part in the election until `stop`, then releases the Lease. The task ends when the Lease has been released.
+/// Cancel `stop` only after all tasks that write have ended.
 pub fn start(
     kubernetes: kube::Client,
     config: Config,
@@ -103,7 +103,7 @@ pub fn start(
     (leadership, task)
 }
 
-/// Says when the leadership comes and goes, in log and metrics.
+/// Reports changes of the leadership in the log and the metrics.
 async fn tell(mut leadership: Leadership, lease: String, metrics: Metrics) {
     loop {
         metrics.show_leader(&lease, false);

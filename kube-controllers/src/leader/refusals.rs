@@ -1,11 +1,11 @@
-//! How long the role has refused the Lease.
+//! [`Refusals`]: the time for which the role has refused the Lease.
 
 use super::Timing;
 use crate::runtime::Deadline;
 
-/// Refusals that followed each other. An API server that just started, and a binding that is made anew, refuse for a while
-/// what another replica may do, and a replica that renewed the Lease before the role lost it still writes by it: refusals mean
-/// something only when they go on for longer than a lease.
+/// An uninterrupted series of refusals. Short series mean nothing: an API server that just started, or a binding that
+/// is being replaced, refuses requests for a while that another replica is allowed. A replica that renewed the Lease
+/// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     run: Option<Run>,
@@ -18,9 +18,9 @@ struct Run {
 }
 
 impl Refusals {
-    /// Takes notice of a refusal now. Returns true if the refusals go on for longer than a Lease and a write: the Lease of another
-    /// replica is over by then, also where that replica's API server heard some seconds later of the change of the role. A process
-    /// that was stopped for a while begins anew; it does not know what it would have heard.
+    /// Records a refusal now. Returns true if the refusals have lasted longer than a Lease and a write. The Lease of
+    /// another replica has expired by then, even if that replica's API server learned some seconds later of the change
+    /// of the role. A process that was paused for a while starts over, because it missed the responses in between.
     pub(super) fn go_on(&mut self, timing: &Timing) -> bool {
         let now = Deadline::now();
         let run = self.run.filter(|run| !run.last.plus(timing.renew_deadline).has_passed());
@@ -29,12 +29,12 @@ impl Refusals {
         first.plus(timing.settling()).has_passed()
     }
 
-    /// Whether none was heard yet.
+    /// Returns true if no refusal is recorded.
     pub(super) fn are_none(&self) -> bool {
         self.run.is_none()
     }
 
-    /// Something else was heard.
+    /// Records any other response, which ends the series.
     pub(super) fn end(&mut self) {
         self.run = None;
     }
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a refusal that comes so many seconds after the one before lasts.
+    /// Advances the clock by `seconds` and records a refusal. Returns true if the refusals have lasted.
     async fn after(refusals: &mut Refusals, seconds: u64) -> bool {
         advance(Duration::from_secs(seconds)).await;
         refusals.go_on(&Timing::default())

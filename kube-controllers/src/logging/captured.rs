@@ -8,17 +8,17 @@ use tracing::subscriber::DefaultGuard;
 
 use crate::settings::LogSeverity;
 
-/// A subscriber of no thread. While a process has one subscriber, tracing decides by the thread that reaches a line of code
-/// first whether this line is ever logged, and a thread that logs nothing would silence it for all. With a second
-/// subscriber tracing asks both.
+/// A second subscriber, which no thread uses. With a single subscriber, tracing caches for each line of code if it is
+/// enabled, by the thread that reaches the line first. A thread that logs nothing would then disable the line for all
+/// threads. With two subscribers, tracing consults both.
 static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
-/// The lines that a thread has logged. Clones hold the same lines.
+/// The lines that a thread has logged. Clones share the lines.
 #[derive(Debug, Clone, Default)]
 pub struct Captured(Arc<Mutex<Vec<u8>>>);
 
 impl Captured {
-    /// Keeps the lines that this thread logs at a severity or above, until the guard is dropped.
+    /// Captures the lines that this thread logs at `severity` or above, until the guard is dropped.
     pub fn on_this_thread(severity: LogSeverity) -> (Captured, DefaultGuard) {
         LazyLock::force(&SECOND);
         let captured = Captured::default();
@@ -33,7 +33,7 @@ impl Captured {
         String::from_utf8_lossy(&self.0.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Returns the lines that contain `text`, from there on.
+    /// Returns the lines that contain `text`, each from the start of `text`.
     pub fn from(&self, text: &str) -> Vec<String> {
         self.text().lines().filter_map(|line| line.find(text).map(|at| line[at..].to_owned())).collect()
     }

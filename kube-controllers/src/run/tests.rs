@@ -1,4 +1,4 @@
-//! The process, from its first request to its end, when Calico's objects move to another API group.
+//! The whole process at an API server on which Calico's objects move to another API group.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,14 +15,14 @@ use tokio::time::advance;
 
 use super::*;
 
-/// Number of answers that tell the group that the process begins with: at the start, and in two looks.
+/// Number of discovery responses that name the first group: one at the start, and one in each of two checks.
 const BEFORE: usize = 3;
-/// Number of turns that each task gets between two seconds. An answer on a connection of the same process needs some tens
-/// of them.
+/// Number of turns that each task gets per simulated second. A response on a connection within the process takes some
+/// tens of turns.
 const TURNS: usize = 1000;
 
-/// Starts an API server that has Calico's objects in v1 at first and in v3 later, and forbids everything else. Returns its
-/// URL.
+/// Starts an API server that serves Calico's objects in v1 at first and in v3 later, and forbids everything else.
+/// Returns its URL.
 async fn api_server(asked: Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -48,7 +48,8 @@ fn answer(request: &Request<Incoming>, asked: &AtomicUsize) -> Result<Response<S
     Ok(Response::builder().status(code).body(body.to_string()).unwrap())
 }
 
-/// Lets an hour pass. The connections are real: left alone, the paused clock would not wait for what comes over them.
+/// Advances the paused clock by an hour in small steps. The connections are real, and without the steps the clock would
+/// not wait for their data.
 async fn hour() {
     for _ in 0..3600 {
         for _ in 0..TURNS {

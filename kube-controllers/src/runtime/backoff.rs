@@ -1,16 +1,16 @@
-//! How long a key that failed is left alone.
+//! Delays between the attempts at a key that failed.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::Duration;
 
-/// After the first failure, as in client-go. A conflict is gone by then.
+/// Delay after the first failure, as in client-go. Most conflicts are resolved by then.
 const FIRST: Duration = Duration::from_millis(5);
-/// At the longest. client-go waits up to 1000 s; an outage of minutes should not leave keys asleep for longer than it
-/// lasted, and one attempt in half a minute costs nobody anything.
+/// Longest delay. client-go waits up to 1000 s, which would delay keys long after an outage of some minutes has ended.
+/// An attempt every half a minute costs little.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The failures in a row of each key.
+/// Number of failures in a row of each key.
 #[derive(Debug)]
 pub(super) struct Backoff<K> {
     failures: HashMap<K, u32>,
@@ -19,9 +19,9 @@ pub(super) struct Backoff<K> {
 /// A failure of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// How many there were in a row, this one included.
+    /// Number of failures in a row, including this failure.
     pub(super) times: u32,
-    /// When to try again.
+    /// Time until the next attempt.
     pub(super) delay: Duration,
 }
 
@@ -32,7 +32,8 @@ impl<K> Default for Backoff<K> {
 }
 
 impl<K: Clone + Eq + Hash> Backoff<K> {
-    /// The key failed again. `random` is evenly spread over 0..1: keys that failed together do not come back together.
+    /// Records a failure of the key. `random` is uniform over 0..1 and spreads the delays, so that keys that failed
+    /// together are not retried together.
     pub(super) fn failed(&mut self, key: &K, random: f64) -> Failed {
         let times = self.failures.entry(key.clone()).or_insert(0);
         *times = times.saturating_add(1);
@@ -40,7 +41,7 @@ impl<K: Clone + Eq + Hash> Backoff<K> {
         Failed { times: *times, delay: longest.mul_f64((1.0 + random.clamp(0.0, 1.0)) / 2.0) }
     }
 
-    /// The key succeeded, or is not tried again.
+    /// Resets the key: it succeeded or is not retried.
     pub(super) fn forget(&mut self, key: &K) {
         self.failures.remove(key);
     }
@@ -50,7 +51,7 @@ impl<K: Clone + Eq + Hash> Backoff<K> {
 mod tests {
     use super::*;
 
-    /// Without jitter.
+    /// Returns the delays of the first failures, without jitter.
     fn delays(count: usize) -> Vec<u128> {
         let mut backoff = Backoff::default();
         (0..count).map(|_| backoff.failed(&"a", 1.0).delay.as_millis()).collect()

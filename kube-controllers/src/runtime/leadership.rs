@@ -1,4 +1,4 @@
-//! The right to write.
+//! The right to write: [`Leadership`].
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,30 +12,30 @@ use tokio::time::Instant;
 
 use super::Failure;
 
-/// How often whoever waits for a deadline looks whether it came by the clock that cannot be slept on.
+/// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are no timers.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The right to write: this replica leads, and no lock of the datastore takes the right away. Feeds and caches run always;
-/// writes only while it holds.
+/// The right to write: this replica is the leader, and the datastore is not locked. Watches and caches always run;
+/// writes happen only while [`Leadership::holds`].
 #[derive(Debug, Clone)]
 pub struct Leadership {
     tenure: watch::Receiver<Tenure>,
     unlocked: watch::Receiver<bool>,
 }
 
-/// For how long this replica leads.
+/// The time for which this replica is the leader.
 #[derive(Debug, Clone, Copy)]
 pub enum Tenure {
-    /// It does not.
+    /// This replica is not the leader.
     No,
-    /// Until then, unless it is prolonged.
+    /// Leader until the deadline, unless the Lease is renewed.
     Until(Deadline),
-    /// For ever: this was said to be the only replica.
+    /// Leader for the life of the process, because leader election is turned off.
     Always,
 }
 
-/// A moment, by two clocks: it has come when either says so. The monotonic clock stands still while the machine is
-/// suspended, and the other cannot be slept on.
+/// A deadline by two clocks, which passes when either clock reaches it. The monotonic clock stops while the machine is
+/// suspended, and there are no timers for the boot-time clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Deadline {
     monotonic: Instant,
@@ -43,28 +43,28 @@ pub struct Deadline {
 }
 
 impl Leadership {
-    /// The election tells through `tenure`.
+    /// Creates the right to write from the election's updates in `tenure`.
     pub fn new(tenure: watch::Receiver<Tenure>) -> Self {
         Leadership { tenure, unlocked: always(true) }
     }
 
-    /// Leads for ever: the only replica.
+    /// Creates a right to write that never ends, for a single replica.
     pub fn always() -> Self {
         Leadership::new(always(Tenure::Always))
     }
 
-    /// Returns the same right for those whom a lock of the datastore stops: it holds only while `unlocked` is true.
+    /// Returns the same right restricted by the lock of the datastore: it holds only while `unlocked` is true.
     pub fn while_unlocked(self, unlocked: watch::Receiver<bool>) -> Self {
         Leadership { unlocked, ..self }
     }
 
-    /// Whether writes are allowed now. Ask right before each: the clock is read, so that a process that was stopped for a
-    /// while does not go by what it knew before.
+    /// Returns true if writes are allowed now. Check before each write: the method reads the clocks, so a process that
+    /// was paused past its term does not write.
     pub fn holds(&self) -> bool {
         self.tenure.borrow().holds() && *self.unlocked.borrow()
     }
 
-    /// [`Leadership::holds`], for whoever works on a key: it waits for another time.
+    /// Like [`Leadership::holds`], but returns an error with which a worker retries the key later.
     pub fn may_write(&self) -> Result<(), Failure> {
         match self.holds() {
             true => Ok(()),
@@ -74,7 +74,7 @@ impl Leadership {
 
     /// Waits until this replica may write.
     pub async fn gained(&mut self) {
-        // Either may go again while the other is waited for.
+        // Each condition can become false again while the other is awaited.
         while !self.holds() {
             let leads = self.tenure.wait_for(Tenure::holds).await.is_ok();
             if !leads || self.unlocked.wait_for(|unlocked| *unlocked).await.is_err() {
@@ -83,10 +83,11 @@ impl Leadership {
         }
     }
 
-    /// What `work` comes to; `None` if this replica may not write, or no longer. It is dropped then.
+    /// Returns the output of `work`, or `None` and drops `work` if this replica may not write or loses the right
+    /// meanwhile.
     ///
-    /// The clock is read each time before `work` goes on: whatever it sends between two awaits, it sends while this replica
-    /// may write, also after the machine was suspended in between.
+    /// The clocks are read each time before `work` is polled. So every request that `work` sends between two awaits is
+    /// sent while this replica may write, also after the machine was suspended.
     pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
         let (mut watching, mut work) = (self.clone(), pin!(work));
         let going_on = poll_fn(|context| match self.holds() {
@@ -100,8 +101,8 @@ impl Leadership {
         }
     }
 
-    /// Waits until this replica may no longer write. A machine that was suspended meanwhile is noticed within a second; until
-    /// then [`Leadership::holds`] knows it.
+    /// Waits until this replica may no longer write. A suspension of the machine is noticed within a second;
+    /// [`Leadership::holds`] notices it at once.
     pub async fn lost(&mut self) {
         loop {
             let tenure = *self.tenure.borrow_and_update();
@@ -118,7 +119,7 @@ impl Leadership {
             };
             tokio::select! {
                 () = ends => {}
-                // Without an election any more its last word stands.
+                // If the election has ended, its last update remains valid.
                 Ok(()) = self.tenure.changed() => {}
                 Ok(()) = self.unlocked.changed() => {}
             }
@@ -126,13 +127,13 @@ impl Leadership {
     }
 }
 
-/// A value that never changes.
+/// Returns a channel whose value never changes.
 fn always<T>(value: T) -> watch::Receiver<T> {
-    // The last value stays readable when the sender is gone.
+    // The last value stays readable after the sender is dropped.
     watch::channel(value).1
 }
 
-/// Nothing is written that is begun when the tenure is over.
+/// Rejects writes that begin after the term has ended.
 impl WriteGate for Leadership {
     async fn admit(&self, _writes: usize) -> bool {
         self.holds()
@@ -140,7 +141,7 @@ impl WriteGate for Leadership {
 }
 
 impl Tenure {
-    /// Whether it still runs.
+    /// Returns true if the term has not ended.
     pub fn holds(&self) -> bool {
         match self {
             Tenure::No => false,
@@ -151,25 +152,25 @@ impl Tenure {
 }
 
 impl Deadline {
-    /// The present moment.
+    /// Returns the present time.
     pub fn now() -> Self {
         Deadline { monotonic: Instant::now(), since_boot: since_boot() }
     }
 
-    /// That much later.
+    /// Returns the deadline moved by `duration`.
     pub fn plus(self, duration: Duration) -> Self {
         Deadline { monotonic: self.monotonic + duration, since_boot: self.since_boot + duration }
     }
 
-    /// Whether it has come.
+    /// Returns true if the deadline has passed.
     pub fn has_passed(&self) -> bool {
         Instant::now() >= self.monotonic || since_boot() >= self.since_boot
     }
 }
 
-/// Time since the machine was started, that in which it was suspended included.
+/// Returns the time since the machine was booted, including suspension.
 fn since_boot() -> Duration {
-    // A kernel without this clock does not run containers; zero leaves the decision to the other one.
+    // Every kernel that can run containers has this clock. Zero would leave the decision to the monotonic clock.
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }
 
@@ -196,7 +197,7 @@ mod tests {
     async fn time_alone_takes_the_right_away() {
         let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
         let leadership = Leadership::new(tenure);
-        // No task runs in between, as in a process that was stopped.
+        // No task runs in between, as in a process that is paused.
         assert!(leadership.admit(1).await);
         advance(10 * SECOND).await;
         assert!(!leadership.holds() && !leadership.admit(1).await);
@@ -210,12 +211,12 @@ mod tests {
         assert!(Deadline { monotonic: later, since_boot: now.since_boot }.has_passed());
     }
 
-    /// The monotonic clock stands still meanwhile: the one of the test does, and the other is real.
+    /// Simulates a suspension: the test's monotonic clock is paused, while the boot-time clock is real.
     fn suspend(time: Duration) {
         std::thread::sleep(time);
     }
 
-    /// Far away by the clock that tasks sleep on.
+    /// Returns a deadline that is far away by the monotonic clock and near by the boot-time clock.
     fn soon_by_the_other_clock() -> Deadline {
         let now = Deadline::now();
         Deadline { monotonic: now.monotonic + 1000 * SECOND, since_boot: now.since_boot + SECOND / 5 }

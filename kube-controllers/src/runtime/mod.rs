@@ -1,4 +1,4 @@
-//! What all controllers run on: a queue of keys, workers, and the right to write.
+//! The runtime of all controllers: a queue of keys, workers, and the right to write.
 
 mod backoff;
 mod leadership;

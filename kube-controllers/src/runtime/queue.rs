@@ -1,4 +1,4 @@
-//! A queue of keys: each at most once, never handed to two workers at once.
+//! A queue of keys. A key is in the queue at most once, and at most one worker processes it at a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use prometheus::IntGauge;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Keys that wait to be looked at. Cheap to clone; all clones are the same queue.
+/// The keys that wait to be processed. Cheap to clone; all clones are the same queue.
 pub struct Queue<K> {
     shared: Arc<Shared<K>>,
 }
@@ -18,30 +18,30 @@ pub struct Queue<K> {
 struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
-    /// Shows how many keys wait, once somebody wants to know.
+    /// Gauge of the number of waiting keys, once [`Queue::show_depth`] has set it.
     depth: OnceLock<IntGauge>,
 }
 
 struct State<K> {
-    /// In order, with the moment since when.
+    /// The waiting keys in order, with the time at which each was added.
     waiting: LinkedHashMap<K, Instant>,
-    /// What workers hold; true if it was added again meanwhile.
+    /// The keys that workers are processing. The value is true if the key was added again meanwhile.
     held: HashMap<K, bool>,
     timers: Timers<K>,
 }
 
-/// Keys whose time has not come: one moment each.
+/// The keys that were added with a delay, with one deadline for each.
 struct Timers<K> {
-    /// The number tells apart what is due at the same moment.
+    /// The number distinguishes keys with the same deadline.
     by_moment: BTreeMap<(Instant, u64), K>,
     by_key: HashMap<K, (Instant, u64)>,
     next_number: u64,
 }
 
-/// A key that a worker was given.
+/// A key that a worker has taken.
 pub(super) struct Taken<K> {
     pub(super) key: K,
-    /// How long it waited.
+    /// The time that the key waited in the queue.
     pub(super) waited: Duration,
 }
 
@@ -60,13 +60,13 @@ impl<K: Clone + Eq + Hash + Send + 'static> Default for Queue<K> {
 }
 
 impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
-    /// Adds a key, unless it waits already. One that a worker holds comes again when the worker is done; one that was to
-    /// come later comes now.
+    /// Adds a key, unless the key is waiting already. A key that a worker is processing is added when the worker is
+    /// done. A delay set by [`Queue::add_after`] is discarded.
     pub fn add(&self, key: K) {
         self.change(|state| state.add(key));
     }
 
-    /// Adds a key when `delay` is over, unless it comes earlier by then. One moment is kept for each key, the earliest.
+    /// Adds a key after `delay`, unless the key is added earlier. Only the earliest deadline of each key counts.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -79,17 +79,18 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
             state.timers.first() != first
         });
         if is_first {
-            // All who wait, wait for a later moment.
+            // All waiting workers wait for a later deadline.
             self.shared.changed.notify_waiters();
         }
     }
 
-    /// The next key, to be given back with [`Queue::done`]. Nothing is taken when the call is dropped.
+    /// Waits for the next key and takes it. The caller has to call [`Queue::done`] with the key. If the future is
+    /// dropped, no key is taken.
     pub async fn next(&self) -> K {
         self.take_next().await.key
     }
 
-    /// The worker has finished with `key`.
+    /// Records that the worker has finished with `key`.
     pub fn done(&self, key: &K) {
         self.change(|state| {
             if state.held.remove(key).unwrap_or(false) {
@@ -98,19 +99,19 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         });
     }
 
-    /// How many keys wait; those whose time has not come do not count.
+    /// Returns the number of waiting keys, without keys whose delay has not ended.
     pub fn len(&self) -> usize {
         let mut state = self.state();
         state.wake(Instant::now());
         state.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Returns true if no key is waiting.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// As [`Queue::next`], and for how long the key has waited.
+    /// Like [`Queue::next`], and also returns the time that the key waited.
     pub(super) async fn take_next(&self) -> Taken<K> {
         loop {
             let changed = self.shared.changed.notified();
@@ -127,13 +128,13 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         }
     }
 
-    /// Shows the depth in `gauge` from now on.
+    /// Publishes the number of waiting keys in `gauge` from now on.
     pub(super) fn show_depth(&self, gauge: IntGauge) {
         let _ = self.shared.depth.set(gauge);
         self.change(|_| ());
     }
 
-    /// A key, or the moment at which there will be one.
+    /// Takes a key, or returns the earliest deadline of a delayed key.
     fn take(&self) -> Result<Taken<K>, Option<Instant>> {
         let now = Instant::now();
         self.change(|state| {
@@ -146,7 +147,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         })
     }
 
-    /// Changes the state, then wakes one of those who wait if there is something to take.
+    /// Changes the state, then wakes one waiting worker if a key can be taken.
     fn change<T>(&self, change: impl FnOnce(&mut State<K>) -> T) -> T {
         let mut state = self.state();
         let result = change(&mut state);
@@ -162,7 +163,7 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
     }
 
     fn state(&self) -> MutexGuard<'_, State<K>> {
-        // No caller's code runs under the lock but `Hash` and `Eq` of a key: what is poisoned is whole.
+        // A poisoned lock is safe to use: the only foreign code that runs under it is `Hash` and `Eq` of a key.
         self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -177,7 +178,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Adds the keys whose time has come.
+    /// Adds the keys whose delay has ended.
     fn wake(&mut self, now: Instant) {
         while let Some(key) = self.timers.due(now) {
             self.add(key);

@@ -1,8 +1,8 @@
-//! [`Watchdog`]: notices work that neither ends nor waits for anything that comes.
+//! [`Watchdog`]: detects work that is stuck.
 //!
-//! Work moves when something that it waits for wakes it: an answer, the deadline of a request, the end of a pause. Each
-//! of these comes within minutes, whatever servers do. Work that was not woken for longer spins, blocks its thread, or
-//! waits for what never comes.
+//! Work makes progress when an event wakes it: a response, the deadline of a request, or the end of a pause. Each of
+//! these arrives within minutes, even during an outage. Work that has not been woken for longer is spinning, blocks its
+//! thread, or waits for an event that never comes.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -17,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::status::{Component, Status};
 
-/// Longer than any deadline, and than garbage collection waits for its turn at one request per second.
+/// Time without progress after which work counts as stuck. Longer than any deadline, and longer than garbage collection
+/// waits for its turn at one request per second.
 const LIMIT: Duration = Duration::from_secs(900);
-/// How often the work is looked at.
+/// Interval between two checks.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// The work that is under way. Clones are the same.
+/// The work in progress. All clones share it.
 #[derive(Clone, Default)]
 pub struct Watchdog(Arc<Mutex<UnderWay>>);
 
@@ -32,7 +33,7 @@ struct UnderWay {
     moves: BTreeMap<u64, Arc<Moves>>,
 }
 
-/// When one piece of work moved.
+/// The time at which one unit of work last made progress.
 struct Moves {
     what: String,
     last: Mutex<Instant>,
@@ -40,8 +41,8 @@ struct Moves {
 }
 
 impl Watchdog {
-    /// Does `work`, which is `what` in words, under observation. What wakes others of the task beside it is no move of
-    /// it.
+    /// Runs `work` under observation; `what` describes it. Only wakeups of `work` itself count as progress, not wakeups
+    /// of other futures in the same task.
     pub async fn observe<F: Future>(&self, what: String, work: F) -> F::Output {
         let moves = Arc::new(Moves { what, last: Mutex::new(Instant::now()), task: AtomicWaker::new() });
         let waker = Waker::from(moves.clone());
@@ -54,7 +55,7 @@ impl Watchdog {
         .await
     }
 
-    /// Keeps [`Component::Work`] of `status`, and with it liveness, until `stop`.
+    /// Keeps [`Component::Work`] of `status`, and with it liveness, up to date until `stop`.
     pub(crate) async fn watch(self, status: Status, stop: CancellationToken) {
         let looking = async {
             loop {
@@ -73,7 +74,7 @@ impl Watchdog {
         stop.run_until_cancelled(looking).await;
     }
 
-    /// What has not moved for too long, if there is such.
+    /// Returns the description of work that is stuck, if there is any.
     pub(super) fn stuck(&self) -> Option<String> {
         let under_way = self.under_way();
         let stuck = under_way.moves.values().find(|moves| moves.last().elapsed() > LIMIT);
@@ -93,7 +94,7 @@ impl Watchdog {
     }
 }
 
-/// Takes work off the list when it has ended or was dropped.
+/// Removes the work from the list when it has ended or was dropped.
 struct Observed {
     watchdog: Watchdog,
     number: u64,
@@ -126,7 +127,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Whether it is live, each 100 s of an hour, while `work` is under way.
+    /// Returns the liveness at intervals of 100 s for an hour, while `work` runs.
     async fn liveness(work: impl Future<Output = ()>) -> Vec<bool> {
         let directory = tempfile::tempdir().expect("a directory");
         let status = Status::new(directory.path().join("status.json"));
@@ -134,7 +135,7 @@ mod tests {
         let mut live = Vec::new();
         tokio::select! {
             () = watchdog.clone().watch(status.clone(), CancellationToken::new()) => {}
-            // Something beside it wakes the task again and again.
+            // A future beside the work wakes the same task again and again.
             () = async { loop { sleep(PERIOD).await } } => {}
             () = async { watchdog.observe("garbage collection".into(), work).await; pending().await } => {}
             () = async {

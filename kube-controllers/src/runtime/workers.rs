@@ -1,4 +1,4 @@
-//! Workers: they take keys from a queue, and put those that failed back with growing delay.
+//! Workers, which take keys from a queue and put failed keys back with a growing delay.
 
 use std::any::Any;
 use std::fmt::{Debug, Display};
@@ -21,41 +21,41 @@ use super::{Leadership, Queue, Watchdog};
 use crate::context::Context;
 use crate::telemetry::Work;
 
-/// How long the key under way may take after the process was told to stop: a write that was sent has its answer by
+/// Time limit for the current keys after `context.stop`. Every write that was sent has its response by
 /// then.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Failures in a row that are no news: two writers met, a server was restarted.
+/// Number of failures in a row that are normal and not worth a warning, such as a conflict or a restarted server.
 const EXPECTED_FAILURES: u32 = 5;
 
-/// What a controller does with one key. Level-triggered: look at what is, write what is not yet as it should be, and
-/// nothing else. It may be cut off at any await.
+/// The work of a controller on one key. Level-triggered: read the current state, and write the objects that differ from
+/// the desired state. The future may be dropped at any await.
 pub trait Reconcile: Send + Sync + 'static {
-    /// As it is named in logs and metrics.
+    /// The controller's name in logs and metrics.
     const NAME: &'static str;
-    /// What names one piece of work.
+    /// Identifier of one unit of work.
     type Key: Clone + Eq + Hash + Display + Debug + Send + Sync + 'static;
 
-    /// Brings `key` in order. A panic counts as a failure that may succeed later.
+    /// Brings the objects of `key` to the desired state. A panic counts as a failure that may succeed later.
     fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<Next, Failure>> + Send;
 }
 
-/// When a key that succeeded is to be looked at again.
+/// The time at which a key that succeeded is processed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// When something happens.
+    /// At the next event.
     Done,
-    /// Then, at the latest.
+    /// After this time, or earlier at an event.
     After(Duration),
 }
 
-/// Why a key failed.
+/// The reason why a key failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// May succeed later: a conflict, a server that is away. Retried with growing delay.
+    /// A failure that may go away, such as a conflict or an unreachable server. Retried with a growing delay.
     #[error("{0}")]
     Retry(String),
-    /// Will not succeed before something changes: an invalid object. Not retried; the next event or full pass brings it
-    /// again.
+    /// A failure that lasts until an object changes, such as an invalid object. Not retried; the next event or full
+    /// pass adds the key again.
     #[error("{0}")]
     Permanent(String),
 }
@@ -72,18 +72,18 @@ impl From<WatchFailure> for Failure {
     }
 }
 
-/// Works on `queue` with `workers` tasks, at least one, while this replica leads, until `context.stop`.
+/// Processes `queue` with `workers` tasks, at least one, while this replica is the leader, until `context.stop`.
 ///
-/// While it does not lead nothing is taken, and keys gather. When the leadership is lost, work under way goes no
-/// further than its next await ([`Leadership::while_held`]), and its key waits again. After `context.stop` nothing more
-/// is taken, and the keys under way have 5 s.
+/// While this replica is not the leader, keys accumulate in the queue. When leadership is lost, current work stops at
+/// its next await ([`Leadership::while_held`]), and its key returns to the queue. After `context.stop` no key is taken,
+/// and the current keys have 5 s to finish.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
     let (work, watchdog) = (context.metrics.work(R::NAME), context.metrics.watchdog().clone());
     let crew = Crew { reconciler, queue, backoff: Mutex::default(), work, watchdog };
     crew.run(workers, context.leadership, context.stop).await;
 }
 
-/// What the workers of one controller share.
+/// The state that the workers of one controller share.
 struct Crew<R: Reconcile> {
     reconciler: Arc<R>,
     queue: Queue<R::Key>,
@@ -97,7 +97,8 @@ impl<R: Reconcile> Crew<R> {
         self.queue.show_depth(self.work.depth.clone());
         let crew = Arc::new(self);
         let tasks: Vec<_> = (0..workers.max(1))
-            // A task of its own for each: they use as many cores. They end with this future.
+            // Each worker is a task of its own, so that the workers use several cores. The tasks are aborted when this
+            // future is dropped.
             .map(|_| AbortOnDropHandle::new(tokio::spawn(crew.clone().worker(leadership.clone(), stop.clone()))))
             .collect();
         join_all(tasks).await;
@@ -120,7 +121,7 @@ impl<R: Reconcile> Crew<R> {
         }
     }
 
-    /// Works on one key and gives it back, whatever happens to this future.
+    /// Processes one key, and returns it to the queue even if this future is dropped.
     async fn handle(&self, taken: Taken<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
         let mut held = Held { queue: &self.queue, key: taken.key, concluded: false };
         self.work.waited.observe(taken.waited.as_secs_f64());
@@ -141,7 +142,7 @@ impl<R: Reconcile> Crew<R> {
     }
 
     async fn reconcile(&self, key: &R::Key) -> Result<Next, Failure> {
-        // What a reconciler shares with others is behind locks, which say by themselves that a panic happened.
+        // Safe: state that a reconciler shares is behind locks, which record the panic by their poisoning.
         match AssertUnwindSafe(async { self.reconciler.reconcile(key).await }).catch_unwind().await {
             Ok(outcome) => outcome,
             Err(panic) => {
@@ -179,8 +180,8 @@ impl<R: Reconcile> Crew<R> {
     }
 }
 
-/// A key in a worker's hands. Given back when dropped: a worker that is cut off does not keep it, and what it did not
-/// conclude waits again.
+/// A key that a worker is processing. Dropping the value marks the key as done, and adds it to the queue again if its
+/// processing was not concluded. So a canceled worker loses no key.
 struct Held<'a, K: Clone + Eq + Hash + Send + 'static> {
     queue: &'a Queue<K>,
     key: K,
@@ -196,13 +197,13 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for Held<'_, K> {
     }
 }
 
-/// Ends [`DRAIN`] after `stop`.
+/// Waits for `stop`, then for [`DRAIN`].
 async fn drained(stop: &CancellationToken) {
     stop.cancelled().await;
     sleep(DRAIN).await;
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 fn words(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()

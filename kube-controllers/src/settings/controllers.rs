@@ -1,21 +1,21 @@
-//! [`ControllerName`], and the list in `ENABLED_CONTROLLERS`.
+//! [`ControllerName`], and the parser of `ENABLED_CONTROLLERS`.
 
 use std::collections::BTreeSet;
 
 use super::error::SettingsError;
 
-/// The names under which controllers are enabled (KC-004).
+/// The names by which controllers are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ControllerName {
-    /// Addresses, blocks, labels and host endpoints of nodes.
+    /// Garbage collection of addresses and blocks; labels and host endpoints of nodes.
     Node,
-    /// Kubernetes network policies (etcd).
+    /// Kubernetes network policies (etcd only).
     Policy,
-    /// Profiles of namespaces (etcd).
+    /// Profiles of namespaces (etcd only).
     Namespace,
-    /// Profiles of service accounts (etcd).
+    /// Profiles of service accounts (etcd only).
     ServiceAccount,
-    /// Labels of endpoints, and endpoints whose pod is gone (etcd).
+    /// Labels of workload endpoints, and deletion of endpoints whose pod is gone (etcd only).
     WorkloadEndpoint,
     /// Addresses of Services.
     LoadBalancer,
@@ -23,8 +23,9 @@ pub enum ControllerName {
 
 use ControllerName::{LoadBalancer, Namespace, Node, Policy, ServiceAccount, WorkloadEndpoint};
 
-/// Name in `ENABLED_CONTROLLERS`, and what it is otherwise called: upstream's alias `profile`, and the documents' names
-/// `networkpolicy` and `pod`. The latter stands there for the collection of addresses (KC-002).
+/// The names in `ENABLED_CONTROLLERS`, with aliases: `profile` is upstream's, while `networkpolicy` and `pod` occur in
+/// documents although upstream rejects them (KC-004). `pod` stands for the garbage collection of addresses, which
+/// upstream also runs in its node controller (KC-002).
 const NAMES: [(ControllerName, &str, &[&str]); 6] = [
     (Node, "node", &["pod"]),
     (Policy, "policy", &["networkpolicy"]),
@@ -35,15 +36,15 @@ const NAMES: [(ControllerName, &str, &[&str]); 6] = [
 ];
 
 impl ControllerName {
-    /// All of them.
+    /// All controllers.
     pub const ALL: [ControllerName; 6] = [Node, Policy, Namespace, ServiceAccount, WorkloadEndpoint, LoadBalancer];
 
-    /// As it stands in `ENABLED_CONTROLLERS`.
+    /// Returns the name used in `ENABLED_CONTROLLERS`.
     pub fn as_str(self) -> &'static str {
         NAMES.iter().find(|(name, ..)| *name == self).map_or("", |(_, text, _)| text)
     }
 
-    /// Whether it writes objects that Calico keeps in etcd and Kubernetes has of its own (KC-020).
+    /// Returns true if the controller copies Kubernetes objects into Calico's, which only etcd needs (KC-020).
     pub fn is_of_etcd(self) -> bool {
         matches!(self, Policy | Namespace | ServiceAccount | WorkloadEndpoint)
     }
@@ -61,7 +62,7 @@ impl std::fmt::Display for ControllerName {
     }
 }
 
-/// The controllers that a list names. Spaces and empty items are passed over (B-45).
+/// Parses a list of controllers. Spaces and empty items are ignored, while upstream rejects them (KC-004).
 pub(super) fn parse(list: &str) -> Result<BTreeSet<ControllerName>, SettingsError> {
     let items = list.split(',').map(str::trim).filter(|item| !item.is_empty());
     let named = |item: &str| {

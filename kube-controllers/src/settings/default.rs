@@ -1,4 +1,4 @@
-//! The configuration that is made where there is none.
+//! The configuration that is created if there is none.
 
 use libcalico::api::{
     AutoHostEndpointConfig, ControllersConfig, GoDuration, KubeControllersConfigurationSpec,
@@ -13,7 +13,7 @@ pub(super) const REQUESTED_SERVICES_ONLY: &str = "RequestedServicesOnly";
 pub(super) const RECONCILE_PERIOD: GoDuration = GoDuration::from_mins(5);
 pub(super) const COMPACTION_PERIOD: GoDuration = GoDuration::from_mins(10);
 
-/// All controllers, as upstream makes it (KC-133).
+/// Returns upstream's default configuration, in which all controllers are enabled (KC-133).
 pub fn default_configuration() -> KubeControllersConfigurationSpec {
     let text = |word: &str| Some(word.to_owned());
     let every = || Some(ReconcilerConfig { reconciler_period: Some(RECONCILE_PERIOD), ..ReconcilerConfig::default() });

@@ -1,4 +1,4 @@
-//! [`Environment`]: what the environment says, read once.
+//! [`Environment`]: the environment variables, read once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,8 +14,8 @@ use super::variables::{
 };
 use super::{ControllerName, Gc, GcLimits, controllers, value};
 
-/// What the environment says. A variable that is set to nothing says nothing. Those that KubeControllersConfiguration
-/// can say too keep their text: it goes into its status.
+/// The settings in the environment. An empty variable counts as unset. For settings that KubeControllersConfiguration
+/// has too, the text of the variable is kept, because it is published in the status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Environment {
     pub(super) log_severity: Option<Said<LogSeverity>>,
@@ -29,15 +29,15 @@ pub struct Environment {
     pub(super) workers: BTreeMap<ControllerName, usize>,
     pub(super) gc: Gc,
     pub(super) gc_limits: GcLimits,
-    /// Who may write.
+    /// The way in which this replica obtains the right to write.
     pub leader_election: LeaderElection,
-    /// The Lease that decides it.
+    /// The Lease of the leader election.
     pub lease: Lease,
-    /// What `check-status -l` goes by.
+    /// The condition that `check-status -l` tests.
     pub status_liveness: StatusLiveness,
 }
 
-/// The value of a variable, and its text.
+/// The value of a variable, with the original text.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Said<T> {
     pub(super) variable: &'static str,
@@ -45,34 +45,34 @@ pub(super) struct Said<T> {
     pub(super) value: T,
 }
 
-/// How this replica comes to write.
+/// The way in which this replica obtains the right to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LeaderElection {
-    /// By the Lease if the role allows it, else as the only replica.
+    /// By the Lease if the role allows its use, and as the only replica otherwise.
     #[default]
     IfAllowed,
-    /// By the Lease or not at all.
+    /// By the Lease only.
     Required,
-    /// As the only replica.
+    /// As the only replica, without an election.
     Off,
 }
 
-/// What `check-status -l` goes by.
+/// The condition that `check-status -l` tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StatusLiveness {
-    /// Readiness, as upstream's does (KC-143).
+    /// Readiness, as upstream does (KC-143).
     #[default]
     Readiness,
-    /// Signs of life in the status file (B-16).
+    /// Heartbeats in the status file, so that an unreachable server does not fail liveness.
     Heartbeat,
 }
 
-/// Name of a Lease.
+/// Identifier of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Its namespace.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
 }
 
@@ -111,12 +111,12 @@ impl Environment {
         })
     }
 
-    /// What is logged until KubeControllersConfiguration has been read.
+    /// Returns the severity to log at until KubeControllersConfiguration has been read.
     pub fn first_log_severity(&self) -> LogSeverity {
         self.log_severity.as_ref().map_or(LogSeverity::default(), |said| said.value)
     }
 
-    /// Whether the servers are looked at for the probes until KubeControllersConfiguration has been read.
+    /// Returns true if the servers are checked for the probes until KubeControllersConfiguration has been read.
     pub fn first_health_checks(&self) -> bool {
         self.health_checks.as_ref().is_none_or(|said| said.value)
     }
@@ -162,7 +162,7 @@ impl Source<'_> {
         (self.lookup)(variable).filter(|text| !text.trim().is_empty())
     }
 
-    /// The value, with the text as it stands.
+    /// Returns the parsed value of a variable with its text.
     fn said<T>(
         &self,
         variable: &'static str,

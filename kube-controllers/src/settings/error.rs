@@ -1,29 +1,29 @@
 //! [`SettingsError`].
 
-/// An environment that cannot be followed. The process ends with it (KC-104).
+/// An invalid environment, with which the process ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// A name that no controller has.
+    /// A name of no controller.
     #[error("ENABLED_CONTROLLERS: `{name}` is not a controller; valid are {valid}")]
     UnknownController {
-        /// The name.
+        /// The invalid name.
         name: String,
-        /// All names.
+        /// All valid names.
         valid: String,
     },
-    /// The migration from flannel is not part of this program.
+    /// The migration from flannel, which this program does not contain.
     #[error(
         "ENABLED_CONTROLLERS: `flannelmigration` is not offered; run upstream's kube-controllers for the migration"
     )]
     FlannelMigration,
-    /// A value that is not of the variable's form.
+    /// A value of the wrong form.
     #[error("{variable}: `{value}` is not {wanted}")]
     Value {
         /// The environment variable.
         variable: &'static str,
-        /// What it says.
+        /// The invalid value.
         value: String,
-        /// What it should say.
+        /// The expected form.
         wanted: &'static str,
     },
 }

@@ -5,28 +5,28 @@ use std::str::FromStr;
 
 use tracing::level_filters::LevelFilter;
 
-/// What is logged: this and what is worse. The words are those of Calico's configuration.
+/// The least severity that is logged, by the names of Calico's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogSeverity {
-    /// Nothing but the end of the process.
+    /// Errors, as [`LogSeverity::Error`]: the log has no higher severity.
     Panic,
-    /// The same.
+    /// Errors, as [`LogSeverity::Error`].
     Fatal,
-    /// What failed.
+    /// Failures.
     Error,
-    /// What may be wrong.
+    /// Possible problems.
     Warning,
-    /// The course of things.
+    /// Normal operation.
     #[default]
     Info,
-    /// All that is decided.
+    /// Decisions of the controllers.
     Debug,
-    /// All that is seen.
+    /// The most detailed messages.
     Trace,
 }
 
 impl LogSeverity {
-    /// As the log is filtered.
+    /// Returns the filter of the log for this severity.
     pub fn filter(self) -> LevelFilter {
         match self {
             LogSeverity::Panic | LogSeverity::Fatal | LogSeverity::Error => LevelFilter::ERROR,
@@ -38,7 +38,7 @@ impl LogSeverity {
     }
 }
 
-/// In any case, `warn` for `warning` too.
+/// Accepts names in any case, and `warn` for `warning`.
 impl FromStr for LogSeverity {
     type Err = ();
 
@@ -56,7 +56,7 @@ impl FromStr for LogSeverity {
     }
 }
 
-/// As KubeControllersConfiguration has it: `Info`.
+/// Writes the name as KubeControllersConfiguration does, such as `Info`.
 impl fmt::Display for LogSeverity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

@@ -1,4 +1,4 @@
-//! [`merge`]: what is in force, of all that the environment and KubeControllersConfiguration say.
+//! [`merge`]: computes the effective settings from the environment and KubeControllersConfiguration.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,27 +15,28 @@ use super::environment::{Environment, Said};
 use super::{AssignIps, ControllerName, LogSeverity, Settings, running};
 use crate::context::Mode;
 
-/// The least time that an endpoint stays without its pod, unless the environment says otherwise (O-1).
+/// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
 
-/// The words of what is on or off.
+/// The values of a setting that is on or off.
 const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
 
-/// What is in force, what of it is shown, and what is said about it.
+/// The effective settings, with the status and messages that result from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Merged {
-    /// In force.
+    /// The effective settings.
     pub settings: Settings,
-    /// `status` of the configuration.
+    /// The `status` of the configuration.
     pub status: KubeControllersConfigurationStatus,
-    /// What of the configuration could not be followed, for the log.
+    /// Parts of the configuration that cannot be followed, for the log.
     pub notes: Vec<String>,
-    /// The same of what could take something that is in use if it were taken for off: what is there stays until it is corrected.
+    /// Invalid values that would remove objects in use if they counted as "off". The existing objects stay until the
+    /// value is corrected.
     pub problems: Vec<String>,
 }
 
-/// The configuration, field by field under the environment. `spec` may lack what upstream's client fills in when it writes:
-/// it is filled in here (B-13).
+/// Merges the configuration, field by field, with the environment. `spec` may lack the defaults that upstream's client
+/// adds when it writes the object, for example if kubectl wrote it; they are added here.
 pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec, mode: Mode) -> Merged {
     let mut spec = spec.clone();
     complete_kube_controllers_configuration(&mut spec);
@@ -52,7 +53,7 @@ struct Merger<'a> {
     environment: &'a Environment,
     spec: KubeControllersConfigurationSpec,
     mode: Mode,
-    /// The variables that decided something (KC-122).
+    /// The variables that decided a setting, for the status.
     echoed: BTreeMap<String, String>,
     notes: Vec<String>,
     problems: Vec<String>,
@@ -68,7 +69,7 @@ impl Merger<'_> {
         let node = self.spec.controllers.node.clone();
         let leak_grace_period = match node.as_ref().and_then(|node| node.leak_grace_period) {
             Some(period) => period.duration(),
-            // Enabled by the environment, without a section.
+            // The environment enabled the controller although the configuration has no section for it.
             None => Duration::from_secs(900),
         };
         let compaction = self.said(&environment.compaction_period);
@@ -98,7 +99,7 @@ impl Merger<'_> {
         }
     }
 
-    /// The value of a variable, which is shown as one that decided.
+    /// Returns the value of a variable, and records the variable as one that decided a setting.
     fn said<T: Clone>(&mut self, said: &Option<Said<T>>) -> Option<T> {
         let said = said.as_ref()?;
         self.echoed.insert(said.variable.into(), said.text.clone());
@@ -138,7 +139,8 @@ impl Merger<'_> {
         })
     }
 
-    /// A controller that nothing is said of has the default, or it would never compare anything (B-10).
+    /// A controller without a configured period has the default period. Upstream's controllers never compare all
+    /// objects in this case.
     fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
         let said = self.said(&self.environment.reconcile_period);
         let period = |name: ControllerName| {
@@ -151,7 +153,8 @@ impl Merger<'_> {
 
     fn sync_node_labels(&mut self) -> bool {
         if self.mode != Mode::Etcd {
-            // Calico's node is a view of the other: it has its labels.
+            // Calico's node is a view of the Kubernetes node and has the same labels. Upstream reports the variable
+            // here too (KC-122).
             self.echoed.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
             return false;
         }
@@ -163,7 +166,7 @@ impl Merger<'_> {
         self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
     }
 
-    /// The variable hides the section as a whole (KC-130).
+    /// The variable replaces the whole section, not only `autoCreate` (KC-130).
     fn host_endpoints(&mut self) -> AutoHostEndpoints {
         if let Some(enabled) = self.said(&self.environment.auto_host_endpoints) {
             return AutoHostEndpoints { enabled, default_endpoint: true, ..AutoHostEndpoints::default() };
@@ -180,7 +183,7 @@ impl Merger<'_> {
         let asked = templates.len();
         let templates = self.usable(templates);
         if enabled == Some(false) {
-            // All automatic host endpoints go, whatever else is asked for.
+            // `Disabled` deletes all automatic host endpoints, so the other fields and their problems have no effect.
             self.problems.truncate(told);
         }
         AutoHostEndpoints {
@@ -195,7 +198,7 @@ impl Merger<'_> {
         let mut wrong: BTreeMap<_, _> =
             wrong_templates(&templates).into_iter().map(|(index, error)| (index, error.to_string())).collect();
         for (index, HostEndpointTemplate { generate_name, .. }) in templates.iter().enumerate() {
-            // Endpoints are named after their template: the one in force may be of either.
+            // Endpoints are named after their template, so an existing endpoint may belong to either template.
             if templates.iter().filter(|other| other.generate_name == *generate_name).count() > 1 {
                 wrong.entry(index).or_insert_with(|| format!("`{generate_name}` is the name of another template too"));
             }
@@ -218,8 +221,9 @@ impl Merger<'_> {
         self.word("loadBalancer.assignIPs", said, &words, AssignIps::AllServices, stays)
     }
 
-    /// Returns the meaning of one of the `words` of a field, `default` where it says nothing, and `None` where it says something
-    /// else: `stays` tells what is kept until it is corrected.
+    /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if the value is not
+    /// among `words`. The reported problem then contains `stays`, which describes the objects that are kept until the
+    /// value is corrected.
     fn word<T: Copy>(
         &mut self,
         field: &str,
@@ -262,7 +266,7 @@ impl Merger<'_> {
     }
 }
 
-/// The section of an etcd controller.
+/// Returns the section of an etcd controller.
 pub(super) fn reconciler(sections: &ControllersConfig, name: ControllerName) -> Option<&ReconcilerConfig> {
     match name {
         ControllerName::Policy => sections.policy.as_ref(),

@@ -1,4 +1,4 @@
-//! What is in force, in the form of the configuration: `status.runningConfig` (KC-135).
+//! The effective settings in the form of the configuration, for `status.runningConfig`.
 
 use libcalico::api::{
     AutoHostEndpointConfig, ControllersConfig, GoDuration, KubeControllersConfigurationSpec,
@@ -9,7 +9,8 @@ use super::default::{ALL_SERVICES, DISABLED, ENABLED, REQUESTED_SERVICES_ONLY};
 use super::environment::Environment;
 use super::{AssignIps, ControllerName, Settings};
 
-/// Of each controller that runs its section, and what the process itself does. Ports are not shown.
+/// Returns the settings of the process, and a section for each controller that runs. Ports, and the period of the node
+/// controller, are not shown, as in upstream's status (KC-135).
 pub(super) fn configuration(
     settings: &Settings,
     spec: &KubeControllersConfigurationSpec,
@@ -51,7 +52,8 @@ pub(super) fn configuration(
     }
 }
 
-/// Host endpoints are shown where anything is said of them.
+/// Returns the section of the node controller. Host endpoints are shown only if the configuration or the environment
+/// mentions them.
 fn node(
     settings: &Settings,
     spec: &KubeControllersConfigurationSpec,

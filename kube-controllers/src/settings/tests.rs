@@ -62,7 +62,7 @@ fn by_default_everything_runs() {
     assert_eq!(status.environment_vars, BTreeMap::new());
 }
 
-/// An API server prunes such keys; an etcd keeps them.
+/// An API server prunes unknown fields, but etcd stores them.
 #[test]
 fn keys_of_the_configuration_that_are_not_known_change_nothing() {
     let mut configured = serde_json::to_value(default_configuration()).unwrap();
@@ -137,7 +137,7 @@ fn the_environment_wins() {
     assert_eq!(settings.gc, Gc::Report);
 }
 
-/// B-10, B-13: nothing that is left out turns anything off.
+/// A missing field never turns anything off.
 #[test]
 fn what_kubectl_left_out_has_its_default() {
     let bare = spec(json!({"controllers": {"node": {}, "policy": {}}}));
@@ -336,7 +336,7 @@ fn only_what_controllers_are_built_from_restarts_them() {
     }
 }
 
-/// Every variable that is read stands in the table, once.
+/// Every variable that is read is in the table, once.
 #[test]
 fn the_table_of_variables_is_whole() {
     let asked = std::cell::RefCell::new(BTreeSet::new());
@@ -364,7 +364,7 @@ fn the_readme_has_the_table_of_variables() {
 }
 
 proptest! {
-    /// What runs is shown: the status, taken for a configuration, gives the same settings.
+    /// The published status is complete: used as a configuration, it gives the same settings.
     #[test]
     fn the_status_is_a_configuration_of_the_same_effect(
         node: bool, policy: bool, namespace: bool, balancer: bool, health: bool, labels: bool, hosts: bool, minutes in 0u32..100,

@@ -1,4 +1,4 @@
-//! The forms of values in environment variables.
+//! Parsers of the values of environment variables.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ pub(super) fn log_severity(variable: &'static str, text: &str) -> Result<LogSeve
     of_form(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
 }
 
-/// At least 1.
+/// Parses a number of at least 1.
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
     let wanted = "a whole number from 1 on";
     let number: usize = of_form(variable, text, wanted)?;
@@ -26,7 +26,7 @@ pub(super) fn rate(variable: &'static str, text: &str) -> Result<u32, SettingsEr
     of_form(variable, text, "a whole number of requests per second")
 }
 
-/// As Go reads truth values.
+/// Parses the Boolean values that Go's `strconv.ParseBool` accepts.
 pub(super) fn truth(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -35,7 +35,7 @@ pub(super) fn truth(variable: &'static str, text: &str) -> Result<bool, Settings
     }
 }
 
-/// `enabled` or `disabled`, in any case.
+/// Parses `enabled` or `disabled`, in any case.
 pub(super) fn switch(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
     match text.to_ascii_lowercase().as_str() {
         "enabled" => Ok(true),

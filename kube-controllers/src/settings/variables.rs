@@ -1,4 +1,4 @@
-//! Every environment variable that the process reads, for `--help` and the README.
+//! The environment variables that the process reads, for `--help` and the README.
 
 pub use ipam_plugin::variable::Variable;
 use ipam_plugin::variable::variable;
@@ -22,10 +22,10 @@ pub(super) const GC_MODE: &str = "GC_MODE";
 pub(super) const GC_PARALLELISM: &str = "GC_PARALLELISM";
 pub(super) const GC_REQUESTS_PER_SECOND: &str = "GC_REQUESTS_PER_SECOND";
 pub(super) const ORPHAN_ENDPOINT_GRACE_PERIOD: &str = "ORPHAN_ENDPOINT_GRACE_PERIOD";
-/// Stands in the status of the Kubernetes datastore in place of [`SYNC_NODE_LABELS`] (KC-122).
+/// Reported in the status on a Kubernetes datastore in place of [`SYNC_NODE_LABELS`] (KC-122).
 pub(super) const DATASTORE_TYPE: &str = "DATASTORE_TYPE";
 
-/// What the controllers follow.
+/// The variables of the controllers.
 pub const CONTROLLERS: [Variable; 22] = [
     variable(LOG_LEVEL, "info", "least severity that is logged: panic, fatal, error, warning, info, debug, trace"),
     variable(
@@ -73,7 +73,8 @@ pub const CONTROLLERS: [Variable; 22] = [
     variable("FV_TEST", "false", "true: policies get their own names before calico-node is rolled out everywhere"),
 ];
 
-/// How the two servers are reached; each but KUBECONFIG may have the prefix `CALICO_`, which is stronger.
+/// The variables of the datastore and the API server. Each except KUBECONFIG may have the prefix `CALICO_`, which takes
+/// precedence.
 pub const DATASTORE: [Variable; 20] = [
     variable(DATASTORE_TYPE, "etcdv3 if ETCD_ENDPOINTS is set, else kubernetes", "etcdv3 or kubernetes"),
     variable("KUBECONFIG", "the account of the pod", "how to reach the API server"),

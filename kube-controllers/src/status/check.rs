@@ -1,4 +1,4 @@
-//! `check-status`: the exec probe (KC-143, KC-146). It reads one file and is done: no runtime, no configuration.
+//! `check-status`, the exec probe. It only reads the status file, and needs no runtime and no configuration.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,34 +10,33 @@ use clap::Parser;
 use super::heartbeat::{LIMIT, since_boot};
 use super::{DEFAULT_FILE, StatusFile};
 
-/// Says whether kube-controllers is ready, or alive.
+/// Reports the readiness or liveness of kube-controllers.
 #[derive(Debug, Parser)]
 #[command(name = "check-status", disable_version_flag = true)]
 struct Arguments {
     /// Print the version.
     #[arg(short, long)]
     version: bool,
-    /// The file in which the process keeps its status.
+    /// File in which the process stores its status.
     #[arg(short, long, default_value = DEFAULT_FILE)]
     file: PathBuf,
     /// Check readiness.
     #[arg(short, long)]
     ready: bool,
-    /// Check liveness; that is readiness, unless the process runs with STATUS_LIVENESS=heartbeat.
+    /// Check liveness. The same as readiness, unless the process runs with STATUS_LIVENESS=heartbeat.
     #[arg(short, long)]
     live: bool,
 }
 
-/// What to print, and whether the probe succeeds.
+/// The output of the probe, and its result.
 #[derive(Debug, PartialEq, Eq)]
 struct Verdict {
     text: String,
     passes: bool,
 }
 
-/// The arguments of `check-status`, if that is how the process was called: by its name, or as
-/// `kube-controllers kube-controllers-health -l`, with or without the words before it that upstream's combined program has
-/// (B-01).
+/// Returns the arguments of `check-status` if the process was called as such: by its name, or as `kube-controllers
+/// kube-controllers-health -l`. Upstream's charts use the second form, with further words before it (KC-146).
 pub fn called(command_line: impl IntoIterator<Item = OsString>) -> Option<Vec<OsString>> {
     let mut words = command_line.into_iter();
     let program = words.next()?;
@@ -57,7 +56,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
         Err(error) => error.exit(),
     };
     let verdict = judge(&arguments, since_boot());
-    // Nobody who could be told reads it if this fails.
+    // There is no other place to report a closed stdout.
     let _ = writeln!(std::io::stdout(), "{}", verdict.text);
     if verdict.passes { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -1,4 +1,4 @@
-//! The file between the process and `check-status`.
+//! The file through which the process reports its status to `check-status`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -8,59 +8,59 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Its content (KC-142).
+/// Content of the status file, in upstream's format (KC-142).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusFile {
-    /// What must be ready, by name.
+    /// The required components, by name.
     #[serde(rename = "Readiness", default)]
     pub readiness: BTreeMap<String, Condition>,
-    /// Not upstream's: there only when liveness is judged apart from readiness (B-16).
+    /// The heartbeat. Not part of upstream's format, and present only if liveness is separate from readiness.
     #[serde(rename = "Liveness", default, skip_serializing_if = "Option::is_none")]
     pub liveness: Option<Liveness>,
 }
 
-/// Whether one component is ready.
+/// The readiness of one component.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// It is.
+    /// True if the component is ready.
     #[serde(rename = "Ready", default)]
     pub ready: bool,
-    /// Why not.
+    /// The reason why the component is not ready.
     #[serde(rename = "Reason", default)]
     pub reason: String,
 }
 
-/// A sign of life.
+/// A heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Liveness {
-    /// When it was given, in seconds since the machine was started: no correction of the wall clock makes it look old.
+    /// Time of the heartbeat, in seconds since boot. A correction of the wall clock does not affect it.
     #[serde(rename = "Heartbeat")]
     pub heartbeat: u64,
 }
 
-/// Why the file could not be read or written.
+/// A failed read or write of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// Is it there, and may this user read it?
+    /// The file is missing, or this user may not read it.
     #[error("cannot read status file {path}: {source}")]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
     },
-    /// Not what the process writes.
+    /// The content is not a status.
     #[error("cannot parse status file {path}: {source}")]
     Parse {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: serde_json::Error,
     },
-    /// Is its directory a volume that may be written?
+    /// The file cannot be written, for example because its directory is not a writable volume.
     #[error("cannot write status file {path}: {source}")]
     Write {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// The cause.
         source: io::Error,
@@ -74,17 +74,17 @@ impl StatusFile {
         serde_json::from_slice(&bytes).map_err(|source| FileError::Parse { path: path.into(), source })
     }
 
-    /// Replaces the file, and makes the directories above it. A reader sees the old content or the new one.
+    /// Replaces the file, and creates the directories above it. A reader sees either the old or the new content.
     pub(super) fn write(&self, path: &Path) -> Result<(), FileError> {
         replace(path, self).map_err(|source| FileError::Write { path: path.into(), source })
     }
 
-    /// Whether at least one component is required and all that are, are ready.
+    /// Returns true if at least one component is required and all required components are ready.
     pub fn is_ready(&self) -> bool {
         !self.readiness.is_empty() && self.readiness.values().all(|condition| condition.ready)
     }
 
-    /// Why it is not ready.
+    /// Returns the reasons why components are not ready.
     pub fn reasons(&self) -> String {
         let unready = self.readiness.values().filter(|condition| !condition.ready);
         unready.map(|condition| condition.reason.as_str()).collect::<Vec<_>>().join("; ")
@@ -104,7 +104,7 @@ fn replace(path: &Path, file: &StatusFile) -> io::Result<()> {
         .and_then(|()| fs::rename(&new, path));
     match renamed {
         Ok(()) => Ok(()),
-        // The file itself is mounted: it cannot be replaced, nor may there be another beside it.
+        // The file itself is a mount point, which cannot be replaced, or its directory is read-only.
         Err(error)
             if matches!(
                 error.kind(),

@@ -1,4 +1,4 @@
-//! The health loop: asks the datastore and the API server again and again (KC-141).
+//! Periodic health checks of the datastore and the API server.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Component, Status};
 
-/// How long an answer may take, at first and at the longest: it doubles while there is none.
+/// First and longest time limit of a response. The limit doubles while a check fails.
 const TIMEOUT: Duration = Duration::from_secs(4);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(16);
-/// Between two passes, when all is well and when not.
+/// Pause between two passes, after success and after a failure.
 const PAUSE: Duration = Duration::from_secs(10);
 const SHORT_PAUSE: Duration = Duration::from_secs(2);
 
-/// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`; afterwards neither is required any
-/// more. `datastore` makes sure that the datastore is initialised and answers; `api_server` asks for `/healthz` and
-/// fails with what is to stand after `Error reaching apiserver: `.
+/// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`, and removes them then. `datastore`
+/// initializes the datastore if necessary and checks that it responds. `api_server` requests `/healthz`; its error is
+/// the text after `Error reaching apiserver: `.
 pub async fn watch_health<D, A, E, F>(status: Status, datastore: D, api_server: A, stop: CancellationToken)
 where
     D: AsyncFn() -> Result<(), E>,
@@ -29,7 +29,7 @@ where
     let mut limit = TIMEOUT;
     let passes = async {
         loop {
-            // Side by side: one that does not answer does not hide the other.
+            // The checks run concurrently, so that one without a response does not delay the other.
             let (stored, served) = tokio::join!(answer(limit, datastore()), answer(limit, api_server()));
             let ready = stored.is_ok() && served.is_ok();
             tell(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
@@ -46,7 +46,7 @@ where
     status.forget(Component::KubeApiServer);
 }
 
-/// The answer in words, if it came in time.
+/// Returns the result of a check as text, or an error if the check exceeds the time limit.
 async fn answer<E: Display>(limit: Duration, ask: impl Future<Output = Result<(), E>>) -> Result<(), String> {
     match timeout(limit, ask).await {
         Ok(answer) => answer.map_err(|error| error.to_string()),

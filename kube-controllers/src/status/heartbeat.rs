@@ -1,7 +1,8 @@
-//! Signs of life, for a liveness that is not readiness (B-16).
+//! Heartbeats in the status file, for a liveness that is separate from readiness.
 //!
-//! Upstream's `check-status -l` is `-r`: when the API server is away for a minute, kubelet restarts a process that is
-//! well. Where the process gives signs of life (`STATUS_LIVENESS=heartbeat`), `-l` goes by these and by nothing else.
+//! Upstream's `check-status -l` equals `-r`. So kubelet restarts a healthy process when the API server has been
+//! unreachable for a minute. With `STATUS_LIVENESS=heartbeat`, the process writes heartbeats, and `-l` tests only
+//! these.
 
 use std::time::Duration;
 
@@ -11,12 +12,14 @@ use tokio_util::sync::CancellationToken;
 use super::Status;
 use super::file::Liveness;
 
-/// How often one is given.
+/// Interval of heartbeats.
 const EVERY: Duration = Duration::from_secs(5);
-/// Without one for so long the process hangs. Stretches over a slow disk and a throttled processor.
+/// Age of the last heartbeat at which the process counts as hanging. Long enough for a slow disk and a throttled
+/// processor.
 pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
-/// Gives signs of life until `stop`, from the tasks that would hang, and none while work is stuck.
+/// Writes heartbeats until `stop`, but none while work is stuck. Runs on the same runtime as the controllers, so it
+/// stops when the runtime hangs.
 pub async fn beat(status: Status, stop: CancellationToken) {
     loop {
         if status.is_live() {
@@ -32,7 +35,7 @@ pub async fn beat(status: Status, stop: CancellationToken) {
     }
 }
 
-/// Seconds since the machine was started.
+/// Returns the seconds since boot.
 pub(super) fn since_boot() -> u64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| Duration::from(time).as_secs())
 }

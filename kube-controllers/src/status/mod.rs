@@ -1,5 +1,4 @@
-//! Whether the process is ready, as probes ask: over HTTP ([`crate::http`]) and through a file that `check-status`
-//! reads.
+//! Readiness of the process, for probes over HTTP ([`crate::http`]) and through a file that `check-status` reads.
 
 pub mod check;
 mod file;
@@ -17,27 +16,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipam_plugin::logging::printable;
 
-/// Where the file is unless `--status-file` says otherwise (KC-100).
+/// Default path of the status file.
 pub const DEFAULT_FILE: &str = "/status/status.json";
 
-/// What must be ready (KC-140).
+/// The components that can be required for readiness. The first three are upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
-    /// The datastore has a ClusterInformation.
+    /// ClusterInformation exists in the datastore.
     Startup,
-    /// The datastore answers.
+    /// The datastore responds.
     CalicoDatastore,
-    /// The API server answers.
+    /// The API server responds.
     KubeApiServer,
-    /// The configuration was read. Required until then.
+    /// The configuration has been read. Required until then.
     Configuration,
-    /// Each kind that controllers watch was listed once. Required until then.
+    /// Each watched kind has been listed. Required until then.
     Lists,
-    /// No work is stuck. Required while one is.
+    /// No work is stuck. Required while some work is stuck.
     Work,
 }
 
-/// What is ready. Cheap to clone; all clones are the same.
+/// The readiness of the process. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub struct Status {
     shared: Arc<Shared>,
@@ -63,12 +62,12 @@ impl fmt::Display for Component {
 }
 
 impl Status {
-    /// Nothing is known yet, and the file is not written before something is.
+    /// Creates a status without required components. The file is not written before the first change.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Status { shared: Arc::new(Shared { path: path.into(), state: Mutex::default() }) }
     }
 
-    /// From now on these components must be ready. None is before it says so.
+    /// Requires these components from now on. Each counts as not ready until [`Status::ready`].
     pub fn require<const N: usize>(&self, components: [Component; N]) {
         let unready = || Condition { ready: false, reason: "initialized to false".into() };
         self.change(|file| {
@@ -77,33 +76,34 @@ impl Status {
         });
     }
 
-    /// This component need not be ready any more, as when `HEALTH_ENABLED` was turned off (B-15).
+    /// Removes a component from those required, for example when `HEALTH_ENABLED` is turned off.
     pub fn forget(&self, component: Component) {
         self.change(|file| file.readiness.remove(&component.to_string()).is_some());
     }
 
-    /// The component is ready.
+    /// Records that the component is ready.
     pub fn ready(&self, component: Component) {
         _ = self.set(component, Condition { ready: true, reason: String::new() });
     }
 
-    /// It is not, for a reason that `check-status` prints. Returns whether that is new.
+    /// Records that the component is not ready, for a reason that `check-status` prints. Returns true if this is a
+    /// change.
     pub fn not_ready(&self, component: Component, reason: impl Into<String>) -> bool {
         let reason = printable::line(&reason.into()).into_owned();
         self.set(component, Condition { ready: false, reason })
     }
 
-    /// Whether no work is stuck.
+    /// Returns true if no work is stuck.
     pub fn is_live(&self) -> bool {
         !self.state().readiness.contains_key(&Component::Work.to_string())
     }
 
-    /// Whether at least one component is required and all that are, are ready.
+    /// Returns true if at least one component is required and all required components are ready.
     pub fn is_ready(&self) -> bool {
         self.state().is_ready()
     }
 
-    /// What is required, by name.
+    /// Returns the required components, by name.
     pub fn readiness(&self) -> BTreeMap<String, Condition> {
         self.state().readiness.clone()
     }
@@ -116,7 +116,8 @@ impl Status {
         })
     }
 
-    /// Writes the file if `change` says that something changed (KC-142). Returns whether it did.
+    /// Writes the file if `change` returns true, so that an unchanged status does not touch the file. Returns that
+    /// value.
     fn change(&self, change: impl FnOnce(&mut StatusFile) -> bool) -> bool {
         let mut state = self.state();
         let is_new = change(&mut state);

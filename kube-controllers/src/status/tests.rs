@@ -1,4 +1,4 @@
-//! What is in the file, and when it is written.
+//! The content of the status file, and the times at which it is written.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -38,7 +38,7 @@ fn what_does_not_change_is_not_written() {
     status.ready(Component::Startup);
     let written = fs::metadata(&path).expect("there").ino();
     status.ready(Component::Startup);
-    // A new file each time: its number tells whether it is still the same.
+    // Each write creates a new file, so the inode number shows if the file was written.
     assert_eq!(fs::metadata(&path).expect("there").ino(), written);
     let open = fs::File::open(&path).expect("there");
     status.not_ready(Component::Startup, "no");

@@ -1,4 +1,4 @@
-//! The dashboard of deploy/grafana asks for metrics that exist, by labels that they have; and for all of them.
+//! The dashboard in deploy/grafana uses only metrics and labels that exist, and uses all metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +27,7 @@ const WORDS: [&str; 15] = [
     "label_values",
 ];
 
-/// Told by others better, or of no use by themselves.
+/// Metrics that the dashboard does not need.
 const LEFT_OUT: [&str; 6] = [
     "calico_migration_duration_seconds",
     "process_max_fds",
@@ -37,7 +37,7 @@ const LEFT_OUT: [&str; 6] = [
     "process_virtual_memory_bytes",
 ];
 
-/// The expressions of all panels and of the variables.
+/// Collects the expressions of all panels and variables.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(name, value)| match value {
@@ -49,7 +49,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The program's sources, without its tests.
+/// Returns the sources of the program, without tests.
 fn sources() -> Vec<String> {
     fn files(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -67,13 +67,13 @@ fn sources() -> Vec<String> {
     found.iter().map(|file| fs::read_to_string(file).expect("a source file")).collect()
 }
 
-/// The names between quotation marks.
+/// Returns the lower-case names in quotation marks.
 fn literals(source: &str) -> BTreeSet<&str> {
     let name = |text: &&str| text.chars().all(|sign| sign.is_ascii_lowercase() || sign == '_') && !text.is_empty();
     source.split('"').filter(name).collect()
 }
 
-/// Each metric that a source file names, with all that could be a label there.
+/// Returns each metric named in a source file, with all strings of that file that could be labels.
 fn metrics(sources: &[String]) -> BTreeMap<&str, BTreeSet<&str>> {
     const PREFIXES: [&str; 8] = [
         "ipam_allocations_",
@@ -100,7 +100,7 @@ fn identifiers(expression: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|sign: char| sign.is_ascii_alphabetic() || sign == '_'))
 }
 
-/// The metric that a query means.
+/// Returns the metric that a word of a query refers to.
 fn family(word: &str) -> &str {
     ["_bucket", "_count", "_sum"].iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word)
 }

@@ -1,21 +1,21 @@
-//! The metrics of feeds.
+//! Metrics of watches.
 
 use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::registered;
 
-/// The metrics of one feed.
+/// Metrics of the watch of one kind.
 #[derive(Debug, Clone)]
 pub struct FeedMetrics {
-    /// Watches that ended and were begun anew, with or without a list.
+    /// Number of watches that ended and were started again, with or without a list.
     pub restarts: IntCounter,
-    /// Full lists.
+    /// Number of full lists.
     pub lists: IntCounter,
-    /// Events, those of lists included.
+    /// Number of events, including objects of lists.
     pub events: IntCounter,
-    /// Objects that could not be read and were left out.
+    /// Number of objects that were omitted because they cannot be read.
     pub unreadable: IntCounter,
-    /// 1 once everything that exists was named.
+    /// 1 after the first complete list.
     pub synced: IntGauge,
 }
 

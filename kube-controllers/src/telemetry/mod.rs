@@ -1,8 +1,8 @@
-//! What the process tells about itself at `/metrics`.
+//! The metrics at `/metrics`.
 //!
-//! Names that the field knows keep them: `workqueue_*` and `leader_election_master_status` are client-go's, `process_*`
-//! every exporter's. Our own begin with `kube_controllers_`. The name of one metric must not stand in the help of
-//! another: scripts search the text for names (KC-153).
+//! Common names are kept: `workqueue_*` and `leader_election_master_status` are client-go's, and `process_*` is every
+//! exporter's. Our own names begin with `kube_controllers_`. The help text of a metric must not contain the name of
+//! another metric, because upstream's tests search the whole text for names (KC-153).
 
 mod feed;
 mod migration;
@@ -20,16 +20,16 @@ use prometheus::{IntGaugeVec, Opts, Registry, TextEncoder};
 
 use crate::runtime::Watchdog;
 
-/// The metrics of the process. Cheap to clone; all clones are the same.
+/// The metrics of the process. Cheap to clone; all clones share them.
 #[derive(Clone)]
 pub struct Metrics {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// What the process has as long as it runs.
+    /// Metrics that exist for the life of the process.
     registry: Registry,
-    /// What controllers have registered.
+    /// Metrics that controllers have registered.
     of_controllers: Mutex<Registry>,
     work: work::Vectors,
     feeds: feed::Vectors,
@@ -44,7 +44,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The metrics that are there from the start.
+    /// Creates the metrics that exist from the start.
     pub fn new() -> Self {
         let registry = Registry::new();
         let leads = Opts::new("leader_election_master_status", "Whether this replica leads (1) or stands by (0).");
@@ -64,51 +64,51 @@ impl Metrics {
         Metrics { shared: Arc::new(shared) }
     }
 
-    /// Adds metrics of a controller's own, until [`Metrics::forget_controllers`]. Fails if one of that name is there.
+    /// Adds a controller's own metrics, until [`Metrics::forget_controllers`]. Fails if a metric has the same name.
     pub fn register(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.of_controllers().register(Box::new(collector))
     }
 
-    /// Takes back what [`Metrics::register`] added.
+    /// Removes metrics that [`Metrics::register`] added.
     pub fn unregister(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
         self.of_controllers().unregister(Box::new(collector))
     }
 
-    /// Takes back all that [`Metrics::register`] added, and with it what it holds: these controllers have ended, and
-    /// others begin.
+    /// Removes everything that [`Metrics::register`] added, and the state behind it: these controllers have ended, and
+    /// new ones start.
     pub fn forget_controllers(&self) {
         *self.of_controllers() = Registry::new();
     }
 
-    /// What notices work that is stuck.
+    /// Returns the watchdog, which detects work that is stuck.
     pub fn watchdog(&self) -> &Watchdog {
         &self.shared.watchdog
     }
 
-    /// The work of one controller.
+    /// Returns the metrics of one controller's work.
     pub fn work(&self, controller: &str) -> Work {
         self.shared.work.of(controller)
     }
 
-    /// The feed of one kind.
+    /// Returns the metrics of the watch of one kind.
     pub fn feed(&self, kind: &str) -> FeedMetrics {
         self.shared.feeds.of(kind)
     }
 
-    /// Shows whether this replica leads by the Lease of that name.
+    /// Sets the metric that shows if this replica is the leader by the Lease of that name.
     pub fn show_leader(&self, lease: &str, leads: bool) {
         self.shared.leads.with_label_values(&[lease]).set(i64::from(leads));
     }
 
-    /// Everything, in the text format of Prometheus.
+    /// Returns all metrics in the text format of Prometheus.
     pub fn text(&self) -> Result<String, prometheus::Error> {
         TextEncoder::new().encode_to_string(&self.gather())
     }
 
-    /// Everything, by name.
+    /// Returns all metrics, sorted by name.
     fn gather(&self) -> Vec<MetricFamily> {
         let mut families = self.shared.registry.gather();
-        // Cheap to clone: a collector may take a while, and others may register meanwhile.
+        // Clones the registry to release the lock: a collector may take a while, and others may register meanwhile.
         let of_controllers = self.of_controllers().clone();
         families.extend(of_controllers.gather());
         families.sort_by(|one, other| one.name().cmp(other.name()));
@@ -120,7 +120,7 @@ impl Metrics {
     }
 }
 
-/// Registers a metric of this module, whose names are all valid and different.
+/// Registers a metric of this module. All its names are valid and different.
 fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: prometheus::Result<C>) -> C {
     let collector = collector.expect("a constant name and constant labels, made in every test");
     registry.register(Box::new(collector.clone())).expect("registered once, in a new registry");

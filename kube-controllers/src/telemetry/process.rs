@@ -1,11 +1,11 @@
-//! The metrics of the process itself, read when they are asked for.
+//! Metrics of the process itself, read at each scrape.
 
 use procfs::process::{LimitValue, Process, Stat};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{Counter, Gauge};
 
-/// `process_*`, as every exporter of the field names them.
+/// The `process_*` metrics, with the names that every exporter uses.
 #[derive(Clone)]
 pub(super) struct ProcessMetrics {
     processor_time: Counter,
@@ -13,7 +13,7 @@ pub(super) struct ProcessMetrics {
     descriptions: Vec<Desc>,
 }
 
-/// Takes one value out of what the kernel tells.
+/// Reads one value from the kernel's data.
 type Read = fn(&Process, &Stat) -> Option<f64>;
 
 const GAUGES: [(&str, &str, Read); 6] = [

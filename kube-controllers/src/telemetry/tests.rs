@@ -1,4 +1,4 @@
-//! What a scrape shows.
+//! The content of a scrape.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use procfs::process::Process;
 
 use super::*;
 
-/// The names of the families in a text.
+/// Returns the names of the metric families in a scrape.
 fn families(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).map(str::to_owned).collect()
 }
@@ -83,7 +83,7 @@ fn no_name_stands_in_the_help_of_another() {
     }
 }
 
-/// All metrics that this module makes, each with a sample.
+/// Returns all metrics of this module, each with a sample.
 fn everything() -> Metrics {
     let metrics = Metrics::new();
     metrics.work("policy");

@@ -1,4 +1,4 @@
-//! The metrics of queues and workers.
+//! Metrics of queues and workers.
 
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
@@ -6,23 +6,23 @@ use prometheus::{
 
 use super::registered;
 
-/// From a look at memory to a datastore that does not answer, in seconds.
+/// Bucket limits in seconds, from work that only reads a cache to requests at an unreachable datastore.
 const BUCKETS: [f64; 12] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
-/// The metrics of one controller's work.
+/// Metrics of one controller's work.
 #[derive(Debug, Clone)]
 pub struct Work {
-    /// How many keys wait.
+    /// Number of waiting keys.
     pub depth: IntGauge,
-    /// How long keys waited, in seconds.
+    /// Time that keys waited, in seconds.
     pub waited: Histogram,
-    /// How long work on one key took, in seconds.
+    /// Time that the work on one key took, in seconds.
     pub duration: Histogram,
-    /// Failures that are tried again.
+    /// Number of failures that are retried.
     pub retries: IntCounter,
-    /// Failures that are not.
+    /// Number of failures that are not retried.
     pub permanent_failures: IntCounter,
-    /// Panics that were caught.
+    /// Number of panics that were caught.
     pub panics: IntCounter,
 }
 

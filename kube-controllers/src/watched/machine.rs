@@ -1,4 +1,4 @@
-//! [`Machine`] and [`MachineInstance`]: KubeVirt's, as far as their addresses depend on them.
+//! [`Machine`] and [`MachineInstance`]: identity of KubeVirt's objects, which decides if their addresses are in use.
 
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ pub struct Machine {
     pub name: ObjectKey,
 }
 
-/// A VirtualMachineInstance.
+/// A VirtualMachineInstance (VMI).
 #[derive(Debug, Clone, PartialEq)]
 pub struct MachineInstance {
     /// Namespace and name.

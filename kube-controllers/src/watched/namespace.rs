@@ -8,13 +8,13 @@ use super::{Labels, Projection, Wanted, Watched, Words};
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Namespace {
-    /// Its name.
+    /// Name of the namespace.
     pub name: ObjectKey,
-    /// `metadata.uid` (KC-242).
+    /// `metadata.uid`.
     pub uid: String,
     /// `metadata.labels`.
     pub labels: Labels,
-    /// `status.phase`, `Terminating` near the end.
+    /// `status.phase`: `Active`, or `Terminating` while the namespace is being deleted.
     pub phase: String,
 }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::{Projection, Wanted, Watched, Words};
 
-/// A network policy of Kubernetes.
+/// A Kubernetes network policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkPolicy {
     /// Namespace and name.

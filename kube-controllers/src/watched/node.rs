@@ -5,12 +5,12 @@ use serde::Deserialize;
 
 use super::{Labels, Projection, Wanted, Watched, Words};
 
-/// A node of Kubernetes.
+/// A Kubernetes node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Its name.
+    /// Name of the node.
     pub name: ObjectKey,
-    /// Tells it from a namesake.
+    /// `metadata.uid`, which distinguishes the node from an earlier node with the same name.
     pub uid: String,
     /// `metadata.labels`.
     pub labels: Labels,

@@ -9,37 +9,38 @@ use serde::Deserialize;
 
 use super::{Labels, Projection, Wanted, Watched, Words};
 
-/// A pod: where it is, which addresses it has, and whether it still needs them (KC-267, B-05). Words that many pods say are
-/// kept once.
+/// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses. Upstream's
+/// projection drops `deletionTimestamp` and `status.reason` (KC-267). Strings that many pods share are stored once.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
     /// Namespace and name.
     pub name: ObjectKey,
-    /// Tells it from a namesake.
+    /// `metadata.uid`, which distinguishes the pod from an earlier pod with the same name.
     pub uid: String,
-    /// The node it was scheduled to; empty before.
+    /// Node on which the pod is scheduled; empty before scheduling.
     pub node: Arc<str>,
     /// `spec.hostNetwork`.
     pub host_network: bool,
-    /// `spec.serviceAccountName`; empty unless endpoints are labelled ([`Wanted::pod_labels`]).
+    /// `spec.serviceAccountName`; empty unless [`Wanted::pod_labels`] is set.
     pub service_account: Arc<str>,
-    /// `metadata.labels`; empty unless endpoints are labelled ([`Wanted::pod_labels`]).
+    /// `metadata.labels`; empty unless [`Wanted::pod_labels`] is set.
     pub labels: Labels,
-    /// `metadata.deletionTimestamp` is set.
+    /// True if `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// `status.phase`.
     pub phase: Arc<str>,
     /// `status.reason`, such as `Evicted`.
     pub reason: Arc<str>,
-    /// `status.podIP`, if any.
+    /// `status.podIP`, if it is not empty.
     pub pod_ip: Option<Box<str>>,
     /// `status.podIPs`.
     pub pod_ips: Vec<Box<str>>,
-    /// Addresses in annotations.
+    /// Annotations with addresses.
     pub annotations: AddressAnnotations,
 }
 
-/// The annotations that tell a pod's addresses (KC-435). A tenant writes them: they can keep an address, and free none.
+/// The annotations that contain a pod's addresses (KC-435). Tenants can write them, so an annotation may keep an
+/// address in use, but never causes a release.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct AddressAnnotations {
     /// `cni.projectcalico.org/podIP`.
@@ -51,7 +52,7 @@ pub struct AddressAnnotations {
     /// `vpc.amazonaws.com/pod-ips`.
     #[serde(rename = "vpc.amazonaws.com/pod-ips", default)]
     pub aws_pod_ips: Option<Box<str>>,
-    /// `k8s.v1.cni.cncf.io/network-status`: the addresses of all interfaces, as Multus tells them (IPAM-194).
+    /// `k8s.v1.cni.cncf.io/network-status`: the addresses of all interfaces, as Multus publishes them.
     #[serde(rename = "k8s.v1.cni.cncf.io/network-status", default)]
     pub network_status: Option<Box<str>>,
 }

@@ -15,9 +15,9 @@ pub struct Service {
     pub name: ObjectKey,
     /// `metadata.uid`.
     pub uid: String,
-    /// `metadata.resourceVersion`, for the write of its status.
+    /// `metadata.resourceVersion`, for the update of the status.
     pub resource_version: String,
-    /// `metadata.annotations` of `projectcalico.org` and below.
+    /// The annotations whose domain is `projectcalico.org` or a subdomain.
     pub annotations: BTreeMap<String, String>,
     /// `spec`.
     pub spec: ServiceSpec,

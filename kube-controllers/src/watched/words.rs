@@ -3,19 +3,19 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Few words that very many objects say, such as names of nodes: each is kept once.
+/// Interns strings that many objects share, such as node names.
 #[derive(Debug, Default)]
 pub struct Words {
     known: HashSet<Arc<str>>,
-    /// How many there were when those that nobody says any more were dropped last.
+    /// Number of strings left after the last removal of unused strings.
     swept: usize,
 }
 
-/// Not worth looking through.
+/// Number of strings below which unused ones are not removed.
 const FEW: usize = 1024;
 
 impl Words {
-    /// The one copy of `word`.
+    /// Returns the shared copy of `word`.
     pub fn share(&mut self, word: &str) -> Arc<str> {
         if let Some(known) = self.known.get(word) {
             return known.clone();

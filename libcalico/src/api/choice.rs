@@ -1,11 +1,11 @@
-//! [`Choice`]: a value of a closed set that a newer Calico may have widened.
+//! [`Choice`]: a value of a closed set to which a newer Calico may have added values.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One value of the set `T`, as it is stored. A value that this build does not know is kept as it is written, so that
-/// it neither hides the object nor is lost when the object is written again.
+/// A value of the set `T` in its stored form. A value unknown to this build is kept as text, so that the object stays
+/// readable and the value survives a rewrite.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Choice<T> {
@@ -15,7 +15,7 @@ pub enum Choice<T> {
     Other(String),
 }
 
-/// Who writes is held to the values of the set.
+/// The schema lists only the known values, so the API server rejects any other value that a client writes.
 #[cfg(feature = "schema")]
 impl<T: schemars::JsonSchema> schemars::JsonSchema for Choice<T> {
     fn inline_schema() -> bool {
@@ -32,7 +32,7 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Choice<T> {
 }
 
 impl<T: PartialEq> Choice<T> {
-    /// Whether it is `value`.
+    /// Returns true if this is `value`.
     pub fn is(&self, value: &T) -> bool {
         matches!(self, Choice::Known(known) if known == value)
     }
@@ -44,7 +44,7 @@ impl<T> From<T> for Choice<T> {
     }
 }
 
-/// As it is stored, without quotes.
+/// Formats the value as it is stored, without quotes.
 impl<T: fmt::Debug> fmt::Debug for Choice<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

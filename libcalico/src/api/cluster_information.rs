@@ -1,10 +1,10 @@
-//! ClusterInformation: the cluster-wide switch that stops all plugins during an upgrade (CNI-75, DS-52).
+//! ClusterInformation: the cluster-wide switch that stops all plugins during an upgrade.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Spec, Unknown};
 
-/// the cluster-wide switch that stops all plugins during an upgrade (CNI-75, DS-52).
+/// The cluster-wide switch that stops all plugins during an upgrade.
 pub type ClusterInformation = Object<ClusterInformationSpec>;
 
 /// `spec` of ClusterInformation.
@@ -12,22 +12,22 @@ pub type ClusterInformation = Object<ClusterInformationSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterInformationSpec {
-    /// 32 hex digits that name the cluster.
+    /// Identifier of the cluster, 32 hexadecimal digits.
     #[serde(rename = "clusterGUID", skip_serializing_if = "String::is_empty")]
     pub cluster_guid: String,
-    /// Comma list of what runs the cluster.
+    /// Comma-separated list of the platforms that run the cluster.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub cluster_type: String,
-    /// Version of the calico-node that wrote this.
+    /// Version of the calico-node that wrote this object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub calico_version: String,
-    /// Whether plugins may work. Absent is read as not ready (CNI-76).
+    /// True if plugins may write. A missing value counts as not ready (CNI-76).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub datastore_ready: Option<bool>,
-    /// Which variant of Calico is active.
+    /// The active variant of Calico.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub variant: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -1,4 +1,4 @@
-//! [`GoDuration`]: a span of time as Go writes and reads it, `5m0s`.
+//! [`GoDuration`]: a duration in the text form of Go, `5m0s`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,17 +18,18 @@ const NANOSECONDS: [(&str, i64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Texts that [`GoDuration`] and Go's `time.ParseDuration` read, but for numbers beyond 292 years.
+/// Pattern of the texts that [`GoDuration`] and Go's `time.ParseDuration` accept. It does not exclude numbers beyond
+/// 292 years.
 #[cfg(any(test, feature = "schema"))]
 const PATTERN: &str = r"^[-+]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$";
 
-/// A span of time, perhaps a negative one.
+/// A duration, possibly negative.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration {
     nanoseconds: i64,
 }
 
-/// A text that is no duration.
+/// A text that is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a duration; write numbers with units, such as `90s`, `5m` or `1h30m`")]
 pub struct DurationError {
@@ -36,30 +37,30 @@ pub struct DurationError {
 }
 
 impl GoDuration {
-    /// So many seconds.
+    /// Returns a duration of `seconds`.
     pub const fn from_secs(seconds: u32) -> Self {
         GoDuration { nanoseconds: seconds as i64 * 1_000_000_000 }
     }
 
-    /// So many minutes.
+    /// Returns a duration of `minutes`.
     pub const fn from_mins(minutes: u32) -> Self {
         GoDuration { nanoseconds: minutes as i64 * 60_000_000_000 }
     }
 
-    /// The span; a negative one is none.
+    /// Returns the duration; zero if it is negative.
     pub fn duration(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.nanoseconds).unwrap_or_default())
     }
 }
 
-/// A span that Go cannot hold, of 292 years, is cut off there.
+/// Durations longer than Go's maximum of 292 years become that maximum.
 impl From<Duration> for GoDuration {
     fn from(duration: Duration) -> Self {
         GoDuration { nanoseconds: i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX) }
     }
 }
 
-/// One or more decimal numbers, each with a unit, and a sign in front.
+/// Parses one or more decimal numbers, each with a unit, after an optional sign.
 impl FromStr for GoDuration {
     type Err = DurationError;
 
@@ -88,7 +89,7 @@ fn parse(text: &str) -> Option<i64> {
         (unit, rest) = split_at(rest, |c| c.is_ascii_digit() || c == '.');
         let (_, scale) = NANOSECONDS.into_iter().find(|(name, _)| *name == unit)?;
         total += of_units(number, scale)?;
-        // Go reads the least number, too, whose positive there is not.
+        // The total may reach the magnitude of `i64::MIN`, which Go also accepts and which has no positive counterpart.
         i64::try_from(-total).ok()?;
     }
     i64::try_from(sign * total).ok()
@@ -98,7 +99,7 @@ fn split_at(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
     text.split_at(text.find(is_end).unwrap_or(text.len()))
 }
 
-/// `number` times `scale`, cut off below a nanosecond.
+/// Returns `number` times `scale`, truncated to whole nanoseconds.
 fn of_units(number: &str, scale: i64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let is_decimal = fraction.bytes().all(|byte| byte.is_ascii_digit());
@@ -106,13 +107,14 @@ fn of_units(number: &str, scale: i64) -> Option<i128> {
         return None;
     }
     let digits = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<u64>().ok().map(i128::from) };
-    // What is beyond eighteen places is below a nanosecond of an hour.
+    // Digits after the eighteenth place are less than a nanosecond, even of an hour.
     let fraction: &str = fraction.get(..fraction.len().min(18))?;
     let part = digits(fraction)? * i128::from(scale) / 10i128.pow(fraction.len() as u32);
     Some(digits(whole)? * i128::from(scale) + part)
 }
 
-/// `15m0s`, `1h30m0s`, `1.5s`, `20ms`, `0s`: seconds always, and what is larger in front of them.
+/// Formats `15m0s`, `1h30m0s`, `1.5s`, `20ms` or `0s`: from one second up, the seconds always appear, after minutes and
+/// hours if there are any.
 impl fmt::Display for GoDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nanoseconds = self.nanoseconds.unsigned_abs();

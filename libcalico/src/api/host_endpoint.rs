@@ -1,11 +1,11 @@
-//! HostEndpoint: an interface of a host, so that policies may select it (DS-101).
+//! HostEndpoint: an interface of a host to which policies can apply.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{Object, Spec, Unknown};
 
-/// An interface of a host, or with the name `*` all of them.
+/// An interface of a host, or all of them with the interface name `*`.
 pub type HostEndpoint = Object<HostEndpointSpec>;
 
 /// `spec` of a HostEndpoint.
@@ -13,24 +13,24 @@ pub type HostEndpoint = Object<HostEndpointSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostEndpointSpec {
-    /// The host.
+    /// Name of the host.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
     pub node: String,
-    /// The interface, or `*` for all. Empty: whichever has one of the expected addresses.
+    /// Name of the interface, or `*` for all. If empty, the interface is found by the expected addresses.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 15)))]
     pub interface_name: String,
     /// Addresses of the interface.
     #[serde(rename = "expectedIPs", skip_serializing_if = "Vec::is_empty")]
     pub expected_ips: Vec<String>,
-    /// Profiles whose rules and labels the endpoint has.
+    /// Profiles whose rules and labels apply to the endpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<String>,
-    /// Ports that policies may name.
+    /// Ports that policies may refer to by name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<HostEndpointPort>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -40,15 +40,15 @@ pub struct HostEndpointSpec {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostEndpointPort {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
     /// `TCP`, `UDP`, `SCTP`, or a number.
     #[cfg_attr(feature = "schema", schemars(extend("x-kubernetes-int-or-string" = true)))]
     pub protocol: Value,
-    /// Its number.
+    /// Number of the port.
     #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 65535)))]
     pub port: u16,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -64,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// DS-9.10.
+    /// An object as upstream's kube-controllers stores it.
     #[test]
     fn what_upstream_stores_round_trips() {
         let stored = json!({

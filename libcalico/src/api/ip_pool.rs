@@ -1,19 +1,20 @@
-//! IPPool: a range that addresses are taken from, and who may take them (DS-47, IPAM-93).
+//! IPPool: a range from which addresses are assigned, and the nodes and namespaces that it serves.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Choice, Object, Spec, Unknown};
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
-/// A pool of addresses.
+/// A range from which addresses are assigned.
 pub type IpPool = Object<IpPoolSpec>;
 
-/// `spec` of an IPPool. Fields are as stored; the accessors below give upstream's defaults (IPAM-93).
+/// `spec` of an IPPool. The fields are as stored; the methods below return upstream's defaults for missing values
+/// (IPAM-93).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpPoolSpec {
-    /// The range.
+    /// CIDR of the pool.
     #[cfg_attr(feature = "schema", schemars(length(max = 48), extend("format" = "cidr")))]
     pub cidr: String,
     /// VXLAN between nodes: `Never`, `Always` or `CrossSubnet`.
@@ -24,58 +25,58 @@ pub struct IpPoolSpec {
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Never", "Always", "CrossSubnet"])))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ipip_mode: String,
-    /// Masquerade traffic that leaves the pools.
+    /// Whether to masquerade traffic that leaves the pools.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub nat_outgoing: bool,
-    /// No new addresses from here.
+    /// Whether to stop assigning new addresses from the pool.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub disabled: bool,
-    /// Do not advertise over BGP.
+    /// Whether to exclude the pool from BGP advertisements.
     #[serde(rename = "disableBGPExport", skip_serializing_if = "std::ops::Not::not")]
     pub disable_bgp_export: bool,
-    /// Prefix length of a block: 20 to 32 for IPv4, 116 to 128 for IPv6; 26 or 122 when left out (IPAM-107).
+    /// Prefix length of a block: 20 to 32 for IPv4, 116 to 128 for IPv6; the default is 26 or 122.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 128)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<u8>,
-    /// Which nodes use the pool. Empty selects all.
+    /// Nodes that use the pool. Empty selects all.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
     pub node_selector: String,
-    /// Which namespaces use the pool. Empty selects all.
+    /// Namespaces that use the pool. Empty selects all.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 1024)))]
     pub namespace_selector: String,
-    /// What addresses may be used for. Empty means workloads and tunnels.
+    /// Purposes for which the pool's addresses may be used. Empty means workloads and tunnels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schemars(length(max = 10)))]
     pub allowed_uses: Vec<Choice<AllowedUse>>,
-    /// Whether the pool serves requests that do not name it.
+    /// Mode in which requests use the pool: automatically, or only if they name the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assignment_mode: Option<Choice<AssignmentMode>>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What an address is for.
+/// Purpose of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AllowedUse {
     /// A pod or container.
     Workload,
-    /// A node's tunnel device.
+    /// The tunnel device of a node.
     Tunnel,
-    /// A Kubernetes service.
+    /// A Kubernetes Service.
     LoadBalancer,
 }
 
-/// Whether a pool serves requests that do not name it.
+/// Mode in which requests use a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum AssignmentMode {
-    /// Yes.
+    /// Requests that name no pool may use this pool.
     Automatic,
-    /// Only requests that name it.
+    /// Only requests that name the pool use it.
     Manual,
 }
 
@@ -85,12 +86,12 @@ impl Spec for IpPoolSpec {
 }
 
 impl IpPoolSpec {
-    /// The range, canonical and masked.
+    /// Returns the range, canonical and masked.
     pub fn range(&self) -> Result<Cidr, CidrParseError> {
         self.cidr.parse()
     }
 
-    /// The block prefix length: 26 or 122 when unset.
+    /// Returns the prefix length of a block: 26 or 122 if the pool does not set it.
     pub fn block_prefix(&self, version: IpVersion) -> u8 {
         match (self.block_size, version) {
             (Some(size), _) if size != 0 => size,
@@ -99,7 +100,8 @@ impl IpPoolSpec {
         }
     }
 
-    /// Whether addresses may be used for `purpose`. A use that this build does not know allows nothing it does.
+    /// Returns true if addresses may be used for `purpose`. A use that is unknown to this build permits no known
+    /// purpose.
     pub fn allows(&self, purpose: AllowedUse) -> bool {
         if self.allowed_uses.is_empty() {
             matches!(purpose, AllowedUse::Workload | AllowedUse::Tunnel)
@@ -108,7 +110,8 @@ impl IpPoolSpec {
         }
     }
 
-    /// Whether requests that name no pool may use this one: not under a mode that this build does not know.
+    /// Returns true if requests that name no pool may use this pool. A mode that is unknown to this build permits that
+    /// to no request.
     pub fn is_automatic(&self) -> bool {
         self.assignment_mode.as_ref().is_none_or(|mode| mode.is(&AssignmentMode::Automatic))
     }

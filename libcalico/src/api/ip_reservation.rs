@@ -1,10 +1,10 @@
-//! IPReservation: ranges that automatic assignment leaves alone (IPAM-101).
+//! IPReservation: ranges from which no address is assigned automatically.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Spec, Unknown};
 
-/// ranges that automatic assignment leaves alone (IPAM-101).
+/// Ranges from which no address is assigned automatically.
 pub type IpReservation = Object<IpReservationSpec>;
 
 /// `spec` of IPReservation.
@@ -12,10 +12,10 @@ pub type IpReservation = Object<IpReservationSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct IpReservationSpec {
-    /// CIDRs or bare addresses; malformed ones are skipped with a warning (IPAM-101).
+    /// CIDRs or single addresses; invalid entries are skipped with a warning (IPAM-101).
     #[serde(rename = "reservedCIDRs", skip_serializing_if = "Vec::is_empty")]
     pub reserved_cidrs: Vec<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }

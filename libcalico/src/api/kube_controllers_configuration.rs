@@ -1,4 +1,4 @@
-//! KubeControllersConfiguration: the settings of kube-controllers, and what is in force of them (DS-106, KC-130).
+//! KubeControllersConfiguration: the settings of kube-controllers, and in its status the settings in effect.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::go_duration::GoDuration;
 use super::{Object, Spec, Unknown};
 
-/// the settings of kube-controllers, and what is in force of them (DS-106, KC-130).
+/// The settings of kube-controllers, and in the status the settings in effect. Environment variables override the
+/// settings.
 pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>;
 
 /// `spec` of KubeControllersConfiguration.
@@ -15,185 +16,185 @@ pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeControllersConfigurationSpec {
-    /// What is logged: this and what is worse.
+    /// Lowest severity that is logged.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_severity_screen: Option<String>,
-    /// Whether the datastore and the API server are looked at for the probes.
+    /// Mode of the health checks of the datastore and the API server: `Enabled` or `Disabled`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Enabled", "Disabled"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_checks: Option<String>,
-    /// How often etcd is compacted; 0s: never.
+    /// Interval of etcd compactions; 0s disables them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub etcd_v3_compaction_period: Option<GoDuration>,
-    /// TCP port of the metrics; 0: none.
+    /// TCP port of the metrics; 0 disables them.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 65535)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus_metrics_port: Option<i64>,
-    /// The controllers. One that has no section does not run.
+    /// Settings of the controllers. A controller without a section does not run.
     pub controllers: ControllersConfig,
-    /// TCP port on localhost for profiles of the process; 0: none.
+    /// TCP port on localhost for profiles of the process; 0 disables it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debug_profile_port: Option<i32>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// A section for each controller.
+/// Sections of the controllers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ControllersConfig {
-    /// Nodes: addresses that nobody holds, labels, host endpoints.
+    /// Node controller: leaked addresses, node labels, host endpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeControllerConfig>,
-    /// Network policies of Kubernetes.
+    /// Policy controller: Kubernetes network policies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<ReconcilerConfig>,
-    /// Labels of endpoints.
+    /// Workload endpoint controller: labels of endpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload_endpoint: Option<ReconcilerConfig>,
-    /// Profiles of service accounts.
+    /// Service account controller: profiles of service accounts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account: Option<ReconcilerConfig>,
-    /// Profiles of namespaces.
+    /// Namespace controller: profiles of namespaces.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<ReconcilerConfig>,
-    /// Addresses of Services.
+    /// Load balancer controller: addresses of Services.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_balancer: Option<LoadBalancerControllerConfig>,
-    /// Names of policies of earlier versions.
+    /// Migration controller: policies stored under the names of earlier versions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub migration: Option<MigrationControllerConfig>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// A controller that compares everything from time to time.
+/// Settings of a controller that periodically compares all its objects.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReconcilerConfig {
-    /// How often it compares everything.
+    /// Interval of the full comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconciler_period: Option<GoDuration>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What is done for nodes.
+/// Settings of the node controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeControllerConfig {
-    /// Without effect.
+    /// Without effect; accepted because upstream's object has the field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reconciler_period: Option<GoDuration>,
-    /// Whether labels of Kubernetes' nodes are copied to Calico's, where those are objects of their own.
+    /// Synchronization of Kubernetes node labels to Calico nodes that are separate objects: `Enabled` or `Disabled`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Enabled", "Disabled"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_labels: Option<String>,
-    /// Host endpoints that are made for nodes.
+    /// Host endpoints that are created for nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_endpoint: Option<AutoHostEndpointConfig>,
-    /// How long an address must have looked leaked before it is taken back; 0s: never.
+    /// Time for which an address must look leaked before it is released; 0s disables the release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leak_grace_period: Option<GoDuration>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// Host endpoints that are made for nodes.
+/// Host endpoints that are created for nodes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct AutoHostEndpointConfig {
-    /// Whether any are made.
+    /// Automatic host endpoints: `Enabled` or `Disabled`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Enabled", "Disabled"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auto_create: Option<String>,
-    /// Whether each node gets one for all its interfaces.
+    /// Default host endpoint of each node for all its interfaces: `Enabled` or `Disabled`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Enabled", "Disabled"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create_default_host_endpoint: Option<String>,
-    /// Further ones.
+    /// Templates of further host endpoints.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub templates: Vec<HostEndpointTemplate>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// A pattern for host endpoints.
+/// Template of host endpoints.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostEndpointTemplate {
-    /// Tells the endpoints of this template from others of the node.
+    /// Part of the name that distinguishes the endpoints of this template from others of the node.
     #[cfg_attr(feature = "schema", schemars(length(max = 253)))]
     #[serde(skip_serializing_if = "String::is_empty")]
     pub generate_name: String,
-    /// The addresses of the node that are expected at the endpoint.
+    /// Ranges of the node's addresses that are expected at the endpoint.
     #[serde(rename = "interfaceCIDRs", skip_serializing_if = "Vec::is_empty")]
     pub interface_cidrs: Vec<String>,
-    /// The interfaces of the node that get an endpoint, as a regular expression.
+    /// Regular expression for the interfaces of the node that get an endpoint.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub interface_pattern: String,
-    /// Labels, stronger than those of the node.
+    /// Labels, which override those of the node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
+    /// Annotations of the endpoints.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// The nodes that get it; empty: all.
+    /// Nodes that get the endpoints; empty selects all.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_selector: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// Which Services get addresses.
+/// Settings of the load balancer controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerControllerConfig {
-    /// All of them, or those that ask for one.
+    /// Services that get addresses: all, or only those that request one.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["AllServices", "RequestedServicesOnly"])))]
     #[serde(rename = "assignIPs", skip_serializing_if = "Option::is_none")]
     pub assign_ips: Option<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// Names of policies of earlier versions.
+/// Settings of the migration controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct MigrationControllerConfig {
-    /// Whether policies are stored under their own names.
+    /// Renaming of stored policies to their own names: `Enabled` or `Disabled`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Enabled", "Disabled"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy_name_migrator: Option<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// `status` of KubeControllersConfiguration: what is in force (KC-135).
+/// `status` of KubeControllersConfiguration: the settings in effect.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeControllersConfigurationStatus {
-    /// What the process does.
+    /// Settings in effect in the running process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running_config: Option<KubeControllersConfigurationSpec>,
-    /// The environment variables that decided some of it.
+    /// Environment variables that override settings.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub environment_vars: BTreeMap<String, String>,
 }

@@ -1,4 +1,4 @@
-//! Object metadata.
+//! The metadata of objects.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +7,31 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-/// Fields this version does not know, kept for the next write.
+/// Fields that this build does not model, kept for the next write.
 pub type Unknown = Map<String, Value>;
 
-/// `metadata` of a v3 object (DS-31, DS-32).
+/// `metadata` of a v3 object.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
     /// The object's name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Prefix the name was generated from.
+    /// The prefix from which the name was generated.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub generate_name: String,
-    /// Namespace, for namespaced kinds.
+    /// The namespace, for namespaced kinds.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Random UUIDv4 given at creation.
+    /// A random UUIDv4, assigned at creation.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// The revision that was read. Lives in the store, never in the stored bytes (DS-31).
+    /// The revision of the object as read. The stored bytes never contain it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// RFC 3339, whole seconds, UTC. `None` is written as `null`, as Go does.
+    /// The creation time in RFC 3339, in whole seconds and UTC. `None` is written as `null`, as Go writes it.
     pub creation_timestamp: Option<String>,
-    /// Set while the object is being deleted (Kubernetes only).
+    /// The time at which deletion began, while the object is being deleted (Kubernetes only).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deletion_timestamp: Option<String>,
     /// Labels.
@@ -40,14 +40,14 @@ pub struct ObjectMeta {
     /// Annotations.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl ObjectMeta {
-    /// What a datastore without a server leaves to the client that creates an object: a uid and the time, where they
-    /// are not set yet (DS-32).
+    /// Sets the uid and the creation time if they are not set yet. A datastore without a server leaves this to the
+    /// client that creates an object (DS-32).
     pub fn stamp(&mut self, uid: Uuid, now: OffsetDateTime) {
         if self.uid.is_empty() {
             self.uid = uid.to_string();

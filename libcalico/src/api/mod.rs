@@ -1,7 +1,7 @@
-//! The `projectcalico.org/v3` resources that the plugins read or write.
+//! The `projectcalico.org/v3` resources that the programs read or write.
 //!
-//! Every type keeps the fields it does not know in `unknown`, so that read-modify-write never drops what a newer
-//! Calico wrote (design decision 3).
+//! Every type keeps the fields that it does not model in `unknown`, so that a read-modify-write never drops a field
+//! that a newer Calico wrote. Read `object` first: the envelope that all kinds share.
 
 mod choice;
 mod cluster_information;

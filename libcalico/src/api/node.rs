@@ -1,4 +1,4 @@
-//! Node: a host, in the form that etcd keeps (labels decide pool selection, IPAM-96; DS-103).
+//! Node: Calico's record of a host, in its etcd form.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -8,11 +8,11 @@ use super::{Object, Spec, Unknown};
 /// A host. Its labels decide which pools it uses.
 pub type Node = Object<NodeSpec>;
 
-/// `spec` of Node. The plugins only read labels; the fields are here so that what people write can be checked.
+/// `spec` of Node. The plugins read only the labels; the fields exist so that Nodes written by people can be validated.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSpec {
-    /// Routing.
+    /// BGP settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bgp: Option<NodeBgp>,
     /// IPv4 address of the VXLAN device.
@@ -27,25 +27,25 @@ pub struct NodeSpec {
     /// MAC of the IPv6 VXLAN device.
     #[serde(rename = "vxlanTunnelMACAddrV6", skip_serializing_if = "String::is_empty")]
     pub vxlan_tunnel_mac_addr_v6: String,
-    /// What the node is called elsewhere.
+    /// The node's names in orchestrators.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub orch_refs: Vec<OrchRef>,
-    /// WireGuard devices.
+    /// The WireGuard devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wireguard: Option<NodeWireguard>,
-    /// Addresses of the node.
+    /// The addresses of the node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<NodeAddress>,
-    /// Interfaces of the node, kept as they are.
+    /// The interfaces of the node, kept unchanged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub interfaces: Vec<Value>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl NodeSpec {
-    /// The name that Kubernetes has for the node; `None` for a node of another orchestrator, or of none (KC-402).
+    /// Returns the node's name in Kubernetes; `None` for a node of another orchestrator or of none (KC-402).
     pub fn kubernetes_name(&self) -> Option<&str> {
         let reference = self.orch_refs.iter().find(|reference| reference.orchestrator == "k8s")?;
         Some(reference.node_name.as_str()).filter(|name| !name.is_empty())
@@ -56,7 +56,7 @@ impl NodeSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeBgp {
-    /// AS number: a number, or text that holds one (DS-108).
+    /// AS number: a number, or a text that contains one (DS-108).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub as_number: Option<Value>,
     /// IPv4 address with the prefix length of its network.
@@ -68,24 +68,24 @@ pub struct NodeBgp {
     /// Address of the IPIP device.
     #[serde(rename = "ipv4IPIPTunnelAddr", skip_serializing_if = "String::is_empty")]
     pub ipv4_ipip_tunnel_addr: String,
-    /// Cluster that a route reflector serves.
+    /// Identifier of the cluster that a route reflector serves.
     #[serde(rename = "routeReflectorClusterID", skip_serializing_if = "String::is_empty")]
     pub route_reflector_cluster_id: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What a node is called in an orchestrator.
+/// The name of a node in an orchestrator.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OrchRef {
-    /// Name there.
+    /// The node's name there.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// `k8s`.
+    /// The orchestrator; Kubernetes is `k8s`.
     pub orchestrator: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -100,21 +100,21 @@ pub struct NodeWireguard {
     /// IPv6 address of the IPv6 device.
     #[serde(rename = "interfaceIPv6Address", skip_serializing_if = "String::is_empty")]
     pub interface_ipv6_address: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// One address of a node.
+/// An address of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeAddress {
-    /// Address, or address and prefix length.
+    /// The address, with or without a prefix length.
     pub address: String,
     /// `CalicoNodeIP`, `InternalIP` or `ExternalIP`.
     #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
     pub kind: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -130,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// DS-9.10.
+    /// A Node as upstream's calico-node stores it.
     #[test]
     fn a_node_as_calico_node_writes_it_round_trips() {
         let stored = json!({

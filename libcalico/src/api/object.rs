@@ -1,4 +1,4 @@
-//! [`Object`]: the envelope that all v3 kinds share, and where it lives in the store.
+//! [`Object`]: the envelope that all v3 kinds share, and its path in the store.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::meta::{ObjectMeta, Unknown};
 use super::policy_name;
 use crate::store::{Kind, Revision};
 
-/// API version of every object here.
+/// The API version of every v3 object.
 pub const API_VERSION: &str = "projectcalico.org/v3";
 const ROOT: &str = "/calico/resources/v3/projectcalico.org/";
 
@@ -18,14 +18,14 @@ const ROOT: &str = "/calico/resources/v3/projectcalico.org/";
 pub trait Spec:
     Serialize + DeserializeOwned + Clone + Default + fmt::Debug + PartialEq + Send + Sync + 'static
 {
-    /// `IPPool`.
+    /// The name of the kind, such as `IPPool`.
     const KIND: &'static str;
-    /// `ippools`.
+    /// The lower-case plural in paths and URLs, such as `ippools`.
     const PLURAL: &'static str;
-    /// Whether objects live in a namespace.
+    /// True if objects of the kind are namespaced.
     const NAMESPACED: bool = false;
 
-    /// The tier of a policy; `None` for kinds that are no policies.
+    /// Returns the tier of a policy; `None` for kinds that are not policies.
     fn tier(&self) -> Option<&str> {
         None
     }
@@ -35,28 +35,28 @@ pub trait Spec:
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", bound = "S: Spec")]
 pub struct Object<S: Spec> {
-    /// Always [`Spec::KIND`] on write (DS-30).
+    /// The kind. Every write sets it to [`Spec::KIND`].
     #[serde(default)]
     pub kind: String,
-    /// Always [`API_VERSION`] on write (DS-30).
+    /// The API version. Every write sets it to [`API_VERSION`].
     #[serde(default)]
     pub api_version: String,
-    /// Metadata.
+    /// The metadata.
     #[serde(default)]
     pub metadata: ObjectMeta,
     /// The kind's own fields.
     #[serde(default)]
     pub spec: S,
-    /// Status, kept as it is.
+    /// The status, kept unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Value>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl<S: Spec> Object<S> {
-    /// A new object with this name and nothing else in its metadata.
+    /// Creates an object with this name and no other metadata.
     pub fn new(name: impl Into<String>, spec: S) -> Self {
         Object {
             kind: S::KIND.into(),
@@ -68,7 +68,7 @@ impl<S: Spec> Object<S> {
         }
     }
 
-    /// The key this object is stored under.
+    /// Returns the key under which this object is stored.
     pub fn key(&self) -> ObjectKey {
         ObjectKey {
             namespace: S::NAMESPACED.then(|| self.metadata.namespace.clone()),
@@ -77,22 +77,22 @@ impl<S: Spec> Object<S> {
     }
 }
 
-/// Name of a v3 object.
+/// The name of a v3 object, with its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Namespace, for namespaced kinds.
+    /// The namespace, for namespaced kinds.
     pub namespace: Option<String>,
-    /// Name.
+    /// The name.
     pub name: String,
 }
 
 impl ObjectKey {
-    /// A cluster-scoped name.
+    /// Returns a cluster-scoped name.
     pub fn global(name: impl Into<String>) -> Self {
         ObjectKey { namespace: None, name: name.into() }
     }
 
-    /// A namespaced name.
+    /// Returns a namespaced name.
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         ObjectKey { namespace: Some(namespace.into()), name: name.into() }
     }
@@ -107,12 +107,12 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// What to list of a v3 kind.
+/// A selection of objects of a v3 kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectSelect {
-    /// Only this namespace; `None` lists all.
+    /// The namespace; `None` selects all.
     pub namespace: Option<String>,
-    /// Only names that begin so; needs a namespace for namespaced kinds (DS-42).
+    /// The prefix of the names. For namespaced kinds it requires a namespace (DS-42).
     pub name_prefix: String,
 }
 

@@ -1,24 +1,24 @@
-//! Kinds of which no more is known than what of them belongs to a node, so that they go with it (KC-472).
+//! Kinds that are modeled only as far as needed to delete the objects that belong to a deleted node (KC-472).
 
 use serde::{Deserialize, Serialize};
 
 use super::{Object, Spec, Unknown};
 
-/// A neighbour that nodes exchange routes with.
+/// A BGP peer of nodes.
 pub type BgpPeer = Object<BgpPeerSpec>;
-/// Settings of routing: those of one node are called `node.NAME`.
+/// BGP settings. The settings of one node are named `node.NAME`.
 pub type BgpConfiguration = Object<BgpConfigurationSpec>;
-/// Settings of calico-node: those of one node are called `node.NAME`.
+/// Settings of calico-node. The settings of one node are named `node.NAME`.
 pub type FelixConfiguration = Object<FelixConfigurationSpec>;
 
 /// `spec` of a BGPPeer.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BgpPeerSpec {
-    /// The one node whose neighbour it is; empty for a neighbour of many.
+    /// The only node that has this peer; empty for a peer of several nodes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -27,7 +27,7 @@ pub struct BgpPeerSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BgpConfigurationSpec {
-    /// All of it.
+    /// All fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -36,7 +36,7 @@ pub struct BgpConfigurationSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FelixConfigurationSpec {
-    /// All of it.
+    /// All fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -56,7 +56,7 @@ impl Spec for FelixConfigurationSpec {
     const PLURAL: &'static str = "felixconfigurations";
 }
 
-/// What the configurations of `node` are called.
+/// Returns the name of the BGPConfiguration and the FelixConfiguration of `node`.
 pub fn configuration_of_node(node: &str) -> String {
     format!("node.{node}")
 }

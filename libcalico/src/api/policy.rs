@@ -1,4 +1,4 @@
-//! Calico's four kinds of policies. Their fields are the same for all that this program does with them (DS-98).
+//! Calico's four kinds of policies, which have the same fields as far as this program uses them.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,26 +8,26 @@ use serde_json::Number;
 
 use super::{Object, Rule, Spec, Unknown};
 
-/// The tier of policies that name none.
+/// The tier of policies that do not name a tier.
 pub const DEFAULT_TIER: &str = "default";
 
 /// A policy for the endpoints of one namespace.
 pub type NetworkPolicy = Object<PolicySpec<InNamespace>>;
 /// A policy for all endpoints.
 pub type GlobalNetworkPolicy = Object<PolicySpec<Global>>;
-/// A policy for the endpoints of one namespace that is only watched, not enforced.
+/// A policy for the endpoints of one namespace that is previewed and not enforced.
 pub type StagedNetworkPolicy = Object<PolicySpec<StagedInNamespace>>;
-/// A policy for all endpoints that is only watched, not enforced.
+/// A policy for all endpoints that is previewed and not enforced.
 pub type StagedGlobalNetworkPolicy = Object<PolicySpec<StagedGlobal>>;
 
 /// `spec` of a policy of the kind `K`.
 #[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, bound = "")]
 pub struct PolicySpec<K: PolicyKind> {
-    /// Name of the tier; empty for `default`.
+    /// The name of the tier; empty for `default`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tier: String,
-    /// Rank within the tier; lower comes first, a policy without one last.
+    /// The order within the tier; lower values come first, a policy without an order last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Number>,
     /// Rules for traffic to the endpoints.
@@ -36,27 +36,27 @@ pub struct PolicySpec<K: PolicyKind> {
     /// Rules for traffic from the endpoints.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Rule>,
-    /// Which endpoints.
+    /// The selector of the endpoints.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
-    /// For which directions: `Ingress`, `Egress`.
+    /// The directions: `Ingress`, `Egress`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub types: Vec<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
-    /// Which kind it is; nothing is stored of it.
+    /// The kind of the policy; not stored.
     #[serde(skip)]
     pub kind: PhantomData<K>,
 }
 
-/// What tells the four kinds apart.
+/// The properties in which the four kinds differ.
 pub trait PolicyKind: Clone + Default + PartialEq + Send + Sync + 'static {
-    /// `NetworkPolicy`.
+    /// The name of the kind, such as `NetworkPolicy`.
     const KIND: &'static str;
-    /// `networkpolicies`.
+    /// The lower-case plural, such as `networkpolicies`.
     const PLURAL: &'static str;
-    /// Whether objects live in a namespace.
+    /// True if objects of the kind are namespaced.
     const NAMESPACED: bool;
 }
 

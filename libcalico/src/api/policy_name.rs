@@ -1,12 +1,12 @@
-//! The name of a policy in the stored bytes: an annotation says it, for the key may be of an older Calico, which put the
-//! tier before the name (DS-33).
+//! The name of a policy in the stored bytes. An annotation contains it, because Calico before 3.32 put the tier before
+//! the name in the key (DS-33).
 
 use serde::{Deserialize, Serialize};
 
 use super::policy::DEFAULT_TIER;
 use super::{ObjectMeta, Unknown};
 
-/// The annotation. No reader of the v3 API ever sees it.
+/// The annotation with the name. Readers of the v3 API never see it.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
 #[derive(Serialize, Deserialize)]
@@ -17,14 +17,14 @@ struct Named {
     unknown: Unknown,
 }
 
-/// Notes the name for the stored bytes.
+/// Adds the annotation with the name, before the policy is stored.
 pub(super) fn note(metadata: &mut ObjectMeta) -> Result<(), serde_json::Error> {
     let named = Named { name: metadata.name.clone(), unknown: Unknown::new() };
     metadata.annotations.insert(NAME_ANNOTATION.into(), serde_json::to_string(&named)?);
     Ok(())
 }
 
-/// Takes the name from what was stored.
+/// Sets the name from the stored annotation and removes the annotation.
 pub(super) fn restore(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
     let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
         Some(text) => serde_json::from_str::<Named>(&text)?.name,
@@ -38,7 +38,7 @@ pub(super) fn restore(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde
     Ok(())
 }
 
-/// The name of a policy of the default tier, without the tier that Calico before 3.32 put before it.
+/// Returns the name of a policy of the default tier, without the tier prefix of Calico before 3.32.
 pub(crate) fn without_tier(name: &str) -> &str {
     name.strip_prefix("default.").unwrap_or(name)
 }

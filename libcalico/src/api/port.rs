@@ -1,13 +1,13 @@
-//! [`Port`] and [`Protocol`], which JSON writes as a number or as text (DS-108).
+//! [`Port`] and [`Protocol`], which JSON represents as a number or as text (DS-108).
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Longest name of a port.
+/// The longest name of a port, in bytes.
 const MAX_NAME: usize = 128;
 
-/// The protocols whose names are recognised in any case (KC-310).
+/// The protocols whose names are recognized in any case.
 const PROTOCOLS: [&str; 6] = ["TCP", "UDP", "SCTP", "ICMP", "ICMPv6", "UDPLite"];
 
 /// A protocol by number or name.
@@ -19,34 +19,34 @@ pub enum Protocol {
     Name(String),
 }
 
-/// A port, a range of ports, or the name that endpoints give one.
+/// A port, a range of ports, or the name of a port of the endpoints.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// From the first to the second, which is not less. Both are the same for a single port.
+    /// The numbers from the first to the second, inclusive. Both are the same for a single port.
     Numbers(u16, u16),
-    /// By name.
+    /// The name of a port.
     Named(String),
 }
 
-/// Text that is no port. The words are upstream's.
+/// A text that is not a port. The messages are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PortParseError {
-    /// A number that no port has.
+    /// A number outside the range of ports.
     #[error("invalid port number ({0})")]
     Number(String),
-    /// A range with a bound that no port has.
+    /// A range with a bound outside the range of ports.
     #[error("invalid port number in range ({0})")]
     Bound(String),
-    /// A range that ends before it begins.
+    /// A range whose end is less than its begin.
     #[error("minimum port number ({0}) is greater than maximum port number ({1}) in port range")]
     Order(u16, u16),
-    /// Neither number, range nor name.
+    /// A text that is neither a number, a range nor a valid name.
     #[error("invalid name for named port ({0})")]
     Name(String),
 }
 
 impl Protocol {
-    /// By name or number as text. Names that are known come out as Calico writes them, others stay as they are.
+    /// Parses a number or a name. A known name is converted to Calico's spelling; any other name is kept unchanged.
     pub fn parse(text: &str) -> Self {
         if let Ok(number) = text.parse() {
             return Protocol::Number(number);
@@ -55,7 +55,7 @@ impl Protocol {
         Protocol::Name(known.map_or(text, |known| *known).to_owned())
     }
 
-    /// Whether it is one that has ports: TCP, UDP or SCTP.
+    /// Returns true if the protocol has ports: TCP, UDP or SCTP.
     pub fn has_ports(&self) -> bool {
         match self {
             Protocol::Number(number) => matches!(number, 6 | 17 | 132),
@@ -130,7 +130,7 @@ impl Serialize for Protocol {
     }
 }
 
-/// Text stays as it is written, unless it is a number.
+/// Keeps a name unchanged, and converts a number in text form to a number.
 impl<'de> Deserialize<'de> for Protocol {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match NumberOrText::deserialize(deserializer)? {

@@ -1,4 +1,4 @@
-//! Profile: default rules and labels for the endpoints that name it (CNI-140).
+//! Profile: default rules and labels for the endpoints that refer to it.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ pub struct ProfileSpec {
     /// Rules for traffic from the endpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<Rule>,
-    /// Labels every endpoint of the profile inherits.
+    /// Labels that every endpoint of the profile inherits.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels_to_apply: BTreeMap<String, String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }

@@ -1,62 +1,64 @@
-//! [`Rule`]: one rule of a policy or profile (DS-99). What this program looks at is typed, the rest is kept.
+//! [`Rule`]: a rule of a policy or profile. Only the fields that this program uses are typed; all others are kept
+//! unchanged.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Port, Protocol, Unknown};
 
-/// One rule.
+/// A rule of a policy or profile.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     /// `Allow`, `Deny`, `Log` or `Pass`.
     pub action: String,
-    /// Of which protocol the traffic is; `None` for any.
+    /// The protocol of the traffic; `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Protocol>,
-    /// Where the traffic comes from.
+    /// The source of the traffic.
     #[serde(skip_serializing_if = "RuleEntity::is_anything")]
     pub source: RuleEntity,
-    /// Where it goes.
+    /// The destination of the traffic.
     #[serde(skip_serializing_if = "RuleEntity::is_anything")]
     pub destination: RuleEntity,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// One side of a rule. An empty one is not written: an allow-all rule is `{"action":"Allow"}` (KC-313).
+/// A side of a rule. An empty side is not written: an allow-all rule is `{"action":"Allow"}` (KC-313).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RuleEntity {
-    /// Networks.
+    /// The networks that match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nets: Vec<String>,
-    /// Endpoints, by label.
+    /// The selector of the endpoints.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub selector: String,
-    /// Namespaces of the endpoints, by label; empty in a policy of a namespace stands for that namespace.
+    /// The selector of the endpoints' namespaces. In a namespaced policy, an empty selector means the policy's
+    /// namespace.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace_selector: String,
-    /// Ports; none listed means all.
+    /// The ports; an empty list means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
-    /// Networks that are left out.
+    /// The networks that do not match.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_nets: Vec<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl Rule {
-    /// A rule that allows everything.
+    /// Returns a rule that allows all traffic.
     pub fn allow() -> Self {
         Rule { action: "Allow".into(), ..Rule::default() }
     }
 }
 
 impl RuleEntity {
-    /// Whether it leaves nothing out.
+    /// Returns true if this side matches all traffic.
     pub fn is_anything(&self) -> bool {
         *self == RuleEntity::default()
     }
@@ -75,7 +77,7 @@ mod tests {
         let rule: Rule = serde_json::from_value(stored.clone()).unwrap();
         assert_eq!(serde_json::to_value(&rule).unwrap(), stored);
         assert!(!rule.source.is_anything() && rule.destination.is_anything());
-        // As Calico before 3.30 wrote it.
+        // Calico before 3.30 wrote empty sides.
         let rule: Rule = serde_json::from_value(json!({"action": "Allow", "source": {}, "destination": {}})).unwrap();
         assert_eq!(rule, Rule::allow());
         assert_eq!(serde_json::to_value(&rule).unwrap(), json!({"action": "Allow"}));

@@ -1,11 +1,11 @@
-//! Tier: a rank of policies; `init` creates the three built-in ones (DS-51).
+//! Tier: an ordered group of policies. The initialization of a datastore creates the three built-in tiers.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
 use super::{Object, Spec, Unknown};
 
-/// a rank of policies; `init` creates the three built-in ones (DS-51).
+/// An ordered group of policies.
 pub type Tier = Object<TierSpec>;
 
 /// `spec` of Tier.
@@ -13,14 +13,14 @@ pub type Tier = Object<TierSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct TierSpec {
-    /// Rank; lower comes first, a tier without one last.
+    /// Order of the tier; lower values come first, a tier without an order last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<Number>,
-    /// What becomes of traffic that the tier's policies select and no rule of theirs matches: `Deny` or `Pass`.
+    /// Action for traffic that the tier's policies select but no rule of theirs matches: `Deny` or `Pass`.
     #[cfg_attr(feature = "schema", schemars(extend("enum" = ["Pass", "Deny"])))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_action: Option<String>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }

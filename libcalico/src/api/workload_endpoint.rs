@@ -1,4 +1,4 @@
-//! WorkloadEndpoint: one interface of one pod or container (CNI-135).
+//! WorkloadEndpoint: an interface of a pod or container.
 
 use std::net::IpAddr;
 
@@ -8,71 +8,72 @@ use serde_json::Value;
 use super::{Object, Spec, Unknown};
 use crate::net::Cidr;
 
-/// One interface of one pod or container.
+/// An interface of a pod or container.
 pub type WorkloadEndpoint = Object<WorkloadEndpointSpec>;
 
 /// `spec` of a WorkloadEndpoint.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadEndpointSpec {
-    /// `k8s` or `cni`.
+    /// The orchestrator: `k8s` or `cni`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub orchestrator: String,
-    /// Workload of orchestrators that name one.
+    /// The workload, for orchestrators other than `k8s` and `cni`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub workload: String,
-    /// Node the endpoint lives on.
+    /// The node of the endpoint.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node: String,
-    /// Sandbox id.
+    /// The container ID of the sandbox.
     #[serde(rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Pod name.
+    /// The name of the pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pod: String,
-    /// Interface name inside the container.
+    /// The name of the interface inside the container.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub endpoint: String,
-    /// Service account of the pod.
+    /// The service account of the pod.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
-    /// Addresses, as /32 or /128.
+    /// The addresses, as /32 or /128.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ip_networks: Vec<String>,
-    /// Floating addresses.
+    /// The floating addresses.
     #[serde(rename = "ipNATs", skip_serializing_if = "Vec::is_empty")]
     pub ip_nats: Vec<IpNat>,
-    /// IPv4 gateway; not written by the CNI plugin.
+    /// The IPv4 gateway; not written by the CNI plugin.
     #[serde(rename = "ipv4Gateway", skip_serializing_if = "String::is_empty")]
     pub ipv4_gateway: String,
-    /// IPv6 gateway; not written by the CNI plugin.
+    /// The IPv6 gateway; not written by the CNI plugin.
     #[serde(rename = "ipv6Gateway", skip_serializing_if = "String::is_empty")]
     pub ipv6_gateway: String,
-    /// Profiles that apply.
+    /// The profiles that apply.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub profiles: Vec<String>,
-    /// Host side interface.
+    /// The name of the host interface.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub interface_name: String,
-    /// MAC of the container side, lower case with colons.
+    /// The MAC address of the container's interface, in lower case with colons.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mac: String,
-    /// Named and host ports.
+    /// The ports that have a name or a host port.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<EndpointPort>,
-    /// Source prefixes the pod may use beside its own.
+    /// The prefixes that the pod may use as source addresses in addition to its own addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_spoofed_source_prefixes: Vec<String>,
-    /// Traffic limits; written by others.
+    /// The traffic limits; written by other programs.
     #[serde(rename = "qosControls", skip_serializing_if = "Option::is_none")]
     pub qos_controls: Option<Value>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl WorkloadEndpointSpec {
-    /// Returns the networks of the endpoint's addresses, which may be written without a prefix length. Any other text is left out.
+    /// Returns the networks of the endpoint's addresses, which may be stored without a prefix length. Invalid entries
+    /// are skipped.
     pub fn networks(&self) -> impl Iterator<Item = Cidr> {
         self.ip_networks.iter().filter_map(|text| Cidr::parse_or_host(text))
     }
@@ -90,24 +91,24 @@ pub struct IpNat {
     /// The endpoint's own address.
     #[serde(rename = "internalIP")]
     pub internal_ip: String,
-    /// The address seen from outside.
+    /// The address visible from outside.
     #[serde(rename = "externalIP")]
     pub external_ip: String,
 }
 
-/// A named or host port (CNI-116). All five keys are always written.
+/// A port with a name or a host port. JSON always contains all five keys (CNI-135).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointPort {
-    /// Port name.
+    /// The name of the port.
     pub name: String,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: Value,
-    /// Port in the container.
+    /// The port in the container.
     pub port: u16,
-    /// Port on the host, 0 for none.
+    /// The port on the host; 0 for none.
     pub host_port: u16,
-    /// Host address the port is bound to.
+    /// The host address to which the port is bound.
     #[serde(rename = "hostIP")]
     pub host_ip: String,
 }

@@ -1,4 +1,5 @@
-//! Writes the CustomResourceDefinitions into a folder: `cargo run -p libcalico --features schema --bin crds -- deploy/crds`.
+//! Writes the CustomResourceDefinitions into a folder:
+//! `cargo run -p libcalico --features schema --bin crds -- deploy/crds`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Every policy and profile that upstream's controllers were recorded to write comes out of our conversion unchanged.
+//! Compares our conversion with recordings of upstream's controllers: every policy and profile must be equal.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::validation::{admit_policy, validate_profile};
 
 const MIRRORED: [&str; 2] = ["/networkpolicies/", "/profiles/"];
 
-/// What is stored, with the marks of the recording for time and chance.
+/// Returns the path and the stored form of an object, with the placeholders that the recordings use for uid and time.
 fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
     object.metadata.uid = "<uid>".into();
     object.metadata.creation_timestamp = Some("<time>".into());
@@ -24,7 +24,7 @@ fn stored<S: Spec>(mut object: Object<S>) -> (String, Value) {
     (Object::<S>::path(&object.key()), value)
 }
 
-/// What is to be stored for an object of Kubernetes.
+/// Returns the object to store for a Kubernetes object.
 fn mirrored(object: &Value) -> Option<(String, Value)> {
     let metadata = &object["metadata"];
     let (name, namespace) = (metadata["name"].as_str().unwrap(), metadata["namespace"].as_str().unwrap_or_default());
@@ -39,7 +39,7 @@ fn mirrored(object: &Value) -> Option<(String, Value)> {
             Some(stored(admit_policy(policy).unwrap()))
         }
         "Namespace" => {
-            // The API server does this.
+            // The API server adds this label.
             labels.insert("kubernetes.io/metadata.name".into(), name.into());
             let name_of_profile = format!("{NAMESPACE_PROFILE_PREFIX}{name}");
             Some(checked(Profile::new(name_of_profile, namespace_profile(name, &labels))))

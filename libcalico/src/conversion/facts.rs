@@ -1,4 +1,4 @@
-//! What is known about one attachment, and where its endpoint is to be found (CNI-79, CNI-100, CNI-153).
+//! The identity of one attachment, and the name and key of its endpoint.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use crate::api::{EndpointPort, ObjectKey, ObjectSelect};
 use crate::names::{self, EndpointIdentifiers};
 use crate::validation::ValidationError;
 
-/// Label that says which namespace an endpoint is in; forced on every write (CNI-87).
+/// The label with the namespace of an endpoint. Every write sets it (CNI-87).
 pub const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
-/// Label that says which orchestrator made an endpoint; forced on every write (CNI-87).
+/// The label with the orchestrator of an endpoint. Every write sets it (CNI-87).
 pub const ORCHESTRATOR_LABEL: &str = "projectcalico.org/orchestrator";
-/// The orchestrator whose endpoints are pods'.
+/// The orchestrator of endpoints that belong to pods.
 pub const KUBERNETES: &str = "k8s";
 
-/// What is known about one attachment before its network is made.
+/// The identity of an attachment, known before its network is set up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointFacts {
     /// The node's name.
@@ -22,54 +22,55 @@ pub struct EndpointFacts {
     pub container_id: String,
     /// Interface name inside the container, `CNI_IFNAME`.
     pub endpoint: String,
-    /// What runs the workload.
+    /// The orchestrator that runs the workload, with its data about the workload.
     pub orchestrator: Orchestrator,
 }
 
-/// What runs a workload, and what it says about it.
+/// The orchestrator of a workload, with its data about the workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Orchestrator {
-    /// Nothing that we know: a runtime alone, or Mesos.
+    /// No known orchestrator: a container runtime alone, or Mesos.
     Cni(ContainerFacts),
     /// Kubernetes.
     Kubernetes(PodFacts),
 }
 
-/// What a runtime says about a container.
+/// The data that a container runtime provides about a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerFacts {
-    /// `default` unless something says otherwise.
+    /// The namespace, `default` unless a Mesos label sets another.
     pub namespace: String,
-    /// Labels, sanitised.
+    /// The labels, sanitized.
     pub labels: BTreeMap<String, String>,
-    /// Name of the network, which is the name of the endpoint's profile.
+    /// The name of the network, which is also the name of the endpoint's profile.
     pub network: String,
 }
 
-/// What Kubernetes says about a pod.
+/// The data that Kubernetes provides about a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodFacts {
-    /// Namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Name.
+    /// The pod's name.
     pub name: String,
-    /// Prefix the name was generated from.
+    /// The prefix from which the name was generated.
     pub generate_name: String,
-    /// Labels, as they are on the pod.
+    /// The pod's labels, unchanged.
     pub labels: BTreeMap<String, String>,
-    /// Service account, empty for none.
+    /// The pod's service account; empty for none.
     pub service_account: String,
-    /// Ports that have a name or a host port (CNI-116).
+    /// The ports that have a name or a host port (CNI-116).
     pub ports: Vec<EndpointPort>,
 }
 
 impl ContainerFacts {
-    /// A container in `network` that nothing else is known about.
+    /// Creates the identity of a container in `network`, in the namespace `default` and without labels.
     pub fn new(network: impl Into<String>) -> Self {
         ContainerFacts { namespace: "default".into(), labels: BTreeMap::new(), network: network.into() }
     }
 
-    /// Takes over Mesos labels. The one that names the namespace is not kept as a label (CNI-153).
+    /// Adds Mesos labels, sanitized. The label that names the namespace sets the namespace and is not kept as a label
+    /// (CNI-153).
     pub fn add_mesos_labels<'l>(&mut self, labels: impl IntoIterator<Item = (&'l str, &'l str)>) {
         for (key, value) in labels {
             let value = names::sanitise_mesos_label(value);
@@ -83,7 +84,7 @@ impl ContainerFacts {
 }
 
 impl Orchestrator {
-    /// The name that endpoints carry: `cni` or `k8s`.
+    /// Returns the orchestrator's name in endpoints: `cni` or `k8s`.
     pub fn name(&self) -> &'static str {
         match self {
             Orchestrator::Cni(_) => "cni",
@@ -91,7 +92,7 @@ impl Orchestrator {
         }
     }
 
-    /// The namespace that the endpoint lives in.
+    /// Returns the namespace of the endpoint.
     pub fn namespace(&self) -> &str {
         match self {
             Orchestrator::Cni(container) => &container.namespace,
@@ -101,7 +102,7 @@ impl Orchestrator {
 }
 
 impl EndpointFacts {
-    /// What the endpoint is named after.
+    /// Returns the identifiers from which the endpoint's name is built.
     pub fn identifiers(&self) -> EndpointIdentifiers {
         let pod = match &self.orchestrator {
             Orchestrator::Cni(_) => String::new(),
@@ -117,25 +118,25 @@ impl EndpointFacts {
         }
     }
 
-    /// Where the endpoint is stored.
+    /// Returns the key under which the endpoint is stored.
     pub fn key(&self) -> Result<ObjectKey, ValidationError> {
         Ok(ObjectKey::namespaced(self.orchestrator.namespace(), self.identifiers().name()?))
     }
 
-    /// What to list to find an endpoint that the workload already has, whatever its interface is called (CNI-100). The
-    /// list may hold others: re-check each with [`EndpointFacts::owns`].
+    /// Returns the selection that finds an existing endpoint of the workload under any interface name. The list may
+    /// contain other endpoints; check each with [`EndpointFacts::owns`].
     pub fn select(&self) -> Result<ObjectSelect, ValidationError> {
         let any_endpoint = EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() };
         Ok(ObjectSelect { namespace: Some(self.orchestrator.namespace().into()), name_prefix: any_endpoint.prefix()? })
     }
 
-    /// Whether an endpoint of this name belongs to the workload, whatever its interface is called.
+    /// Returns true if an endpoint of this name belongs to the workload, under any interface name.
     pub fn owns(&self, name: &str) -> bool {
         EndpointIdentifiers { endpoint: String::new(), ..self.identifiers() }.matches(name)
     }
 
-    /// Name of the host end of the interface pair. `felix_interface_prefix` is the environment variable's value; only
-    /// pods' interfaces follow it (CNI-88, CNI-89).
+    /// Returns the name of the host end of the interface pair. `felix_interface_prefix` is the value of
+    /// `FELIX_INTERFACEPREFIX`, which applies to pods only (CNI-88, CNI-89).
     pub fn host_interface(&self, felix_interface_prefix: Option<&str>) -> String {
         match &self.orchestrator {
             Orchestrator::Cni(_) => names::container_interface(&self.container_id),
@@ -148,7 +149,7 @@ impl EndpointFacts {
 
 #[cfg(test)]
 pub(super) mod samples {
-    //! Attachments that tests of this folder build upon.
+    //! Attachments that the tests of this folder use.
 
     use super::*;
 

@@ -1,4 +1,7 @@
-//! Calico's objects made from what a runtime or an orchestrator knows.
+//! Builds Calico's objects from the data of a container runtime or of Kubernetes.
+//!
+//! Start with `facts`, the identity of an attachment; `workload_endpoint` builds its endpoint. The other modules
+//! convert namespaces, service accounts and network policies.
 
 #[cfg(test)]
 mod controllers_recording;

@@ -1,18 +1,18 @@
-//! The profiles of namespaces and service accounts: what endpoints inherit from them (KC-241, KC-251).
+//! The profiles of namespaces and service accounts, which pass their labels on to endpoints.
 
 use std::collections::BTreeMap;
 
 use crate::api::{ProfileSpec, Rule};
 
-/// What the names of namespaces' profiles begin with.
+/// The prefix of the names of namespace profiles.
 pub const NAMESPACE_PROFILE_PREFIX: &str = "kns.";
-/// What the names of service accounts' profiles begin with.
+/// The prefix of the names of service account profiles.
 pub const SERVICE_ACCOUNT_PROFILE_PREFIX: &str = "ksa.";
 
-/// The label that says which one it is; it wins over one of that key that the object has itself.
+/// The label with the name of the namespace or service account. It replaces a label of the same key on the object.
 const NAME_LABEL: &str = "projectcalico.org/name";
 
-/// The profile of a namespace: it lets everything through, for where policies say nothing else, and hands on the labels.
+/// Returns the profile of a namespace. It passes the labels on and allows all traffic that no policy selects (KC-241).
 pub fn namespace_profile(name: &str, labels: &BTreeMap<String, String>) -> ProfileSpec {
     let rules = || vec![Rule::allow()];
     ProfileSpec {
@@ -23,7 +23,7 @@ pub fn namespace_profile(name: &str, labels: &BTreeMap<String, String>) -> Profi
     }
 }
 
-/// The profile of a service account: its labels alone.
+/// Returns the profile of a service account, which passes the labels on and has no rules.
 pub fn service_account_profile(name: &str, labels: &BTreeMap<String, String>) -> ProfileSpec {
     ProfileSpec { labels_to_apply: inherited("pcsa.", name, labels), ..ProfileSpec::default() }
 }

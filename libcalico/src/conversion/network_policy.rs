@@ -1,9 +1,10 @@
-//! A network policy of Kubernetes as Calico's (KC-300 … KC-313), text for text as upstream writes it.
+//! Converts a Kubernetes NetworkPolicy to Calico's, with exactly the text that upstream writes.
 //!
-//! Two things are otherwise than upstream, both because a policy must not let through more than it says. A rule with a
-//! CIDR that cannot be parsed is left out, where upstream makes it a rule for the whole world (B-06); zeros before the
-//! digits of an IPv4 address are read as the API server reads them, so that this is rare. And what is left out is told
-//! by [`Converted::refused`] beside all that could be converted, where upstream's controller drops the policy (B-02).
+//! There are two differences from upstream, because a policy must not allow more than it states. A rule with an invalid
+//! CIDR is left out, while upstream makes it a rule for all addresses (KC-307). Such rules are rare, because leading
+//! zeros in an IPv4 address are accepted, as the API server accepts them. The rules left out are listed in
+//! [`Converted::refused`], next to all rules that could be converted, while upstream's controller drops the whole
+//! policy for an invalid port.
 
 mod peers;
 mod ports;
@@ -23,33 +24,33 @@ use crate::api::{DEFAULT_TIER, InNamespace, PolicySpec, PortParseError, Protocol
 use crate::kubernetes::{NetworkPolicySpec, PolicyPeer, PolicyPort};
 use crate::net::CidrParseError;
 
-/// The rank of every converted policy (KC-301).
+/// The order of every converted policy within its tier.
 const ORDER: u16 = 1000;
 
-/// What the names of policies begin with that are made of Kubernetes' (KC-008).
+/// The prefix of the names of policies that are converted from Kubernetes (KC-008).
 pub const POLICY_PREFIX: &str = "knp.default.";
 
-/// A policy of Calico's, and what of Kubernetes' is not in it.
+/// A Calico policy, and the Kubernetes rules that are not part of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Converted {
-    /// What could be converted.
+    /// The policy, with all rules that could be converted.
     pub spec: PolicySpec<InNamespace>,
-    /// Rules that could not. They allow nothing.
+    /// The rules that could not be converted. They allow no traffic.
     pub refused: Vec<RefusedRule>,
 }
 
 /// A rule that could not be converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedRule {
-    /// Where it stands.
+    /// The list that contains the rule.
     pub direction: Direction,
-    /// Which one of the list.
+    /// The index of the rule in that list.
     pub index: usize,
-    /// Why.
+    /// The reason.
     pub problem: RuleProblem,
 }
 
-/// Which way traffic goes.
+/// The direction of traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// To the pods.
@@ -58,18 +59,18 @@ pub enum Direction {
     Egress,
 }
 
-/// What is wrong with a rule.
+/// The reason why a rule cannot be converted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleProblem {
-    /// A port.
+    /// An invalid port.
     #[error("failed to parse k8s port: invalid port {text}: {problem}")]
     Port {
-        /// The port as text, with the end of its range.
+        /// The port as text, including the end of its range.
         text: String,
-        /// Why.
+        /// The parser's error.
         problem: PortParseError,
     },
-    /// A network or an exception from it.
+    /// An invalid network, or an invalid exception of a network.
     #[error("failed to parse the network of an ipBlock: {0}")]
     Network(#[from] CidrParseError),
 }
@@ -91,7 +92,8 @@ pub fn network_policy(policy: &NetworkPolicySpec) -> Converted {
     Converted { spec, refused }
 }
 
-/// Always in this order. A policy that names no direction is for ingress, even if it has egress rules (KC-303).
+/// Returns the directions, always in this order. A policy without a direction applies to ingress, even if it has egress
+/// rules (KC-303).
 fn types(given: &[String]) -> Vec<String> {
     let named = [Direction::Ingress, Direction::Egress].map(|direction| direction.to_string());
     let listed: Vec<String> = named.into_iter().filter(|name| given.contains(name)).collect();
@@ -113,7 +115,7 @@ fn rules<'r>(
     all
 }
 
-/// One rule of Kubernetes' is one of Calico's for each protocol and peer, protocols first (KC-312).
+/// Returns one Calico rule for each pair of a protocol and a peer, ordered by protocol first.
 fn rule(direction: Direction, given: &[PolicyPeer], ports: &[PolicyPort]) -> Result<Vec<Rule>, RuleProblem> {
     let peers = peers(given)?;
     let mut rules = Vec::new();

@@ -1,17 +1,18 @@
-//! The profile that endpoints of a network get when no policy type is configured (CNI-140).
+//! The profile that a network's endpoints get if the configuration has no policy type (CNI-140).
 
 use crate::api::{Profile, ProfileSpec, Rule, RuleEntity};
 
-/// Whom the default profile lets in.
+/// The sources from which the default profile allows traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileReach {
-    /// Endpoints of the same network: plain containers.
+    /// Endpoints of the same network; used for plain containers.
     SameNetwork,
-    /// Everyone: Kubernetes.
+    /// Any source; used for Kubernetes.
     Anyone,
 }
 
-/// The profile named after `network`: everything out, `reach` in, and the label that members of the network carry.
+/// Returns the profile named after `network`: it allows all egress, ingress from `reach`, and adds the label of the
+/// network's members.
 pub fn default_profile(network: &str, reach: ProfileReach) -> Profile {
     let selector = match reach {
         ProfileReach::SameNetwork => format!("has({network})"),

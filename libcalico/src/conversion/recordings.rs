@@ -1,4 +1,4 @@
-//! Every endpoint and profile that upstream was recorded to write comes out of our types and builders unchanged.
+//! Compares our types and builders with recordings of upstream: every endpoint and profile must be equal.
 
 use std::fs;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ fn recordings() -> Vec<(String, Value)> {
     recordings
 }
 
-/// The stored objects under `prefix` after each step, with the step that wrote each of them first.
+/// Returns the objects under `prefix` that exist after any step, each with the step that wrote it first.
 fn written<'r>(recording: &'r Value, prefix: &str) -> Vec<(&'r Value, &'r str, &'r Value)> {
     let mut found: Vec<(&Value, &str, &Value)> = Vec::new();
     for step in recording["steps"].as_array().unwrap() {
@@ -60,7 +60,7 @@ fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The facts that a plugin has when it is called as `step` says. Pods come from the state made before the step.
+/// Returns the identity that a plugin has in the call of `step`. Pods come from the state created before the step.
 fn facts(step: &Value) -> EndpointFacts {
     let network = text(step, "/stdin/name");
     let orchestrator = match step.pointer("/before/create_pod") {
@@ -81,7 +81,7 @@ fn facts(step: &Value) -> EndpointFacts {
     }
 }
 
-/// Addresses in the step's result, which has two forms: a list, or one key per family before version 0.3.0.
+/// Returns the addresses in the step's result, which has two forms: a list, or one key per family before version 0.3.0.
 fn result_addresses(step: &Value) -> Vec<IpAddr> {
     let result = &step["stdout"];
     let listed = result["ips"].as_array().into_iter().flatten().map(|ip| text(ip, "/address"));
@@ -117,7 +117,7 @@ fn recorded_endpoints_come_out_of_the_builder() {
             let mut built: WorkloadEndpoint = facts.create(&result_addresses(step)).unwrap();
             assert_eq!(WorkloadEndpoint::path(&facts.key().unwrap()), key, "{scenario}");
             built.spec.interface_name = facts.host_interface(None);
-            // What the kernel, the clock and chance decide.
+            // Values that depend on the kernel, the clock or randomness.
             built.spec.mac = text(stored, "/spec/mac").into();
             built.metadata.uid = text(stored, "/metadata/uid").into();
             built.metadata.creation_timestamp = Some(text(stored, "/metadata/creationTimestamp").into());
@@ -126,7 +126,7 @@ fn recorded_endpoints_come_out_of_the_builder() {
     }
 }
 
-/// Upstream wrote them, so its rules let them pass.
+/// Upstream wrote these objects, so its validation accepts them.
 #[test]
 fn recorded_objects_are_valid() {
     for (scenario, recording) in recordings() {

@@ -1,4 +1,4 @@
-//! A WorkloadEndpoint made from what is known about one attachment (CNI-125, CNI-135, CNI-148 … CNI-153).
+//! Builds the WorkloadEndpoint of an attachment.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,11 +10,13 @@ use crate::validation::ValidationError;
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
-/// Service account names from this length on get no label, which could not hold them (DS-76).
+/// The length from which a service account's name gets no label. A label's value may have 63 bytes, but upstream's
+/// limit is one byte less (DS-76).
 const SERVICE_ACCOUNT_LABEL_LIMIT: usize = 63;
 
 impl EndpointFacts {
-    /// The endpoint of a workload that has none. `interfaceName` and `mac` are left to whoever makes the interface.
+    /// Builds the endpoint of a workload that has none. The caller sets `interfaceName` and `mac` when it creates the
+    /// interface.
     pub fn create(&self, addresses: &[IpAddr]) -> Result<WorkloadEndpoint, ValidationError> {
         let mut endpoint = WorkloadEndpoint::new(self.identifiers().name()?, WorkloadEndpointSpec::default());
         endpoint.spec.endpoint = self.endpoint.clone();
@@ -30,11 +32,11 @@ impl EndpointFacts {
         Ok(endpoint)
     }
 
-    /// The endpoint that a workload already has, brought up to date. It keeps its name, its interface's name and what
-    /// we know nothing about.
+    /// Updates the existing endpoint of a workload. The endpoint keeps its name, the name of its interface and all
+    /// fields that we do not model.
     ///
-    /// A pod's endpoint takes the new addresses and what the pod says now (CNI-125). A container's endpoint only joins
-    /// the network, and keeps the addresses it has (CNI-149).
+    /// A pod's endpoint gets the new addresses and the current data of the pod (CNI-125). A container's endpoint only
+    /// joins the network and keeps its addresses (CNI-149).
     pub fn update(&self, existing: WorkloadEndpoint, addresses: &[IpAddr]) -> WorkloadEndpoint {
         let mut endpoint = existing;
         match &self.orchestrator {
@@ -74,7 +76,7 @@ fn describe_pod(endpoint: &mut WorkloadEndpoint, pod: &PodFacts) {
     }
 }
 
-/// The labels of a pod's endpoint: those of the pod, and what Calico says of it (KC-260).
+/// Returns the labels of a pod's endpoint: the labels of the pod and those that Calico adds.
 pub fn pod_labels(
     namespace: &str,
     labels: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! BlockAffinity (DS-70). In v1 the tombstone is text, and neither state nor range is checked (DS-54).
+//! BlockAffinity. In v1 the mark for deletion is text, and neither the state nor the range is checked (DS-54).
 
 use schemars::JsonSchema;
 use serde_json::Value;
@@ -6,19 +6,19 @@ use serde_json::Value;
 use super::custom_resource::CustomResource;
 use crate::kubernetes::ApiGroup;
 
-/// `spec` of a BlockAffinity as Kubernetes stores it: with what etcd has in the path.
+/// `spec` of a BlockAffinity as the API server stores it, including the data that etcd has in the path.
 #[derive(JsonSchema)]
 pub struct BlockAffinitySpec {
-    /// How far the claim is: `pending`, `confirmed` or `pendingDeletion`.
+    /// State of the affinity: `pending`, `confirmed` or `pendingDeletion`.
     pub state: String,
-    /// Who owns the block.
+    /// Name of the owner of the block.
     pub node: String,
-    /// What the owner is: `host` or `virtual`. Empty is `host`.
+    /// Type of the owner: `host` or `virtual`. Empty means `host`.
     #[schemars(rename = "type")]
     pub kind: Option<String>,
     /// Range of the block.
     pub cidr: String,
-    /// Set just before the affinity is deleted. Not for people to set.
+    /// Set just before the affinity is deleted. Do not set it by hand.
     pub deleted: bool,
 }
 

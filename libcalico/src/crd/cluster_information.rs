@@ -1,4 +1,4 @@
-//! ClusterInformation (DS-104).
+//! The definition of ClusterInformation.
 
 use serde_json::Value;
 

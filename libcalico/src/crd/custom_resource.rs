@@ -1,4 +1,4 @@
-//! [`CustomResource`]: one kind in one group, and the definition that it makes.
+//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::field::{Field, rule};
 use super::structural::structural;
 use crate::kubernetes::ApiGroup;
 
-/// A kind. Its one version is served and stored (DS-53).
+/// A kind with a single version, which is served and stored (DS-53).
 pub(super) struct CustomResource {
     group: ApiGroup,
     kind: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct CustomResource {
 }
 
 impl CustomResource {
-    /// A kind whose `spec` is `S`. `about` is what `kubectl explain` says of it.
+    /// Creates a kind whose `spec` is `S`. `kubectl explain` shows `about`.
     pub(super) fn new<S: JsonSchema>(
         group: ApiGroup,
         kind: &'static str,
@@ -49,7 +49,7 @@ impl CustomResource {
         }
     }
 
-    /// Other names for kubectl. The v1 group has none.
+    /// Adds short names for kubectl. Upstream's v1 group has none.
     pub(super) fn short_names(mut self, names: &[&'static str]) -> Self {
         if self.group == ApiGroup::V3 {
             self.short_names.extend(names);
@@ -57,7 +57,7 @@ impl CustomResource {
         self
     }
 
-    /// A column of `kubectl get`. The v1 group has only what Kubernetes shows by itself.
+    /// Adds a column of `kubectl get`. Upstream's v1 group has only Kubernetes' default columns.
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
             self.columns.push(json!({ "name": name, "type": kind, "jsonPath": path, "description": about }));
@@ -65,13 +65,13 @@ impl CustomResource {
         self
     }
 
-    /// Objects live in a namespace.
+    /// Makes the kind namespaced.
     pub(super) fn namespaced(mut self) -> Self {
         self.namespaced = true;
         self
     }
 
-    /// A field that lists can be narrowed by. The v1 group has none.
+    /// Adds a field that can be used in field selectors. Upstream's v1 group has none.
     pub(super) fn selectable(mut self, path: &str) -> Self {
         if self.group == ApiGroup::V3 {
             self.selectable.push(json!({ "jsonPath": path }));
@@ -79,19 +79,19 @@ impl CustomResource {
         self
     }
 
-    /// A rule in CEL that each object keeps.
+    /// Adds a CEL rule that each object must satisfy.
     pub(super) fn rule(mut self, cel: &str, message: &str) -> Self {
         self.rules.push(rule(cel, message));
         self
     }
 
-    /// Says more of `spec` than its type does.
+    /// Adds constraints to `spec` that its type cannot express.
     pub(super) fn spec(mut self, more: impl FnOnce(&mut Field<'_>)) -> Self {
         more(&mut Field::new(&mut self.spec));
         self
     }
 
-    /// The kind has a status `S` that is written apart from the rest, of which `more` says more than its type does.
+    /// Adds a status subresource `S`. `more` adds constraints that the type cannot express.
     pub(super) fn status<S: JsonSchema>(mut self, about: &str, more: impl FnOnce(&mut Field<'_>)) -> Self {
         let mut status = structural::<S>();
         status["description"] = about.into();
@@ -100,7 +100,7 @@ impl CustomResource {
         self
     }
 
-    /// The kind has conditions.
+    /// Adds a status with conditions.
     pub(super) fn conditions(self) -> Self {
         let about = format!("What controllers found out about this {}.", self.kind);
         self.status::<Conditions>(&about, |status| {
@@ -108,7 +108,7 @@ impl CustomResource {
         })
     }
 
-    /// The CustomResourceDefinition.
+    /// Returns the CustomResourceDefinition.
     pub(super) fn definition(self) -> Value {
         let (group, version) = self.group.api_version().split_once('/').unwrap_or_default();
         let mut names = json!({
@@ -142,7 +142,7 @@ impl CustomResource {
             "spec": {
                 "group": group,
                 "names": names,
-                // A definition of the time before structural schemas may be there with true.
+                // A definition from before structural schemas may exist with `true`.
                 "preserveUnknownFields": false,
                 "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
                 "versions": [served],
@@ -150,7 +150,7 @@ impl CustomResource {
         })
     }
 
-    /// The schema of a whole object. Only v3 insists on `metadata` and `spec` (DS-54).
+    /// Returns the schema of a whole object. Only v3 requires `metadata` and `spec` (DS-54).
     fn schema(&self) -> Value {
         let mut schema = json!({
             "type": "object",

@@ -1,8 +1,8 @@
-//! [`Field`]: what is said of one field beside its type.
+//! [`Field`]: constraints of a field beyond its type.
 
 use serde_json::{Value, json};
 
-/// The schema of one field.
+/// The schema of a field.
 pub(super) struct Field<'s> {
     schema: &'s mut Value,
 }
@@ -12,32 +12,32 @@ impl<'s> Field<'s> {
         Field { schema }
     }
 
-    /// The schema of the field `name` of this object.
+    /// Returns the schema of the field `name` of this object.
     ///
     /// # Panics
-    /// When the type has no such field, which generating the definitions shows at once.
+    /// If the type has no such field. Generating the definitions finds this mistake at once.
     pub(super) fn at(&mut self, name: &str) -> Field<'_> {
         let field = self.schema["properties"].get_mut(name);
         Field::new(field.unwrap_or_else(|| panic!("the type has a field {name}")))
     }
 
-    /// The schema of each item of this list, or of each value of this map.
+    /// Returns the schema of each item of this list, or of each value of this map.
     pub(super) fn each(&mut self) -> Field<'_> {
         let key = if self.schema.get("items").is_some() { "items" } else { "additionalProperties" };
         Field::new(&mut self.schema[key])
     }
 
-    /// The object is refused without these fields.
+    /// Makes the API server reject an object without these fields.
     pub(super) fn required(&mut self, names: &[&str]) -> &mut Self {
         self.set("required", names)
     }
 
-    /// What the API server puts where the field is absent.
+    /// Sets the value that the API server stores if the field is missing.
     pub(super) fn default(&mut self, value: impl Into<Value>) -> &mut Self {
         self.set("default", value.into())
     }
 
-    /// A rule in CEL that the value keeps.
+    /// Adds a CEL rule that the value must satisfy.
     pub(super) fn rule(&mut self, cel: &str, message: &str) -> &mut Self {
         let rules = &mut self.schema["x-kubernetes-validations"];
         let mut all = rules.as_array().cloned().unwrap_or_default();
@@ -46,14 +46,14 @@ impl<'s> Field<'s> {
         self
     }
 
-    /// Any keyword.
+    /// Sets any keyword.
     pub(super) fn set(&mut self, keyword: &str, value: impl serde::Serialize) -> &mut Self {
         self.schema[keyword] = json!(value);
         self
     }
 }
 
-/// One entry of `x-kubernetes-validations`.
+/// Returns an entry of `x-kubernetes-validations`.
 pub(super) fn rule(cel: &str, message: &str) -> Value {
     json!({ "rule": cel, "message": message, "reason": "FieldValueInvalid" })
 }

@@ -1,4 +1,4 @@
-//! HostEndpoint (DS-101): what is required, and what is one of a kind.
+//! HostEndpoint: its required fields, and its lists without duplicates.
 
 use serde_json::{Value, json};
 

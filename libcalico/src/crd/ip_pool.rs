@@ -1,4 +1,4 @@
-//! IPPool (DS-95): the rules across fields.
+//! IPPool: the rules across fields.
 
 use serde_json::Value;
 
@@ -35,7 +35,8 @@ pub(super) fn definition(group: ApiGroup) -> Value {
         .definition()
 }
 
-/// Rules are read only where the format is kept: a range that is none needs no guard.
+/// Adds the rules for `cidr`. The API server evaluates them only for a value of the right format, so they do not handle
+/// invalid CIDRs.
 fn range(cidr: &mut Field<'_>) {
     let overlaps = |other: &str| format!("cidr(self).containsCIDR('{other}') || cidr('{other}').containsCIDR(self)");
     cidr.rule("self == oldSelf", "cidr must not change")
@@ -46,7 +47,7 @@ fn range(cidr: &mut Field<'_>) {
     }
 }
 
-/// 0 is as good as absent.
+/// Adds the rules for `blockSize`, where 0 counts as missing.
 fn block_size(spec: &mut Field<'_>) {
     let none = "!has(self.blockSize) || self.blockSize == 0";
     let limits = "(cidr(self.cidr).ip().family() == 4 ? self.blockSize >= 20 && self.blockSize <= 32 \

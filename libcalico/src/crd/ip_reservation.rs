@@ -1,4 +1,4 @@
-//! IPReservation (DS-96).
+//! IPReservation. Its entries must be CIDRs, although readers also accept single addresses (DS-96).
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! IPAMBlock (DS-69). Only v3 checks the range and the owner (DS-54).
+//! IPAMBlock. Only v3 checks the range and the affinity (DS-54).
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,44 @@ use serde_json::Value;
 use super::custom_resource::CustomResource;
 use crate::kubernetes::ApiGroup;
 
-/// `spec` of an IPAMBlock as Kubernetes stores it: under names of its own, and with a dead field.
+/// `spec` of an IPAMBlock as the API server stores it, with other names than in etcd and with an unused field.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
 pub struct IpamBlockSpec {
     /// Range of the block.
     pub cidr: String,
-    /// Owner of the block, such as `host:node-1`. Absent in a block that nobody owns.
+    /// Affinity of the block, such as `host:node-1`. Absent in a block without an affinity.
     pub affinity: Option<String>,
-    /// When the owner claimed the block.
+    /// Time at which the affinity was created.
     #[schemars(extend("format" = "date-time"))]
     pub affinity_claim_time: Option<String>,
-    /// For each address in turn, which of the attributes is its own; null where the address is free.
+    /// For each address, the index of its entry in the attributes; null for a free address.
     pub allocations: Vec<Option<i64>>,
-    /// The free addresses, by their place in the block, the next one first.
+    /// Positions of the free addresses in the block, in the order of their assignment.
     pub unallocated: Vec<i64>,
-    /// Who holds addresses.
+    /// Owners of addresses.
     pub attributes: Vec<AllocationAttribute>,
-    /// Grows with each write of the block.
+    /// Counter that increases with each write of the block.
     pub sequence_number: Option<i64>,
-    /// The number of the write that gave an address away, by the place of the address in the block.
+    /// Sequence number of the write that assigned an address, by the position of the address in the block.
     pub sequence_number_for_allocation: Option<BTreeMap<String, i64>>,
-    /// Set just before the block is deleted. Not for people to set.
+    /// Set just before the block is deleted. Do not set it by hand.
     pub deleted: Option<bool>,
-    /// Of no effect, but required.
+    /// Without effect, but required.
     pub strict_affinity: bool,
 }
 
-/// Who holds an address.
+/// Owner of an address.
 #[derive(JsonSchema)]
 pub struct AllocationAttribute {
-    /// Id of the holder's handle.
+    /// ID of the owner's handle.
     pub handle_id: Option<String>,
-    /// What is known of the holder, such as pod and namespace.
+    /// Properties of the owner, such as pod and namespace.
     pub secondary: Option<BTreeMap<String, String>>,
-    /// The same of a second holder, to which the address is about to move.
+    /// Properties of the second owner to which the address is about to move.
     #[schemars(rename = "alternateOwnerAttrs")]
     pub alternate_owner_attrs: Option<BTreeMap<String, String>>,
-    /// When the address was given back; it rests for a while.
+    /// Time at which the address was released; the address is not assigned again for a while.
     #[schemars(rename = "releasedAt", extend("format" = "date-time"))]
     pub released_at: Option<String>,
 }

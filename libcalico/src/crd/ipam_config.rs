@@ -1,4 +1,4 @@
-//! IPAMConfig in v1, IPAMConfiguration in v3 (DS-53, DS-107). Only v3 has defaults (DS-46).
+//! IPAMConfig in v1, IPAMConfiguration in v3. Only v3 has defaults (DS-46).
 
 use serde_json::Value;
 

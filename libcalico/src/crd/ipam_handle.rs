@@ -1,4 +1,4 @@
-//! IPAMHandle (DS-71).
+//! The definition of IPAMHandle.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use serde_json::Value;
 use super::custom_resource::CustomResource;
 use crate::kubernetes::ApiGroup;
 
-/// `spec` of an IPAMHandle as Kubernetes stores it: with its id, of which the name is made.
+/// `spec` of an IPAMHandle as the API server stores it, including the ID from which the name is derived.
 #[derive(JsonSchema)]
 pub struct IpamHandleSpec {
-    /// Id of the handle, in the case that its owner gave it.
+    /// ID of the handle, in its original case.
     #[schemars(rename = "handleID")]
     pub handle_id: String,
-    /// How many addresses the owner holds in each block, at most.
+    /// Maximum number of addresses that the owner has in each block.
     pub block: BTreeMap<String, i64>,
-    /// Set just before the handle is deleted. Not for people to set.
+    /// Set just before the handle is deleted. Do not set it by hand.
     pub deleted: Option<bool>,
 }
 

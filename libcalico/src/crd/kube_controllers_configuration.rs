@@ -1,4 +1,4 @@
-//! KubeControllersConfiguration (DS-106). Its status has a `spec` in it: what of the object is in force.
+//! KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
 
 use serde_json::Value;
 
@@ -18,7 +18,8 @@ pub(super) fn definition(group: ApiGroup) -> Value {
         .definition()
 }
 
-/// What the types do not say of the settings, be they asked for or in force.
+/// Adds the constraints of the settings that the types cannot express, for the requested settings and for those in
+/// effect.
 fn fields(spec: &mut Field<'_>) {
     spec.required(&["controllers"]);
     spec.at("healthChecks").default("Enabled");

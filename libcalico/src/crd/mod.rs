@@ -1,14 +1,14 @@
-//! The CustomResourceDefinitions of Calico's kinds, in both API groups: `deploy/crds/v1` and `deploy/crds/v3`, made
-//! from our types by `make generate`.
+//! The CustomResourceDefinitions of Calico's kinds in both API groups. `make generate` writes them to `deploy/crds/v1`
+//! and `deploy/crds/v3`.
 //!
-//! Where the v3 type is what Kubernetes stores, its schema is that of [`crate::api`]. Blocks, affinities and handles
-//! are stored in another form than in etcd ([`crate::kubernetes`]); types for that form are here, and nothing but their
-//! schema is used.
+//! The schema of most kinds is generated from the types of [`crate::api`]. Blocks, affinities and handles are stored in
+//! another form than in etcd ([`crate::kubernetes`]); this folder has types for that form, of which only the schema is
+//! used.
 //!
-//! A file for each kind says what a type cannot: what is required, what the API server fills in, rules across fields,
-//! the columns of `kubectl get`. All of it is upstream's (DS-54, DS-55, DS-95 …), so that either program's objects pass
-//! and stay whole; the words are ours. The module `structural` makes of a type's schema what the API server takes for
-//! one.
+//! A file for each kind adds the constraints that a type cannot express: required fields, defaults of the API server,
+//! rules across fields, the columns of `kubectl get`. All of these are upstream's (DS-54, DS-55), so that the objects
+//! of both programs are accepted and keep all their fields; the descriptions are ours. The module `structural` converts
+//! a type's schema to the form that the API server requires. Read `custom_resource` first.
 
 mod block_affinity;
 mod cluster_information;
@@ -37,10 +37,10 @@ pub use condition::{Condition, Conditions};
 pub use ipam_block::{AllocationAttribute, IpamBlockSpec};
 pub use ipam_handle::IpamHandleSpec;
 
-/// What each file begins with.
+/// The first line of each file.
 const HEADER: &str = "# Made by `make generate` from libcalico/src/crd; do not edit.\n";
 
-/// The definitions of one group, in the order of their plurals.
+/// Returns the definitions of a group, ordered by plural.
 pub fn definitions(group: ApiGroup) -> Vec<Value> {
     [
         block_affinity::definition(group),
@@ -61,10 +61,11 @@ pub fn definitions(group: ApiGroup) -> Vec<Value> {
     .into()
 }
 
-/// Lists the files of a folder for kustomize. Without an extension: `kubectl apply -f` takes every `.yaml` for an object.
+/// The file that lists a folder's files for kustomize. It has no extension, because `kubectl apply -f` applies every
+/// `.yaml`.
 const LIST: &str = "Kustomization";
 
-/// The files below `deploy/crds` and what is in them.
+/// Returns the paths below `deploy/crds` and the content of the files.
 pub fn published() -> Result<Vec<(String, String)>, serde_norway::Error> {
     let mut files = Vec::new();
     for (folder, group) in [("v1", ApiGroup::CrdV1), ("v3", ApiGroup::V3)] {

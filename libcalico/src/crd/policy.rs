@@ -1,5 +1,5 @@
-//! Calico's four kinds of policies (DS-98, DS-99). A rule's fields are more than this program looks at; all of them are
-//! here, or the API server would drop them.
+//! Calico's four kinds of policies. A rule has more fields than this program uses. All of them are listed here, because
+//! the API server would otherwise drop them.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +10,17 @@ use super::custom_resource::CustomResource;
 use crate::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
 use crate::kubernetes::ApiGroup;
 
-/// Most rules that a policy may have for one direction.
+/// The largest number of rules that a policy may have for one direction.
 const MAX_RULES: u32 = 1024;
 
-/// What all policies have.
+/// Fields that all policies have.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code, reason = "only the schema is used")]
 struct PolicyFields {
-    /// Name of the tier; `default` if left out.
+    /// Name of the tier; the default is `default`.
     tier: Option<String>,
-    /// Rank within the tier; lower comes first, a policy without one last.
+    /// Order within the tier; lower values come first, a policy without an order last.
     order: Option<f64>,
     /// Rules for traffic to the endpoints, of which the first that matches decides.
     #[schemars(length(max = MAX_RULES))]
@@ -28,45 +28,45 @@ struct PolicyFields {
     /// Rules for traffic from the endpoints, of which the first that matches decides.
     #[schemars(length(max = MAX_RULES))]
     egress: Option<Vec<RuleFields>>,
-    /// Which endpoints the policy is for.
+    /// Selector of the endpoints to which the policy applies.
     #[schemars(length(max = 1024))]
     selector: Option<String>,
-    /// For which directions of traffic; if left out, those that have rules, or else ingress.
+    /// Directions to which the policy applies; by default those that have rules, or else ingress.
     types: Option<Vec<Direction>>,
-    /// Which endpoints, by the labels of their service accounts.
+    /// Selector of the endpoints by the labels of their service accounts.
     #[schemars(length(max = 1024))]
     service_account_selector: Option<String>,
-    /// What helps Felix to be fast.
+    /// Hints that improve Felix's performance.
     performance_hints: Option<Vec<Hint>>,
 }
 
-/// What policies have that are for all namespaces.
+/// Additional fields of global policies.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code, reason = "only the schema is used")]
 struct GlobalFields {
     #[serde(flatten)]
     common: PolicyFields,
-    /// Rules for host endpoints that are applied before connection tracking.
+    /// Whether to apply the rules for host endpoints before connection tracking.
     do_not_track: Option<bool>,
-    /// Rules for host endpoints that are applied before addresses are translated.
+    /// Whether to apply the rules for host endpoints before destination addresses are translated.
     #[serde(rename = "preDNAT")]
     pre_dnat: Option<bool>,
-    /// Rules for host endpoints that are applied to forwarded traffic too.
+    /// Whether to apply the rules for host endpoints to forwarded traffic too.
     apply_on_forward: Option<bool>,
-    /// Which namespaces the policy is for; all if left out.
+    /// Selector of the namespaces to which the policy applies; all by default.
     #[schemars(length(max = 1024))]
     namespace_selector: Option<String>,
 }
 
-/// What policies have that are only watched.
+/// Additional fields of staged policies, which are previewed and not enforced.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code, reason = "only the schema is used")]
 struct StagedFields<P> {
     #[serde(flatten)]
     policy: P,
-    /// What is tried out: the policy as it is here, or its absence.
+    /// Action that is previewed: the policy as it is here, or its deletion.
     staged_action: Option<StagedAction>,
 }
 
@@ -75,11 +75,11 @@ struct StagedFields<P> {
 enum StagedAction {
     /// The policy as it is here.
     Set,
-    /// Its absence.
+    /// The deletion of the policy.
     Delete,
-    /// What was learned of the traffic.
+    /// A policy learned from the traffic.
     Learn,
-    /// Nothing.
+    /// No action.
     Ignore,
 }
 
@@ -99,43 +99,43 @@ enum Hint {
     AssumeNeededOnEveryNode,
 }
 
-/// One rule.
+/// A rule.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code, reason = "only the schema is used")]
 struct RuleFields {
-    /// What becomes of traffic that matches.
+    /// Action for traffic that matches.
     action: Action,
-    /// IP version that the rule is for; both if left out.
+    /// IP version to which the rule applies; both by default.
     #[schemars(extend("enum" = [4, 6]))]
     ip_version: Option<i64>,
-    /// Protocol by name or number; any if left out.
+    /// Protocol by name or number; any by default.
     protocol: Option<NumberOrText>,
-    /// Kind of ICMP message.
+    /// Type of ICMP message.
     icmp: Option<IcmpFields>,
     /// A protocol that does not match.
     not_protocol: Option<NumberOrText>,
-    /// A kind of ICMP message that does not match.
+    /// Type of ICMP message that does not match.
     #[serde(rename = "notICMP")]
     not_icmp: Option<IcmpFields>,
-    /// Where the traffic comes from.
+    /// Source of the traffic.
     source: Option<EntityFields>,
-    /// Where the traffic goes.
+    /// Destination of the traffic.
     destination: Option<EntityFields>,
-    /// What is asked for by HTTP.
+    /// HTTP request.
     http: Option<HttpFields>,
-    /// What people say of the rule.
+    /// Information for people about the rule.
     metadata: Option<RuleMetadata>,
 }
 
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only the schema is used")]
 enum Action {
-    /// It passes.
+    /// Traffic passes.
     Allow,
-    /// It is dropped.
+    /// Traffic is dropped.
     Deny,
-    /// It is logged, and the next rule decides.
+    /// Traffic is logged, and the next rule decides.
     Log,
     /// The next tier decides.
     Pass,
@@ -153,31 +153,31 @@ struct IcmpFields {
     code: Option<i64>,
 }
 
-/// One side of a rule.
+/// A side of a rule.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[allow(dead_code, reason = "only the schema is used")]
 struct EntityFields {
     /// Networks.
     nets: Option<Vec<String>>,
-    /// Endpoints, by label.
+    /// Selector of the endpoints.
     #[schemars(length(max = 1024))]
     selector: Option<String>,
-    /// Namespaces of the endpoints, by label.
+    /// Selector of the endpoints' namespaces.
     #[schemars(length(max = 1024))]
     namespace_selector: Option<String>,
-    /// A Service, whose endpoints are meant.
+    /// Service whose endpoints match.
     services: Option<ServiceFields>,
     /// Ports, each a number, a range or a name.
     ports: Option<Vec<NumberOrText>>,
     /// Networks that do not match.
     not_nets: Option<Vec<String>>,
-    /// Endpoints that do not match, by label.
+    /// Selector of the endpoints that do not match.
     #[schemars(length(max = 1024))]
     not_selector: Option<String>,
     /// Ports that do not match.
     not_ports: Option<Vec<NumberOrText>>,
-    /// Endpoints, by their service accounts.
+    /// Service accounts of the endpoints.
     service_accounts: Option<AccountFields>,
 }
 
@@ -186,7 +186,7 @@ struct EntityFields {
 struct ServiceFields {
     /// Name of the Service.
     name: Option<String>,
-    /// Its namespace; that of the policy if left out.
+    /// Namespace of the Service; by default that of the policy.
     namespace: Option<String>,
 }
 
@@ -195,16 +195,16 @@ struct ServiceFields {
 struct AccountFields {
     /// Names of the accounts.
     names: Option<Vec<String>>,
-    /// Accounts, by label.
+    /// Selector of the accounts.
     selector: Option<String>,
 }
 
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only the schema is used")]
 struct HttpFields {
-    /// Methods; any if left out.
+    /// Methods; any by default.
     methods: Option<Vec<String>>,
-    /// Paths; any if left out.
+    /// Paths; any by default.
     paths: Option<Vec<PathFields>>,
 }
 
@@ -213,18 +213,18 @@ struct HttpFields {
 struct PathFields {
     /// The whole path.
     exact: Option<String>,
-    /// How the path begins.
+    /// Beginning of the path.
     prefix: Option<String>,
 }
 
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "only the schema is used")]
 struct RuleMetadata {
-    /// Pairs of any kind.
+    /// Annotations of any kind.
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// A number, or text.
+/// A number or a text.
 struct NumberOrText;
 
 impl JsonSchema for NumberOrText {
@@ -244,23 +244,23 @@ impl JsonSchema for NumberOrText {
     }
 }
 
-/// NetworkPolicy.
+/// Returns the definition of NetworkPolicy.
 pub(super) fn in_namespace(group: ApiGroup) -> Value {
     of::<InNamespace, PolicyFields>(group, "What endpoints of a namespace may reach, and what may reach them.")
 }
 
-/// GlobalNetworkPolicy.
+/// Returns the definition of GlobalNetworkPolicy.
 pub(super) fn global(group: ApiGroup) -> Value {
     of::<Global, GlobalFields>(group, "What endpoints of any namespace may reach, and what may reach them.")
 }
 
-/// StagedNetworkPolicy.
+/// Returns the definition of StagedNetworkPolicy.
 pub(super) fn staged_in_namespace(group: ApiGroup) -> Value {
     let about = "A NetworkPolicy that is tried out: what it would do is told, and not done.";
     of::<StagedInNamespace, StagedFields<PolicyFields>>(group, about)
 }
 
-/// StagedGlobalNetworkPolicy.
+/// Returns the definition of StagedGlobalNetworkPolicy.
 pub(super) fn staged_global(group: ApiGroup) -> Value {
     let about = "A GlobalNetworkPolicy that is tried out: what it would do is told, and not done.";
     of::<StagedGlobal, StagedFields<GlobalFields>>(group, about)

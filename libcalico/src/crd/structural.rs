@@ -1,23 +1,23 @@
-//! The schema of a Rust type as a *structural schema*, the only kind that the API server takes.
+//! The schema of a Rust type as a *structural schema*, the only form that the API server accepts.
 //!
-//! What serde and schemars say differs from it in these ways, and nothing else is changed:
+//! The schema that schemars generates is changed in these ways, and in no other:
 //!
 //! | schemars | here | why |
 //! |---|---|---|
-//! | `"type": ["string", "null"]` of a field | `"type": "string"` | an absent field is absent: a null is dropped by the API server |
-//! | the same of an item or a map's value | and `"nullable": true` | a null that stands for something, as a free address in a block does |
+//! | `"type": ["string", "null"]` of a field | `"type": "string"` | the API server drops a null |
+//! | the same of an item or a map's value | and `"nullable": true` | a null has a meaning: a free address |
 //! | `oneOf` of the variants of an enum | `enum` | no type may be inside `oneOf` |
-//! | `additionalProperties` beside `properties` | none | what we do not know we keep; the API server drops it (DS-53) |
-//! | `default` | none | it is what we read for an absent field, not what the API server is to write |
-//! | `format: uint8`, `int64` … | none | widths of Rust's; numbers are 64 bits wide there |
+//! | `additionalProperties` beside `properties` | none | our types keep unknown fields; the API server drops them |
+//! | `default` | none | it is the value that we read for a missing field, not one that the API server should store |
+//! | `format: uint8`, `int64` … | none | widths of Rust types; the API server's numbers are 64 bits wide |
 //! | `title`, `$schema` | none | |
-//! | `(DS-1)` in a description | none | the reader of `kubectl explain` does not have our specification |
+//! | `(DS-42)` in a description | none | citations are for readers of this code, not of `kubectl explain` |
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
 
-/// The structural schema of `T`.
+/// Returns the structural schema of `T`.
 pub(super) fn structural<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft07().with(|settings| {
         settings.inline_subschemas = true;
@@ -28,7 +28,7 @@ pub(super) fn structural<T: JsonSchema>() -> Value {
     schema
 }
 
-/// Converts a schema and all schemas in it. Returns whether it allowed null.
+/// Converts a schema and all schemas in it. Returns true if the schema allowed null.
 fn convert(schema: &mut Value) -> bool {
     let Some(schema) = schema.as_object_mut() else { return false };
     let mut nullable = without_null_branch(schema);
@@ -57,7 +57,7 @@ fn convert(schema: &mut Value) -> bool {
     nullable
 }
 
-/// `anyOf` of a schema and null becomes that schema, under the description of the field.
+/// Replaces an `anyOf` of a schema and null by that schema, with the description of the field.
 fn without_null_branch(schema: &mut Map<String, Value>) -> bool {
     let Some(branches) = schema.get("anyOf").and_then(Value::as_array) else { return false };
     let is_null = |branch: &&Value| branch["type"] == "null";
@@ -73,7 +73,7 @@ fn without_null_branch(schema: &mut Map<String, Value>) -> bool {
     nullable
 }
 
-/// The type, and the values of an enum, without null.
+/// Removes null from the types, and from the values of an enum.
 fn without_null_type(schema: &mut Map<String, Value>) -> bool {
     let Some(Value::Array(types)) = schema.get("type") else { return false };
     let nullable = types.iter().any(|one| one == "null");
@@ -85,7 +85,7 @@ fn without_null_type(schema: &mut Map<String, Value>) -> bool {
     nullable
 }
 
-/// The variants of an enum, each a `const` with a description, as the values of one field.
+/// Converts the variants of an enum, each a `const` with a description, to the values of a single field.
 fn variants_as_enum(schema: &mut Map<String, Value>) {
     let Some(Value::Array(variants)) = schema.get("oneOf") else { return };
     let values: Vec<_> = variants.iter().filter_map(|variant| variant.get("const").cloned()).collect();
@@ -109,7 +109,7 @@ fn is_width(format: &str) -> bool {
     width.is_some_and(|width| width.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// A description on one line, without references to our specification.
+/// Returns the description on one line, without citations of compatibility facts.
 fn for_readers(description: &str) -> String {
     let mut text = description.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut from = 0;
@@ -125,7 +125,7 @@ fn for_readers(description: &str) -> String {
     text
 }
 
-/// `DS-95` or `IPAM-101`.
+/// Returns true for a citation such as `DS-42` or `IPAM-101`.
 fn is_reference(text: &str) -> bool {
     text.split_once('-').is_some_and(|(chapter, number)| {
         !chapter.is_empty()
@@ -143,13 +143,14 @@ mod tests {
 
     use super::*;
 
-    /// Of no use (DS-1).
+    // Test data: the test below compares these descriptions, without the citations.
+    /// Of no use (DS-42).
     #[derive(JsonSchema)]
     #[schemars(title = "Sample", rename_all = "camelCase")]
     #[allow(dead_code, reason = "only the schema is used")]
     struct Sample {
         /// Text (of a kind)
-        /// on two lines (DS-1, IPAM-20).
+        /// on two lines (DS-42, IPAM-101).
         some_text: String,
         #[schemars(range(max = 9))]
         number: Option<u8>,
@@ -162,6 +163,7 @@ mod tests {
         unknown: Map<String, Value>,
     }
 
+    // Test data: the test below compares these descriptions.
     /// One of two.
     #[derive(JsonSchema)]
     #[allow(dead_code, reason = "only the schema is used")]

@@ -1,4 +1,4 @@
-//! Tier (DS-97): the three built-in ones keep their rank and default action.
+//! Tier. The three built-in tiers must keep their order and default action (DS-97).
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::custom_resource::CustomResource;
 use crate::api::TierSpec;
 use crate::kubernetes::ApiGroup;
 
-/// Name, default action and rank.
+/// Name, default action and order of the built-in tiers.
 const BUILT_IN: [(&str, &str, u32); 3] =
     [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
 

@@ -1,4 +1,4 @@
-//! [`desired`]: the HostEndpoints that a node is to have.
+//! [`desired`]: computes the HostEndpoints that a node should have.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,32 +11,33 @@ use crate::api::{HostEndpoint, HostEndpointSpec, HostEndpointTemplate};
 use crate::net::{Cidr, CidrParseError};
 use crate::selector::{Selector, SelectorError};
 
-/// The interface of an endpoint that stands for all of the node's.
+/// The interface name of an endpoint that covers all interfaces of the node.
 const ALL_INTERFACES: &str = "*";
 
-/// What a node is to have.
+/// The HostEndpoints that a node should have.
 #[derive(Debug, Default)]
 pub struct Desired {
     /// The endpoints.
     pub endpoints: Vec<HostEndpoint>,
-    /// True if something that is asked for could not be followed: no endpoint of the node is deleted then, as it may be asked for.
+    /// True if part of the configuration could not be applied. No endpoint of the node may be deleted then, because
+    /// that part may require the endpoint.
     pub keep: bool,
-    /// Templates that do not say what they want.
+    /// The templates that cannot be applied.
     pub problems: Vec<TemplateProblem>,
 }
 
-/// A template that cannot be followed.
+/// A template that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the host endpoint template {template:?} is passed over: {reason}")]
 pub struct TemplateProblem {
     /// The template's `generateName`.
     pub template: String,
-    /// Which field is wrong, and how.
+    /// The invalid field, with the reason.
     pub reason: String,
 }
 
-/// The endpoints that `node` is to have (KC-484). `is_match` says whether an interface pattern is found in the name of an
-/// interface, or what is wrong with the pattern.
+/// Returns the endpoints that `node` should have. `is_match` returns true if an interface pattern matches the name of
+/// an interface, or an error for an invalid pattern.
 pub fn desired(
     node: &HostNode,
     wanted: &AutoHostEndpoints,
@@ -75,7 +76,7 @@ fn of_template(
     let addresses = addresses_in(node, &template.interface_cidrs)?;
     if template.interface_pattern.is_empty() {
         let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), None);
-        // Neither an interface nor an address: nothing to hold a policy to.
+        // An endpoint needs an interface or an address; without both, no policy could apply to it.
         return Ok((!addresses.is_empty())
             .then(|| endpoint(node, name, "", &addresses, Some(template)))
             .into_iter()
@@ -95,7 +96,7 @@ fn of_template(
     Ok(endpoints)
 }
 
-/// The node's addresses in any of the ranges.
+/// Returns the node's addresses in any of the ranges.
 fn addresses_in(node: &HostNode, ranges: &[String]) -> Result<Vec<IpAddr>, String> {
     let parsed: Result<Vec<Cidr>, CidrParseError> = ranges.iter().map(|range| range.parse()).collect();
     let parsed = parsed.map_err(|error| format!("interfaceCIDRs: {error}"))?;
@@ -129,7 +130,8 @@ fn endpoint(
     endpoint
 }
 
-/// Whether `found` is to be written again as `wanted`. Profiles and ports are whoever's changed them (KC-488).
+/// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared, so manual changes to them
+/// remain (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
     let said = |endpoint: &HostEndpoint| {
         let (metadata, spec) = (&endpoint.metadata, &endpoint.spec);

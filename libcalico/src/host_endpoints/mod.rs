@@ -1,7 +1,6 @@
-//! The HostEndpoints that nodes get by themselves (KC-480..KC-489): which there are to be for a node, a function of the
-//! node and the settings.
+//! Computes the HostEndpoints that kube-controllers creates for a node, from the node and the settings.
 //!
-//! Ours are told from those of people by the label [`CREATED_BY`] alone.
+//! Only the label [`CREATED_BY`] distinguishes these endpoints from the ones that people create. Start with `desired`.
 
 mod desired;
 mod name;
@@ -17,13 +16,13 @@ pub use settings::AutoHostEndpoints;
 
 use crate::api::HostEndpoint;
 
-/// The label that ours have.
+/// The label of endpoints that kube-controllers creates.
 pub const CREATED_BY: (&str, &str) = ("projectcalico.org/created-by", "calico-kube-controllers");
 
-/// The profile that ours have: what no policy speaks of is allowed.
+/// The profile of endpoints that kube-controllers creates. It allows all traffic that no policy selects.
 pub const PROFILE: &str = "projectcalico-default-allow";
 
-/// Whether the endpoint is one of ours; all others are left alone.
+/// Returns true if kube-controllers created the endpoint. All other endpoints remain unchanged.
 pub fn is_ours(endpoint: &HostEndpoint) -> bool {
     endpoint.metadata.labels.get(CREATED_BY.0).is_some_and(|creator| creator == CREATED_BY.1)
 }

@@ -1,4 +1,4 @@
-//! What of a node its HostEndpoints are made of.
+//! The data of a node from which its HostEndpoints are computed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,36 +8,36 @@ use serde_json::Value;
 use crate::api::Node;
 use crate::net::Cidr;
 
-/// A node, as its HostEndpoints show it.
+/// The data of a node that its HostEndpoints contain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostNode {
-    /// Its name.
+    /// The node's name.
     pub name: String,
-    /// Its labels.
+    /// The node's labels.
     pub labels: BTreeMap<String, String>,
-    /// All its addresses, each once, in the order of KC-486.
+    /// All addresses of the node, without duplicates, in upstream's order (KC-486).
     pub addresses: Vec<IpAddr>,
-    /// Its interfaces.
+    /// The node's interfaces.
     pub interfaces: Vec<NodeInterface>,
 }
 
 /// An interface of a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeInterface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its addresses.
+    /// The interface's addresses.
     pub addresses: Vec<IpAddr>,
 }
 
 impl HostNode {
-    /// Takes it out of a node. What is no address is left out: the others are the node's all the same.
+    /// Extracts the data from a node. Entries that are not addresses are skipped, because the others remain valid.
     pub fn of(node: &Node) -> Self {
         let interfaces: Vec<NodeInterface> = node.spec.interfaces.iter().filter_map(interface).collect();
         let mut addresses = Vec::new();
         let of_interfaces = interfaces.iter().flat_map(|interface| interface.addresses.iter().copied());
         for ip in texts(node).filter_map(address).chain(of_interfaces) {
-            // Upstream keeps doubles among the tunnels' addresses, and the API server refuses its endpoint then.
+            // Upstream keeps duplicates among the addresses of tunnels; the API server then rejects the endpoint.
             if !addresses.contains(&ip) {
                 addresses.push(ip);
             }
@@ -46,7 +46,7 @@ impl HostNode {
     }
 }
 
-/// What may be an address of the node, but for those of interfaces.
+/// Returns the texts that may be addresses of the node, except those of interfaces.
 fn texts(node: &Node) -> impl Iterator<Item = &str> {
     let spec = &node.spec;
     let bgp = spec.bgp.iter().flat_map(|bgp| [&bgp.ipv4_address, &bgp.ipv6_address, &bgp.ipv4_ipip_tunnel_addr]);
@@ -63,7 +63,7 @@ fn interface(value: &Value) -> Option<NodeInterface> {
     Some(NodeInterface { name, addresses: listed.filter_map(|text| address(text.as_str()?)).collect() })
 }
 
-/// An address with or without the length of its network.
+/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok();
     address.or_else(|| text.parse().ok()).map(|address: IpAddr| address.to_canonical())

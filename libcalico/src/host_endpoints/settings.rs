@@ -1,16 +1,16 @@
-//! What people ask for.
+//! The settings for automatic HostEndpoints.
 
 use crate::api::HostEndpointTemplate;
 
-/// Which HostEndpoints nodes get. By default none.
+/// The HostEndpoints that nodes get. The default is none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct AutoHostEndpoints {
-    /// Whether there are any (`autoCreate`).
+    /// True if nodes get any endpoints (`autoCreate`).
     pub enabled: bool,
-    /// Whether each node has one for all its interfaces (`createDefaultHostEndpoint`).
+    /// True if each node gets an endpoint for all its interfaces (`createDefaultHostEndpoint`).
     pub default_endpoint: bool,
-    /// Further ones.
+    /// The templates of further endpoints.
     pub templates: Vec<HostEndpointTemplate>,
-    /// True if more is asked for than could be read: no endpoint is deleted.
+    /// True if part of the configuration could not be read. No endpoint is deleted then.
     pub keep: bool,
 }

@@ -1,4 +1,4 @@
-//! The named cases of upstream's auto_hep_fv_test (spec 6.4).
+//! The cases of upstream's functional test `auto_hep_fv_test`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn node(labels: Value, spec: Value) -> HostNode {
     HostNode::of(&node)
 }
 
-/// A node with two interfaces and an address that is none.
+/// A node with two interfaces and an entry that is not an address.
 fn plain() -> HostNode {
     node(
         json!({"rack": "r1"}),
@@ -33,7 +33,7 @@ fn templates(templates: Value) -> AutoHostEndpoints {
     AutoHostEndpoints { enabled: true, templates, ..AutoHostEndpoints::default() }
 }
 
-/// `a|b` and plain parts of names, as a stand-in for regular expressions.
+/// Matches `a|b` and plain parts of names, in place of regular expressions.
 fn is_match(pattern: &str, interface: &str) -> Result<bool, String> {
     match pattern {
         "(" => Err("unclosed group".into()),
@@ -41,7 +41,7 @@ fn is_match(pattern: &str, interface: &str) -> Result<bool, String> {
     }
 }
 
-/// Name, interface and addresses of each.
+/// Returns the name, the interface and the addresses of each endpoint.
 fn made(node: &HostNode, wanted: &AutoHostEndpoints) -> Vec<(String, String, Vec<String>)> {
     let endpoints = desired(node, wanted, is_match).endpoints.into_iter();
     endpoints.map(|e| (e.metadata.name, e.spec.interface_name, e.spec.expected_ips)).collect()
@@ -51,7 +51,7 @@ fn line(name: &str, interface: &str, addresses: &[&str]) -> (String, String, Vec
     (name.into(), interface.into(), addresses.iter().map(|ip| (*ip).to_owned()).collect())
 }
 
-/// KC-486.
+/// The order is part of the stored endpoint, and upstream compares it (KC-486).
 #[test]
 fn addresses_are_in_upstreams_order() {
     let node = node(

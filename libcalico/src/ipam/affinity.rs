@@ -1,4 +1,4 @@
-//! [`BlockAffinity`]: a node's claim to a block (IPAM-68).
+//! [`BlockAffinity`]: the assignment of a block to a node.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use crate::api::Unknown;
 use crate::net::{Cidr, IpVersion};
 use crate::store::Kind;
 
-/// Who owns a block.
+/// The owner of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     /// A node.
     Host(String),
-    /// Something that is no node; upstream's only one is `load-balancer`.
+    /// An owner other than a node. Upstream's only virtual owner is `load-balancer`.
     Virtual(String),
 }
 
 impl Owner {
-    /// Parses a block's `affinity` field. Text without a known prefix has no owner (IPAM-66).
+    /// Parses a block's `affinity` field. Text without a known prefix gives no owner, as in upstream.
     pub fn parse(affinity: &str) -> Option<Self> {
         if let Some(name) = affinity.strip_prefix("host:") {
             return Some(Owner::Host(name.to_owned()));
@@ -27,7 +27,7 @@ impl Owner {
         affinity.strip_prefix("virtual:").map(|name| Owner::Virtual(name.to_owned()))
     }
 
-    /// `host` or `virtual`.
+    /// Returns `host` or `virtual`.
     pub fn kind(&self) -> &'static str {
         match self {
             Owner::Host(_) => "host",
@@ -35,7 +35,7 @@ impl Owner {
         }
     }
 
-    /// The owner's name.
+    /// Returns the owner's name.
     pub fn name(&self) -> &str {
         match self {
             Owner::Host(name) | Owner::Virtual(name) => name,
@@ -49,10 +49,10 @@ impl fmt::Display for Owner {
     }
 }
 
-/// How far a claim has come.
+/// The progress of claiming a block or giving it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum AffinityState {
-    /// The block is the owner's.
+    /// The block belongs to the owner.
     #[serde(rename = "confirmed")]
     Confirmed,
     /// The owner is about to create the block.
@@ -61,32 +61,32 @@ pub enum AffinityState {
     /// The owner is about to give the block up.
     #[serde(rename = "pendingDeletion")]
     PendingDeletion,
-    /// Data of old releases: counts as confirmed when a block is loaded (IPAM-68).
+    /// The state in data of old releases. The allocator treats it as confirmed (IPAM-68).
     #[default]
     #[serde(rename = "")]
     Unset,
 }
 
-/// The stored claim.
+/// The stored affinity.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockAffinity {
-    /// How far the claim has come.
+    /// The progress of claiming the block or giving it up.
     #[serde(default)]
     pub state: AffinityState,
-    /// Tombstone (Kubernetes datastore only).
+    /// Tombstone, used only in the Kubernetes datastore.
     #[serde(default)]
     pub deleted: bool,
-    /// Everything else.
+    /// Fields that this version does not model.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// Name of a claim.
+/// The key of an affinity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AffinityKey {
-    /// Who claims.
+    /// The owner.
     pub owner: Owner,
-    /// What is claimed.
+    /// The range of the block.
     pub cidr: Cidr,
 }
 
@@ -96,31 +96,32 @@ impl fmt::Display for AffinityKey {
     }
 }
 
-/// What claims to list. Without an owner only those of hosts are found, as upstream (IPAM-80).
+/// The affinities to list. Without an owner, a list contains only the affinities of hosts, as in upstream (IPAM-80).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AffinitySelect {
-    /// Only this owner's.
+    /// The owner whose affinities are listed.
     pub owner: Option<Owner>,
-    /// Only this family's; needs an owner.
+    /// The address family to list; requires an owner.
     pub version: Option<IpVersion>,
-    /// Instead: what a release from before the labels wrote in Kubernetes, which lists by owner do not find (DS-70).
-    /// Elsewhere there is none.
+    /// Whether to list the objects without labels instead. Old releases wrote affinities without labels to Kubernetes,
+    /// and lists by owner select by label, so they miss these objects (DS-70). Other datastores have no such objects.
     pub without_labels: bool,
 }
 
 impl AffinitySelect {
-    /// All of an owner.
+    /// Selects all affinities of an owner.
     pub fn of(owner: Owner) -> Self {
         AffinitySelect { owner: Some(owner), ..Self::default() }
     }
 
-    /// Those that lists by owner do not find.
+    /// Selects the affinities without labels, which lists by owner miss.
     pub fn without_labels() -> Self {
         AffinitySelect { without_labels: true, ..Self::default() }
     }
 }
 
-/// Where no affinity is: stands for those that only Kubernetes has.
+/// The path prefix that selects the affinities without labels. It is not a path of stored objects; only the Kubernetes
+/// datastore translates it.
 pub(crate) const WITHOUT_LABELS: &str = "/calico/ipam/v2/unlabelled/";
 
 const ROOT: &str = "/calico/ipam/v2/";
@@ -159,7 +160,7 @@ impl Kind for BlockAffinity {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
-        // Releases before v3 wrote no value at all (DS-34).
+        // Releases before v3 wrote an empty value (DS-34).
         if bytes.is_empty() {
             return Ok(Self::default());
         }

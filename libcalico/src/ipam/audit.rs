@@ -1,7 +1,10 @@
-//! What is wrong with the stored addresses: the decisions behind `calico-ipam check`, and behind garbage collection.
+//! Contradictions between the stored addresses and their owners: the decisions behind `calico-ipam check`, which
+//! garbage collection shares.
 //!
-//! Nothing here says that something may be freed. A finding carries the facts by which whoever frees it looks again
-//! first: the address with its handle and sequence number, the handle or block with its revision.
+//! A finding alone does not permit a release. It carries the facts for a second check before one: an address with its
+//! handle and sequence number, or a handle or block with its revision.
+//!
+//! Read `finding` first. `blocks`, `handles` and `addresses` each make one group of comparisons.
 
 mod addresses;
 mod blocks;
@@ -24,28 +27,28 @@ use crate::kubernetes::Pod;
 use crate::net::Cidr;
 use crate::store::Entry;
 
-/// An endpoint, as far as its addresses are concerned.
+/// The fields of an endpoint that the audit needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointFacts {
-    /// Its name for people, `namespace/name`.
+    /// The endpoint's name for messages, `namespace/name`.
     pub name: String,
-    /// The node it is on.
+    /// The endpoint's node.
     pub node: String,
-    /// The pod that it is of; `None` for that of a plain container.
+    /// The endpoint's pod; `None` for the endpoint of a container without a pod.
     pub pod: Option<ObjectKey>,
-    /// Its addresses.
+    /// The endpoint's addresses.
     pub addresses: Vec<IpAddr>,
-    /// The container it belongs to.
+    /// The endpoint's container.
     pub container_id: Option<String>,
 }
 
-/// Pods by namespace and name. One that cannot be read is [`Sight::Unknown`].
+/// Pods by namespace and name. An unreadable pod is [`Sight::Unknown`].
 pub type Pods = BTreeMap<ObjectKey, Sight<Pod>>;
 
-/// Everything that is compared, best read in one snapshot.
+/// The objects to compare, preferably read in one snapshot.
 #[derive(Debug, Clone, Copy)]
 pub struct Inventory<'a> {
-    /// Ranges of all pools, in service or not.
+    /// Ranges of all pools, including those that are not in service.
     pub pools: &'a [Cidr],
     /// All blocks.
     pub blocks: &'a [Entry<Block>],
@@ -55,11 +58,11 @@ pub struct Inventory<'a> {
     pub affinities: &'a [Entry<BlockAffinity>],
     /// All endpoints.
     pub endpoints: &'a [EndpointFacts],
-    /// All pods, where endpoints are views of them; elsewhere none.
+    /// All pods, if endpoints are derived from pods; otherwise empty.
     pub pods: &'a Pods,
-    /// The time.
+    /// The current time.
     pub now: OffsetDateTime,
-    /// An address without endpoint that was allocated less than this ago is taken for an ADD under way.
+    /// The age up to which an address without an endpoint is attributed to an ADD in progress.
     pub in_flight: Duration,
 }
 

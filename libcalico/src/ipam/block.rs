@@ -1,4 +1,7 @@
-//! [`Block`]: the unit of compare-and-swap, as stored (IPAM-60..IPAM-67, DS-34).
+//! [`Block`]: the stored block, which is the unit of compare-and-swap.
+//!
+//! `create`, `assign`, `release` and `garbage` follow the life of an address in a block. `inspect` only reads;
+//! `owners` serves VMIs; `corrupt` handles blocks whose parts contradict each other.
 
 mod assign;
 mod corrupt;
@@ -25,47 +28,48 @@ use crate::api::Unknown;
 use crate::net::{Cidr, IpVersion};
 use crate::store::Kind;
 
-/// A CIDR-aligned slice of a pool: which ordinals are taken, by whom, and in which order the free ones are handed out.
+/// A CIDR-aligned slice of a pool: the allocated ordinals, their owners, and the order in which free ordinals are
+/// assigned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// The block's range.
     pub cidr: Cidr,
-    /// `host:<node>` or `virtual:<name>`; `None` for a block without owner, written as `null`.
+    /// The owner, `host:<node>` or `virtual:<name>`. A block without owner has `None`, which is written as `null`.
     #[serde(default)]
     pub affinity: Option<String>,
-    /// When the owner claimed it: RFC 3339, UTC, whole seconds.
+    /// The time at which the owner claimed the block: RFC 3339, UTC, whole seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity_claim_time: Option<String>,
-    /// Per ordinal: index into `attributes`, or `None` when free.
+    /// For each ordinal, its index into `attributes`, or `None` if it is free.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub allocations: Vec<Option<usize>>,
-    /// Free ordinals in the order they will be handed out.
+    /// Free ordinals, in the order in which they will be assigned.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub unallocated: Vec<usize>,
-    /// What is known about allocations. A fresh block of upstream has `null` here.
+    /// The attributes of the allocations. In a new block, upstream writes `null`.
     #[serde(default, deserialize_with = "null_as_empty")]
     pub attributes: Vec<Attribute>,
-    /// Starts at the clock in nanoseconds, grows by one per write (IPAM-67). Exceeds 2^53.
+    /// A number that starts at the clock in nanoseconds and grows by one per write. It exceeds 2^53.
     #[serde(rename = "sequenceNumber", default)]
     pub sequence_number: u64,
-    /// Per allocated ordinal: the sequence number before the write that allocated it (IPAM-167).
+    /// For each allocated ordinal, the block's sequence number before the write that allocated it (IPAM-167).
     #[serde(rename = "sequenceNumberForAllocation", default, deserialize_with = "null_as_empty")]
     pub sequence_number_for_allocation: BTreeMap<String, u64>,
-    /// Tombstone (Kubernetes datastore only).
+    /// Tombstone, used only in the Kubernetes datastore.
     #[serde(default)]
     pub deleted: bool,
-    /// Everything else.
+    /// Fields that this version does not model.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// One allocation's owner, or the mark that its address is resting (IPAM-61).
+/// The owner of an allocation, or the mark of an address that is cooling down after its release.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Attribute {
-    /// The handle that holds the address.
+    /// The handle of the allocation.
     #[serde(rename = "handle_id", default, skip_serializing_if = "Option::is_none")]
     pub handle_id: Option<String>,
-    /// The active owner's attributes; the key is historical.
+    /// The active owner's attributes. The JSON key is historical.
     #[serde(
         rename = "secondary",
         default,
@@ -73,7 +77,7 @@ pub struct Attribute {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub active_owner: BTreeMap<String, String>,
-    /// The alternate owner's attributes (live migration).
+    /// The alternate owner's attributes, which are set during a live migration.
     #[serde(
         rename = "alternateOwnerAttrs",
         default,
@@ -81,10 +85,10 @@ pub struct Attribute {
         skip_serializing_if = "BTreeMap::is_empty"
     )]
     pub alternate_owner: BTreeMap<String, String>,
-    /// When the address was released and began to rest: RFC 3339, UTC, whole seconds.
+    /// The time of the release, at which the cooldown began: RFC 3339, UTC, whole seconds.
     #[serde(rename = "releasedAt", default, skip_serializing_if = "Option::is_none")]
     pub released_at: Option<String>,
-    /// Everything else.
+    /// Fields that this version does not model.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -99,12 +103,13 @@ where
 
 const ROOT: &str = "/calico/ipam/v2/assignment/";
 
-/// `ipv4/block/10.0.0.0-26`: the tail shared by block and affinity paths; only the slash of the CIDR is replaced.
+/// Returns the end of the path of a block or affinity, such as `ipv4/block/10.0.0.0-26`. Only the slash of the CIDR is
+/// replaced.
 pub(super) fn cidr_path(cidr: &Cidr) -> String {
     format!("ipv{}/block/{}-{}", cidr.version(), cidr.network(), cidr.prefix())
 }
 
-/// The inverse of [`cidr_path`].
+/// Parses the result of [`cidr_path`].
 pub(super) fn parse_cidr_path(tail: &str) -> Option<Cidr> {
     let (version, rest) = tail.split_once("/block/")?;
     let (network, prefix) = rest.rsplit_once('-')?;

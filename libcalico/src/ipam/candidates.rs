@@ -1,5 +1,5 @@
-//! Which block to claim, or to borrow from (IPAM-116, IPAM-117, IPAM-120). Pure: the answers are only good until the
-//! next write of another node, which the compare-and-swap of each write finds out.
+//! Selects the block to claim or to borrow from. The functions are pure. Their results can be outdated by a write of
+//! another node; the compare-and-swap of the following write detects that.
 
 use std::collections::BTreeSet;
 
@@ -13,27 +13,30 @@ use super::survey::Room;
 use super::{Block, Owner};
 use crate::net::Cidr;
 
-/// How long a claim protects an empty block (IPAM-116).
+/// The time for which a newly claimed block cannot be reclaimed, even if it is empty (IPAM-116).
 pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 
-/// What to do for another block.
+/// The way to obtain another block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsableBlock {
-    /// Nobody has it: claim it.
+    /// No block exists in the range: claim it.
     Claim(Cidr),
-    /// It is ours already and has room, but no affinity said so.
+    /// The block already belongs to the owner and has room, although no affinity names it.
     Use(Cidr),
-    /// All blocks exist: take one of these, which are empty, from its owner, trying in this order. Empty means no free
-    /// block.
+    /// No range is left to claim. These empty blocks may be reclaimed from their owners, in this order. If the list is
+    /// empty, no block is available.
     Reclaim(Vec<Cidr>),
 }
 
-/// The room in the block of a range: `None` if there is no block, `Some(None)` for a block that is to be left alone.
+/// Returns the room in the block with a range: `None` if there is no block, `Some(None)` if the block must not be
+/// used.
 pub type RoomOf<'a> = &'a dyn Fn(&Cidr) -> Option<Option<Room>>;
 
-/// The next block for `owner`, in the order of the pools and of the walk over each. No block is claimed that shares
-/// addresses with one of another size in `ranges`, the ranges of all blocks there are: such blocks are left when a pool
-/// is made anew with another block size, and each address would be there twice.
+/// Returns the next block for `owner`, in the order of the pools and of the walk over each pool. `ranges` are the
+/// ranges of all existing blocks.
+///
+/// A range that overlaps a block of another size is not claimed, because both blocks could assign the same address.
+/// Such blocks remain when a pool is deleted and created again with another block size.
 pub fn usable_block(
     pools: &[Pool],
     blocks: RoomOf<'_>,
@@ -72,13 +75,13 @@ pub fn usable_block(
     UsableBlock::Reclaim(reclaimable)
 }
 
-/// The ranges in a pool that are not of the pool's block size.
+/// Returns the ranges in a pool that do not have the pool's block size.
 fn misfits<'a>(ranges: &'a BTreeSet<Cidr>, pool: &Pool) -> impl Iterator<Item = &'a Cidr> {
     ranges.iter().filter(|range| range.prefix() != pool.block_prefix && range.overlaps(&pool.cidr))
 }
 
-/// The blocks that `owner` may borrow from, of those `with_room`, in the order of the pools and of the walk over each.
-/// A block that does not exist has nothing to borrow, so the walk need not visit it.
+/// Returns the blocks among `with_room` that `owner` may borrow from, in the order of the pools and of the walk over
+/// each pool. Ranges without a block have no address to borrow, so the function does not walk the whole pool.
 pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &Owner, now: OffsetDateTime) -> Vec<Cidr> {
     let mut order = Vec::new();
     for pool in pools {
@@ -91,8 +94,9 @@ pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &Owner, now: Offs
     order
 }
 
-/// A claim protects for 60 s, reckoned both ways: a claim time far in the future is a wrong clock, which must not
-/// protect a block for as long as it is wrong (D32). No claim time is a very old one; one that cannot be read protects.
+/// Returns true if the block was claimed at least 60 s ago. A claim time more than 60 s in the future comes from a
+/// wrong clock and does not protect the block; upstream protects the block until that time has passed (IPAM-116). A
+/// missing claim time counts as old, and an unreadable one protects the block.
 pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
     parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
@@ -128,7 +132,7 @@ mod tests {
         Owner::Host(name.into())
     }
 
-    /// A block of `owner`, claimed `age` seconds ago, with `used` addresses in use.
+    /// Returns a block of `owner`, claimed `age` seconds ago, with `used` addresses in use.
     fn block(range: &str, owner: &str, age: i64, used: usize) -> Block {
         let mut block = Block::new(cidr(range), &host(owner), NOW - Duration::seconds(age)).unwrap();
         let request = AssignRequest {
@@ -152,7 +156,7 @@ mod tests {
         usable_block(&pools, &room, &ranges, &reservations, &host("node1"), NOW)
     }
 
-    // The walk of node1 over this pool: .128, .192, .0, .64.
+    // node1 walks this pool in the order .128, .192, .0, .64.
     const POOL: &str = "10.67.0.0/24";
 
     fn full() -> Vec<Block> {
@@ -173,7 +177,7 @@ mod tests {
         assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Use(cidr("10.67.0.128/26")));
         let blocks = [block("10.67.0.128/26", "node1", 0, 64)];
         assert_eq!(usable(&[POOL], &blocks, &[]), UsableBlock::Claim(cidr("10.67.0.192/26")));
-        // What is free there is reserved.
+        // The only free address of the block is reserved.
         let blocks = [block("10.67.0.128/26", "node1", 0, 63)];
         assert_eq!(usable(&[POOL], &blocks, &["10.67.0.191/32"]), UsableBlock::Claim(cidr("10.67.0.192/26")));
     }
@@ -192,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed() {
-        // Smaller, as large as two, as large as the pool, and in another pool.
+        // The other block is smaller, twice as large, as large as the pool, or in another pool.
         for (old, claimed) in [
             ("10.67.0.129/32", Some("10.67.0.192/26")),
             ("10.67.0.128/25", Some("10.67.0.0/26")),
@@ -263,7 +267,7 @@ mod tests {
     #[test]
     fn borrowing_visits_blocks_with_room_in_the_order_of_the_walk() {
         let pools = [pool("10.68.0.0/24"), pool(POOL)];
-        // The last are of another size, and of another pool.
+        // The last two blocks have another size or are in another pool.
         let with_room = ["10.67.0.64/26", "10.67.0.192/26", "10.68.0.0/26", "10.67.0.0/27", "10.69.0.0/26"].map(cidr);
         let order = borrow_order(&pools, &with_room, &host("node1"), NOW);
         assert_eq!(order, [cidr("10.68.0.0/26"), cidr("10.67.0.192/26"), cidr("10.67.0.64/26")]);

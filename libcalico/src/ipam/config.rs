@@ -1,37 +1,38 @@
-//! [`IpamConfig`]: the settings record that the allocator reads (IPAM-76, IPAM-77).
+//! [`IpamConfig`]: the cluster-wide settings of the allocator.
 
 use serde::{Deserialize, Serialize};
 
 use crate::api::Unknown;
 use crate::store::Kind;
 
-/// Cluster-wide allocator settings. An absent record means [`IpamConfig::absent`]; a stored `{}` means all false
-/// (DS-34).
+/// Cluster-wide allocator settings. If no object is stored, [`IpamConfig::absent`] applies. In a stored object, a
+/// missing field is false or zero, so `{}` differs from no object (IPAM-77).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpamConfig {
-    /// Never borrow from another node's block.
+    /// Whether to refuse to borrow addresses from another node's block.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub strict_affinity: bool,
-    /// Whether nodes claim blocks on their own.
+    /// Whether to claim blocks for nodes automatically.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub auto_allocate_blocks: bool,
-    /// Most blocks a node may own in the pools of one request; 0 is the built-in limit of 20 (IPAM-103).
+    /// The maximum number of blocks per node in the pools of one request; 0 selects the built-in limit of 20
+    /// (IPAM-103).
     #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "is_zero")]
     pub max_blocks_per_host: i64,
     /// `Enabled` or `Disabled`.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
     pub kube_virt_vm_address_persistence: Option<String>,
-    /// Seconds a released address rests; 0 hands it out at once.
+    /// The time in seconds for which a released address cools down; 0 frees the address at once.
     #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "is_zero")]
     pub ip_cooldown_seconds: i64,
-    /// Everything else.
+    /// Fields that this version does not model.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
 impl IpamConfig {
-    /// What no record means.
+    /// Returns the settings that apply if no object is stored.
     pub fn absent() -> Self {
         IpamConfig { auto_allocate_blocks: true, ..IpamConfig::default() }
     }
@@ -41,7 +42,7 @@ fn is_zero(n: &i64) -> bool {
     *n == 0
 }
 
-/// The name of the only [`IpamConfig`].
+/// The key of the only [`IpamConfig`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TheConfig;
 

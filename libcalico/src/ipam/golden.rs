@@ -1,5 +1,5 @@
-//! Replays what upstream did (`tests/golden/etcd`): the blocks and handles before a step, plus the step's operation,
-//! must give the blocks and handles after it.
+//! Replays recorded calls of upstream's plugin (`tests/golden/etcd`). The blocks and handles before a step, changed by
+//! the step's operation, must equal the blocks and handles after the step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -34,7 +34,8 @@ struct After {
     store: Store,
 }
 
-/// Stands for `<seqN+k>` in numbers: families far apart, so that nothing of one passes for another's.
+/// Returns the number for a mark `<seqN+k>`, which replaces a sequence number in the recordings. The numbers of two
+/// families N are far apart, so a number of one family never equals a number of another.
 fn sequence_of_mark(mark: &str) -> Option<u64> {
     let inner = mark.strip_prefix("<seq")?.strip_suffix('>')?;
     let at = inner.find(['+', '-'])?;
@@ -74,7 +75,7 @@ fn handles(store: &Store) -> BTreeMap<HandleId, Handle> {
     all_of::<Handle>(store).into_iter().collect()
 }
 
-/// What one call asks of the engine.
+/// A recorded CNI call.
 struct Call {
     owner: Owner,
     handle: HandleId,
@@ -109,12 +110,13 @@ impl Call {
         OffsetDateTime::UNIX_EPOCH + time::Duration::days(20_000)
     }
 
-    /// The block as this call leaves it. A block that is not there yet is created with its first allocation inside.
+    /// Returns the block after this call. A missing block is created with its first allocation.
     fn apply(&self, cidr: Cidr, before: Option<&Block>, after: &Block) -> Block {
         let mut block = before.cloned().unwrap_or_else(|| {
             let mut block = Block::new(cidr, &self.owner, Self::now()).unwrap();
             block.affinity_claim_time = Some("<time>".into());
-            // The clock is a mark; the first entry a block ever gets is that clock.
+            // The recording has a mark instead of the clock. The clock is the number after the call minus the writes
+            // of the call.
             let writes = 1 + u64::from(self.failed);
             block.sequence_number = after.sequence_number - writes;
             block
@@ -144,7 +146,7 @@ impl Call {
     }
 }
 
-/// The block that the walk says this call has to claim.
+/// Returns the block that this call has to claim, according to the walk.
 fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock {
     let pools: Vec<IpPool> = all_of::<IpPool>(store).into_iter().map(|(_, pool)| pool).collect();
     let request = PoolRequest {
@@ -165,7 +167,7 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
     usable_block(&choice.chosen, &room, &ranges, &none, &call.owner, Call::now())
 }
 
-/// Checks one step; returns how many block changes and claims it had.
+/// Checks a step. Returns its numbers of changed blocks and of claimed blocks.
 fn replay(name: &str, before: &Store, step: &Step) -> (usize, usize) {
     let (blocks_before, blocks_after) = (blocks(before), blocks(&step.after.store));
     let (mut handles_now, handles_after) = (handles(before), handles(&step.after.store));
@@ -216,6 +218,6 @@ fn every_recorded_step_gives_the_recorded_blocks_and_handles() {
             before = &step.after.store;
         }
     }
-    // So many are recorded: a replay that skips steps must not pass.
+    // The recordings contain these numbers of changed and of claimed blocks. A replay that skips steps must not pass.
     assert_eq!((changes, claims), (65, 16));
 }

@@ -1,6 +1,8 @@
-//! [`GoRand`]: the numbers of Go's `math/rand` default source (IPAM-119).
+//! [`GoRand`]: the random numbers of the default source of Go's `math/rand`, from which upstream draws the start of a
+//! [`BlockWalk`](super::BlockWalk) (IPAM-119).
 //!
-//! An additive lagged Fibonacci generator over 607 words with taps 607 and 273, seeded from a Lehmer sequence.
+//! The source is an additive lagged Fibonacci generator over 607 words with taps 607 and 273, seeded from a Lehmer
+//! sequence.
 
 mod cooked;
 
@@ -10,7 +12,7 @@ const WORDS: usize = 607;
 const LAG: usize = 273;
 const LEHMER_MODULUS: i64 = (1 << 31) - 1;
 const LEHMER_FACTOR: i64 = 48271;
-/// What Go seeds with in place of 0, where the Lehmer sequence would stand still.
+/// The seed that Go uses in place of 0, because a Lehmer sequence from 0 has only zeros.
 const SEED_FOR_ZERO: i64 = 89_482_311;
 
 /// A generator of Go's pseudo-random numbers.
@@ -22,7 +24,7 @@ pub struct GoRand {
 }
 
 impl GoRand {
-    /// The generator that Go's `rand.NewSource(seed)` gives.
+    /// Creates the generator that Go's `rand.NewSource(seed)` returns.
     pub fn new(seed: i64) -> Self {
         let mut x = match seed.rem_euclid(LEHMER_MODULUS) {
             0 => SEED_FOR_ZERO,
@@ -51,15 +53,15 @@ impl GoRand {
         sum
     }
 
-    /// 32 random bits: the top ones of a 63-bit draw.
+    /// Returns 32 random bits: the top bits of a 63-bit draw.
     pub fn next_u32(&mut self) -> u32 {
         (self.next_word() << 1 >> 32) as u32
     }
 
-    /// A number below `limit`, each as likely, drawn as Go's `big.Int` does; 0 for a limit of 0.
+    /// Returns a number below `limit` with uniform probability, drawn as by Go's `big.Int`; 0 for a limit of 0.
     ///
-    /// As many 64-bit words as the limit has are filled, low half first, cut to its bit length, and drawn anew until
-    /// the number is below it.
+    /// Each attempt draws as many 64-bit words as the limit has, low half first, and cuts the number to the bit length
+    /// of the limit. The attempts end with the first number below the limit.
     pub fn below(&mut self, limit: u128) -> u128 {
         if limit == 0 {
             return 0;
@@ -82,7 +84,7 @@ impl GoRand {
 mod tests {
     use super::*;
 
-    /// Appendix A.2: seed, first outputs, and a number below 2^2, 2^4, 2^8, 2^10, 2^16, 2^20, 2^58 and 2^70.
+    /// Results of Go: a seed, its first outputs, and its numbers below 2^2, 2^4, 2^8, 2^10, 2^16, 2^20, 2^58 and 2^70.
     #[rustfmt::skip]
     const VECTORS: [(i64, [u32; 4], [u128; 8]); 8] = [
         (568266999, [1549122234, 1132198735, 1704301745, 1885019871],
@@ -126,7 +128,7 @@ mod tests {
             assert_eq!(GoRand::new(7).below(limit), 0);
         }
         assert!(GoRand::new(7).below(u128::MAX) < u128::MAX);
-        // Seeds that are equal modulo 2^31-1, and 0, which stands for another.
+        // Seeds that are equal modulo 2^31-1 give the same numbers, and so do 0 and its replacement.
         assert_eq!(GoRand::new(0).next_u32(), GoRand::new(SEED_FOR_ZERO).next_u32());
         assert_eq!(GoRand::new(-1).next_u32(), GoRand::new(LEHMER_MODULUS - 1).next_u32());
     }

@@ -1,4 +1,5 @@
-//! [`Handle`]: in which blocks a container holds addresses, and how many at most (IPAM-73, IPAM-75).
+//! [`Handle`]: the number of addresses of one container in each block. The counts can be too high, never too low
+//! (IPAM-75).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,62 +16,63 @@ use crate::store::Kind;
 /// The stored handle.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Handle {
-    /// Block to number of addresses; an upper bound of the truth.
+    /// The number of addresses per block; an upper bound of the allocations in the block.
     #[serde(default, deserialize_with = "null_as_empty", serialize_with = "by_text")]
     pub block: BTreeMap<Cidr, i64>,
-    /// Tombstone (Kubernetes datastore only).
+    /// Tombstone, used only in the Kubernetes datastore.
     #[serde(default)]
     pub deleted: bool,
-    /// Everything else.
+    /// Fields that this version does not model.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// A handle and a block that do not agree.
+/// A contradiction between a handle and a block, or an exceeded limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
-    /// The handle does not know the block. The text is upstream's (appendix B).
+    /// The handle does not count addresses in the block. Upstream's text.
     #[error("Tried to decrement block {block} by {by} but it isn't linked to handle {handle}")]
     NotLinked {
         /// The handle.
         handle: HandleId,
         /// The block.
         block: Cidr,
-        /// How much was to be taken off.
+        /// The number to subtract.
         by: usize,
     },
-    /// The handle knows of fewer addresses. The text is upstream's (appendix B).
+    /// The handle counts fewer addresses in the block. Upstream's text.
     #[error("Tried to decrement block {block} by {by} but it only has {count} addresses on handle {handle}")]
     TooFew {
         /// The handle.
         handle: HandleId,
         /// The block.
         block: Cidr,
-        /// How much was to be taken off.
+        /// The number to subtract.
         by: usize,
-        /// How much there is.
+        /// The present count.
         count: i64,
     },
-    /// The handle may hold no more addresses of this family (IPAM-130).
+    /// The handle may have no more addresses of this family.
     #[error("handle {handle} already has {held} allocation(s), cannot allocate more (maxAlloc={limit})")]
     Limit {
         /// The handle.
         handle: HandleId,
-        /// Addresses of the family it holds.
+        /// The number of addresses of the family that the handle counts.
         held: i64,
-        /// The most it may hold.
+        /// The maximum number.
         limit: usize,
     },
 }
 
 impl Handle {
-    /// Adds `n` addresses of `block`. To be stored before the block is (IPAM-128).
+    /// Adds `n` addresses of `block`. Store the handle before the block, so that the count is never too low (IPAM-75).
     pub fn increment(&mut self, block: Cidr, n: usize) {
         let count = self.block.entry(block).or_default();
         *count = count.saturating_add(signed(n));
     }
 
-    /// Whether `n` more addresses of `version` stay within `limit` per family; 0 is no limit (IPAM-130).
+    /// Checks that `n` more addresses of `version` stay within `limit`, which applies per family. A limit of 0 is no
+    /// limit.
     pub fn check_limit(&self, id: &HandleId, version: IpVersion, n: usize, limit: usize) -> Result<(), HandleError> {
         let held = self.total(version);
         if limit != 0 && held.saturating_add(signed(n)) > signed(limit) {
@@ -79,8 +81,8 @@ impl Handle {
         Ok(())
     }
 
-    /// Takes `n` addresses of `block` off, and the block's entry with its last one. An error changes nothing
-    /// (IPAM-131).
+    /// Subtracts `n` addresses of `block`, and removes the block's entry when the count reaches 0. On error, the
+    /// handle is unchanged.
     pub fn decrement(&mut self, id: &HandleId, block: Cidr, n: usize) -> Result<(), HandleError> {
         let Some(count) = self.block.get_mut(&block) else {
             return Err(HandleError::NotLinked { handle: id.clone(), block, by: n });
@@ -96,12 +98,12 @@ impl Handle {
         Ok(())
     }
 
-    /// No block is left: the handle is to be deleted.
+    /// Returns true if no block is left, so the handle has to be deleted.
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
     }
 
-    /// Addresses of one family.
+    /// Returns the number of addresses of one family.
     pub fn total(&self, version: IpVersion) -> i64 {
         self.block
             .iter()
@@ -110,7 +112,7 @@ impl Handle {
     }
 }
 
-/// Upstream writes maps in the order of their keys' text (IPAM-62).
+/// Serializes a map in the order of its keys' text, as upstream does.
 fn by_text<S: Serializer>(block: &BTreeMap<Cidr, i64>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(block.iter().map(|(cidr, count)| (cidr.to_string(), count)).collect::<BTreeMap<_, _>>())
 }
@@ -119,12 +121,13 @@ fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Name of a handle, `<network>.<container id>` for a container (IPAM-22).
+/// The ID of a handle. For a container it is `<network>.<container ID>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HandleId(String);
 
 impl HandleId {
-    /// Cuts at the first carriage return: an old migration stored ids with a tail of them (IPAM-58).
+    /// Cuts the ID at the first carriage return. An old migration stored IDs with carriage returns at the end
+    /// (IPAM-58).
     pub fn new(id: impl AsRef<str>) -> Self {
         HandleId(Self::cut(id.as_ref()).to_owned())
     }
@@ -133,13 +136,13 @@ impl HandleId {
         id.split_once('\r').map_or(id, |(id, _)| id)
     }
 
-    /// The handle of a container on a network (IPAM-22).
+    /// Returns the handle of a container on a network.
     pub fn for_container(network: &str, container_id: &str) -> Self {
         HandleId::new(format!("{network}.{container_id}"))
     }
 
-    /// The handle of a virtual machine on a network: it outlives the pods that the machine runs in (IPAM-24). Names that
-    /// make it longer than 128 characters, which upstream cannot serve, are in it as a hash (IPAM-25).
+    /// Returns the handle of a VMI on a network, which outlives the pods of the VMI (IPAM-24). If the ID exceeds 128
+    /// characters, it contains a hash in place of the names. Upstream's program panics on most such names (IPAM-25).
     pub fn for_machine(network: &str, namespace: &str, instance: &str) -> Self {
         let network = if network.is_empty() { "k8s-pod-network" } else { network };
         let names = format!("{namespace}.{instance}");
@@ -151,18 +154,18 @@ impl HandleId {
         })
     }
 
-    /// Returns true if this is the handle of the container on whatever network. No handle is that of a container without id.
+    /// Returns true if this is the handle of the container on any network. No handle matches an empty container ID.
     pub fn is_of_container(&self, container_id: &str) -> bool {
         let network = self.0.strip_suffix(container_id).filter(|_| !container_id.is_empty());
         network.is_some_and(|network| network.ends_with('.'))
     }
 
-    /// Whether this may be the handle of a virtual machine, as [`HandleId::for_machine`] makes it.
+    /// Returns true if the ID has the form of [`HandleId::for_machine`].
     pub fn may_be_of_machine(&self) -> bool {
         self.0.contains(".vmi.")
     }
 
-    /// The id as text.
+    /// Returns the ID as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -175,7 +178,7 @@ impl fmt::Display for HandleId {
 }
 
 const ROOT: &str = "/calico/ipam/v2/handle/";
-/// The longest handle of a virtual machine that spells its names out.
+/// The maximum length of a VMI's handle that contains the names.
 const LONGEST: usize = 128;
 
 impl Kind for Handle {

@@ -1,4 +1,5 @@
-//! [`repair`]: what to do with a handle that disagrees with the blocks (IPAM-75, IPAM-230).
+//! [`repair`]: the correction of a handle that disagrees with the blocks. Upstream has none: its kube-controllers
+//! never lists handles, so orphaned handles accumulate (IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,32 +8,35 @@ use super::{Block, Handle, HandleId};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// A handle that has been wrong for long enough.
+/// A handle that has disagreed with the blocks for the grace period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuspectHandle {
-    /// Which.
+    /// The handle.
     pub id: HandleId,
-    /// Its revision all that time; none for one that is not there. One that was written since is somebody's work.
+    /// The handle's revision during that time; `None` if the handle is missing. A handle with another revision is in
+    /// use by an operation.
     pub revision: Option<Revision>,
-    /// The blocks to read before [`repair`]: those that it counted in and those that name it.
+    /// The blocks to read before [`repair`]: those that the handle counted addresses in and those that name the
+    /// handle.
     pub blocks: BTreeSet<Cidr>,
 }
 
-/// What to do with a handle.
+/// The correction of a handle.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HandleRepair {
-    /// Nothing.
+    /// No correction.
     Keep,
-    /// Delete it, as it was read.
+    /// Deletes the handle at the revision that was read.
     Delete,
-    /// Store this in its place; create it where there is none.
+    /// Stores this value in place of the handle, or creates the handle if it is missing.
     Write(Handle),
 }
 
-/// What to do with a handle, by what was just read: itself, and each block that it counts in or that
-/// [`SuspectHandle::blocks`] names. Of `block` the outer none is one that was not read, or cannot be: then nothing is done.
-/// The inner one is a block that is not there. Nothing is done either about a handle that was written since it became
-/// suspect.
+/// Returns the correction of a handle, given the handle and its blocks as just read.
+///
+/// `block` returns each block that the handle counts addresses in or that [`SuspectHandle::blocks`] names: `None` if
+/// the block was not read or is unreadable, `Some(None)` if it is missing. The handle is kept if a block was not read
+/// or is corrupt, or if the handle was written since it became suspect.
 pub fn repair<'b>(
     suspect: &SuspectHandle,
     handle: Option<&Entry<Handle>>,

@@ -1,7 +1,7 @@
-//! Whether an address is held: the one decision that `calico-ipam check` and garbage collection share.
+//! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
 //!
-//! An allocation names somebody ([`Claim`]); what is known of that one comes from a [`HolderFacts`]: endpoints that were
-//! just read, a cache, or the live API. On any doubt an address is held.
+//! An allocation names its owner ([`Claim`]). [`HolderFacts`] gives the facts about the owner, from endpoints that
+//! were just read, from a cache or from the API server. When in doubt, an address counts as in use.
 
 mod claim;
 
@@ -9,56 +9,59 @@ use std::fmt;
 
 pub use self::claim::{Claim, ClaimKind};
 
-/// What is known of something.
+/// The result of looking up an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight<T> {
-    /// It is not there.
+    /// The object does not exist.
     Absent,
-    /// It is there.
+    /// The object exists.
     Present(T),
-    /// Nobody could look.
+    /// The object could not be looked up.
     Unknown,
 }
 
-/// What a pod says about one address.
+/// The state of a pod with respect to one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodSight<'a> {
-    /// The Kubernetes node it is on; empty when on none.
+    /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
-    /// Whether it has the address; `None` while it has reported none, or what it reports cannot be read.
+    /// True if the pod has the address. `None` if the pod has not reported an address yet or its addresses are
+    /// unreadable.
     pub has: Option<bool>,
-    /// Whether its containers are gone for good.
+    /// The way in which the pod's containers ended for good, if they did.
     pub ended: Option<Ended>,
 }
 
-/// What is known of a virtual machine.
+/// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MachineSight {
-    /// The machine or an instance of its name is there, whoever owns the instance: its launcher may run.
+    /// The VirtualMachine or a VirtualMachineInstance of its name exists. The instance counts whatever its owner is,
+    /// because its launcher pod may run (KC-436).
     Present,
-    /// Neither is there.
+    /// Neither object exists.
     Absent,
-    /// KubeVirt is not installed: neither kind is defined.
+    /// Neither kind is defined: KubeVirt is not installed.
     Undefined,
-    /// Nobody could look.
+    /// The objects could not be looked up.
     Unknown,
 }
 
-/// What is known of the pods that an allocation names as its owners ([`Claim::owners`]). Of several, the greatest counts.
+/// The result of looking up the pods that an allocation names as its owners ([`Claim::owners`]). The greatest result
+/// of several pods counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerSight {
-    /// None is there.
+    /// None of the pods exists.
     Absent,
-    /// One is there, and has ended or has other addresses.
+    /// A pod exists, and has ended or has other addresses.
     Present,
-    /// Nobody could look.
+    /// A pod could not be looked up.
     Unknown,
-    /// One that has not ended has the address, or has not told its addresses yet.
+    /// A pod that has not ended has the address, or has not reported its addresses yet.
     HasIt,
 }
 
 impl OwnerSight {
-    /// Reads what was seen of each.
+    /// Returns the greatest result of the lookups of the pods.
     pub fn of<'a>(pods: impl Iterator<Item = Sight<PodSight<'a>>>) -> Self {
         let sights = pods.map(|pod| match pod {
             Sight::Absent => OwnerSight::Absent,
@@ -70,75 +73,76 @@ impl OwnerSight {
     }
 }
 
-/// How a pod ended.
+/// The way in which a pod ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Ended {
-    /// By itself.
+    /// The containers ended.
     Finished,
-    /// The node threw it out (B-05).
+    /// The node evicted the pod.
     Evicted,
 }
 
-/// What is known of the one that an allocation names.
+/// Facts about the owner that an allocation names.
 pub trait HolderFacts {
-    /// The pod.
+    /// Returns the pod.
     fn pod(&self) -> Sight<PodSight<'_>>;
-    /// The virtual machine.
+    /// Returns the state of the VMI and its VirtualMachine.
     fn machine(&self) -> MachineSight;
-    /// The pods that an allocation for a virtual machine names as its owners.
+    /// Returns the pods that an allocation for a VMI names as its owners.
     fn owner(&self) -> OwnerSight;
-    /// The Service.
+    /// Returns the Service.
     fn service(&self) -> Sight<()>;
-    /// The Calico node whose tunnel it is.
+    /// Returns the Calico node of the tunnel.
     fn tunnel_node(&self) -> Sight<()>;
-    /// Somebody that has the address although the allocation names nobody. [`Sight::Unknown`] where nobody can tell.
+    /// Returns the user of the address of an allocation that names no owner. [`Sight::Unknown`] if users cannot be
+    /// looked up.
     fn unnamed(&self) -> Sight<()>;
-    /// The Kubernetes node that the allocation was made on, if it is known.
+    /// Returns the Kubernetes node on which the address was allocated, if it is known.
     fn node(&self) -> Option<&str>;
 }
 
-/// The decision.
+/// The decision about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holding {
-    /// Somebody has the address, or may have it.
+    /// The address is in use, or may be.
     Held(Keeper),
-    /// Nobody has it, as far as was seen.
+    /// The facts show no owner that uses the address.
     Leaked(Evidence),
 }
 
-/// Why an address is held.
+/// The reason why an address counts as in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Keeper {
-    /// The host keeps it for itself.
+    /// The host reserves the address.
     Host,
-    /// Its tunnel's node is there.
+    /// The tunnel's node exists.
     Tunnel,
-    /// Its Service is there.
+    /// The Service exists.
     Service,
-    /// Its virtual machine is there.
+    /// The VMI or its VirtualMachine exists.
     Machine,
-    /// Its pod has it.
+    /// The pod has the address.
     Pod,
-    /// Its pod has told no address yet, or none that can be read.
+    /// The pod has not reported an address yet, or none that is readable.
     SilentPod,
-    /// An endpoint has it although the allocation does not say whose it is.
+    /// An endpoint has the address, although the allocation names no owner.
     Endpoint,
-    /// Nothing known here can tell whether somebody has it (B-08).
+    /// The allocation's owner is of a kind that cannot be looked up.
     UnknownOwner,
-    /// Its node is none of Kubernetes.
+    /// The node is not a Kubernetes node.
     ForeignNode,
-    /// Its node came back.
+    /// The node exists again.
     Node,
-    /// It could not be looked at.
+    /// The owner could not be looked up.
     Unseen,
 }
 
-/// Why nobody has an address.
+/// The reason why an address counts as leaked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Evidence {
-    /// The pod is gone.
+    /// The pod does not exist.
     PodGone,
-    /// The pod is on another node now.
+    /// The pod is on another node.
     PodElsewhere,
     /// The pod has other addresses.
     OtherAddresses,
@@ -146,15 +150,15 @@ pub enum Evidence {
     PodFinished,
     /// The pod was evicted.
     PodEvicted,
-    /// Neither the virtual machine nor an instance is there.
+    /// Neither the VirtualMachine nor the VMI exists.
     MachineGone,
-    /// KubeVirt is not installed any more.
+    /// KubeVirt is no longer installed.
     NoKubeVirt,
-    /// The Service is gone.
+    /// The Service does not exist.
     ServiceGone,
-    /// The tunnel's node is gone.
+    /// The tunnel's node does not exist.
     NodeGone,
-    /// No endpoint has it.
+    /// No endpoint has the address.
     NoEndpoint,
 }
 
@@ -193,7 +197,7 @@ impl fmt::Display for Keeper {
     }
 }
 
-/// Decides whether an address that was allocated for a `kind` of holder is held (KC-433, KC-434).
+/// Decides whether an address that was allocated for an owner of a `kind` is in use.
 pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
     let there = |sight: Sight<()>, keeper, evidence| match sight {
         Sight::Present(()) => Holding::Held(keeper),
@@ -219,8 +223,8 @@ pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
     }
 }
 
-/// A launcher that runs holds the address whatever became of its machine. Without KubeVirt no launcher is ended by a controller,
-/// so that any pod keeps the address.
+/// Decides about a VMI's address. A running launcher pod keeps the address, even if its VMI was deleted. Without
+/// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
 fn of_machine(machine: MachineSight, owner: OwnerSight) -> Holding {
     match (machine, owner) {
         (MachineSight::Present, _) => Holding::Held(Keeper::Machine),
@@ -231,8 +235,8 @@ fn of_machine(machine: MachineSight, owner: OwnerSight) -> Holding {
     }
 }
 
-/// A pod that has the address holds it wherever it is: metadata alone never frees what is in use. Upstream looks at the
-/// node first (KC-434).
+/// Decides about a pod's address. A pod that has the address keeps it, whatever its node is: metadata alone never
+/// frees an address in use. Upstream compares the nodes first (KC-434).
 fn of_pod(pod: &PodSight<'_>, node: Option<&str>) -> Holding {
     if pod.has == Some(true) && pod.ended.is_none() {
         return Holding::Held(Keeper::Pod);

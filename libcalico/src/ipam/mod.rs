@@ -1,18 +1,31 @@
-//! Address management: the stored objects and the algebra over them.
+//! IP address management: the stored objects and the rules that operate on them.
 //!
-//! An address is owned when three objects agree: the *block* that says which ordinals are taken and by whom, the
-//! *affinity* that says which node the block belongs to, and the *handle* that says in which blocks a container holds
-//! addresses. They are written one after the other, in an order whose every intermediate state upstream understands
-//! (IPAM-121, IPAM-128, IPAM-221):
+//! Three objects describe an allocated address:
 //!
-//! * allocate: handle, then block; release: block, then handle. So a handle's count is never below the truth.
-//! * claim a block: affinity pending, block, affinity confirmed; give it up: affinity pendingDeletion, block, affinity.
+//! * The *block* records the allocated ordinals, and the handle, pod and node of each.
+//! * The *affinity* assigns the block to a node.
+//! * The *handle* counts the addresses of one container in each block.
 //!
-//! The algebra: operations on one [`Block`] and one [`Handle`]; which pools serve a request ([`choose_pools`]); which
-//! block comes next ([`usable_block`], [`borrow_order`], both along [`BlockWalk`]); what is reserved
-//! ([`Reservations`]); what a search for room reads of all blocks ([`BlockGlance`]); how full pools are
-//! ([`utilization()`]); whether an address is held ([`holding()`]), what is wrong ([`audit()`]) and what is collected
-//! (`gc`).
+//! The objects are written one after the other. Upstream's programs understand every intermediate state of this order
+//! (IPAM-221):
+//!
+//! * To allocate, write the handle, then the block. To release, write the block, then the handle. A handle therefore
+//!   never counts too few addresses.
+//! * To claim a block, write the affinity as pending, create the block, confirm the affinity.
+//! * To give a block up, write the affinity as pendingDeletion, delete the block or clear its affinity, delete the
+//!   affinity.
+//!
+//! Read [`Block`] and [`Handle`] first: the operations on one object. The following items come in the order of an
+//! allocation:
+//!
+//! * [`choose_pools`] selects the pools that serve a request.
+//! * [`BlockGlance`] is the part of a block that a search for room reads, and [`Room`] its result. [`Reservations`] do
+//!   not count as room.
+//! * [`usable_block`] selects the next block and [`borrow_order`] the blocks to borrow from, both in the order of
+//!   [`BlockWalk`].
+//!
+//! [`utilization()`] counts the addresses in use, [`holding()`] decides whether an address is in use, and [`audit()`]
+//! reports contradictions. `gc` selects the addresses, handles and blocks to release.
 
 mod affinity;
 mod audit;

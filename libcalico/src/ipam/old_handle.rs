@@ -1,38 +1,40 @@
-//! [`OldHandle`]: the handle that releases before v3 gave a container (IPAM-23).
+//! [`OldHandle`]: the handle that releases before v3 gave a container. A DEL releases its addresses, too (IPAM-23).
 
 use super::{Attribute, Block, HandleId, ReleaseRequest};
 
-/// The handle that releases before v3 gave a container: `<namespace>.<pod>`, or the id of a plain container alone.
+/// The handle that releases before v3 gave a container: `<namespace>.<pod>`, or the ID of a container without a pod.
 ///
-/// The names of a namespace and a pod are chosen by a tenant, and their text may be the handle of something else: of another
-/// container, a tunnel, a Service. So its allocations are the pod's only where they name the pod, or have no attributes, as before v3.
+/// A tenant chooses the names of a namespace and a pod, so their text can equal the handle of another container, a
+/// tunnel or a Service. An allocation therefore belongs to the pod only if it names the pod, or has no attributes, as
+/// before v3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OldHandle {
     id: HandleId,
-    /// Namespace and name.
+    /// The pod's namespace and name.
     pod: Option<(String, String)>,
 }
 
 impl OldHandle {
-    /// The old handle of a pod; `None` when the text may be the handle of a virtual machine. A machine that does not run
-    /// holds its addresses without attributes, too.
+    /// Returns the old handle of a pod; `None` if the text can be the handle of a VMI. The addresses of a stopped
+    /// virtual machine have no attributes, either.
     pub fn of_pod(namespace: &str, pod: &str) -> Option<Self> {
         let id = HandleId::new(format!("{namespace}.{pod}"));
         (!id.may_be_of_machine()).then(|| OldHandle { id, pod: Some((namespace.to_owned(), pod.to_owned())) })
     }
 
-    /// The old handle of a container that is no pod's; `None` as for [`OldHandle::of_pod`].
+    /// Returns the old handle of a container without a pod; `None` as for [`OldHandle::of_pod`].
     pub fn of_container(container_id: &str) -> Option<Self> {
         let id = HandleId::new(container_id);
         (!id.may_be_of_machine()).then_some(OldHandle { id, pod: None })
     }
 
-    /// The handle's name.
+    /// Returns the handle's ID.
     pub fn id(&self) -> &HandleId {
         &self.id
     }
 
-    /// Requests for the addresses of `block` that the container holds by this handle, each as it is held now.
+    /// Returns a request for each address of `block` that the container has under this handle, with the present handle
+    /// and sequence number.
     pub fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
         block.requests_of(&self.id, |attribute| self.is_owner(attribute))
     }
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
     use crate::ipam::{AssignRequest, Owner, Reservations};
 
-    /// A block with one address per allocation: its handle and attributes.
+    /// Returns a block with one address for each pair of handle and attributes.
     fn block(allocations: &[(&str, &[(&str, &str)])]) -> Block {
         let owner = Owner::Host("n1".into());
         let mut block = Block::new("10.0.0.0/28".parse().unwrap(), &owner, time::OffsetDateTime::UNIX_EPOCH).unwrap();

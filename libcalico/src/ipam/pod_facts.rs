@@ -1,7 +1,7 @@
-//! [`PodFacts`]: what a pod says about its addresses, for garbage collection and for `calico-ipam check`.
+//! [`PodFacts`]: a pod's node, addresses and end, for garbage collection and `calico-ipam check`.
 //!
-//! Kubelet writes the status of a pod, and whoever may create the pod writes its annotations at any time. So an annotation
-//! can keep an address, and frees none that the status reports.
+//! Kubelet writes a pod's status. Any user who may create the pod can change its annotations at any time. An
+//! annotation can therefore keep an address, but never frees one that the status reports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,23 +11,24 @@ use super::{Ended, PodSight};
 use crate::kubernetes::{AddressAnnotations, Pod, PodAddresses};
 use crate::net::Cidr;
 
-/// Where Multus notes the addresses of all of a pod's interfaces (IPAM-194).
+/// The annotation in which Multus stores the addresses of all interfaces of a pod. Upstream also counts these
+/// addresses as the pod's (IPAM-194).
 pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// What a pod says about where it is and which addresses it has.
+/// A pod's node, addresses and end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodFacts<'a> {
-    /// The Kubernetes node it is on; empty when on none.
+    /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
-    /// Its addresses.
+    /// The pod's addresses.
     pub addresses: ReportedAddresses,
-    /// Whether its containers are gone for good.
+    /// The way in which the pod's containers ended for good, if they did.
     pub ended: Option<Ended>,
-    /// Whether it runs, in a network of its own, and nobody deletes it.
+    /// True if the pod is running, has its own network and is not being deleted.
     pub runs: bool,
 }
 
-/// A pod's own words, from which [`PodFacts`] are read.
+/// The fields of a pod from which [`PodFacts`] are derived.
 #[derive(Debug, Clone, Copy)]
 pub struct PodWords<'n, 'a> {
     /// `spec.nodeName`.
@@ -38,13 +39,14 @@ pub struct PodWords<'n, 'a> {
     pub host_network: bool,
     /// The annotation [`NETWORK_STATUS`], if there is one.
     pub network_status: Option<&'a str>,
-    /// The rest.
+    /// The fields that contain addresses.
     pub addresses: PodAddresses<'a>,
 }
 
 impl<'a> PodFacts<'a> {
-    /// Reads what `words` say. Of a pod on no node, of one that has reported no address yet, and of one with an address that
-    /// cannot be read not all addresses are known (KC-434, KC-435).
+    /// Derives the facts from the fields. The addresses are incomplete if the pod is not scheduled, has not reported
+    /// an address yet, or has an unreadable address. Unlike upstream, an empty address annotation does not end a pod
+    /// that is being deleted (KC-435).
     pub fn read(words: &PodWords<'a, '_>) -> Self {
         let PodWords { node, reason, host_network, addresses, .. } = *words;
         let evicted = addresses.phase == "Failed" && reason == "Evicted";
@@ -57,7 +59,7 @@ impl<'a> PodFacts<'a> {
         PodFacts { node, addresses: reported(words), ended, runs }
     }
 
-    /// Reads a pod. How it ended is not told apart.
+    /// Derives the facts from a pod, without distinguishing an eviction from another end.
     pub fn of(pod: &'a Pod) -> Self {
         let (said, status) = (&pod.metadata.annotations, &pod.status);
         let pod_ips: Vec<&str> = status.pod_ips.iter().map(|address| &*address.ip).collect();
@@ -73,16 +75,17 @@ impl<'a> PodFacts<'a> {
         PodFacts::read(&PodWords { node, reason: "", host_network, network_status, addresses })
     }
 
-    /// What the pod says about `address`.
+    /// Returns the state of the pod with respect to `address`.
     pub fn sight(&self, address: IpAddr) -> PodSight<'a> {
         PodSight { node: self.node, has: self.addresses.contain(address), ended: self.ended }
     }
 }
 
-/// As many addresses of annotations are read. A pod with more may have any address.
+/// The maximum number of annotated addresses to read. A pod with more of them may have any address.
 const MOST_NOTED: usize = 256;
 
-/// What kubelet reports, and beside it what annotations note: kubelet may be away while a new sandbox gets another address.
+/// Combines the addresses that kubelet reports with those in annotations. A new sandbox can get another address while
+/// kubelet is down, and the status then still has the old one.
 fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
     let told = &words.addresses;
     let mangled = words.node.starts_with('-') || words.node.ends_with('-');
@@ -105,7 +108,7 @@ fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
     ReportedAddresses::of(of_kubelet, noted, all_known)
 }
 
-/// One address; a network may hold any of its addresses.
+/// Returns the address of a CIDR that has only one. A pod with a larger range may have any address of the range.
 fn single<E>(cidr: Result<Cidr, E>) -> Option<IpAddr> {
     cidr.ok().filter(|cidr| cidr.size() == 1).map(|cidr| cidr.network())
 }
@@ -116,7 +119,7 @@ struct InterfaceStatus {
     ips: Vec<String>,
 }
 
-/// `None` for what cannot be read.
+/// Returns the addresses in Multus's annotation, with `None` for an unreadable one.
 fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
     let Some(status) = status.filter(|status| !status.is_empty()) else { return Vec::new() };
     let Ok(interfaces) = serde_json::from_str::<Vec<InterfaceStatus>>(status) else { return vec![None] };
@@ -124,25 +127,26 @@ fn of_other_interfaces(status: Option<&str>) -> Vec<Option<IpAddr>> {
     texts.map(|text| text.split('/').next().and_then(|ip| ip.parse().ok())).collect()
 }
 
-/// The addresses that a pod reports, in as few bytes as most pods need.
+/// The addresses that a pod reports, in the smallest form that fits them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportedAddresses {
-    /// One of IPv4, by its status.
+    /// An IPv4 address from the status.
     V4(Ipv4Addr),
-    /// One of each family, by its status.
+    /// An address of each family from the status.
     Dual(Ipv4Addr, Ipv6Addr),
-    /// Any others.
+    /// Any other set of addresses.
     Several {
-        /// Those of the status, then those that annotations alone note.
+        /// The addresses in the status, followed by those that are only in annotations.
         addresses: Box<[IpAddr]>,
-        /// How many the status has.
+        /// The number of addresses from the status.
         of_kubelet: u16,
-        /// Whether the pod has no others. It may have told not all yet, or told what cannot be read.
+        /// True if the addresses are complete. They are incomplete if the pod may still report others or has an
+        /// unreadable address.
         all: bool,
     },
 }
 
-/// None is known.
+/// Returns an empty, incomplete set.
 impl Default for ReportedAddresses {
     fn default() -> Self {
         ReportedAddresses::Several { addresses: Box::default(), of_kubelet: 0, all: false }
@@ -150,12 +154,12 @@ impl Default for ReportedAddresses {
 }
 
 impl ReportedAddresses {
-    /// These addresses of the status, in any order, and no others.
+    /// Creates a complete set of addresses from the status, which may be in any order.
     pub fn new(of_kubelet: Vec<IpAddr>) -> Self {
         Self::of(of_kubelet, Vec::new(), true)
     }
 
-    /// The addresses of the status, those of annotations, and whether these are all.
+    /// Creates a set from the addresses of the status and of annotations. `all` is true if they are complete.
     fn of(mut of_kubelet: Vec<IpAddr>, mut noted: Vec<IpAddr>, all: bool) -> Self {
         of_kubelet.sort_unstable();
         of_kubelet.dedup();
@@ -173,7 +177,7 @@ impl ReportedAddresses {
         }
     }
 
-    /// Whether `address` is one of them; `None` when that is not known.
+    /// Returns true if `address` is in the set, and `None` if the set is incomplete and does not contain it.
     pub fn contain(&self, address: IpAddr) -> Option<bool> {
         match self {
             ReportedAddresses::V4(v4) => Some(address == *v4),
@@ -185,7 +189,7 @@ impl ReportedAddresses {
         }
     }
 
-    /// Those of the status, which no tenant writes.
+    /// Returns the addresses from the status, which a tenant cannot write.
     pub fn of_kubelet(&self) -> impl Iterator<Item = IpAddr> {
         let (one, other, rest): (Option<IpAddr>, Option<IpAddr>, &[IpAddr]) = match self {
             ReportedAddresses::V4(v4) => (Some((*v4).into()), None, &[]),
@@ -197,7 +201,7 @@ impl ReportedAddresses {
         one.into_iter().chain(other).chain(rest.iter().copied())
     }
 
-    /// Bytes outside the value itself.
+    /// Returns the number of bytes that the value occupies on the heap.
     #[cfg(feature = "gc")]
     pub(super) fn heap(&self) -> usize {
         match self {

@@ -1,4 +1,4 @@
-//! [`Pool`]: a pool as the allocator sees it, and which pools are in service (IPAM-93).
+//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool.
 
 use std::net::IpAddr;
 
@@ -6,34 +6,34 @@ use super::refusal::Refusal;
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
 
-/// A pool that addresses may come from.
+/// A pool with the fields that the allocator needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// Its name.
+    /// The pool's name.
     pub name: String,
-    /// Its range.
+    /// The pool's range.
     pub cidr: Cidr,
-    /// Prefix length of its blocks.
+    /// The prefix length of the pool's blocks.
     pub block_prefix: u8,
-    /// Which nodes it serves; empty is all.
+    /// The selector for the nodes that the pool serves; an empty one selects all.
     pub node_selector: String,
-    /// What its addresses are for.
+    /// The uses for which the pool's addresses are allowed.
     pub allowed_uses: Vec<AllowedUse>,
 }
 
 impl Pool {
-    /// The block that `ip` belongs to; `None` outside the pool.
+    /// Returns the range of the block for `ip`; `None` if the address is outside the pool.
     pub fn block_of(&self, ip: IpAddr) -> Option<Cidr> {
         self.cidr.contains(ip).then(|| Cidr::new(ip, self.block_prefix)).flatten()
     }
 
-    /// Whether addresses may be used for `purpose`.
+    /// Returns true if the pool's addresses may be used for `purpose`.
     pub fn allows(&self, purpose: AllowedUse) -> bool {
         self.allowed_uses.contains(&purpose)
     }
 
-    /// Whether blocks have a size that IPAM handles: at least one fits the pool, and none has more than 4096 addresses
-    /// (IPAM-107) or too few for what the host reserves (IPAM-108).
+    /// Checks the block size: at least one block fits into the pool, a block has at most 4096 addresses (IPAM-107),
+    /// and it has room for the addresses that the host reserves.
     pub fn check_block_size(&self, max_block_prefix: Option<u8>) -> Result<(), Refusal> {
         let (shortest, longest) = match self.cidr.version() {
             IpVersion::V4 => (20, 32),
@@ -48,8 +48,8 @@ impl Pool {
     }
 }
 
-/// The pool of an object, if it is in service for a family (IPAM-93). What asking for one address needs to find the
-/// pool it lies in, too (IPAM-132).
+/// Returns the pool of an object, if the pool is in service for the family (IPAM-93). A request for a particular
+/// address uses the pool of that address only under the same conditions (IPAM-132).
 pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, Refusal> {
     let spec = &object.spec;
     let cidr = spec.range().map_err(|_| Refusal::InvalidCidr { cidr: spec.cidr.clone() })?;
@@ -68,7 +68,8 @@ pub fn enabled_pool(object: &IpPool, version: IpVersion) -> Result<Pool, Refusal
     Ok(pool_of(object, cidr))
 }
 
-/// The pool that holds `ip`, in service or not: what a release needs (IPAM-141).
+/// Returns the pool that contains `ip`, even if the pool is not in service. A release also needs the pools that are
+/// disabled or being deleted (IPAM-141).
 pub fn any_pool_of(pools: &[IpPool], ip: IpAddr) -> Option<Pool> {
     pools.iter().find_map(|object| {
         let cidr = object.spec.range().ok().filter(|cidr| cidr.contains(ip))?;

@@ -1,4 +1,4 @@
-//! Which pools serve a request, and why the others do not (IPAM-94..IPAM-99).
+//! Chooses the pools that serve a request, and records why the others do not.
 
 #[cfg(test)]
 mod tests;
@@ -14,33 +14,35 @@ use crate::selector::{Selector, SelectorError};
 /// Labels of a node or namespace.
 pub type Labels = BTreeMap<String, String>;
 
-/// For whom a pool is sought.
+/// The criteria for the choice of pools.
 #[derive(Debug, Clone)]
 pub struct PoolRequest<'a> {
-    /// The family.
+    /// The address family.
     pub version: IpVersion,
-    /// Ranges of the pools that the request names, in its order; empty leaves the choice to the selectors.
+    /// Ranges of the pools that the request names, in its order. If there are none, the selectors decide.
     pub requested: &'a [Cidr],
-    /// What the addresses are for.
+    /// The purpose of the addresses.
     pub purpose: AllowedUse,
     /// The node's name, for messages.
     pub node: &'a str,
     /// The node's labels.
     pub node_labels: &'a Labels,
-    /// The namespace's name and labels. Without a namespace selectors see no labels (IPAM-96).
+    /// The namespace's name and labels. Without a namespace, namespace selectors see no labels: `has(x)` rejects the
+    /// pool, `!has(x)` selects it (IPAM-96).
     pub namespace: Option<(&'a str, &'a Labels)>,
-    /// Whether pools that the request names must select its namespace, too.
+    /// Whether to require that the namespace selectors of named pools match, too.
     pub restricted: bool,
-    /// Longest block prefix that leaves room for what the host reserves (IPAM-108); `None` is no bound.
+    /// The longest block prefix that leaves room for the addresses that the host reserves; `None` for no limit.
     pub max_block_prefix: Option<u8>,
 }
 
-/// The pools of a request.
+/// The result of the choice of pools.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolChoice {
-    /// The pools to use, in this order: the request's, or by name.
+    /// The pools to use, in this order: the order of the request, or by name.
     pub chosen: Vec<Pool>,
-    /// `chosen` and those that only the intended use excluded: a node's blocks in them are not stale (IPAM-99).
+    /// The chosen pools and those that only the intended use excluded. The node keeps its blocks in all of them
+    /// (IPAM-99).
     pub selected: Vec<Pool>,
     /// Every pool of the family that is in service.
     pub enabled: Vec<Pool>,
@@ -48,10 +50,10 @@ pub struct PoolChoice {
     pub refused: Vec<RefusedPool>,
 }
 
-/// Why there is no pool. The texts are upstream's (appendix B).
+/// The reason why no pool was chosen. Except for a malformed selector, the texts are upstream's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoPool {
-    /// A requested range is no pool in service.
+    /// A requested range is not a pool in service.
     #[error("the given pool ({0}) does not exist, or is not enabled")]
     NotEnabled(Cidr),
     /// No pool of the family is in service.
@@ -60,10 +62,10 @@ pub enum NoPool {
     /// No pool selects the node and namespace.
     #[error("no configured Calico pools for node {0}")]
     NoneSelected(String),
-    /// The pools that do are for other uses.
+    /// The selected pools are for other uses.
     #[error("cannot find a qualified ippool, no pools match the required use ({0:?})")]
     NoneForUse(AllowedUse),
-    /// A selector is malformed: an error for the whole request (IPAM-96).
+    /// A selector is malformed. As in upstream, the whole request fails.
     #[error("IPPool {pool}: {field} `{selector}` is invalid: {reason}")]
     Selector {
         /// The pool.
@@ -72,24 +74,24 @@ pub enum NoPool {
         field: &'static str,
         /// The selector.
         selector: String,
-        /// What is wrong with it.
+        /// The syntax error.
         reason: Box<SelectorError>,
     },
 }
 
-/// A request that no pool serves.
+/// The error for a request that no pool serves.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause}")]
 pub struct PoolChoiceError {
-    /// Why.
+    /// The reason.
     pub cause: NoPool,
-    /// Every pool that was looked at, with the reason it was not used.
+    /// Every considered pool, with the reason why it was not used.
     pub refused: Vec<RefusedPool>,
 }
 
-/// Chooses the pools of a request. Named pools are used in the order of the request, whatever their selectors and
-/// assignment mode say, unless the request is restricted; otherwise the selectors decide, and pools come by name (IPAM-94,
-/// IPAM-95).
+/// Chooses the pools of a request. Named pools are used in the order of the request. As in upstream, their node
+/// selectors and assignment modes do not count; their namespace selectors count only if the request is restricted
+/// (IPAM-95). If no pool is named, the selectors decide, and pools are sorted by name.
 pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
     let mut sorted: Vec<&IpPool> = pools.iter().collect();
     sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
@@ -189,7 +191,7 @@ fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Op
     refusal_by_namespace(object, request.namespace)
 }
 
-/// Refuses a pool whose namespace selector does not select the namespace: its name and labels.
+/// Returns the rejection of a pool whose namespace selector does not match the name and labels of the namespace.
 pub fn refusal_by_namespace(object: &IpPool, namespace: Option<(&str, &Labels)>) -> Result<Option<Refusal>, NoPool> {
     let selector = &object.spec.namespace_selector;
     let no_labels = Labels::new();
@@ -210,13 +212,13 @@ fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels
     })
 }
 
-/// Of a node's blocks, those it should give up if they are empty: outside the pools of the request, in a pool in
-/// service whose selector no longer selects the node (IPAM-99).
+/// Returns the blocks among a node's that the node should give up if they are empty: those outside the pools of the
+/// request, in a pool in service whose selector no longer selects the node (IPAM-99).
 pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -> Vec<Cidr> {
     let inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
     let deselected = |block: &&Cidr| {
         let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
-        // A selector that cannot be read deselects nothing.
+        // A malformed selector does not make blocks stale.
         pool.is_some_and(|pool| {
             Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(node_labels))
         })

@@ -1,4 +1,4 @@
-//! [`Refusal`]: why a pool gave no address, in words for the person who runs the cluster.
+//! [`Refusal`]: the reason why a pool gave no address, for cluster administrators.
 
 use std::fmt;
 
@@ -7,81 +7,81 @@ use serde::Serialize;
 use crate::api::AllowedUse;
 use crate::net::{Cidr, IpVersion};
 
-/// Why a pool was not used, or gave nothing.
+/// The reason why a pool was not used, or gave no address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Refusal {
-    /// Its CIDR cannot be read.
+    /// The pool's CIDR is invalid.
     InvalidCidr {
-        /// What it says.
+        /// The stored text.
         cidr: String,
     },
-    /// It is of the other family.
+    /// The pool is of the other family.
     OtherFamily {
         /// The pool's family, 4 or 6.
         #[serde(serialize_with = "display")]
         version: IpVersion,
     },
-    /// `disabled: true`.
+    /// The pool has `disabled: true`.
     Disabled,
-    /// It is being deleted.
+    /// The pool is being deleted.
     Deleting,
-    /// Its status says that it is not `Allocatable`.
+    /// The pool's status has the condition `Allocatable` with status `False`.
     NotAllocatable {
         /// The condition's message, or its reason.
         message: String,
     },
-    /// Its blocks have a size that IPAM does not handle (IPAM-107).
+    /// The pool's block size is outside the supported range (IPAM-107).
     BlockSize {
-        /// The pool's.
+        /// The pool's block size.
         block_size: u8,
-        /// Smallest allowed.
+        /// The smallest allowed value.
         min: u8,
-        /// Largest allowed.
+        /// The largest allowed value.
         max: u8,
     },
     /// The request names other pools.
     NotRequested,
-    /// It serves only requests that name it.
+    /// The pool serves only requests that name it.
     Manual,
-    /// Its node selector does not select the node.
+    /// The pool's node selector does not select the node.
     NodeSelector {
         /// The selector.
         selector: String,
         /// The node.
         node: String,
     },
-    /// Its namespace selector does not select the namespace.
+    /// The pool's namespace selector does not select the namespace.
     NamespaceSelector {
         /// The selector.
         selector: String,
-        /// The namespace; `None` when there is none.
+        /// The namespace; `None` if the request has none.
         namespace: Option<String>,
     },
-    /// It serves other uses.
+    /// The pool serves other uses.
     Use {
-        /// What it serves.
+        /// The uses that the pool allows.
         allowed: Vec<AllowedUse>,
-        /// What is wanted.
+        /// The requested use.
         wanted: AllowedUse,
     },
-    /// No address is free in any block the node may use.
+    /// No address is free in any block that the node may use.
     Full {
-        /// Taken addresses, resting and reserved ones included.
+        /// The number of addresses that are not free, including those that are cooling down or reserved.
         in_use: u64,
-        /// Addresses of the pool.
+        /// The number of addresses in the pool.
         capacity: u64,
     },
-    /// The node may own no more blocks (IPAM-103).
+    /// The node must not claim more blocks, and does not borrow addresses instead (IPAM-103).
     BlockLimit {
         /// The limit.
         limit: usize,
     },
-    /// What is free lies in other nodes' blocks, and affinity is strict (IPAM-104).
+    /// The free addresses are in other nodes' blocks, and affinity is strict.
     StrictAffinity,
-    /// Blocks are not claimed automatically (IPAM-105).
+    /// Nodes do not claim blocks automatically. In this mode a node does not borrow addresses, either (IPAM-105).
     AutoAllocateOff,
-    /// All of it is reserved by IPReservations.
+    /// IPReservations cover the whole pool.
     Reserved,
 }
 
@@ -124,14 +124,14 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// A pool and why it was not used.
+/// A pool with the reason why it was not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RefusedPool {
     /// The pool's name.
     pub pool: String,
-    /// Its range; `None` when it cannot be read.
+    /// The pool's range; `None` if it is invalid.
     pub cidr: Option<Cidr>,
-    /// Why.
+    /// The reason.
     #[serde(flatten)]
     pub refusal: Refusal,
 }

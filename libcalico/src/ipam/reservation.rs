@@ -1,42 +1,42 @@
-//! [`Reservations`]: the addresses that automatic assignment leaves alone (IPAM-101, IPAM-102).
+//! [`Reservations`]: the addresses that automatic assignment skips (IPAM-101).
 
 use std::net::IpAddr;
 
 use crate::api::IpReservation;
 use crate::net::Cidr;
 
-/// An entry of an IPReservation that is neither CIDR nor address.
+/// An entry of an IPReservation that is neither a CIDR nor an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("IPReservation {reservation}: `{entry}` is neither a CIDR nor an IP address; it is ignored")]
 pub struct MalformedReservation {
-    /// Name of the IPReservation.
+    /// The name of the IPReservation.
     pub reservation: String,
     /// The entry.
     pub entry: String,
 }
 
-/// All reserved ranges, none inside another.
+/// All reserved ranges, none of which contains another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reservations {
     ranges: Vec<Cidr>,
 }
 
 impl Reservations {
-    /// Nothing is reserved.
+    /// Returns an empty set.
     pub fn none() -> Self {
         Self::default()
     }
 
-    /// These ranges are reserved.
+    /// Creates a set from ranges, which may overlap.
     pub fn new(ranges: impl IntoIterator<Item = Cidr>) -> Self {
         let mut ranges: Vec<Cidr> = ranges.into_iter().collect();
-        // A range sorts before those inside it.
+        // A range sorts before the ranges inside it.
         ranges.sort();
         ranges.dedup_by(|inner, outer| outer.covers(inner));
         Reservations { ranges }
     }
 
-    /// What the stored objects reserve, and their entries that could not be read.
+    /// Returns the ranges that the stored objects reserve, and their malformed entries.
     pub fn of<'a>(objects: impl IntoIterator<Item = &'a IpReservation>) -> (Self, Vec<MalformedReservation>) {
         let (mut ranges, mut malformed) = (Vec::new(), Vec::new());
         for object in objects {
@@ -51,27 +51,27 @@ impl Reservations {
         (Reservations::new(ranges), malformed)
     }
 
-    /// Whether nothing is reserved.
+    /// Returns true if no address is reserved.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Whether `ip` is reserved.
+    /// Returns true if `ip` is reserved.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.range_of(ip).is_some()
     }
 
-    /// Whether every address of `block` is reserved, by one range or by several together.
+    /// Returns true if every address of `block` is reserved, by a single range or by several together.
     pub fn covers(&self, block: &Cidr) -> bool {
         !self.is_empty() && self.within(block) == block.size()
     }
 
-    /// The one range that reserves all of `block`, if there is such.
+    /// Returns the range that alone covers `block`, if there is one.
     pub fn covering(&self, block: &Cidr) -> Option<Cidr> {
         self.range_of(block.network()).filter(|range| range.covers(block))
     }
 
-    /// How many addresses of `cidr` are reserved.
+    /// Returns the number of reserved addresses in `cidr`.
     pub fn within(&self, cidr: &Cidr) -> u128 {
         if self.covering(cidr).is_some() {
             return cidr.size();
@@ -80,7 +80,7 @@ impl Reservations {
         inside.fold(0, |sum: u128, range| sum.saturating_add(range.size()))
     }
 
-    /// The reserved ranges, none inside another.
+    /// Returns the reserved ranges, none of which contains another.
     pub fn ranges(&self) -> &[Cidr] {
         &self.ranges
     }
@@ -154,7 +154,7 @@ mod tests {
             (&["10.0.0.0/31", "10.0.0.2/31"], true, 4),
             (&["10.0.0.0/31", "10.0.0.2", "10.0.0.3"], true, 4),
             (&["10.0.0.0/31", "10.0.0.2"], false, 3),
-            // Counted once, though named three times.
+            // Each address counts once, though three ranges name it.
             (&["10.0.0.0/31", "10.0.0.0", "10.0.0.1", "10.0.0.0/31", "10.0.0.2"], false, 3),
             (&["10.0.0.4/30", "0.0.0.0/32", "fd00::/8"], false, 0),
         ] {

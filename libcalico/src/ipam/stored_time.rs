@@ -1,9 +1,9 @@
-//! Times as blocks store them: RFC 3339, UTC, whole seconds (IPAM-60, IPAM-61).
+//! Times as they are stored in blocks: RFC 3339, UTC, whole seconds.
 
 use time::format_description::well_known::Rfc3339;
 use time::{OffsetDateTime, UtcOffset};
 
-/// `2026-08-22T01:02:03Z`.
+/// Formats a time as in `2026-08-22T01:02:03Z`.
 pub(super) fn stored_seconds(at: OffsetDateTime) -> String {
     let at = at.checked_to_offset(UtcOffset::UTC).unwrap_or(at);
     let (date, time) = (at.date(), at.time());
@@ -18,12 +18,12 @@ pub(super) fn stored_seconds(at: OffsetDateTime) -> String {
     )
 }
 
-/// The inverse of [`stored_seconds`]; other offsets and fractions are accepted too.
+/// Parses the result of [`stored_seconds`], and other offsets and fractions, too.
 pub(super) fn parse_stored(text: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text, &Rfc3339).ok()
 }
 
-/// Nanoseconds since the epoch, clamped to what an unsigned sequence number can hold.
+/// Returns the nanoseconds since the epoch, clamped to the range of a sequence number.
 pub(super) fn clock_nanoseconds(at: OffsetDateTime) -> u64 {
     u64::try_from(at.unix_timestamp_nanos().max(0)).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! [`BlockGlance`]: what a search for room reads of a block. [`Room`]: what the search keeps of it.
+//! [`BlockGlance`]: the fields of a block that a search for room reads. [`Room`]: the result that the search keeps.
 //!
-//! A search that finds no address has looked at every block of the cluster, and most of a block is about the pods that
-//! hold its addresses. The search reads none of that, and keeps some bytes of each block. A block that is to be changed
-//! is read whole.
+//! A search that finds no address has read every block of the cluster. Most of a block describes the pods that use its
+//! addresses. The search skips that part and keeps a few bytes per block. A block to be changed is read again
+//! completely.
 
 use serde::Deserialize;
 use time::OffsetDateTime;
@@ -13,18 +13,18 @@ use super::{Attribute, Block, Owner, Reservations};
 use crate::api::Unknown;
 use crate::net::Cidr;
 
-/// A block as a survey of all blocks tells it, in no order. Of a block that is told twice the last word counts: an
-/// answer that broke off is asked for again.
+/// A block in a listing of all blocks, which is in no particular order. If a block occurs twice, the last occurrence
+/// counts: an interrupted response is requested again.
 #[derive(Debug)]
 pub enum Sighting {
-    /// A block of which no more is known than that there is one: no more was asked for, or it cannot be read.
+    /// The range of a block without its fields, because they were not requested or the block is unreadable.
     Range(Cidr),
     /// A block.
     Block(BlockGlance),
 }
 
 impl Sighting {
-    /// The block's range.
+    /// Returns the block's range.
     pub fn cidr(&self) -> Cidr {
         match self {
             Sighting::Range(cidr) => *cidr,
@@ -33,31 +33,32 @@ impl Sighting {
     }
 }
 
-/// A block without what is stored about the holders of its addresses, as etcd or the API server has it.
+/// A block without the attributes of its allocations' owners, read from etcd or from the API server.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Fields")]
 pub struct BlockGlance(Block);
 
-/// The part of a block that a search for room keeps.
+/// The facts about a block that a search for room keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// Addresses that are not in the block's free list.
+    /// The number of addresses that are not in the block's free list.
     pub in_use: u32,
-    /// True if an address is free that is not reserved.
+    /// True if an address is free and not reserved.
     pub has_free: bool,
-    /// True if the block is the searcher's own.
+    /// True if the block belongs to the searching owner.
     pub is_own: bool,
-    /// True if it is empty and another owner's claim to it is old enough to be taken over.
+    /// True if the block may be reclaimed: the block is empty, and another owner claimed it long enough ago.
     pub may_be_reclaimed: bool,
 }
 
 impl Room {
-    /// A block that gives nothing: `in_use` of its addresses are taken.
+    /// Returns the facts for a block that gives no address, `in_use` of whose addresses are allocated.
     pub fn none(in_use: u32) -> Self {
         Room { in_use, has_free: false, is_own: false, may_be_reclaimed: false }
     }
 
-    /// Returns the room that `block` has for `owner` at `now`. Addresses that have rested are to be in its free list.
+    /// Returns the room in `block` for `owner` at `now`. Addresses whose cooldown has elapsed must already be in the
+    /// free list.
     pub fn of(block: &Block, reservations: &Reservations, owner: &Owner, now: OffsetDateTime) -> Self {
         let in_use = block.capacity().saturating_sub(block.unallocated.len() as u128);
         let found = block.owner();
@@ -72,21 +73,21 @@ impl Room {
 }
 
 impl BlockGlance {
-    /// The block's range.
+    /// Returns the block's range.
     pub fn cidr(&self) -> Cidr {
         self.0.cidr
     }
 
-    /// Reads the stored value of a block.
+    /// Decodes the stored value of a block.
     ///
     /// # Errors
-    /// The value is not that of a block.
+    /// The value is not a block.
     pub fn decode(value: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(value)
     }
 
-    /// Returns the room there is for `owner` at `now`, where addresses rest for `cooldown_seconds` after their release;
-    /// `None` for a block that is to be left alone: it contradicts itself, or is being deleted.
+    /// Returns the room for `owner` at `now`, given the cooldown of released addresses. Returns `None` for a block
+    /// that must not be used: it is corrupt or being deleted.
     pub fn room(
         self,
         cooldown_seconds: i64,
@@ -102,7 +103,7 @@ impl BlockGlance {
     }
 }
 
-/// The fields under the names of both: the stored value, and the `spec` of the custom resource.
+/// The fields under both names: those of the stored value, and those of the custom resource's `spec`.
 #[derive(Deserialize)]
 struct Fields {
     cidr: Cidr,
@@ -120,7 +121,8 @@ struct Fields {
     deleted: bool,
 }
 
-/// Empty blocks of Windows nodes hold addresses under a handle of their own.
+/// The fields of an attribute that decide whether a block is empty: the handle identifies addresses that Windows
+/// reserves.
 #[derive(Deserialize)]
 struct AttributeFields {
     #[serde(default)]
@@ -164,7 +166,7 @@ mod tests {
         Owner::Host(name.into())
     }
 
-    /// A block of four addresses of `node2`, claimed long ago, changed by `fields`.
+    /// Returns a block with four addresses of `node2`, claimed long ago, with `fields` changed.
     fn stored(fields: Value) -> Value {
         let mut block = json!({
             "cidr": "10.0.0.0/30", "affinity": "host:node2", "affinity_claim_time": "2026-08-22T00:00:00Z",
@@ -204,7 +206,7 @@ mod tests {
         ] {
             let expected = Room { in_use, has_free, is_own, may_be_reclaimed };
             assert_eq!(room(&value, cooldown, reserved), Some(expected), "{value}");
-            // As the custom resource has it.
+            // The same block as a custom resource.
             let mut spec = value;
             let fields = spec.as_object_mut().unwrap();
             let time = fields.remove("affinity_claim_time").unwrap();

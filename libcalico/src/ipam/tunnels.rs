@@ -1,5 +1,5 @@
-//! [`Tunnel`]: the tunnel devices of nodes, for which calico-node takes addresses out of pools. [`tunnels_of`]: the addresses of
-//! a node's.
+//! [`Tunnel`]: the tunnel devices of nodes, for which calico-node allocates addresses from pools. [`tunnels_of`]: a
+//! node's tunnel addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,27 +7,27 @@ use std::net::IpAddr;
 use super::{HandleId, Holder};
 use crate::api::Node;
 
-/// A kind of tunnel device, as allocations for it note it.
+/// A kind of tunnel device, as its allocations record it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tunnel {
     /// The attribute `type`.
     kind: &'static str,
-    /// The handle up to the name of the node.
+    /// The handle's prefix before the name of the node.
     handle: &'static str,
 }
 
 impl Tunnel {
-    /// IPIP, which has IPv4 alone.
+    /// The IPIP device, which has only an IPv4 address.
     pub const IPIP: Tunnel = Tunnel { kind: "ipipTunnelAddress", handle: "ipip-tunnel-addr-" };
-    /// VXLAN's device of IPv4.
+    /// The VXLAN device for IPv4.
     pub const VXLAN: Tunnel = Tunnel { kind: "vxlanTunnelAddress", handle: "vxlan-tunnel-addr-" };
-    /// VXLAN's device of IPv6.
+    /// The VXLAN device for IPv6.
     pub const VXLAN_V6: Tunnel = Tunnel { kind: "vxlanV6TunnelAddress", handle: "vxlan-v6-tunnel-addr-" };
-    /// WireGuard's device of IPv4.
+    /// The WireGuard device for IPv4.
     pub const WIREGUARD: Tunnel = Tunnel { kind: "wireguardTunnelAddress", handle: "wireguard-tunnel-addr-" };
-    /// WireGuard's device of IPv6.
+    /// The WireGuard device for IPv6.
     pub const WIREGUARD_V6: Tunnel = Tunnel { kind: "wireguardV6TunnelAddress", handle: "wireguard-v6-tunnel-addr-" };
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Tunnel; 5] = [Self::IPIP, Self::VXLAN, Self::VXLAN_V6, Self::WIREGUARD, Self::WIREGUARD_V6];
 
     /// Returns the handle of the device's address on a node.
@@ -40,18 +40,18 @@ impl Tunnel {
         [("node", node), ("type", self.kind)].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
     }
 
-    /// Returns true if an allocation of this type is a tunnel's.
+    /// Returns true if an allocation with this `type` attribute belongs to a tunnel.
     pub(super) fn is_type(text: &str) -> bool {
         Self::ALL.iter().any(|tunnel| tunnel.kind == text)
     }
 
-    /// Returns true if an allocation under this handle is a tunnel's.
+    /// Returns true if an allocation under this handle belongs to a tunnel.
     pub(super) fn is_handle(text: &str) -> bool {
         Self::ALL.iter().any(|tunnel| text.starts_with(tunnel.handle))
     }
 }
 
-/// Returns the addresses that a node names as those of its tunnel devices, each with the holder that its allocation notes.
+/// Returns the addresses of a node's tunnel devices, each with the owner that its allocation records.
 pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, Holder)> {
     let (name, spec) = (node.metadata.name.as_str(), &node.spec);
     let ipip = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str()).unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, Holder)> {
         (wireguard_v6, Tunnel::WIREGUARD_V6),
     ];
     devices.into_iter().filter_map(move |(address, tunnel)| {
-        // With the prefix length of a single address, or without.
+        // The address may have a prefix length.
         let address = address.split('/').next()?.parse().ok()?;
         Some((address, Holder { handle: Some(tunnel.handle_of(name)), attributes: tunnel.attributes_of(name) }))
     })

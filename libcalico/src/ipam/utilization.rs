@@ -1,60 +1,60 @@
-//! How full pools and blocks are (IPAM-158).
+//! Counts the addresses in use in pools and blocks.
 
 use serde::Serialize;
 
 use super::{Block, Reservations};
 use crate::net::Cidr;
 
-/// Use of one block.
+/// The use of a block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BlockUse {
     /// The block.
     pub cidr: Cidr,
-    /// `host:<node>`, if it is somebody's.
+    /// The block's owner, `host:<node>`, if it has one.
     pub owner: Option<String>,
-    /// Its addresses.
+    /// The number of addresses in the block.
     pub capacity: u128,
-    /// Taken ones; resting and host-reserved ones count.
+    /// The number of addresses that are not free, including those that are cooling down or reserved by a host.
     pub in_use: u128,
-    /// Addresses that IPReservations name, taken or not.
+    /// The number of addresses that IPReservations cover, allocated or not.
     pub reserved: u128,
-    /// What automatic assignment could still hand out.
+    /// The number of addresses that automatic assignment can still assign.
     pub available: u128,
 }
 
-/// Use of one pool.
+/// The use of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolUse {
     /// The pool's name.
     pub name: String,
-    /// Its range.
+    /// The pool's range.
     pub cidr: Cidr,
-    /// Its addresses.
+    /// The number of addresses in the pool.
     pub capacity: u128,
-    /// Those taken in its blocks.
+    /// The number of addresses in use in the pool's blocks.
     pub in_use: u128,
-    /// Addresses that IPReservations name.
+    /// The number of addresses that IPReservations cover.
     pub reserved: u128,
-    /// What is free and not reserved, in blocks and outside.
+    /// The number of addresses that are free and not reserved, inside and outside of blocks.
     pub available: u128,
-    /// Its blocks, by range.
+    /// The pool's blocks, sorted by range.
     pub blocks: Vec<BlockUse>,
 }
 
-/// Use of all pools.
+/// The use of all pools.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Utilization {
-    /// The pools, in the order given.
+    /// The pools, in the given order.
     pub pools: Vec<PoolUse>,
-    /// Blocks of both families that are in no pool.
+    /// The blocks that are in no pool, of both families. Upstream lists only IPv4 ones (IPAM-158).
     pub orphans: Vec<BlockUse>,
 }
 
 impl BlockUse {
-    /// Counts one block.
+    /// Counts the addresses of a block.
     pub fn of(block: &Block, reservations: &Reservations) -> Self {
         let capacity = block.capacity();
         BlockUse {
@@ -68,7 +68,8 @@ impl BlockUse {
     }
 }
 
-/// Counts pools, given by name and range, and the blocks in them. A block counts for the first pool that contains it.
+/// Counts the addresses of pools, given by name and range, and of the blocks in them. A block counts for the first
+/// pool that contains it.
 pub fn utilization<'a>(
     pools: impl IntoIterator<Item = (&'a str, Cidr)>,
     blocks: impl IntoIterator<Item = &'a Block>,
@@ -134,7 +135,7 @@ mod tests {
         let blocks = [block("10.0.0.0/30", 3, false), block("10.0.0.8/30", 2, true)];
         for (reserved, expected) in [
             (&[][..], (16, 5, 0, 11)),
-            // Free in a block, taken in a block, outside blocks, outside the pool.
+            // The reservation is free in a block, allocated in a block, outside of blocks, or outside of the pool.
             (&["10.0.0.3/32"][..], (16, 5, 1, 10)),
             (&["10.0.0.0/32"], (16, 5, 1, 11)),
             (&["10.0.0.4/30"], (16, 5, 4, 7)),

@@ -1,4 +1,4 @@
-//! BlockAffinity (DS-68, DS-70): names, labels, and the tombstone whose type differs between the groups.
+//! BlockAffinity: its name, its labels, and its `deleted` mark, whose type differs between the API groups.
 
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -11,24 +11,25 @@ use crate::ipam::{self, AffinityKey, Owner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
 use crate::net::Cidr;
 
-/// What the paths of all affinities begin with (DS-25).
+/// The beginning of the paths of all affinities.
 const ROOT: &str = "/calico/ipam/v2/";
 
 const TYPE_LABEL: &str = "projectcalico.org/affinity-type";
 const VERSION_LABEL: &str = "projectcalico.org/ip-version";
 
-/// Labels that every affinity must have: without them upstream does not find it (DS-70).
+/// The labels that every affinity must have. Without them upstream does not find the affinity (DS-70).
 pub(super) const LABELS: [&str; 3] = [HOSTNAME_HASH_LABEL, TYPE_LABEL, VERSION_LABEL];
 
-/// Selects the affinities that a release before the labels wrote. Their owners give them labels once (IPAM-47).
+/// The selector of affinities that an older release wrote without labels. Each node adds the labels to its own
+/// affinities once (IPAM-47).
 const WITHOUT_LABELS: &str = "!projectcalico.org/affinity-type";
 
-/// A name must be shorter than this.
+/// The length that a name must be below.
 const NAME_LIMIT: usize = 253;
-/// Hex digits of the hash that stands for the cut part of a long name.
+/// The number of hexadecimal digits of the hash in a shortened name.
 const HASH: usize = 11;
 
-/// Name of the resource. The owner's type is not part of it (IPAM-71).
+/// Returns the name of the resource. The name does not contain the owner's type (IPAM-71).
 pub fn affinity_name(key: &AffinityKey) -> String {
     let (owner, cidr) = (key.owner.name(), cidr_name(&key.cidr));
     let name = format!("{owner}-{cidr}");
@@ -41,7 +42,7 @@ pub fn affinity_name(key: &AffinityKey) -> String {
     format!("{}-{cidr}-{}", &owner[..cut], &digest[..HASH])
 }
 
-/// The labels of the affinity at `key`.
+/// Returns the labels of the affinity at `key`.
 pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
     [
         (HOSTNAME_HASH_LABEL, hostname_hash(key.owner.name())),
@@ -50,8 +51,8 @@ pub(super) fn labels(key: &AffinityKey) -> [(&'static str, String); 3] {
     ]
 }
 
-/// The label selector for a list below `prefix`; `Some(None)` when all must be listed, `None` when `prefix` is that of
-/// no selection. Affinities of all hosts are not selected by label: those without labels count too.
+/// Returns the label selector for a list below `prefix`: `Some(None)` to list everything, `None` if `prefix` is not
+/// that of a selection. A list for all hosts uses no label selector, so that it includes affinities without labels.
 pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     if is_of_any_owner(prefix) {
         return Some(Some(WITHOUT_LABELS.to_owned()));
@@ -68,12 +69,12 @@ pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     Some(Some(selector))
 }
 
-/// Whether a prefix selects by label alone: the paths of what is found say nothing.
+/// Returns true if a prefix selects by label alone. The paths of the objects found do not begin with such a prefix.
 pub(super) fn is_of_any_owner(prefix: &str) -> bool {
     prefix == ipam::WITHOUT_LABELS
 }
 
-/// The affinity that a `spec` describes: its key, and what is stored under it.
+/// Converts a `spec` to the affinity's key and its stored fields.
 pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKey, Fields), Malformed> {
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;
@@ -93,7 +94,7 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
     Ok((AffinityKey { owner, cidr }, spec))
 }
 
-/// The `spec` of the affinity stored under `key`.
+/// Returns the `spec` of the affinity stored under `key`.
 pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) -> Fields {
     require(&mut stored, "state", "");
     let deleted = stored.get("deleted") == Some(&Value::Bool(true));
@@ -110,7 +111,7 @@ pub(super) fn to_spec(group: ApiGroup, key: &AffinityKey, mut stored: Fields) ->
     stored
 }
 
-/// The texts that Go takes for truth values; the empty one is false.
+/// Parses the texts that Go accepts as truth values; an empty text is false.
 fn go_bool(text: &str) -> Result<bool, Malformed> {
     match text {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
@@ -138,7 +139,7 @@ mod tests {
         value.as_object().unwrap().clone()
     }
 
-    /// DS-9.13.
+    /// Upstream's name for a host name of 240 characters.
     #[test]
     fn long_names_are_hashed() {
         let name = |host: &str| affinity_name(&key(Owner::Host(host.into()), "10.244.1.0/26"));
@@ -173,7 +174,7 @@ mod tests {
         assert_eq!(selector(&unlabelled), Some(Some("!projectcalico.org/affinity-type".to_owned())));
     }
 
-    /// DS-9.3.
+    /// The stored forms that upstream writes in both API groups.
     #[test]
     fn the_tombstone_is_text_in_v1() {
         let key = key(Owner::Host("node-1".into()), "10.244.1.0/29");

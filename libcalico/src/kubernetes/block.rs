@@ -1,4 +1,4 @@
-//! IPAMBlock (DS-55, DS-69): the stored block under the names of the custom resource's `spec`.
+//! IPAMBlock: converts the stored block to the `spec` of the custom resource and back.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,27 +10,28 @@ use crate::names::cidr_name;
 use crate::net::Cidr;
 use crate::store::Kind;
 
-/// `affinity_claim_time` of the stored block.
+/// The name of `affinity_claim_time` in the stored block and in the `spec`.
 const CLAIM_TIME: (&str, &str) = ("affinity_claim_time", "affinityClaimTime");
 
-/// The path of the block that a resource's `spec` describes. Its name is not what counts (DS-69).
+/// Returns the path of the block that a `spec` describes. The CIDR in the `spec` identifies the block, not the
+/// resource's name (DS-69).
 pub(super) fn path_of_spec(spec: &Fields) -> Result<String, Malformed> {
     let cidr = text(spec, "cidr").ok_or_else(|| Malformed("spec.cidr is missing".into()))?;
     let cidr: Cidr = cidr.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
     Ok(Block::path(&cidr))
 }
 
-/// The name of the block at `path`.
+/// Returns the resource name of the block at `path`.
 pub(super) fn name_of_path(path: &str) -> Option<String> {
     Some(cidr_name(&Block::parse_path(path)?))
 }
 
-/// The path of the block called `name`.
+/// Returns the path of the block with the resource name `name`.
 pub(super) fn path_of_name(name: &str) -> Option<String> {
     Some(Block::path(&cidr_of_name(name)?))
 }
 
-/// The inverse of [`cidr_name`]. No name stands for two blocks: four decimal numbers are no IPv6 address.
+/// Inverts [`cidr_name`]. No name is ambiguous, because four decimal numbers are not an IPv6 address.
 pub fn cidr_of_name(name: &str) -> Option<Cidr> {
     let (address, prefix) = name.rsplit_once('-')?;
     let v4 = address.bytes().filter(|b| *b == b'-').count() == 3 && !address.contains("--");
@@ -39,20 +40,21 @@ pub fn cidr_of_name(name: &str) -> Option<Cidr> {
     (cidr_name(&cidr) == name).then_some(cidr)
 }
 
-/// The stored block of a `spec`.
+/// Converts a `spec` to the stored block.
 pub(super) fn from_spec(mut spec: Fields) -> Fields {
     if let Some(time) = spec.remove(CLAIM_TIME.1) {
         spec.insert(CLAIM_TIME.0.into(), time);
     }
     spec.entry("affinity").or_insert(Value::Null);
-    // A dead field of the resource, which etcd does not have.
+    // The resource requires this unused field; blocks in etcd do not have it.
     if spec.get("strictAffinity") == Some(&Value::Bool(false)) {
         spec.remove("strictAffinity");
     }
     spec
 }
 
-/// The `spec` of a stored block. The API server prunes nulls and then misses what it requires.
+/// Converts a stored block to a `spec`. The API server drops nulls and then rejects the object if a required field is
+/// missing (DS-55).
 pub(super) fn to_spec(mut block: Fields) -> Fields {
     if let Some(time) = block.remove(CLAIM_TIME.0) {
         block.insert(CLAIM_TIME.1.into(), time);
@@ -68,10 +70,11 @@ pub(super) fn to_spec(mut block: Fields) -> Fields {
     block
 }
 
-/// Returns what a survey sees of a block's object, or of its metadata alone; `None` for an object that names no block.
+/// Returns the part of a block that a survey reads, from the block's object or from its metadata alone; `None` for an
+/// object that identifies no block.
 ///
 /// # Errors
-/// `object` is no JSON.
+/// If `object` is not JSON.
 pub fn sighting_of_block(object: &[u8]) -> serde_json::Result<Option<Sighting>> {
     match serde_json::from_slice(object) {
         Ok(Seen { spec: Some(glance), .. }) => return Ok(Some(Sighting::Block(glance))),
@@ -81,7 +84,7 @@ pub fn sighting_of_block(object: &[u8]) -> serde_json::Result<Option<Sighting>> 
         Err(error) if !error.is_data() => return Err(error),
         Err(_) => {}
     }
-    // It cannot be read, but it is there.
+    // The block exists but cannot be decoded: report its range only.
     let Ok(Seen::<Value> { metadata, spec }) = serde_json::from_slice(object) else { return Ok(None) };
     let told = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
     Ok(told.or_else(|| cidr_of_name(&metadata.name)).map(Sighting::Range))
@@ -137,7 +140,7 @@ mod tests {
         }
     }
 
-    /// DS-9.2 (a) and (b).
+    /// The stored forms that upstream writes in etcd and on an API server.
     #[test]
     fn upstream_vector() {
         let stored = fields(json!({

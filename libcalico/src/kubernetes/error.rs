@@ -1,21 +1,21 @@
-//! Why an object or a request has no form in Kubernetes.
+//! Errors of objects and requests that cannot be represented on an API server.
 
 use crate::store::StoreError;
 
-/// A request that the Kubernetes datastore does not serve.
+/// A request that the Kubernetes datastore does not support.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TranscodeError {
-    /// The kind, or the operation on it, has no form there (DS-53). The text is upstream's (DS-118).
+    /// The kind, or the operation on the kind, does not exist on an API server. The text is upstream's (DS-118).
     #[error("operation {operation} is not supported on {object}: {reason}")]
     Unsupported {
-        /// `Create`, `List` …
+        /// The operation, such as `Create` or `List`.
         operation: &'static str,
-        /// Identifier of the object, or the kind.
+        /// The identifier of the object, or the kind.
         object: String,
-        /// Why not, and what to do instead.
+        /// The reason, with an alternative if there is one.
         reason: &'static str,
     },
-    /// A path that its kind does not have.
+    /// A path that no object of its kind has.
     #[error("cannot find {kind} at {path}: not a path of that kind")]
     Path {
         /// The kind.
@@ -23,12 +23,12 @@ pub enum TranscodeError {
         /// The path.
         path: String,
     },
-    /// A value to be written that is no object of its kind.
+    /// A value to write that is not an object of its kind.
     #[error("cannot write {object} to Kubernetes: {reason}")]
     Value {
         /// Identifier of the object.
         object: String,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
@@ -39,7 +39,7 @@ impl From<TranscodeError> for StoreError {
     }
 }
 
-/// An object of the API server that cannot be read: what is wrong with it.
+/// The reason why an object of the API server cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Malformed(pub(super) String);

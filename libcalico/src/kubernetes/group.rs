@@ -1,16 +1,16 @@
-//! [`ApiGroup`]: which of the two groups of custom resources a cluster keeps Calico's data in (DS-22, DS-53).
+//! [`ApiGroup`]: the API group that contains Calico's custom resources, one of two.
 
 /// A group and version of Calico's custom resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ApiGroup {
-    /// `crd.projectcalico.org/v1`: v3 metadata travels in an annotation (DS-56).
+    /// `crd.projectcalico.org/v1`: an annotation contains the v3 metadata (DS-56).
     CrdV1,
-    /// `projectcalico.org/v3`: objects are stored as the v3 API shows them (DS-61).
+    /// `projectcalico.org/v3`: objects are stored in their v3 form.
     V3,
 }
 
 impl ApiGroup {
-    /// The group and version, as objects and URLs write it.
+    /// Returns the group and version, as objects and URLs contain it.
     pub fn api_version(self) -> &'static str {
         match self {
             ApiGroup::CrdV1 => "crd.projectcalico.org/v1",
@@ -18,8 +18,8 @@ impl ApiGroup {
         }
     }
 
-    /// The group that `calico_api_group` asks for; `None` for an empty one, which leaves the choice to the cluster.
-    /// Any text but that of v3 means v1 (DS-22).
+    /// Returns the group that `calico_api_group` configures; `None` for an empty value, which leaves the choice to
+    /// discovery. Any value except v3 means v1 (DS-22).
     pub fn from_config(text: &str) -> Option<Self> {
         match text {
             "" => None,
@@ -28,8 +28,8 @@ impl ApiGroup {
         }
     }
 
-    /// The group in use, from the names of all API groups that the server has. Where both are there, Calico's
-    /// aggregated API server serves v3 from what is stored in v1 (DS-22).
+    /// Returns the group in use, given the names of all API groups of the server. If both groups exist, Calico's
+    /// aggregated API server provides v3 from the objects stored in v1, so v1 is used (DS-22).
     pub fn among<'g>(names: impl IntoIterator<Item = &'g str>) -> Self {
         let (mut crd, mut v3) = (false, false);
         for name in names {

@@ -1,4 +1,4 @@
-//! IPAMHandle (DS-68, DS-71): the id is in the `spec`, the name is made from it.
+//! IPAMHandle: the `spec` contains the ID; the resource's name is derived from the ID.
 
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -10,13 +10,14 @@ use crate::ipam::HandleId;
 
 /// The longest name that an object can have.
 const NAME_LIMIT: usize = 253;
-/// Hex digits of the hash that makes a name from an id that is none.
+/// The number of hexadecimal digits of the hash that is added to a name derived from an invalid ID.
 const HASH: usize = 11;
 
-/// Name of the resource: the id in lower case (IPAM-74).
+/// Returns the name of the resource: the ID in lower case (IPAM-74).
 ///
-/// Upstream cannot store a handle whose id has other characters than names may have, such as the `_` of a network's
-/// name. We replace them and add a hash of the id; upstream finds such a handle in lists, by the id in its `spec`.
+/// Upstream cannot store a handle whose ID contains characters that are invalid in names, such as the `_` of a
+/// network's name. We replace them and append a hash of the ID. Upstream finds such a handle in lists, by the ID in its
+/// `spec`.
 pub fn handle_name(id: &HandleId) -> String {
     let lower = id.as_str().to_ascii_lowercase();
     if is_name(&lower) {
@@ -30,7 +31,7 @@ pub fn handle_name(id: &HandleId) -> String {
     if parts.is_empty() { digest[..HASH].to_owned() } else { format!("{}-{}", parts.join("."), &digest[..HASH]) }
 }
 
-/// Whether the API server takes it for a name: a DNS subdomain.
+/// Returns true if the text is a valid object name: a DNS subdomain.
 fn is_name(text: &str) -> bool {
     let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let label = |label: &str| {
@@ -42,14 +43,14 @@ fn is_name(text: &str) -> bool {
     text.len() <= NAME_LIMIT && text.split('.').all(label)
 }
 
-/// The handle that a `spec` describes: its id, and what is stored under it.
+/// Converts a `spec` to the handle's ID and its stored fields.
 pub(super) fn from_spec(mut spec: Fields) -> Result<(HandleId, Fields), Malformed> {
     let id = take_text(&mut spec, "handleID").filter(|id| !id.is_empty());
     let id = id.ok_or_else(|| Malformed("spec.handleID is missing".into()))?;
     Ok((HandleId::new(id), spec))
 }
 
-/// The `spec` of the handle stored under `id`.
+/// Returns the `spec` of the handle stored under `id`.
 pub(super) fn to_spec(id: &HandleId, mut stored: Fields) -> Fields {
     require(&mut stored, "block", Value::Object(Fields::new()));
     require(&mut stored, "deleted", false);
@@ -95,7 +96,7 @@ mod tests {
         }
     }
 
-    /// DS-9.4.
+    /// The stored forms that upstream writes.
     #[test]
     fn the_id_keeps_its_case() {
         let stored = json!({"block": {"10.244.1.0/29": 1}, "deleted": false}).as_object().unwrap().clone();

@@ -1,14 +1,15 @@
-//! The allocator's settings (DS-74, IPAM-76): `IPAMConfig` in v1, `IPAMConfiguration` in v3, snake case in the store.
+//! The IPAM settings: `IPAMConfig` in v1, `IPAMConfiguration` in v3, with some names in snake case in the store
+//! (IPAM-76).
 
 use serde_json::Value;
 
 use super::json::{Fields, require};
 
-/// Stored name and resource's name of the two fields that differ.
+/// The stored name and the resource's name of the two fields whose names differ.
 const RENAMED: [(&str, &str); 2] =
     [("strict_affinity", "strictAffinity"), ("auto_allocate_blocks", "autoAllocateBlocks")];
 
-/// The stored settings of a `spec`.
+/// Converts a `spec` to the stored settings.
 pub(super) fn from_spec(mut spec: Fields) -> Fields {
     for (stored, resource) in RENAMED {
         match spec.remove(resource) {
@@ -19,7 +20,7 @@ pub(super) fn from_spec(mut spec: Fields) -> Fields {
     spec
 }
 
-/// The `spec` of stored settings. The two booleans are required there (DS-55).
+/// Converts stored settings to a `spec`, which requires the two booleans (DS-55).
 pub(super) fn to_spec(mut stored: Fields) -> Fields {
     for (stored_name, resource) in RENAMED {
         if let Some(value) = stored.remove(stored_name) {
@@ -38,7 +39,7 @@ mod tests {
     use crate::ipam::IpamConfig;
     use crate::store::Kind;
 
-    /// DS-9.5.
+    /// The stored forms that upstream writes.
     #[test]
     fn upstream_vector() {
         let stored = json!({"auto_allocate_blocks": true, "maxBlocksPerHost": 20, "new": 1});

@@ -1,9 +1,9 @@
-//! Which resource stands for which kind of stored object (DS-53).
+//! Maps each stored kind to its resource on the API server (DS-53).
 
 use super::group::ApiGroup;
 use super::resource::{NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
-/// A kind of stored object, by how it is kept in Kubernetes.
+/// A kind of stored object, by its representation on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoredKind {
     /// IPAMBlock.
@@ -12,39 +12,39 @@ pub(super) enum StoredKind {
     Affinity,
     /// IPAMHandle.
     Handle,
-    /// The allocator's settings.
+    /// The IPAM settings.
     Config,
-    /// A kind whose `spec` is the same everywhere.
+    /// A kind whose `spec` is stored unchanged.
     Object(ObjectKind),
-    /// A pod with annotations.
+    /// A WorkloadEndpoint: a pod with annotations.
     Endpoint,
-    /// A Kubernetes node with annotations.
+    /// A Node: a Kubernetes node with annotations.
     Node,
-    /// A namespace or a service account.
+    /// A Profile: a namespace or a service account.
     Profile,
-    /// A pod as it is.
+    /// A pod, unchanged.
     Pod,
-    /// The same, found by its node.
+    /// A pod, unchanged, found by its node.
     PodOnNode,
-    /// A namespace as it is.
+    /// A namespace, unchanged.
     Namespace,
-    /// A virtual machine of KubeVirt as it is.
+    /// A KubeVirt VirtualMachine, unchanged.
     Machine,
-    /// A run of one as it is.
+    /// A KubeVirt VirtualMachineInstance, unchanged.
     MachineInstance,
 }
 
-/// A v3 kind that is stored as a custom resource of its own.
+/// A v3 kind that has a custom resource of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectKind {
-    /// Kind and plural of the v3 API.
+    /// The kind and the plural in the v3 API.
     pub(super) kind: &'static str,
     pub(super) plural: &'static str,
-    /// Kind and plural in `crd.projectcalico.org/v1`.
+    /// The kind and the plural in `crd.projectcalico.org/v1`.
     v1: (&'static str, &'static str),
-    /// Whether objects live in a namespace.
+    /// True if objects of the kind are namespaced.
     pub(super) namespaced: bool,
-    /// Whether it is one of Calico's policies, whose names are kept twice.
+    /// True for Calico's policies, whose names are also stored in an annotation.
     pub(super) is_policy: bool,
 }
 
@@ -71,7 +71,7 @@ const OBJECTS: &[ObjectKind] = &[
 ];
 
 impl StoredKind {
-    /// The kind called `name` in requests; `None` for one that is not kept in Kubernetes.
+    /// Returns the kind with the name `name` in requests; `None` for a kind that the API server does not store.
     pub(super) fn named(name: &str) -> Option<Self> {
         Some(match name {
             "IPAMBlock" => StoredKind::Block,
@@ -90,7 +90,8 @@ impl StoredKind {
         })
     }
 
-    /// The resource that holds the kind; for profiles that of the namespaces.
+    /// Returns the resource that represents the kind. A profile may also be a service account; for profiles this is the
+    /// namespace.
     pub(super) fn resource(self, group: ApiGroup) -> Resource {
         let custom = |kind, plural| Resource { api_version: group.api_version(), kind, plural, namespaced: false };
         match self {
@@ -113,12 +114,12 @@ impl StoredKind {
         }
     }
 
-    /// Whether its objects are marked before they are deleted (DS-72).
+    /// Returns true if upstream marks objects of the kind before it deletes them (DS-72).
     pub(super) fn has_tombstones(self) -> bool {
         matches!(self, StoredKind::Block | StoredKind::Affinity | StoredKind::Handle)
     }
 
-    /// Whether it is read from objects of Kubernetes' own, which we do not create or delete.
+    /// Returns true if the kind is read from Kubernetes' own objects, which we do not create or delete.
     pub(super) fn is_kubernetes_own(self) -> bool {
         matches!(
             self,

@@ -1,10 +1,10 @@
-//! KubeVirt: the virtual machine that runs in a pod, as far as its addresses depend on it (IPAM-50).
+//! KubeVirt: the virtual machine that runs in a pod, as far as the pod's addresses depend on it.
 //!
 //! ```text
 //! VirtualMachine ─owns─▶ VirtualMachineInstance ─owns─▶ pod virt-launcher-…
 //! ```
-//! An instance may be without machine. It has two pods while it is migrated, and then the label of the newer one names
-//! the migration.
+//! A VMI may exist without a VirtualMachine. During a live migration it has two pods, and a label on the newer pod
+//! contains the uid of the migration.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,72 +13,72 @@ use super::pod::Pod;
 use crate::api::{ObjectKey, ObjectMeta};
 use crate::store::Kind;
 
-/// What the names of pods with a machine begin with.
+/// The prefix of the names of pods that run a VMI.
 const POD_PREFIX: &str = "virt-launcher-";
 const API_VERSION: &str = "kubevirt.io/v1";
 const INSTANCE: &str = "VirtualMachineInstance";
 const MACHINE: &str = "VirtualMachine";
-/// Label of the target of a live migration: the migration's uid.
+/// The label on the target pod of a live migration; its value is the migration's uid.
 const MIGRATION_LABEL: &str = "kubevirt.io/migrationJobUID";
 
-/// A running virtual machine.
+/// A running virtual machine (VMI).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VirtualMachineInstance {
-    /// Metadata; owners are in `unknown`.
+    /// The metadata; `unknown` contains the owner references.
     pub metadata: ObjectMeta,
 }
 
-/// A virtual machine, running or not.
+/// A virtual machine (VM), running or not.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VirtualMachine {
-    /// Metadata.
+    /// The metadata.
     pub metadata: ObjectMeta,
 }
 
-/// An owner, as an object names it.
+/// A reference to an owner in the metadata of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct OwnerReference {
-    /// Group and version.
+    /// The group and version of the owner.
     pub api_version: String,
-    /// Kind.
+    /// The kind of the owner.
     pub kind: String,
-    /// Name, in the namespace of the object.
+    /// The name of the owner, in the namespace of the object.
     pub name: String,
-    /// Uid: a namesake is no owner.
+    /// The uid of the owner. Another object of the same name is not the owner.
     pub uid: String,
-    /// Whether it is the one that controls the object.
+    /// True if the owner controls the object.
     pub controller: Option<bool>,
 }
 
-/// What a pod with a virtual machine is to its machine.
+/// A pod that runs a VMI, with the facts about the VMI and its VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MachinePod {
-    /// The pod's namespace, and the machine's.
+    /// The namespace of the pod, the VMI and the VM.
     pub namespace: String,
     /// The pod's name.
     pub pod: String,
-    /// The instance's name; it stays when the machine starts again.
+    /// The VMI's name, which stays the same when the VM is restarted.
     pub instance: String,
-    /// The instance's uid.
+    /// The VMI's uid.
     pub instance_uid: String,
-    /// The machine's uid, if the instance has one.
+    /// The VM's uid, if a VM owns the VMI.
     pub machine_uid: Option<String>,
-    /// The migration that this pod is the target of.
+    /// The uid of the migration whose target is this pod.
     pub migration_uid: Option<String>,
-    /// Whether the machine, or the instance without one, is being deleted: its addresses are given back then.
+    /// True if the VM, or a VMI without a VM, is being deleted. The addresses are released then.
     pub is_going: bool,
 }
 
-/// Whether a pod of this name may have a virtual machine: only then it is worth asking (IPAM-50).
+/// Returns true if a pod of this name may run a VMI. For any other pod no lookup is needed.
 pub fn may_be_machine(pod: &str) -> bool {
     pod.starts_with(POD_PREFIX)
 }
 
 impl Pod {
-    /// The instance that runs in the pod.
+    /// Returns the VMI that controls the pod.
     pub fn instance(&self) -> Option<OwnerReference> {
         owners(&self.metadata, INSTANCE).find(|owner| owner.controller == Some(true))
     }
@@ -89,7 +89,7 @@ impl Pod {
 }
 
 impl VirtualMachineInstance {
-    /// The machine that it is a run of.
+    /// Returns the VM that owns the VMI.
     pub fn machine(&self) -> Option<OwnerReference> {
         owners(&self.metadata, MACHINE).next()
     }
@@ -102,8 +102,8 @@ fn owners(metadata: &ObjectMeta, kind: &str) -> impl Iterator<Item = OwnerRefere
 }
 
 impl MachinePod {
-    /// From the pod, the `owner` that it names, the instance that is found under that name, and the machine: the one that
-    /// the instance names, else the one that the instance is named after. A machine that is gone is going.
+    /// Combines the pod, its `owner` reference to the VMI, the VMI of that name, and the VM: the owner of the VMI, or
+    /// else the VM with the VMI's name. A missing VM counts as being deleted.
     pub fn new(
         pod: &Pod,
         owner: &OwnerReference,
@@ -126,12 +126,12 @@ impl MachinePod {
         }
     }
 
-    /// Whether the machine is on its way to this pod, and still runs in another.
+    /// Returns true if the VM is migrating to this pod and still runs in another pod.
     pub fn is_migration_target(&self) -> bool {
         self.migration_uid.is_some()
     }
 
-    /// What is stored with each address beside what is for every pod (IPAM-29).
+    /// Returns the attributes stored with each address in addition to those of every pod.
     pub fn attributes(&self) -> impl Iterator<Item = (String, String)> {
         let machine = self.machine_uid.iter().map(|uid| ("vm-uid", uid));
         let migration = self.migration_uid.iter().map(|uid| ("vmim-uid", uid));
@@ -140,7 +140,7 @@ impl MachinePod {
     }
 }
 
-// === in a read batch ===
+// === paths in a read batch ===
 
 macro_rules! kept_as_it_is {
     ($($type:ty, $kind:expr, $root:literal;)*) => {$(
@@ -239,10 +239,10 @@ mod tests {
         assert!(!going(Some(instance(true, true)), Some(machine(false))));
         assert!(going(Some(instance(true, false)), Some(machine(true))));
         assert!(going(Some(instance(true, false)), None));
-        // A machine of that name that is not its own does not matter.
+        // A VM of the same name that does not own the VMI is ignored.
         assert!(going(Some(instance(false, true)), Some(machine(false))));
         assert!(!going(Some(instance(false, false)), None));
-        // Between two runs there is no instance.
+        // Between two runs of a VM there is no VMI.
         assert!(!going(None, Some(machine(false))));
         assert!(going(None, Some(machine(true))) && going(None, None));
     }

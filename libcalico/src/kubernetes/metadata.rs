@@ -1,8 +1,8 @@
-//! Metadata of custom resources: in `crd.projectcalico.org/v1` the v3 metadata travels as JSON in the annotation
-//! `projectcalico.org/metadata` (DS-56, DS-57), in `projectcalico.org/v3` it is the resource's own (DS-61).
+//! The metadata of custom resources. In `crd.projectcalico.org/v1` the annotation `projectcalico.org/metadata` contains
+//! the v3 metadata as JSON (DS-56, DS-57). In `projectcalico.org/v3` the v3 metadata is the resource's own.
 //!
-//! Upstream moves labels and annotations that others put on a v1 resource into the annotation, and drops what others
-//! put on an IPAM object (DS-59, IPAM-86). We leave both where they are: see [`Foreign`].
+//! Upstream moves labels and annotations that others put on a v1 resource into the annotation, and drops those on an
+//! IPAM object (DS-59, IPAM-86). We leave both on the resource: see [`Foreign`].
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -16,13 +16,14 @@ use super::uid::reverse_uid;
 
 const ANNOTATION: &str = "projectcalico.org/metadata";
 
-/// Labels and annotations with these in their key stand on the v1 resource as well as in the annotation.
+/// Parts of keys. Labels and annotations whose key contains one of them are on the v1 resource as well as in the
+/// annotation.
 const SHOWN: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
 
-/// What the API server keeps by itself, and nobody copies from what was read; see also [`forget_field_managers`].
+/// The fields that the API server maintains, which are never copied from an object; see also [`forget_field_managers`].
 const SERVERS_OWN: [&str; 3] = ["generation", "managedFields", "selfLink"];
 
-/// What names an object and its state: never foreign.
+/// The fields that identify an object or its state. They never count as metadata of others.
 const IDENTITY: [&str; 7] = [
     "name",
     "namespace",
@@ -50,7 +51,7 @@ const ORDER: [&str; 11] = [
 
 // === v3 kinds: the canonical value has metadata ===
 
-/// The v3 metadata of a resource, and what of the resource's own it does not show.
+/// Returns the v3 metadata of a resource, and the part of the resource's own metadata that v3 does not show.
 pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, Foreign), Malformed> {
     without(&mut metadata, &SERVERS_OWN);
     metadata.remove("resourceVersion");
@@ -65,7 +66,7 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, Foreign), Malformed> {
         resource.insert("uid".into(), reversed(&uid)?.into());
     }
     let Some(mut inner) = take_annotation(&mut resource)? else {
-        // Nobody but kubectl wrote it: its metadata is the object's.
+        // Only kubectl wrote this resource, so its own metadata is the v3 metadata.
         let foreign = Foreign { metadata: own_of_others(&resource, &Fields::new()), ..Foreign::default() };
         return Ok((resource, foreign));
     };
@@ -91,8 +92,9 @@ fn read_v1(mut resource: Fields) -> Result<(Fields, Foreign), Malformed> {
     Ok((inner, foreign))
 }
 
-/// What others put on a v1 resource: labels and annotations without our prefixes that the annotation does not repeat,
-/// owners, finalizers. The latter stay on the resource, and in the annotation if they are v3 metadata too.
+/// Returns the metadata that others put on a v1 resource: labels and annotations without our prefixes that the
+/// annotation does not repeat, owner references and finalizers. Owner references and finalizers stay on the resource,
+/// and also in the annotation if they are part of the v3 metadata.
 fn own_of_others(resource: &Fields, inner: &Fields) -> Fields {
     let mut others = resource.clone();
     without(&mut others, &IDENTITY);
@@ -105,7 +107,7 @@ fn own_of_others(resource: &Fields, inner: &Fields) -> Fields {
     others
 }
 
-/// The resource's metadata for v3 metadata that is to be written at `location`. Without a revision it is a new object.
+/// Returns the resource's metadata for v3 metadata to be written at `location`. Without a revision, the object is new.
 pub(super) fn write(
     group: ApiGroup,
     location: &Location,
@@ -151,9 +153,10 @@ fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malf
     Ok(resource)
 }
 
-// === IPAM kinds: the canonical value has none ===
+// === IPAM kinds: the canonical value has no metadata ===
 
-/// Metadata of an IPAM object that is not what [`write_ipam`] makes for it anyway. `labels` are those it must have.
+/// Returns the metadata of an IPAM object that [`write_ipam`] does not create itself. `labels` are the keys of the
+/// labels that the object must have.
 pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, labels: &[&str]) -> Result<Foreign, Malformed> {
     without(&mut metadata, &SERVERS_OWN);
     without(&mut metadata, &IDENTITY);
@@ -170,7 +173,7 @@ pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, labels: &[&str]) 
     Ok(Foreign { metadata, annotation })
 }
 
-/// Metadata of an IPAM object to be written. Without a revision it is a new object.
+/// Returns the metadata of an IPAM object to be written. Without a revision, the object is new.
 pub(super) fn write_ipam(
     group: ApiGroup,
     location: &Location,
@@ -190,12 +193,13 @@ pub(super) fn write_ipam(
     Ok(metadata)
 }
 
-/// Has the API server forget who wrote which field, and not keep account any more until someone uses server-side apply.
+/// Makes the API server discard the record of which client wrote which field (`managedFields`), and keep none until a
+/// client uses server-side apply.
 ///
-/// For blocks, which are written for each pod by programs that take turns by resourceVersion: the account is of no use to
-/// anybody, a quarter of each block that all nodes watch, and a fifth of the time of each write.
+/// Used for blocks, which are written for each pod, by programs that compare the resourceVersion. The record is of no
+/// use there. It makes up a quarter of each block, which all nodes watch, and a fifth of the time of each write.
 pub(super) fn forget_field_managers(resource: &mut Fields) {
-    // An empty entry is how the API server is told; no entry would leave the account as it is.
+    // An empty entry discards the record; without entries the API server keeps it.
     resource.insert("managedFields".into(), Value::Array(vec![Value::Object(Fields::new())]));
 }
 
@@ -211,7 +215,7 @@ fn identify(resource: &mut Fields, location: &Location, revision: Option<&Object
     }
 }
 
-/// The JSON in the annotation, which is taken off; `None` where there is no such annotation.
+/// Removes the annotation and returns its JSON; `None` if there is no such annotation.
 fn take_annotation(resource: &mut Fields) -> Result<Option<Fields>, Malformed> {
     let mut annotations = take_object(resource, "annotations");
     let text = take_text(&mut annotations, ANNOTATION);
@@ -230,14 +234,14 @@ fn put_annotation(resource: &mut Fields, inner: &Fields) -> Result<(), Malformed
     Ok(())
 }
 
-/// Puts the object's name into the annotation of a v1 resource, which may have another.
+/// Stores the object's name in the annotation of a v1 resource, whose own name may differ.
 pub(super) fn name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
     let mut inner = take_annotation(resource)?.unwrap_or_default();
     inner.insert("name".into(), name.into());
     put_annotation(resource, &inner)
 }
 
-/// Rewrites the owners whose API version `rename` knows another one for, and reverses their uids.
+/// Rewrites the owner references for which `rename` returns another API version, and reverses their uids.
 fn each_owner(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
     let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
     for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {

@@ -1,12 +1,14 @@
-//! Calico's objects as a Kubernetes API server keeps them (DS-53), in either of two API groups.
+//! Calico's objects as a Kubernetes API server stores them, in one of two API groups (DS-53).
 //!
-//! The program knows objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A [`Transcoder`] says
-//! which request answers a range ([`Query`]) and which a write is ([`Request`]), and turns the API server's objects
-//! into stored pairs ([`Decoded`]). Nothing here does I/O.
+//! All other code identifies objects by the path and JSON of upstream's etcd layout ([`crate::store`]). A
+//! [`Transcoder`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
+//! and the API server's objects to stored pairs ([`Decoded`]). This module does no I/O.
 //!
-//! * blocks, affinities, handles and settings have a file each: their `spec` differs from what is stored;
-//! * pools, reservations and the like differ in their metadata alone;
-//! * endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
+//! * Blocks, affinities, handles and settings have a file each, because their `spec` differs from the stored value.
+//! * Pools, reservations and similar kinds differ only in their metadata.
+//! * Endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
+//!
+//! Read `transcoder` first, then `query` and `request`.
 
 mod affinity;
 mod block;

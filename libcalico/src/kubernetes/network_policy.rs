@@ -1,4 +1,4 @@
-//! [`NetworkPolicySpec`]: a network policy of Kubernetes' own, as far as Calico understands it.
+//! [`NetworkPolicySpec`]: a Kubernetes network policy, with the fields that Calico supports.
 
 use std::collections::BTreeMap;
 
@@ -8,52 +8,52 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NetworkPolicySpec {
-    /// Which pods; absent selects all.
+    /// The selector of the pods; a missing selector selects all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
-    /// What may reach them.
+    /// The rules for traffic to the pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<IngressRule>,
-    /// What they may reach.
+    /// The rules for traffic from the pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub egress: Vec<EgressRule>,
-    /// For which directions: `Ingress`, `Egress`.
+    /// The directions: `Ingress`, `Egress`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policy_types: Vec<String>,
 }
 
-/// One rule of `ingress`.
+/// A rule of `ingress`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IngressRule {
-    /// On which ports; none listed means all.
+    /// The ports; an empty list means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PolicyPort>,
-    /// From where; nothing listed means anywhere.
+    /// The sources; an empty list means any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<PolicyPeer>,
 }
 
-/// One rule of `egress`.
+/// A rule of `egress`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EgressRule {
-    /// On which ports; none listed means all.
+    /// The ports; an empty list means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PolicyPort>,
-    /// Where to; nothing listed means anywhere.
+    /// The destinations; an empty list means any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<PolicyPeer>,
 }
 
-/// Ports of one protocol.
+/// The ports of a protocol.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyPort {
-    /// The protocol; TCP if absent.
+    /// The protocol; TCP if missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// The port; all of the protocol if absent.
+    /// The port; all ports of the protocol if missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<NumberOrName>,
     /// The last port of a range that begins with `port`.
@@ -65,20 +65,20 @@ pub struct PolicyPort {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NumberOrName {
-    /// By number.
+    /// The number.
     Number(i64),
-    /// By name.
+    /// The name.
     Name(String),
 }
 
-/// The other side of a rule: pods, or a network.
+/// A peer of a rule: pods, or a network.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyPeer {
-    /// Which pods.
+    /// The selector of the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
-    /// In which namespaces; absent means in that of the policy.
+    /// The selector of the namespaces; if missing, the policy's namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace_selector: Option<LabelSelector>,
     /// A network.
@@ -86,34 +86,34 @@ pub struct PolicyPeer {
     pub ip_block: Option<IpBlock>,
 }
 
-/// A network with holes.
+/// A network with exceptions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IpBlock {
     /// The network.
     pub cidr: String,
-    /// The holes.
+    /// The exceptions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub except: Vec<String>,
 }
 
-/// Objects by their labels; an empty one selects all.
+/// A selector of objects by their labels; an empty one selects all.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
-    /// Labels with these values.
+    /// The labels that an object must have, with their values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// And all of these.
+    /// Further conditions, which must all be true.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelExpression>,
 }
 
-/// What a label must be.
+/// A condition on a label.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LabelExpression {
-    /// The label.
+    /// The key of the label.
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,

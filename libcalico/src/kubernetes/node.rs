@@ -1,5 +1,5 @@
-//! Node (DS-88): a Kubernetes node with annotations, as the v3 API shows it. What the plugins want of it
-//! are the labels that pools select by; what is written of it is in [`super::node_patch`].
+//! Node: a Kubernetes node with annotations, in its v3 form (DS-88). The plugins use the labels, by which pools select
+//! nodes. [`super::node_patch`] contains the write direction.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ const LABELS: &str = "projectcalico.org/labels";
 const ANNOTATIONS: &str = "projectcalico.org/annotations";
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
 
-/// The v3 node of a Kubernetes node. An annotation that cannot be understood counts as absent.
+/// Returns the v3 node of a Kubernetes node. An annotation that cannot be parsed counts as missing.
 pub(super) fn from_kubernetes(mut object: Fields) -> Fields {
     let mut given = take_object(&mut object, "metadata");
     let kube_labels = take_object(&mut given, "labels");
@@ -83,7 +83,7 @@ fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
     status
 }
 
-/// The addresses that Calico routes by, and those that Kubernetes knows the node by.
+/// Returns the addresses that Calico routes by, followed by those in the Kubernetes node's status.
 fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
     let calico = bgp.into_iter().flatten().map(|address| json!({"address": address, "type": "CalicoNodeIP"}));
     let listed = status.get("addresses").and_then(Value::as_array);
@@ -97,16 +97,16 @@ fn put_text(fields: &mut Fields, key: &str, text: Option<&str>) {
     fields.extend(text.map(|text| (key.to_owned(), Value::from(text))));
 }
 
-/// Annotations of a Kubernetes node.
+/// The annotations of a Kubernetes node.
 struct Annotations(Fields);
 
 impl Annotations {
-    /// Text under a key of Calico's; `None` for the empty one.
+    /// Returns the text under one of Calico's keys; `None` for an empty text.
     fn text(&self, name: &str) -> Option<&str> {
         self.0.get(&format!("projectcalico.org/{name}"))?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// An address of one family, with or without a prefix length.
+    /// Returns an address of the given family, with or without a prefix length.
     fn address(&self, name: &str, version: IpVersion) -> Option<&str> {
         let text = self.text(name)?;
         let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok();
@@ -114,13 +114,13 @@ impl Annotations {
         (IpVersion::of(address) == version).then_some(text)
     }
 
-    /// An address of one family.
+    /// Returns an address of the given family, without a prefix length.
     fn ip(&self, name: &str, version: IpVersion) -> Option<&str> {
         let text = self.text(name)?;
         (IpVersion::of(text.parse().ok()?) == version).then_some(text)
     }
 
-    /// A number of an autonomous system: decimal, or two halves with a dot (DS-108).
+    /// Returns the AS number: decimal, or two halves separated by a dot (DS-108).
     fn as_number(&self) -> Option<Value> {
         let text = self.text("ASNumber")?;
         let number = match text.split_once('.') {
@@ -130,14 +130,14 @@ impl Annotations {
         Some(number.into())
     }
 
-    /// A JSON object of texts.
+    /// Returns a JSON object of texts.
     fn texts(&self, key: &str) -> Map<String, Value> {
         let parsed = self.0.get(key).and_then(Value::as_str).map(serde_json::from_str::<BTreeMap<String, String>>);
         let texts = parsed.and_then(Result::ok).unwrap_or_default();
         texts.into_iter().map(|(key, value)| (key, value.into())).collect()
     }
 
-    /// The node's interfaces, without addresses that are none.
+    /// Returns the node's interfaces, without entries that are not addresses.
     fn interfaces(&self) -> Option<Value> {
         let mut interfaces: Vec<Value> = serde_json::from_str(self.text("Interfaces")?).ok()?;
         for addresses in interfaces.iter_mut().filter_map(|interface| interface.get_mut("addresses")?.as_array_mut()) {
@@ -160,7 +160,7 @@ mod tests {
         Value::Object(from_kubernetes(node.as_object().unwrap().clone()))
     }
 
-    /// DS-9.10.
+    /// A node as calico-node annotates it.
     #[test]
     fn upstream_vector() {
         let node = v3(json!({

@@ -1,11 +1,11 @@
-//! What is written of a Node: its annotations, by a strategic merge patch of `nodes/status` (DS-89). Upstream writes the
-//! whole status anew; a patch leaves alone what the kubelet writes there meanwhile.
+//! Writes a Node: its annotations, by a strategic merge patch of `nodes/status`. Upstream replaces the whole status
+//! (DS-89); a patch does not overwrite a concurrent change of the kubelet.
 
 use serde_json::{Map, Value, json};
 
 use super::revision::ObjectRevision;
 
-/// Where in the v3 node the text of an annotation is.
+/// The name of each annotation, and the JSON pointer to its value in the v3 node.
 const TEXTS: [(&str, &str); 11] = [
     ("IPv4Address", "/spec/bgp/ipv4Address"),
     ("IPv6Address", "/spec/bgp/ipv6Address"),
@@ -20,8 +20,8 @@ const TEXTS: [(&str, &str); 11] = [
     ("ASNumber", "/spec/bgp/asNumber"),
 ];
 
-/// The patch that makes the annotations say what `node` says; what it does not say is deleted. Labels, interfaces and keys
-/// are left as they are. Goes through only if the node is still what was read.
+/// Returns the patch that sets the annotations to the values in `node` and deletes those without a value. Labels,
+/// interfaces and keys are not changed. The patch fails if the node has changed since it was read.
 pub(super) fn update(node: &Value, revision: &ObjectRevision) -> Value {
     let mut annotations = Map::new();
     for (name, pointer) in TEXTS {

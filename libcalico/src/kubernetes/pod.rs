@@ -1,4 +1,4 @@
-//! [`Pod`] and [`Namespace`]: what the plugins need of the two, read as they are.
+//! [`Pod`] and [`Namespace`]: the fields that the plugins need, read unchanged.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,11 +11,11 @@ use crate::store::{Kind, Revision};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
-    /// Metadata; owners are in `unknown`.
+    /// The metadata; `unknown` contains the owner references.
     pub metadata: ObjectMeta,
-    /// What is to run.
+    /// The desired state.
     pub spec: PodSpec,
-    /// What runs.
+    /// The observed state.
     pub status: PodStatus,
 }
 
@@ -23,18 +23,18 @@ pub struct Pod {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// Node it is scheduled to; empty before.
+    /// The node that the pod is scheduled to; empty until then.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub node_name: String,
-    /// Whether it uses the node's network.
+    /// True if the pod uses the node's network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
-    /// Its service account.
+    /// The pod's service account.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub service_account_name: String,
-    /// Containers.
+    /// The containers.
     pub containers: Vec<Container>,
-    /// Containers that run before.
+    /// The containers that run before.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
 }
@@ -43,7 +43,7 @@ pub struct PodSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Container {
-    /// Ports it listens on.
+    /// The ports that the container listens on.
     pub ports: Vec<ContainerPort>,
 }
 
@@ -51,13 +51,13 @@ pub struct Container {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPort {
-    /// Name, empty for none.
+    /// The name; empty for none.
     pub name: String,
-    /// Port in the container.
+    /// The port in the container.
     pub container_port: u16,
-    /// Port on the node, 0 for none.
+    /// The port on the node; 0 for none.
     pub host_port: u16,
-    /// Address of the node it is bound to.
+    /// The address of the node to which the port is bound.
     #[serde(rename = "hostIP")]
     pub host_ip: String,
     /// `TCP` (also when empty), `UDP` or `SCTP`.
@@ -70,7 +70,7 @@ pub struct ContainerPort {
 pub struct PodStatus {
     /// `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     pub phase: String,
-    /// First address.
+    /// The first address.
     #[serde(rename = "podIP", skip_serializing_if = "String::is_empty")]
     pub pod_ip: String,
     /// All addresses.
@@ -78,7 +78,7 @@ pub struct PodStatus {
     pub pod_ips: Vec<PodIp>,
 }
 
-/// One address of a pod.
+/// An address of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PodIp {
     /// The address.
@@ -89,12 +89,12 @@ pub struct PodIp {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Namespace {
-    /// Metadata: labels and annotations are what matters.
+    /// The metadata, of which labels and annotations are used.
     pub metadata: ObjectMeta,
 }
 
 impl Pod {
-    /// What an endpoint says about the pod.
+    /// Returns the pod's data that its endpoint contains.
     pub fn facts(&self) -> PodFacts {
         let containers = self.spec.containers.iter().chain(&self.spec.init_containers);
         PodFacts {
@@ -109,7 +109,7 @@ impl Pod {
 }
 
 impl ContainerPort {
-    /// The port as endpoints list it: only one that has a name or a port on the node (CNI-116).
+    /// Returns the port as endpoints list it; `None` for a port with neither a name nor a port on the node (CNI-116).
     fn of_endpoint(&self) -> Option<EndpointPort> {
         let wanted = self.container_port != 0 && (self.host_port != 0 || !self.name.is_empty());
         let protocol = match self.protocol.as_str() {
@@ -128,9 +128,9 @@ impl ContainerPort {
     }
 }
 
-// === in a read batch ===
+// === paths in a read batch ===
 
-/// Paths of objects that are not Calico's, so that they can be read in one batch with those that are.
+/// Paths of objects that are not Calico's, so that one batch can read them together with Calico's objects.
 const PODS: &str = "/kubernetes/pods/";
 const NAMESPACES: &str = "/kubernetes/namespaces/";
 

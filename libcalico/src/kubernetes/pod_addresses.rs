@@ -1,4 +1,4 @@
-//! The addresses of a pod: by its status, by its annotations, and those of its endpoint (DS-77, DS-78).
+//! The addresses of a pod, according to its status, its annotations, or both.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,25 +6,26 @@ use std::net::IpAddr;
 use super::pod_patch::{POD_IP, POD_IPS};
 use crate::net::{Cidr, CidrParseError};
 
-/// Addresses as Amazon's plugin writes them.
+/// The annotation with the addresses that Amazon's VPC CNI plugin assigned.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
-/// Where a pod says which addresses it has. Whoever keeps less than a whole pod can ask too.
+/// The fields of a pod that list its addresses. They are separate from [`Pod`](super::Pod), for callers that cache only
+/// part of a pod.
 #[derive(Debug, Clone, Copy)]
 pub struct PodAddresses<'a> {
     /// `status.phase`.
     pub phase: &'a str,
-    /// Whether `metadata.deletionTimestamp` is set.
+    /// True if `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// `status.podIP`, empty for none.
+    /// `status.podIP`; empty for none.
     pub pod_ip: &'a str,
     /// `status.podIPs`.
     pub pod_ips: &'a [&'a str],
-    /// Annotations that tell addresses.
+    /// The annotations that list addresses.
     pub annotations: AddressAnnotations<'a>,
 }
 
-/// The annotations that tell addresses. One that is there and empty says that there is none any more.
+/// The annotations that list addresses. An annotation that exists and is empty means that the addresses were released.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AddressAnnotations<'a> {
     /// `cni.projectcalico.org/podIP`.
@@ -36,7 +37,7 @@ pub struct AddressAnnotations<'a> {
 }
 
 impl<'a> AddressAnnotations<'a> {
-    /// Those among `metadata.annotations`.
+    /// Returns these annotations from `metadata.annotations`.
     pub fn of(annotations: &'a BTreeMap<String, String>) -> Self {
         let [pod_ip, pod_ips, aws_pod_ips] =
             [POD_IP, POD_IPS, AWS_POD_IPS].map(|key| annotations.get(key).map(String::as_str));
@@ -45,30 +46,32 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
-    /// Whether kubelet says that the containers ended for good.
+    /// Returns true if all containers have terminated for good, according to the phase.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, "Failed" | "Succeeded" | "Completed")
     }
 
-    /// Whether the endpoint has no addresses any more, although the pod is still there (DS-78). Annotations have a say in it,
-    /// which a tenant writes: nobody may take an address for free by this.
+    /// Returns true if the endpoint has no addresses any more, although the pod still exists (DS-78). The result
+    /// depends on annotations, which a tenant can write. It must therefore not be used to decide that an address is
+    /// free.
     pub fn is_finished(&self) -> bool {
         let emptied = [self.annotations.pod_ip, self.annotations.aws_pod_ips].contains(&Some(""));
         self.has_ended() || (self.deleting && emptied)
     }
 
-    /// The addresses from the first source that has any (DS-77).
+    /// Returns the addresses from the first source that has any (DS-77).
     pub fn parse(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         self.texts().into_iter().map(parse)
     }
 
-    /// The addresses that kubelet reports.
+    /// Returns the addresses in the pod's status, which the kubelet reports.
     pub fn parse_reported(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let first = Some(self.pod_ip).filter(|first| !first.is_empty() && !self.pod_ips.contains(first));
         self.pod_ips.iter().copied().chain(first).map(parse)
     }
 
-    /// The addresses that plugins noted. They are newer than the status while kubelet is away.
+    /// Returns the addresses that plugins wrote to the annotations. They are newer than the status while the kubelet
+    /// cannot report.
     pub fn parse_noted(&self) -> impl Iterator<Item = Result<Cidr, CidrParseError>> + use<'a> {
         let AddressAnnotations { pod_ip, pod_ips, aws_pod_ips } = self.annotations;
         let lists = [pod_ip, pod_ips, aws_pod_ips].into_iter().flatten().filter(|list| !list.is_empty());

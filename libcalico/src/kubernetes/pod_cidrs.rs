@@ -1,9 +1,9 @@
-//! [`PodCidrs`]: the ranges that Kubernetes keeps for the pods of a node.
+//! [`PodCidrs`]: the ranges that Kubernetes assigns to the pods of a node.
 
 use crate::api::Node;
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
-/// One range per family at most. At least one is there.
+/// The pod ranges of a node: at least one, and at most one per family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodCidrs {
     node: String,
@@ -11,44 +11,44 @@ pub struct PodCidrs {
     v6: Option<Cidr>,
 }
 
-/// A node whose pods have no ranges, or ones that cannot be told apart (CNI-110).
+/// A node without usable pod ranges (CNI-110).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodCidrError {
-    /// None was given to it, or not yet.
+    /// The node has no range, or none yet.
     #[error("no podCidr for node {node}")]
     None {
         /// The node.
         node: String,
     },
-    /// Two of one family and none of the other.
+    /// Several ranges of one family, and none of the other.
     #[error("node {node} has several podCIDRs of one family and none of the other: {found}")]
     OneFamily {
         /// The node.
         node: String,
-        /// The list.
+        /// The ranges.
         found: String,
     },
-    /// An entry that is no CIDR.
+    /// An entry that is not a CIDR.
     #[error("podCIDRs of node {node}: {cause}")]
     Cidr {
         /// The node.
         node: String,
-        /// What is wrong.
+        /// The parser's error.
         cause: CidrParseError,
     },
-    /// The family that is wanted.
+    /// A missing range of the requested family.
     #[error("no IPv{version} podCIDR for node {node}")]
     Family {
         /// The node.
         node: String,
-        /// What is missing.
+        /// The family.
         version: IpVersion,
     },
 }
 
 impl PodCidrs {
-    /// Of a node as the Kubernetes API shows it: `spec.podCIDRs`, which the v3 form has in its status. Of several of one
-    /// family the last counts. The single `podCIDR` does not (CNI-110).
+    /// Reads the ranges of a node from `spec.podCIDRs` of the Kubernetes node, which the v3 form contains in its
+    /// status. The last of several ranges of the same family counts; the single `podCIDR` is ignored (CNI-110).
     pub fn of(node: &Node) -> Result<Self, PodCidrError> {
         let name = || node.metadata.name.clone();
         let listed = node.status.as_ref().and_then(|status| status["podCIDRs"].as_array());
@@ -70,7 +70,7 @@ impl PodCidrs {
         }
     }
 
-    /// The range of a family.
+    /// Returns the range of a family.
     pub fn of_family(&self, version: IpVersion) -> Result<Cidr, PodCidrError> {
         let found = match version {
             IpVersion::V4 => self.v4,
@@ -87,7 +87,7 @@ mod tests {
     use super::super::node::from_kubernetes;
     use super::*;
 
-    /// The two ranges, or the error.
+    /// Returns the two ranges, or the error.
     fn of(spec: Value) -> Result<[Option<String>; 2], String> {
         let object = json!({ "metadata": { "name": "n1" }, "spec": spec });
         let node = Value::Object(from_kubernetes(object.as_object().unwrap().clone()));

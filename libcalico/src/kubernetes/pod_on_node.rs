@@ -1,4 +1,4 @@
-//! [`PodOnNode`]: the pods of one node, which the API server picks out of all.
+//! [`PodOnNode`]: a pod of a given node, so that the API server filters the list by node.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use crate::store::Kind;
 #[serde(transparent)]
 pub struct PodOnNode(pub Pod);
 
-/// Where such a pod is.
+/// The key of such a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodOnNodeKey {
-    /// Its node.
+    /// The pod's node.
     pub node: String,
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub name: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for PodOnNodeKey {
 
 const ROOT: &str = "/kubernetes/podsonnodes/";
 
-/// The node that a prefix of paths is about.
+/// Returns the node of a path prefix.
 pub(super) fn node_of_prefix(prefix: &str) -> Option<&str> {
     prefix.strip_prefix(ROOT)?.strip_suffix('/').filter(|node| !node.is_empty() && !node.contains('/'))
 }

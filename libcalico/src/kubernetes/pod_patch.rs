@@ -1,5 +1,4 @@
-//! What is written of a WorkloadEndpoint: annotations on its pod, by a strategic merge patch of `pods/status` (DS-80,
-//! DS-81, CNI-133, CNI-202).
+//! Writes a WorkloadEndpoint: annotations on its pod, by a strategic merge patch of `pods/status` (DS-80, DS-81).
 
 use std::collections::BTreeMap;
 
@@ -8,18 +7,18 @@ use serde_json::{Map, Value, json};
 use super::revision::{Foreign, ObjectRevision};
 use crate::store::Revision;
 
-/// Sandbox that the pod's addresses belong to.
+/// The annotation with the container ID of the sandbox that has the pod's addresses.
 pub const CONTAINER_ID: &str = "cni.projectcalico.org/containerID";
-/// First address, with its prefix length.
+/// The annotation with the first address, with its prefix length.
 pub const POD_IP: &str = "cni.projectcalico.org/podIP";
-/// All addresses, separated by commas.
+/// The annotation with all addresses, separated by commas.
 pub const POD_IPS: &str = "cni.projectcalico.org/podIPs";
 
 /// The media type of the patches.
 pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
 
-/// The patch of ADD. With `uid` the API server refuses it for a namesake of the pod (CNI-223). The resourceVersion is
-/// left out on purpose: others change the pod all the time.
+/// Returns the patch of ADD. With `uid`, the API server rejects the patch for another pod of the same name (CNI-223).
+/// The patch contains no resourceVersion, because other clients change the pod frequently.
 pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
     let mut metadata = Map::new();
     if let Some(first) = ip_networks.first() {
@@ -37,14 +36,14 @@ pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&st
     json!({ "metadata": metadata })
 }
 
-/// The patch of DEL: the addresses become empty and the sandbox stays, so that late DELs of it are still recognised.
-/// Goes through only if the pod is still what was read at `revision`.
+/// Returns the patch of DEL. It empties the addresses and keeps the container ID, so that a late DEL of the same
+/// sandbox is still recognized. The patch fails if the pod has changed since `revision`.
 pub(super) fn detach(revision: Option<&ObjectRevision>) -> Value {
     relist(&[], revision)
 }
 
-/// The patch that takes addresses out of the annotations and leaves `ip_networks` in them. Names no sandbox: the pod may
-/// have another one by now. Goes through only if the pod is still what was read at `revision`.
+/// Returns the patch that reduces the addresses in the annotations to `ip_networks`. It does not write the container
+/// ID, because the pod may have another sandbox by now. The patch fails if the pod has changed since `revision`.
 pub(super) fn relist(ip_networks: &[String], revision: Option<&ObjectRevision>) -> Value {
     let mut metadata = addresses(ip_networks);
     if let Some(revision) = revision {
@@ -56,8 +55,8 @@ pub(super) fn relist(ip_networks: &[String], revision: Option<&ObjectRevision>) 
     json!({ "metadata": metadata })
 }
 
-/// Returns the addresses that the plugin's annotations list, as they are written there: the first address first, each
-/// text once. The pod's status is not looked at.
+/// Returns the addresses that the plugin's annotations list, as written there: the first address first, each text once.
+/// The pod's status is not used.
 pub fn listed_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let mut listed = Vec::<String>::new();
     for text in [POD_IP, POD_IPS].iter().filter_map(|key| annotations.get(*key)).flat_map(|list| list.split(',')) {
@@ -68,18 +67,19 @@ pub fn listed_addresses(annotations: &BTreeMap<String, String>) -> Vec<String> {
     listed
 }
 
-/// Returns true if both annotations are there and list nothing: the patch of DEL would change nothing.
+/// Returns true if both annotations exist and are empty. The patch of DEL would change nothing.
 pub fn lists_nothing(annotations: &BTreeMap<String, String>) -> bool {
     [POD_IP, POD_IPS].iter().all(|key| annotations.get(*key).is_some_and(String::is_empty))
 }
 
-/// Whether the patch of DEL had been written at `revision`. What addresses the endpoint has does not tell: those of the
-/// pod's status stay, and one whose pod has ended has none (DS-78).
+/// Returns true if the pod had the patch of DEL at `revision`. The endpoint's addresses do not show this: the addresses
+/// in the pod's status remain, and a terminated pod has no addresses anyway (DS-78).
 pub fn is_detached(revision: &Revision) -> bool {
     ObjectRevision::parse(revision).foreign.metadata == addresses(&[])
 }
 
-/// What an earlier DEL has written, if it is there: what the revision of a pod's endpoint keeps for [`is_detached`].
+/// Returns the annotations that an earlier DEL wrote, if any. The revision of a pod's endpoint contains them for
+/// [`is_detached`].
 pub(super) fn detached(metadata: &Map<String, Value>) -> Foreign {
     let annotations = metadata.get("annotations");
     let is_empty = |key| annotations.and_then(|all| all.get(key)) == Some(&Value::from(""));
@@ -96,7 +96,7 @@ fn addresses(ip_networks: &[String]) -> Map<String, Value> {
 mod tests {
     use super::*;
 
-    /// DS-9.7 (b).
+    /// The patches that upstream sends.
     #[test]
     fn upstream_vectors() {
         let networks = ["10.244.1.3/32".to_owned(), "fd00:10:244:1::3/128".to_owned()];

@@ -1,5 +1,5 @@
-//! The names of Calico's policies (DS-33, DS-57, DS-58). A resource may be called as an older Calico called it, with the
-//! tier before the name; in `crd.projectcalico.org/v1` the annotation says what the policy is called.
+//! The names of Calico's policies. A resource may still have the name that an older Calico gave it, with the tier
+//! before the policy's name (DS-33). In `crd.projectcalico.org/v1`, the annotation contains the policy's name.
 
 use serde_json::{Value, json};
 
@@ -7,14 +7,15 @@ use super::group::ApiGroup;
 use super::json::{Fields, put_object, take_object, text};
 use crate::api::{DEFAULT_TIER, NAME_ANNOTATION, without_tier};
 
-/// Whether an annotation of v1 is there that names nobody: the policy has the resource's name, without the tier.
+/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name, without the tier
+/// (DS-57).
 pub(super) fn is_named_by_resource(group: ApiGroup, resource: &Fields) -> bool {
     let annotation = resource.get("annotations").and_then(|annotations| annotations[NAME_ANNOTATION].as_str());
     let inner = annotation.and_then(|json| serde_json::from_str::<Value>(json).ok());
     group == ApiGroup::CrdV1 && inner.is_some_and(|inner| inner["name"].as_str().unwrap_or_default().is_empty())
 }
 
-/// Writes the name into the v3 metadata as it is stored: as itself, and in the annotation.
+/// Stores the name in the v3 metadata, in both places of the stored form: `name` and the annotation.
 pub(super) fn note_name(metadata: &mut Fields, by_resource: bool, spec: Option<&Value>) {
     let tier = spec.and_then(|spec| spec["tier"].as_str()).unwrap_or_default();
     let is_default = tier.is_empty() || tier == DEFAULT_TIER;
@@ -26,7 +27,7 @@ pub(super) fn note_name(metadata: &mut Fields, by_resource: bool, spec: Option<&
     metadata.insert("name".into(), name.into());
 }
 
-/// Takes the annotation off metadata that was stored so; what the policy is called.
+/// Removes the annotation from stored metadata and returns the policy's name.
 pub(super) fn take_name(metadata: &mut Fields) -> String {
     let mut annotations = take_object(metadata, "annotations");
     annotations.remove(NAME_ANNOTATION);
@@ -41,7 +42,7 @@ mod tests {
     use crate::kubernetes::{Query, Request, Transcoder};
     use crate::store::{Entry, Kind, ReadBatch, Write, decode_entry};
 
-    /// The policy that a list in `group` makes of a resource.
+    /// Returns the policy that a list in `group` yields for a resource.
     fn listed<K: Kind<Select = ObjectSelect>>(group: ApiGroup, resource: Value) -> Entry<K> {
         let mut batch = ReadBatch::new();
         batch.list::<K>(&ObjectSelect::default());
@@ -58,7 +59,7 @@ mod tests {
         json!({"metadata": metadata, "spec": {"tier": tier, "serviceAccountSelector": "a == 'b'"}})
     }
 
-    /// DS-9.12.3 among them.
+    /// Includes upstream's example of a policy of an older Calico.
     #[test]
     fn names() {
         use ApiGroup::{CrdV1, V3};

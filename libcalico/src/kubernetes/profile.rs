@@ -1,4 +1,4 @@
-//! Profile (DS-85): a namespace or a service account, as the v3 API shows it. Read only.
+//! Profile: a namespace or a service account, in its v3 form. Read only.
 
 use serde_json::{Value, json};
 
@@ -7,22 +7,22 @@ use super::json::{Fields, put_object, take_object, take_text, text};
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
 use super::uid::reverse_uid;
 
-/// What the names of both sorts begin with.
+/// The prefixes of the names of both sorts of profiles.
 const OF_NAMESPACE: &str = "kns.";
 const OF_SERVICE_ACCOUNT: &str = "ksa.";
 
-/// The object that the profile called `name` is made of; `None` for a name that no profile has there.
+/// Returns the location of the object behind the profile `name`; `None` for a name that no such profile has.
 pub(super) fn locate(name: &str) -> Option<Location> {
     if let Some(namespace) = name.strip_prefix(OF_NAMESPACE) {
         return (!namespace.is_empty()).then(|| Location::global(NAMESPACES, namespace));
     }
-    // Names of namespaces have no dots, those of service accounts may.
+    // The name of a namespace contains no dot; that of a service account may.
     let (namespace, account) = name.strip_prefix(OF_SERVICE_ACCOUNT)?.split_once('.')?;
     let named = !namespace.is_empty() && !account.is_empty();
     named.then(|| Location::namespaced(SERVICE_ACCOUNTS, namespace, account))
 }
 
-/// The profile of a namespace or service account.
+/// Returns the profile of a namespace or service account.
 pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     let mut given = take_object(&mut object, "metadata");
     let labels = take_object(&mut given, "labels");
@@ -64,7 +64,7 @@ mod tests {
         Value::Object(from_kubernetes(object).unwrap())
     }
 
-    /// DS-9.8.
+    /// Profiles as upstream derives them.
     #[test]
     fn upstream_vectors() {
         assert_eq!(

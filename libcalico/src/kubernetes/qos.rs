@@ -1,4 +1,4 @@
-//! Limits of traffic that a pod asks for in annotations (DS-79, CNI-146, CNI-147).
+//! The traffic limits that a pod requests in annotations.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::quantity::quantity;
 use super::workload_endpoint::PodProblem;
 
-/// A limit: its field in `qosControls`, the annotations it comes from (the last one that is there counts), its bounds.
+/// A limit: its field in `qosControls`, its annotations, of which the last one present counts, and its bounds.
 struct Limit {
     field: &'static str,
     annotations: &'static [&'static str],
@@ -15,7 +15,7 @@ struct Limit {
     most: i64,
 }
 
-/// Limits of one direction, in upstream's order.
+/// The limits of one direction, in upstream's order.
 struct Direction {
     bandwidth: Limit,
     burst: Limit,
@@ -26,9 +26,9 @@ struct Direction {
     max_connections: Limit,
 }
 
-/// Burst of a bandwidth that names none, in bits.
+/// The burst of a bandwidth without an explicit burst, in bits.
 const DEFAULT_BURST: i64 = 4 << 30;
-/// Burst of a packet rate that names none.
+/// The burst of a packet rate without an explicit burst, in packets.
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
@@ -72,8 +72,8 @@ const DSCP_NAMES: [&str; 21] = [
     "CS1", "CS2", "CS3", "CS4", "CS5", "CS6",
 ];
 
-/// `spec.qosControls` of a pod with these annotations; `None` when it asks for no limit. What cannot be understood or
-/// is out of bounds is a problem, and never keeps the pod from its endpoint.
+/// Returns `spec.qosControls` of a pod with these annotations; `None` if the pod requests no limit. An invalid or
+/// out-of-range value is reported as a problem, but the pod still gets its endpoint (DS-79).
 pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
     let mut controls = Map::new();
     for direction in &DIRECTIONS {
@@ -93,7 +93,7 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
 }
 
 impl Direction {
-    /// The limits with the rules between them applied: a refinement of a limit that is not there does not count.
+    /// Returns the limits after the rules between them. A limit that refines a missing limit is ignored.
     fn values(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [(&Limit, i64); 7] {
         let mut read = |limit: &Limit| limit.read(annotations, problems);
         let bandwidth = read(&self.bandwidth);
@@ -129,7 +129,7 @@ impl Direction {
 }
 
 impl Limit {
-    /// The limit within its bounds; 0 for none.
+    /// Returns the limit within its bounds; 0 for none.
     fn read(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> i64 {
         let Some(text) = self.annotations.iter().rev().find_map(|key| annotations.get(*key)) else { return 0 };
         let Some(value) = quantity(text) else {
@@ -149,7 +149,7 @@ impl Limit {
     }
 }
 
-/// A number of six bits, or a name of one, in any case.
+/// Parses a number of six bits, or the name of a DSCP, in any case.
 fn parse_dscp(text: &str) -> Option<Value> {
     if let Ok(number) = text.parse::<u8>() {
         return (number < 64).then(|| number.into());

@@ -1,7 +1,7 @@
-//! Quantities as Kubernetes writes them: `10M`, `1.5Gi`, `2e3`.
+//! Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
-/// The quantity as a whole number, rounded away from zero; `None` for text that is no quantity. Numbers that are too
-/// large become the largest.
+/// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity.
+/// Numbers that are too large become the largest.
 pub fn quantity(text: &str) -> Option<i64> {
     let (negative, rest) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -16,7 +16,7 @@ pub fn quantity(text: &str) -> Option<i64> {
     let (binary, ten) = scale(suffix)?;
     let digits = format!("{whole}{fraction}");
     let digits = digits.trim_start_matches('0');
-    // Longer numbers than this are out of range, or their tail only counts for the rounding.
+    // A longer number is out of range, or its tail only affects the rounding.
     let magnitude = if digits.len() > 30 { i128::MAX } else { digits.parse().unwrap_or(0) };
     let exponent = ten.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
     let scaled = magnitude.saturating_mul(binary);
@@ -31,7 +31,7 @@ pub fn quantity(text: &str) -> Option<i64> {
     Some(if negative { -value } else { value })
 }
 
-/// Factor and power of ten of a suffix.
+/// Returns the factor and the power of ten of a suffix.
 fn scale(suffix: &str) -> Option<(i128, i32)> {
     const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     if let Some(at) = BINARY.iter().position(|known| *known == suffix) {

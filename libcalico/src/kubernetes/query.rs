@@ -1,4 +1,4 @@
-//! [`Query`]: the request that answers a range.
+//! [`Query`]: the request that reads a range.
 
 use super::affinity;
 use super::block;
@@ -14,51 +14,51 @@ use crate::ipam::{BlockAffinity, Handle};
 use crate::names::EndpointIdentifiers;
 use crate::store::{Kind, Range};
 
-/// What the v3 kinds' paths begin with (DS-24).
+/// The beginning of the paths of v3 kinds.
 const OBJECTS: &str = "/calico/resources/v3/projectcalico.org/";
 
-/// The orchestrator whose endpoints are pods.
+/// The orchestrator of endpoints that belong to pods.
 const KUBERNETES: &str = "k8s";
 
-/// A read, in the API server's terms.
+/// A read request to the API server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Query {
-    /// Nothing can be there: no request.
+    /// No request, because no object can exist in the range.
     Nothing,
-    /// One object. "Not found" is an answer without objects.
+    /// A read of a single object. "Not found" is an answer without objects.
     Get(Location),
-    /// Many objects.
+    /// A list of objects.
     List(List),
 }
 
-/// A list.
+/// A list request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct List {
-    /// Of what.
+    /// The resource.
     pub resource: Resource,
-    /// In which namespace; `None` for all, and for what lives in none.
+    /// The namespace; `None` for all, and for cluster-scoped resources.
     pub namespace: Option<String>,
-    /// `labelSelector`, not yet escaped for the URL.
+    /// The `labelSelector`, not yet escaped for the URL.
     pub label_selector: Option<String>,
-    /// `fieldSelector`, not yet escaped either.
+    /// The `fieldSelector`, not yet escaped.
     pub field_selector: Option<String>,
-    /// Names are enough: the list may be asked for as `PartialObjectMetadataList` (IPAM-213).
+    /// Whether to read the metadata only: the list may be requested as `PartialObjectMetadataList`.
     pub metadata_only: bool,
 }
 
 impl List {
-    /// URL path, without parameters.
+    /// Returns the URL path, without parameters.
     pub fn url_path(&self) -> String {
         self.resource.collection(self.namespace.as_deref())
     }
 }
 
-/// The request for a range of `kind`.
+/// Returns the request for a range of `kind`.
 pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<Query, TranscodeError> {
     if !range.prefix {
         return match locate(group, kind, &range.path) {
             Some(location) => Ok(Query::Get(location)),
-            // Profiles of networks and endpoints of containers have valid paths, but no place in Kubernetes.
+            // Profiles of networks and endpoints of containers have valid paths, but do not exist on an API server.
             None if matches!(kind, StoredKind::Profile | StoredKind::Endpoint) => Ok(Query::Nothing),
             None => Err(no_path(range)),
         };
@@ -68,7 +68,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
         namespace: None,
         label_selector: None,
         field_selector: None,
-        // Of other kinds the path cannot be told from the name.
+        // For other kinds, the name does not determine the path.
         metadata_only: range.keys_only && matches!(kind, StoredKind::Block | StoredKind::Object(_)),
     };
     match kind {
@@ -100,8 +100,8 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
     }
 }
 
-/// Endpoints below a prefix. The CNI user may get pods and not list them, so a prefix that names one pod asks for that
-/// pod (DS-83).
+/// Returns the request for endpoints below a prefix. The CNI plugin's user may get pods but not list them, so a prefix
+/// that identifies a single pod becomes a get of that pod (DS-83).
 fn endpoints(range: &Range, list: List) -> Query {
     let rest = range.path.strip_prefix(OBJECTS).and_then(|rest| rest.strip_prefix("workloadendpoints/"));
     let Some((namespace, name)) = rest.and_then(|rest| rest.split_once('/')) else { return Query::List(list) };
@@ -116,7 +116,7 @@ fn endpoints(range: &Range, list: List) -> Query {
     Query::List(List { namespace: Some(namespace.into()), ..list })
 }
 
-/// Whether the last dash of a name separates, and is no half of a doubled one.
+/// Returns true if the last dash of a name is a separator, and not half of a doubled dash.
 fn ends_with_separator(name: &str) -> bool {
     name.bytes().rev().take_while(|b| *b == b'-').count() % 2 == 1
 }
@@ -125,7 +125,7 @@ fn namespace_of(rest: &str) -> Option<String> {
     rest.split_once('/').map(|(namespace, _)| namespace.to_owned())
 }
 
-/// Where the object of a path is; `None` for a path that no object of the kind has.
+/// Returns the location of the object at a path; `None` for a path that no object of the kind has.
 pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Location> {
     let resource = kind.resource(group);
     let global = |name: String| Location::global(resource, name);
@@ -150,7 +150,7 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
             let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty();
             is_pods.then(|| Location::namespaced(resource, key.namespace.unwrap_or_default(), ids.pod))
         }
-        // One pod is found by its name.
+        // A single pod is read by its name, not by its node.
         StoredKind::PodOnNode => None,
         StoredKind::Pod => located(super::Pod::parse_path(path)?),
         StoredKind::Machine => located(super::VirtualMachine::parse_path(path)?),
@@ -168,7 +168,7 @@ fn name_below(path: &str, plural: &str) -> Option<String> {
     (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
 }
 
-/// The path of the object called `name`; `None` where names do not tell.
+/// Returns the path of the object with the name `name`; `None` if the name does not determine the path.
 pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str) -> Option<String> {
     match kind {
         StoredKind::Block => block::path_of_name(name),

@@ -1,5 +1,5 @@
-//! Every object that upstream was recorded to leave in either API group comes out of the transcoder, through our
-//! types and back, as it was.
+//! Passes every object that upstream was recorded to leave in either API group through the transcoder and our types,
+//! and back. Each must be unchanged.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,8 @@ use crate::api::{ClusterInformation, IpPool, ObjectSelect, WorkloadEndpoint};
 use crate::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, Owner};
 use crate::store::{Freshness, Kind, Range, ReadBatch, Write, decode_entry};
 
-/// Stands for a mark: one value for each mark, in the mark's own type.
+/// Returns the value that replaces a placeholder of the recordings. Each placeholder has its own value, of the
+/// placeholder's type.
 fn value_of_mark(mark: &str) -> Option<Value> {
     let inner = mark.strip_prefix('<')?.strip_suffix('>')?;
     if let Some(number) = inner.strip_prefix("uid") {
@@ -46,7 +47,7 @@ fn values_for_marks(value: &mut Value) {
 
 pub(crate) type State = BTreeMap<String, Value>;
 
-/// Every recorded state of the datastore, with where it was recorded.
+/// Returns every recorded state of the datastore, with the name of its recording.
 pub(crate) fn states(folder: &str) -> Vec<(String, State)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(folder);
     let mut states = Vec::new();
@@ -74,7 +75,7 @@ fn whole<K: Kind>(select: &K::Select) -> Range {
     batch.ranges()[0].clone()
 }
 
-/// Reads the object as part of the range, then alone, and writes it back at the revision that was read.
+/// Reads the object as part of the range, then alone, and writes it back at the revision as read.
 fn round_trip<K: Kind>(transcoder: &Transcoder, select: &K::Select, name: &str, object: &Value) -> K::Key {
     let Decoded { entry, tombstone } = transcoder.decode(&whole::<K>(select), object.clone()).unwrap();
     assert!(!tombstone);
@@ -98,7 +99,7 @@ fn round_trip<K: Kind>(transcoder: &Transcoder, select: &K::Select, name: &str, 
     read.key
 }
 
-/// The two things that a writer in v1 adds to an object that only kubectl wrote: the annotation, with its time.
+/// Adds the two things that a v1 writer adds to an object that only kubectl wrote: the annotation, and the time in it.
 fn as_ours(object: &Value, kind: &str) -> Value {
     let mut object = object.clone();
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
@@ -110,7 +111,8 @@ fn as_ours(object: &Value, kind: &str) -> Value {
     object
 }
 
-/// What the API server fills in, whatever it is sent, or is told not to. A uid is sent or not, but never another one.
+/// Removes the fields that the API server sets regardless of the request, or that it is asked not to keep. A uid may be
+/// sent, but never a different one.
 fn without_servers_own(mut object: Value) -> Value {
     let told = if object["kind"] == "IPAMBlock" { &["managedFields"][..] } else { &[] };
     let metadata = object["metadata"].as_object_mut().unwrap();
@@ -141,7 +143,7 @@ fn every_recorded_object_round_trips() {
                         round_trip::<BlockAffinity>(&transcoder, &select, name, object);
                         round_trip::<BlockAffinity>(&transcoder, &AffinitySelect::default(), name, object);
                     }
-                    // Reduced to a few fields by whoever recorded them.
+                    // The recordings contain only a few fields of pods.
                     "pods" => {}
                     other => panic!("{at}: {other} are not tested"),
                 }
@@ -159,7 +161,8 @@ fn every_recorded_object_round_trips() {
     }
 }
 
-/// A write of a new object sends what upstream sent: the recorded object without what the API server added.
+/// A write of a new object sends the same as upstream: the recorded object without the fields that the API server
+/// added.
 #[test]
 fn new_objects_are_as_upstream_makes_them() {
     for (folder, group) in GROUPS {
@@ -186,7 +189,7 @@ fn made_anew<K: Kind>(transcoder: &Transcoder, select: &K::Select, object: &Valu
     Write::create(&read.key, &read.value).unwrap()
 }
 
-/// The endpoint of a recorded pod, written again, leaves the annotations that the recorded ADD or DEL left.
+/// The endpoint of a recorded pod, written again, results in the annotations that the recorded ADD or DEL left.
 #[test]
 fn recorded_pods_were_patched_as_we_patch() {
     let (mut added, mut deleted) = (0, 0);
@@ -222,7 +225,7 @@ fn recorded_pods_were_patched_as_we_patch() {
     assert!(added > 40 && deleted > 20, "{added} {deleted}");
 }
 
-/// Which handle a recorded object belongs to is in its `spec`, also where the name would do.
+/// The `spec` identifies the handle of a recorded object, even if the name would be sufficient.
 #[test]
 fn recorded_handles_are_named_after_their_id() {
     for (folder, _) in GROUPS {

@@ -1,4 +1,4 @@
-//! [`Request`]: the request that a write is.
+//! [`Request`]: the request that performs a write.
 
 use serde_json::{Value, json};
 
@@ -21,55 +21,55 @@ use super::workload_endpoint::written_part;
 use crate::ipam::{BlockAffinity, Handle};
 use crate::store::{Kind, Revision, Write, WriteOp};
 
-/// A write, in the API server's terms.
+/// A write request to the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
-    /// POST to the location's collection.
+    /// A POST to the location's collection.
     Create {
-        /// Where the object will be.
+        /// The location of the new object.
         location: Location,
         /// The object.
         body: Value,
     },
-    /// PUT; the body holds the resourceVersion that must still be there.
+    /// A PUT. The body contains the resourceVersion that the object must still have.
     Replace {
-        /// Where the object is.
+        /// The location of the object.
         location: Location,
         /// The object.
         body: Value,
     },
-    /// PUT of the location's `status`; the body is the whole object, of which no other part is taken.
+    /// A PUT of the location's `status`. The body is the whole object; the API server uses only its status.
     ReplaceStatus {
-        /// Where the object is.
+        /// The location of the object.
         location: Location,
         /// The object.
         body: Value,
     },
-    /// DELETE.
+    /// A DELETE.
     Delete {
-        /// Where the object is.
+        /// The location of the object.
         location: Location,
-        /// What must still hold.
+        /// The conditions for the deletion.
         preconditions: Preconditions,
     },
-    /// PATCH of the location's `status`, a [`super::STRATEGIC_MERGE_PATCH`].
+    /// A PATCH of the location's `status`, of the type [`super::STRATEGIC_MERGE_PATCH`].
     PatchStatus {
-        /// Where the object is.
+        /// The location of the object.
         location: Location,
         /// The patch.
         body: Value,
     },
-    /// No request: at this revision the object was already what it is to be.
+    /// No request, because the object was already in the desired state at this revision.
     Nothing(Revision),
 }
 
-/// What must hold for a DELETE to go through. With a resourceVersion it is a compare-and-delete in one request, which
-/// upstream does in three (IPAM-214).
+/// The conditions of a DELETE. With a resourceVersion, one request performs a compare-and-delete, for which upstream
+/// sends three (IPAM-214).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preconditions {
-    /// The object must be this one, and no namesake.
+    /// The uid that the object must have, so that another object of the same name is not deleted.
     pub uid: Option<String>,
-    /// The object must be unchanged.
+    /// The resourceVersion that the object must have.
     pub resource_version: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Preconditions {
         }
     }
 
-    /// The body of the DELETE; `None` when nothing must hold.
+    /// Returns the body of the DELETE; `None` without conditions.
     pub fn body(&self) -> Option<Value> {
         let mut preconditions = Fields::new();
         preconditions.extend(self.uid.as_ref().map(|uid| ("uid".into(), uid.as_str().into())));
@@ -93,7 +93,7 @@ impl Preconditions {
     }
 }
 
-/// The request for a write of `kind`.
+/// Returns the request for a write of `kind`.
 pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Result<Request, TranscodeError> {
     let location = locate(group, kind, &write.path).ok_or_else(|| unplaced(kind, write))?;
     if kind == StoredKind::Endpoint {
@@ -171,7 +171,7 @@ fn body(
     Ok(Value::Object(object))
 }
 
-/// Metadata and `spec` of the resource for a stored value.
+/// Returns the metadata and the `spec` of the resource for a stored value.
 fn resource(
     group: ApiGroup,
     kind: StoredKind,
@@ -207,7 +207,7 @@ fn resource(
     };
     let mut metadata = metadata::write_ipam(group, location, &labels, revision)?;
     if kind == StoredKind::Handle {
-        // A handle made anew under the same id must not be overwritten (DS-71).
+        // The uid prevents an overwrite of a handle that was created again under the same ID (DS-71).
         let uid = revision.and_then(|revision| revision.uid.clone());
         metadata.extend(uid.map(|uid| ("uid".to_owned(), Value::from(uid))));
     }

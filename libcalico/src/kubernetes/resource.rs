@@ -1,19 +1,19 @@
-//! [`Resource`] and [`Location`]: what the API server calls a kind, and where one object of it is.
+//! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them.
 
 use std::fmt::Write;
 
 use serde_json::Value;
 
-/// A kind of object in the API server's terms.
+/// A kind of object on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Resource {
-    /// Group and version; `v1` alone for the core group.
+    /// The group and version; `v1` alone for the core group.
     pub api_version: &'static str,
-    /// Kind, as in an object's `kind`.
+    /// The kind, as in an object's `kind`.
     pub kind: &'static str,
-    /// Plural, as in URLs.
+    /// The plural, as in URLs.
     pub plural: &'static str,
-    /// Whether objects live in a namespace.
+    /// True if objects of the kind are namespaced.
     pub namespaced: bool,
 }
 
@@ -30,7 +30,7 @@ pub const SERVICE_ACCOUNTS: Resource =
 /// Services.
 pub const SERVICES: Resource = Resource { api_version: "v1", kind: "Service", plural: "services", namespaced: true };
 
-/// Network policies of Kubernetes' own.
+/// Kubernetes' own network policies.
 pub const NETWORK_POLICIES: Resource = Resource {
     api_version: "networking.k8s.io/v1",
     kind: "NetworkPolicy",
@@ -38,24 +38,24 @@ pub const NETWORK_POLICIES: Resource = Resource {
     namespaced: true,
 };
 
-/// Running virtual machines of KubeVirt.
+/// KubeVirt's running virtual machines.
 pub const VIRTUAL_MACHINE_INSTANCES: Resource = Resource {
     api_version: "kubevirt.io/v1",
     kind: "VirtualMachineInstance",
     plural: "virtualmachineinstances",
     namespaced: true,
 };
-/// Virtual machines of KubeVirt.
+/// KubeVirt's virtual machines.
 pub const VIRTUAL_MACHINES: Resource =
     Resource { api_version: "kubevirt.io/v1", kind: "VirtualMachine", plural: "virtualmachines", namespaced: true };
 
 impl Resource {
-    /// Returns whether a list of these objects, or of their metadata alone, is of this kind.
+    /// Returns true if `kind` is the kind of a list of these objects, or of their metadata alone.
     pub fn is_list(&self, kind: &str) -> bool {
         kind == "PartialObjectMetadataList" || kind.strip_suffix("List") == Some(self.kind)
     }
 
-    /// URL path of all objects, or of those in one namespace.
+    /// Returns the URL path of all objects, or of those in a namespace.
     pub fn collection(&self, namespace: Option<&str>) -> String {
         let root = if self.api_version.contains('/') { "/apis/" } else { "/api/" };
         let mut path = format!("{root}{}/", self.api_version);
@@ -68,34 +68,34 @@ impl Resource {
     }
 }
 
-/// Where one object is.
+/// The location of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Location {
-    /// What it is.
+    /// The resource of the object.
     pub resource: Resource,
-    /// Its namespace, for namespaced resources.
+    /// The namespace, for namespaced resources.
     pub namespace: Option<String>,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
 impl Location {
-    /// An object outside namespaces.
+    /// Returns the location of a cluster-scoped object.
     pub fn global(resource: Resource, name: impl Into<String>) -> Self {
         Location { resource, namespace: None, name: name.into() }
     }
 
-    /// An object in a namespace.
+    /// Returns the location of a namespaced object.
     pub fn namespaced(resource: Resource, namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Location { resource, namespace: Some(namespace.into()), name: name.into() }
     }
 
-    /// Returns whether an answer is this object. What is between us and the API server may answer with another.
+    /// Returns true if an answer is this object. A proxy before the API server may answer with something else.
     pub fn is_of(&self, answer: &Value) -> bool {
         answer["kind"] == self.resource.kind && self.names(&answer["metadata"])
     }
 
-    /// Returns true if an answer is this object's metadata, as of a server that was asked for no more.
+    /// Returns true if an answer is this object's metadata, from a server that was asked for metadata only.
     pub fn is_metadata_of(&self, answer: &Value) -> bool {
         answer["kind"] == "PartialObjectMetadata" && self.names(&answer["metadata"])
     }
@@ -104,7 +104,7 @@ impl Location {
         metadata["name"] == *self.name && metadata["namespace"].as_str() == self.namespace.as_deref()
     }
 
-    /// URL path of the object.
+    /// Returns the URL path of the object.
     pub fn url_path(&self) -> String {
         let mut path = self.collection();
         path.push('/');
@@ -112,15 +112,15 @@ impl Location {
         path
     }
 
-    /// URL path that the object is created at.
+    /// Returns the URL path of the collection in which the object is created.
     pub fn collection(&self) -> String {
         self.resource.collection(self.namespace.as_deref())
     }
 }
 
-/// Appends one path segment. Names come from configuration too and may hold anything.
+/// Appends one path segment, escaped. Names also come from configuration and may contain any character.
 fn push_escaped(path: &mut String, segment: &str) {
-    // A segment of dots alone would be resolved away, by the client or by the server.
+    // The client or the server would resolve a segment that consists of dots only.
     if segment.bytes().all(|b| b == b'.') {
         path.push_str(&"%252E".repeat(segment.len()));
     } else {
@@ -128,7 +128,7 @@ fn push_escaped(path: &mut String, segment: &str) {
     }
 }
 
-/// Text as part of a URL: a path segment or the value of a parameter.
+/// Escapes a text for a URL, as a path segment or as the value of a parameter.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

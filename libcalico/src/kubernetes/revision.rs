@@ -1,44 +1,44 @@
-//! [`ObjectRevision`]: what the next write of an object must know about what was read.
+//! [`ObjectRevision`]: the data of an object as read that the next write of the object needs.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::store::Revision;
 
-/// The revision of an object in Kubernetes. Callers of the store hold it as an opaque [`Revision`] and hand it back
-/// with the next write, which makes it the place for all that the canonical value has no room for.
+/// The revision of an object on an API server. Callers of the store treat it as an opaque [`Revision`] and pass it to
+/// the next write. It therefore also contains everything that the canonical value has no field for.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectRevision {
     /// `metadata.resourceVersion`.
     pub resource_version: String,
-    /// `metadata.uid`, as it is on the object in the API server (that is, not reversed).
+    /// `metadata.uid`, as on the API server (that is, not reversed).
     pub uid: Option<String>,
-    /// Metadata that others put on the object, to be written back.
+    /// The metadata that others put on the object, to be written back.
     pub foreign: Foreign,
 }
 
-/// Metadata of a custom resource that Calico's own has no place for. Upstream drops it with the next write (IPAM-86);
-/// we keep it.
+/// Metadata of a custom resource that Calico's own metadata has no field for. Upstream drops it with the next write
+/// (IPAM-86); we write it back.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Foreign {
-    /// Fields of the resource's `metadata`.
+    /// The fields of the resource's `metadata`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
-    /// Fields of the JSON in its `projectcalico.org/metadata` annotation.
+    /// The fields of the JSON in the annotation `projectcalico.org/metadata`.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub annotation: Map<String, Value>,
 }
 
 impl Foreign {
-    /// Whether there is none: the usual case.
+    /// Returns true if there is no such metadata, which is the usual case.
     pub fn is_empty(&self) -> bool {
         self.metadata.is_empty() && self.annotation.is_empty()
     }
 }
 
 impl ObjectRevision {
-    /// Reads a revision that [`ObjectRevision::revision`] made, or a bare resourceVersion.
+    /// Parses a revision from [`ObjectRevision::revision`], or a bare resourceVersion.
     pub fn parse(revision: &Revision) -> Self {
         let Some((resource_version, rest)) = revision.0.split_once('@') else {
             return ObjectRevision { resource_version: revision.0.clone(), ..Self::default() };
@@ -51,8 +51,8 @@ impl ObjectRevision {
         }
     }
 
-    /// `<resourceVersion>@<uid>`, and foreign metadata as JSON where there is any. The part before the `@` is what
-    /// [`Revision::resource_version`] shows to people.
+    /// Returns `<resourceVersion>@<uid>`, followed by the metadata of others as JSON, if any.
+    /// [`Revision::resource_version`] returns the part before the `@`.
     pub fn revision(&self) -> Revision {
         let mut text = format!("{}@{}", self.resource_version, self.uid.as_deref().unwrap_or_default());
         if !self.foreign.is_empty() {
@@ -61,7 +61,7 @@ impl ObjectRevision {
         Revision(text)
     }
 
-    /// The revision of an object as the API server sent it.
+    /// Returns the revision of an object that the API server sent.
     pub(super) fn of(metadata: &Map<String, Value>, foreign: Foreign) -> Self {
         let text = |key| metadata.get(key).and_then(Value::as_str);
         ObjectRevision {

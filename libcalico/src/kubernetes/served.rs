@@ -1,7 +1,7 @@
-//! [`Served`]: which groups and kinds an API server has, as discovery lists them.
+//! [`Served`]: the groups and kinds of an API server, as its discovery endpoints list them.
 //!
-//! A server answers 404 in its own words for a kind that it lacks, and so does a proxy on the way for any path. Discovery tells
-//! the two apart.
+//! A server answers 404 for a kind that it does not serve, and so may a proxy in between for any path. Discovery
+//! distinguishes the two cases.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 /// The path of the list of groups.
 pub const GROUPS: &str = "/apis";
 
-/// The groups of an API server.
+/// The groups that an API server serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served(Vec<Group>);
 
@@ -45,10 +45,10 @@ struct Named {
 }
 
 impl Served {
-    /// Reads what the server answers at [`GROUPS`].
+    /// Parses the server's answer at [`GROUPS`].
     ///
     /// # Errors
-    /// If the answer is no list of groups, or an empty one.
+    /// If the answer is not a list of groups, or is an empty list.
     pub fn read(json: &str) -> Result<Self, String> {
         let Groups { kind, groups } = parse(GROUPS, json)?;
         match kind == "APIGroupList" && !groups.is_empty() {
@@ -57,7 +57,7 @@ impl Served {
         }
     }
 
-    /// The versions of a group, each as `group/version`; none of a group that the server lacks.
+    /// Returns the versions of a group, each as `group/version`; nothing for a group that is not served.
     pub fn versions<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
         let of_group = self.0.iter().filter(move |served| served.name == group);
         of_group.flat_map(|served| &served.versions).map(|version| &*version.group_version)
@@ -69,10 +69,11 @@ pub fn kinds_path(group_version: &str) -> String {
     format!("{GROUPS}/{group_version}")
 }
 
-/// Reads what the server answers at [`kinds_path`]. Returns whether one of the kinds is among them, by their plurals.
+/// Parses the server's answer at [`kinds_path`]. Returns true if the answer lists one of the kinds, given by their
+/// plurals.
 ///
 /// # Errors
-/// If the answer is no list of kinds of this version.
+/// If the answer is not a list of the kinds of this version.
 pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<bool, String> {
     let path = kinds_path(group_version);
     let Kinds { kind, group_version: said, resources } = parse(&path, json)?;

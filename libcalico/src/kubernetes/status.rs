@@ -1,4 +1,4 @@
-//! [`Status`]: what the API server answers instead of an object, and what it means for the store (DS-119).
+//! [`Status`]: the API server's error answer, and its meaning for the store (DS-119).
 
 use serde::Deserialize;
 
@@ -8,15 +8,15 @@ use crate::store::StoreError;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// `Status`; empty where the answer is another's than the API server's.
+    /// The kind, `Status`. Empty if the answer is not from the API server.
     pub kind: String,
     /// The HTTP status.
     pub code: u16,
-    /// `NotFound`, `AlreadyExists`, `Conflict` …
+    /// The reason: `NotFound`, `AlreadyExists`, `Conflict` …
     pub reason: String,
-    /// For people.
+    /// The message for people.
     pub message: String,
-    /// More about the cause.
+    /// The details of the cause.
     pub details: StatusDetails,
 }
 
@@ -24,28 +24,29 @@ pub struct Status {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusDetails {
-    /// Name of the object that it is about; empty when it is about a kind that the server does not have.
+    /// The name of the object concerned; empty if the server does not serve the kind.
     pub name: String,
-    /// What exactly is wrong with the object sent.
+    /// The invalid fields of the object sent.
     pub causes: Vec<StatusCause>,
-    /// How long to wait before the next attempt, in seconds; 0 when the server does not say.
+    /// The seconds to wait before the next attempt; 0 if the server does not state a time.
     pub retry_after_seconds: u32,
 }
 
-/// One thing that is wrong with an object.
+/// A reason why an object is invalid.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct StatusCause {
-    /// `FieldValueInvalid` and the like.
+    /// The reason, such as `FieldValueInvalid`.
     pub reason: String,
-    /// Path of the field.
+    /// The path of the field.
     pub field: String,
 }
 
 impl Status {
-    /// What the answer means for the object that errors know as `key`. `None` for all that is no plain refusal: too
-    /// many requests, trouble inside the server, an object that does not pass validation. `credential` says who asked,
-    /// where that is the matter; else it is empty.
+    /// Returns the store error that the answer means for the object with the identifier `key`. Returns `None` for an
+    /// answer that is not a definite rejection: too many requests, an error inside the server, an object that fails
+    /// validation. An authorization error includes `credential`, the description of the credential used, unless it is
+    /// empty.
     pub fn refusal(&self, key: &str, credential: &str) -> Option<StoreError> {
         let key = key.to_owned();
         Some(match (self.code, self.reason.as_str()) {
@@ -57,10 +58,10 @@ impl Status {
                     known => format!("{} ({known})", self.message),
                 },
             },
-            // A namesake of the object that was read.
+            // Another object of the same name as the object that was read.
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
-            // How a patch with a stale uid or resourceVersion is refused (CNI-136).
+            // The API server rejects a patch with a stale uid or resourceVersion with 422.
             (422, _) => match self.stale()? {
                 Stale::Uid => StoreError::NotFound { key },
                 Stale::ResourceVersion => StoreError::Conflict { key },
@@ -69,12 +70,12 @@ impl Status {
         })
     }
 
-    /// Returns whether the API server says that something is not there. A proxy on the way says 404 in its own words.
+    /// Returns true if the API server reports a missing object. A 404 from a proxy has another body.
     pub fn is_not_found(&self) -> bool {
         self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }
 
-    /// Which precondition did not hold, if nothing else is wrong.
+    /// Returns the precondition that failed, if it is the only error.
     fn stale(&self) -> Option<Stale> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;
@@ -108,7 +109,7 @@ mod tests {
         status.refusal("K(k)", credential).map(|error| error.to_string())
     }
 
-    /// The API server knows who asks, and says so itself.
+    /// The API server's message already names the user.
     #[test]
     fn without_a_credential_nothing_is_said_of_one() {
         let forbidden = json!({"code": 403, "message": "User \"u\" cannot get"});

@@ -1,4 +1,4 @@
-//! [`Transcoder`]: requests and answers of the store, in the API server's terms and back.
+//! [`Transcoder`]: translates requests and answers of the store to the API server's form and back.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ use crate::ipam::{BlockAffinity, Handle, IpamConfig, TheConfig};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
 use crate::store::{Kind, Range, RawEntry, Revision, Write};
 
-/// Translates between stored pairs and the objects of one API group.
+/// The translation between stored pairs and the objects of one API group.
 #[derive(Debug, Clone)]
 pub struct Transcoder {
     group: ApiGroup,
@@ -37,14 +37,15 @@ pub struct Transcoder {
 /// An object of the API server as a stored pair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// The pair. Its value does not decode when the object could not be read; the error then says why.
+    /// The pair. If the object could not be read, the value does not decode, and the decoder's error contains the
+    /// reason.
     pub entry: RawEntry,
-    /// Someone decided to delete the object and did not get to it. Whoever gets one finishes the deletion at the
-    /// entry's revision and takes the object for gone (DS-72, IPAM-91).
+    /// True if the object is marked as deleted but still exists. The reader must finish the deletion at the entry's
+    /// revision and treat the object as missing (DS-72, IPAM-91).
     pub tombstone: bool,
 }
 
-/// What an object says: where it would be stored, and what.
+/// An object in its stored form, with its path.
 struct Stored {
     path: String,
     value: Fields,
@@ -52,28 +53,29 @@ struct Stored {
 }
 
 impl Transcoder {
-    /// For objects of `group`.
+    /// Creates a transcoder for objects of `group`.
     pub fn new(group: ApiGroup) -> Self {
         Transcoder { group, interface_prefix: DEFAULT_INTERFACE_PREFIX.into() }
     }
 
-    /// With another beginning of host interfaces' names than `cali` (CNI-88).
+    /// Sets the prefix of host interfaces, which is `cali` by default (CNI-88).
     pub fn with_interface_prefix(self, prefix: impl Into<String>) -> Self {
         Transcoder { interface_prefix: prefix.into(), ..self }
     }
 
-    /// The group.
+    /// Returns the API group.
     pub fn group(&self) -> ApiGroup {
         self.group
     }
 
-    /// The request that answers `range`. Equal queries may share one request: an endpoint and its pod, for example.
+    /// Returns the request that reads `range`. Equal queries may share a request, such as those of an endpoint and its
+    /// pod.
     pub fn query(&self, range: &Range) -> Result<Query, TranscodeError> {
         query::query(self.group, self.kind("Get", range.kind)?, range)
     }
 
-    /// The pair that `object` is in the answer to `range`; `None` for one that is not in the range. Objects come from
-    /// the API server in the order of their names, and that is the order to keep (IPAM-94, IPAM-112).
+    /// Returns the pair of `object` in the answer to `range`; `None` for an object that is not in the range. The API
+    /// server returns objects in the order of their names, and the caller must keep that order (IPAM-94, IPAM-112).
     pub fn decode(&self, range: &Range, object: Value) -> Option<Decoded> {
         let kind = StoredKind::named(range.kind)?;
         let Value::Object(object) = object else { return None };
@@ -93,7 +95,7 @@ impl Transcoder {
                 revision.foreign = stored.foreign;
                 (stored.path, Value::Object(stored.value))
             }
-            // No kind decodes from a text, and the decoder's error quotes it.
+            // No kind decodes from a text, and the decoder's error quotes the text.
             Err(Malformed(reason)) => {
                 let path = if range.prefix {
                     query::path_of_name(kind, namespace.as_deref(), &name)?
@@ -104,21 +106,21 @@ impl Transcoder {
             }
         };
         let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
-        // Lists of affinities leave tombstones out, those of blocks and handles do not (DS-72).
+        // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
         let hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
         (within(range, &path) && !hidden)
             .then(|| Decoded { entry: pair(path, json_bytes(&value), &revision), tombstone: is_tombstone })
     }
 
-    /// The request that `write` is.
+    /// Returns the request that performs `write`.
     pub fn request(&self, write: &Write) -> Result<Request, TranscodeError> {
         request::request(self.group, self.kind("Create", write.kind)?, write)
     }
 
-    /// The revision of an object that the API server sent in reply to a write of `kind`.
+    /// Returns the revision of an object that the API server sent in reply to a write of `kind`.
     pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
         let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-        // What cannot be read of the metadata is not written back either.
+        // Metadata that cannot be parsed is not written back either.
         let foreign = StoredKind::named(kind).map(|kind| self.foreign(kind, metadata.clone()));
         ObjectRevision::of(&metadata, foreign.and_then(Result::ok).unwrap_or_default()).revision()
     }
@@ -219,7 +221,7 @@ impl Transcoder {
     }
 }
 
-/// `object` with the kind and version that v3 objects have (DS-30).
+/// Returns `object` with the kind and the API version of v3 objects.
 fn typed(mut object: Fields, kind: &str) -> Fields {
     object.insert("apiVersion".into(), API_VERSION.into());
     object.insert("kind".into(), kind.into());
@@ -233,13 +235,13 @@ fn within(range: &Range, path: &str) -> bool {
     }
 }
 
-/// A single object must be the one that was asked for: names are made of keys, but not every name of one key only.
+/// Checks that a single object is the requested one, because different keys may share a name.
 fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Option<Stored>, Malformed> {
     let Some(stored) = stored else { return Ok(None) };
     if range.prefix || stored.path == range.path {
         return Ok(Some(stored));
     }
-    // The pod is there, but on another node: the endpoint is not (DS-82).
+    // The pod exists, but on another node, so the endpoint does not exist.
     if kind == StoredKind::Endpoint {
         return Ok(None);
     }

@@ -1,9 +1,10 @@
-//! The uid that upstream's v1 clients show: that of the custom resource with the bits of its bytes reversed (DS-60).
+//! The uid that upstream's v1 clients show: the uid of the custom resource with the bits of each byte reversed (DS-60).
 
 use uuid::Uuid;
 
-/// The v3 uid of a custom resource's uid, and the other way round: the function is its own inverse. `None` for text
-/// that is no UUID. The bytes that hold version and variant stay, so that the result is a UUID of the same kind.
+/// Converts the uid of a custom resource to the v3 uid, or back: the function is its own inverse. Returns `None` for a
+/// text that is not a UUID. The bytes with the version and the variant are kept, so that the result is a UUID of the
+/// same kind.
 pub fn reverse_uid(uid: &str) -> Option<String> {
     let given = Uuid::try_parse(uid).ok()?.into_bytes();
     let mut reversed = given.map(u8::reverse_bits);

@@ -1,4 +1,4 @@
-//! A WorkloadEndpoint read from its pod (DS-75 … DS-78).
+//! Reads a WorkloadEndpoint from its pod.
 
 use std::collections::BTreeMap;
 
@@ -13,55 +13,55 @@ use crate::conversion::{EndpointFacts, Orchestrator};
 use crate::names::pod_interface;
 use crate::net::{Cidr, CidrParseError, IpVersion};
 
-/// Floating addresses.
+/// The annotation with floating addresses.
 pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
-/// Source prefixes the pod may use beside its own.
+/// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
-/// The only annotation that endpoints take over.
+/// The only annotation of a pod that its endpoint contains.
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// The interface of every pod's endpoint, whatever `CNI_IFNAME` says.
+/// The interface of every pod's endpoint, independent of `CNI_IFNAME`.
 const ENDPOINT: &str = "eth0";
 
-/// Something a pod says that cannot be understood. The texts are upstream's where it has one.
+/// A value on a pod that cannot be parsed. The texts are upstream's, if upstream has one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PodProblem {
     /// An address of the pod.
     #[error("address of the pod: {0}")]
     Address(#[from] CidrParseError),
-    /// An annotation that is to be a JSON array of texts.
+    /// An annotation that should be a JSON array of texts.
     #[error("failed to parse '{value}' as JSON: {reason}")]
     Json {
-        /// Its key.
+        /// The key of the annotation.
         annotation: &'static str,
-        /// Its value.
+        /// The value of the annotation.
         value: String,
-        /// The parser's words.
+        /// The parser's message.
         reason: String,
     },
     /// A prefix in an annotation.
     #[error("failed to parse '{}' as a CIDR: {cause}", .cause.0)]
     Prefix {
-        /// Its key.
+        /// The key of the annotation.
         annotation: &'static str,
-        /// What is wrong.
+        /// The parser's error.
         cause: CidrParseError,
     },
     /// Floating addresses of a pod whose own address is a network.
     #[error("the pod's address {0} is not a single one")]
     NotOneAddress(Cidr),
-    /// A limit of traffic.
+    /// A traffic limit.
     #[error("{reason}")]
     Limit {
-        /// Its key.
+        /// The key of the annotation.
         annotation: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
 }
 
 impl PodProblem {
-    /// The annotation that is wrong; `None` for the pod's addresses, which may come from its status.
+    /// Returns the invalid annotation; `None` for the pod's addresses, which may come from its status.
     pub fn annotation(&self) -> Option<&'static str> {
         match self {
             PodProblem::Address(_) => None,
@@ -72,26 +72,27 @@ impl PodProblem {
         }
     }
 
-    /// Whether a pod that says so gets no network: limits of traffic are only reported (CNI-104).
+    /// Returns true if a pod with this problem gets no network. Problems with traffic limits are only reported
+    /// (CNI-104).
     pub fn is_fatal(&self) -> bool {
         !matches!(self, PodProblem::Limit { .. })
     }
 }
 
-/// An endpoint, and what its pod says that is left out of it.
+/// An endpoint, and the values on its pod that could not be parsed and are left out.
 ///
-/// Upstream gives no endpoint at all for a pod whose addresses, floating addresses or source prefixes cannot be parsed,
-/// so that the pod cannot even be deleted (CNI-245).
+/// Upstream returns no endpoint at all for a pod whose addresses, floating addresses or source prefixes cannot be
+/// parsed. Then not even DEL succeeds, and the pod cannot be deleted (CNI-245).
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodEndpoint {
     /// The endpoint.
     pub endpoint: WorkloadEndpoint,
-    /// What could not be understood.
+    /// The values that could not be parsed.
     pub problems: Vec<PodProblem>,
 }
 
-/// The endpoint of `pod`; `None` for a pod that has none: it uses the node's network, or is on no node yet (DS-75).
-/// `interface_prefix` begins the names of host interfaces (CNI-88).
+/// Returns the endpoint of `pod`; `None` for a pod without one, because it uses the node's network or is not scheduled
+/// yet. `interface_prefix` is the prefix of host interfaces (CNI-88).
 pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint> {
     if pod.spec.host_network || pod.spec.node_name.is_empty() {
         return None;
@@ -123,7 +124,7 @@ pub fn endpoint_of_pod(pod: &Pod, interface_prefix: &str) -> Option<PodEndpoint>
     Some(PodEndpoint { endpoint, problems })
 }
 
-/// The floating addresses that a pod asks for, as it writes them.
+/// Returns the floating addresses that a pod requests, as written.
 pub fn floating_ips(pod: &Pod) -> Result<Vec<String>, PodProblem> {
     texts_of(&pod.metadata.annotations, FLOATING_IPS)
 }
@@ -132,7 +133,7 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
     pod.metadata.annotations.get(key).map(String::as_str)
 }
 
-/// The addresses that the pod still needs.
+/// Returns the addresses that the pod still uses.
 fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     let pod_ips: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
     let told = PodAddresses {
@@ -148,7 +149,8 @@ fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
     keep(told.parse().map(|address| address.map_err(PodProblem::from)), problems)
 }
 
-/// Each floating address with the pod's own of its family. A family the pod does not have is left out.
+/// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the
+/// pod does not have is left out.
 fn floating(pod: &Pod, addresses: &[Cidr], problems: &mut Vec<PodProblem>) -> Vec<IpNat> {
     let external = texts(pod, FLOATING_IPS, problems);
     if external.is_empty() {
@@ -182,24 +184,24 @@ fn texts(pod: &Pod, key: &'static str, problems: &mut Vec<PodProblem>) -> Vec<St
     })
 }
 
-/// The texts of an annotation that is a JSON array of them; absent and empty annotations have none.
+/// Parses an annotation that is a JSON array of texts. A missing or empty annotation yields none.
 pub fn texts_of(annotations: &BTreeMap<String, String>, key: &'static str) -> Result<Vec<String>, PodProblem> {
     let Some(value) = annotations.get(key).filter(|value| !value.is_empty()) else { return Ok(Vec::new()) };
     let parsed = serde_json::from_str::<Option<Vec<String>>>(value);
     parsed.map(Option::unwrap_or_default).map_err(|error| PodProblem::Json {
         annotation: key,
         value: value.clone(),
-        // Upstream's words, which recordings have.
+        // Upstream's text, which recordings contain.
         reason: if error.is_eof() { "unexpected end of JSON input".into() } else { error.to_string() },
     })
 }
 
-/// What was understood; what was not is a problem.
+/// Returns the parsed values and adds an error for each other value to `problems`.
 fn keep<T>(parsed: impl Iterator<Item = Result<T, PodProblem>>, problems: &mut Vec<PodProblem>) -> Vec<T> {
     parsed.filter_map(|one| one.map_err(|problem| problems.push(problem)).ok()).collect()
 }
 
-/// The patch's part of an endpoint to be written: sandbox and addresses.
+/// Returns the parts of an endpoint that the patch writes: container ID and addresses.
 pub(super) fn written_part(endpoint: &Value) -> (String, Vec<String>) {
     let container = endpoint.pointer("/spec/containerID").and_then(Value::as_str).unwrap_or_default();
     let networks = endpoint.pointer("/spec/ipNetworks").and_then(Value::as_array);

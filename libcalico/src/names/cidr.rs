@@ -1,8 +1,8 @@
-//! The name of a Kubernetes object about a CIDR.
+//! The part of an object's name that stands for a CIDR.
 
 use crate::net::Cidr;
 
-/// `10.0.0.0/26` becomes `10-0-0-0-26` (IPAM-72). Stored objects carry these names, so the form never changes.
+/// Returns `10-0-0-0-26` for `10.0.0.0/26`. Stored objects have these names, so this form must not change (IPAM-72).
 pub fn cidr_name(cidr: &Cidr) -> String {
     cidr.to_string().replace(['.', ':', '/'], "-")
 }

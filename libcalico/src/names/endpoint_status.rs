@@ -1,11 +1,11 @@
-//! Name of the file by which Felix says that an endpoint's policy is in place.
+//! The name of the file that Felix writes when the policy of an endpoint is in place.
 
-/// `k8s default%2Fweb-0 eth0` for the endpoint `eth0` of `default/web-0` (CNI-93).
+/// Returns `k8s default%2Fweb-0 eth0` for the endpoint `eth0` of the pod `default/web-0` (CNI-93).
 pub fn endpoint_status_file(orchestrator: &str, namespace: &str, workload: &str, endpoint: &str) -> String {
     [escape(orchestrator), escape(&format!("{namespace}/{workload}")), escape(endpoint)].join(" ")
 }
 
-/// Escapes as Go's `url.PathEscape` does for one path segment.
+/// Escapes a path segment as Go's `url.PathEscape` does.
 fn escape(segment: &str) -> String {
     let mut escaped = String::with_capacity(segment.len());
     for byte in segment.bytes() {

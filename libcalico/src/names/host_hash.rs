@@ -1,12 +1,12 @@
-//! The label that block affinities of one host are found by in Kubernetes.
+//! The label by which the block affinities of a host are found on an API server.
 
 use data_encoding::BASE32_NOPAD;
 use sha3::{Digest, Sha3_256};
 
-/// Key of the label whose value is [`hostname_hash`].
+/// The key of the label, whose value is [`hostname_hash`].
 pub const HOSTNAME_HASH_LABEL: &str = "projectcalico.org/hostname-hash";
 
-/// 52 characters that stand for a host name of any length (IPAM-70).
+/// Returns a hash of 52 characters, because a label's value cannot contain a long host name (IPAM-70).
 pub fn hostname_hash(host: &str) -> String {
     BASE32_NOPAD.encode(&Sha3_256::digest(host))
 }

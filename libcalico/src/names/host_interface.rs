@@ -1,15 +1,15 @@
-//! Name of the host end of a pod's interface pair.
+//! The name of the host end of a pod's interface pair.
 
 use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
 
-/// What host interfaces begin with unless `FELIX_INTERFACEPREFIX` says otherwise.
+/// The prefix of host interfaces unless `FELIX_INTERFACEPREFIX` sets another.
 pub const DEFAULT_INTERFACE_PREFIX: &str = "cali";
 
-/// Characters after the prefix: with `cali` they fill the 15 that the kernel allows.
+/// The number of characters after the prefix. With `cali` they fill the 15 characters that the kernel allows.
 const SUFFIX: usize = 11;
 
-/// The prefix that a value of `FELIX_INTERFACEPREFIX` (a comma list) asks for: its first entry (CNI-88).
+/// Returns the first entry of `FELIX_INTERFACEPREFIX`, a comma-separated list, or the default (CNI-88).
 pub fn interface_prefix(felix_interface_prefix: Option<&str>) -> &str {
     match felix_interface_prefix {
         Some(list) if !list.is_empty() => list.split(',').next().unwrap_or(DEFAULT_INTERFACE_PREFIX),
@@ -17,13 +17,13 @@ pub fn interface_prefix(felix_interface_prefix: Option<&str>) -> &str {
     }
 }
 
-/// Host interface of a Kubernetes pod (CNI-88). Every attachment of one pod gets the same name.
+/// Returns the host interface of a Kubernetes pod (CNI-88). Every attachment of a pod gets the same name.
 pub fn pod_interface(prefix: &str, namespace: &str, pod: &str) -> String {
     let digest = HEXLOWER.encode(&Sha1::digest(format!("{namespace}.{pod}")));
     format!("{prefix}{}", &digest[..SUFFIX])
 }
 
-/// Host interface of a container that is no pod (CNI-89).
+/// Returns the host interface of a container that is not a pod. It ignores `FELIX_INTERFACEPREFIX` (CNI-89).
 pub fn container_interface(container_id: &str) -> String {
     let suffix: String = container_id.chars().take(SUFFIX).collect();
     format!("{DEFAULT_INTERFACE_PREFIX}{suffix}")

@@ -1,25 +1,26 @@
-//! Alias of a host interface: the container and the pod that the interface was made for.
+//! The alias of a host interface, which names the container and the pod of the interface.
 
 use std::fmt;
 
 use data_encoding::HEXLOWER;
 use sha2::{Digest, Sha256};
 
-/// Begins each alias of ours.
+/// The beginning of every alias that this program sets.
 const PREFIX: &str = "calico-cni";
-/// Separates the parts.
+/// The separator between the parts.
 const SEPARATOR: char = '/';
-/// Longest container id that stands in the alias as it is, in bytes.
+/// The longest container ID, in bytes, that the alias contains unchanged.
 const LONGEST_ID: usize = 64;
-/// Begins the container's part where a digest stands for the id. No id that stands there as it is has a colon.
+/// The prefix of a digest that replaces a long container ID. An unchanged ID contains no colon.
 const DIGEST: &str = "sha256:";
-/// Length of a digest in hexadecimal.
+/// The length of a digest in hexadecimal.
 const DIGEST_LENGTH: usize = 64;
 
-/// Text that ADD leaves on the host end of an interface pair; `ip link` shows it.
+/// The text that ADD sets as alias on the host end of an interface pair; `ip link` shows it.
 ///
-/// The name of a pod's host interface is 44 bits of a hash, so that pods may share it, and a pod's sandboxes always do. The alias
-/// tells them apart. At most 255 bytes, which the kernel allows, of letters, digits and `-./:_`.
+/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name, and the sandboxes of
+/// one pod always do. The alias distinguishes them. It has at most 255 bytes, the kernel's limit, and consists of
+/// letters, digits and `-./:_`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceAlias {
     container: String,
@@ -27,17 +28,18 @@ pub struct InterfaceAlias {
 }
 
 impl InterfaceAlias {
-    /// Alias of a pod's interface.
+    /// Returns the alias of a pod's interface.
     pub fn for_pod(network: &str, namespace: &str, pod: &str, container_id: &str) -> Self {
         InterfaceAlias { container: container_part(container_id), pod: digest(&[network, namespace, pod]) }
     }
 
-    /// Alias of the interface of a container that is no pod, and so is a pod of its own. All its networks share the interface.
+    /// Returns the alias of the interface of a container that is not a pod. All networks of the container share that
+    /// interface.
     pub fn for_container(container_id: &str) -> Self {
         InterfaceAlias { container: container_part(container_id), pod: digest(&["", "", container_id]) }
     }
 
-    /// Reads the alias of an interface; `None` for a text of another program.
+    /// Parses the alias of an interface; returns `None` for a text that another program set.
     pub fn parse(text: &str) -> Option<Self> {
         let (container, pod) = text.strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?.split_once(SEPARATOR)?;
         let is_container = match container.strip_prefix(DIGEST) {
@@ -47,17 +49,17 @@ impl InterfaceAlias {
         (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
     }
 
-    /// Container id, or its digest where the id is long.
+    /// Returns the container ID, or its digest if the ID is long.
     pub fn container(&self) -> &str {
         &self.container
     }
 
-    /// Returns true if the interface was made for this container.
+    /// Returns true if the interface was created for this container.
     pub fn is_of_container(&self, container_id: &str) -> bool {
         self.container == container_part(container_id)
     }
 
-    /// Returns true if both interfaces were made for sandboxes of one pod.
+    /// Returns true if both interfaces were created for sandboxes of the same pod.
     pub fn is_of_same_pod(&self, other: &InterfaceAlias) -> bool {
         self.pod == other.pod
     }
@@ -73,7 +75,8 @@ fn container_part(id: &str) -> String {
     if is_short_id(id) { id.to_owned() } else { format!("{DIGEST}{}", HEXLOWER.encode(&Sha256::digest(id))) }
 }
 
-/// The characters are those that CNI allows in a container id.
+/// Returns true for an ID that the alias contains unchanged. The characters are the ones that CNI allows in a container
+/// ID.
 fn is_short_id(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     !text.is_empty() && text.len() <= LONGEST_ID && text.bytes().all(allowed)
@@ -83,7 +86,7 @@ fn is_digest(text: &str) -> bool {
     text.len() == DIGEST_LENGTH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Digest of several texts. Their lengths are part of it, so that no two lists of texts have the same.
+/// Returns a digest of several texts. It includes their lengths, so that different lists never hash the same bytes.
 fn digest(texts: &[&str]) -> String {
     let mut hasher = Sha256::new();
     for text in texts {

@@ -1,14 +1,14 @@
-//! What holds the addresses of a Service.
+//! The owner and the handle of addresses that Services use.
 
 use data_encoding::BASE64URL_NOPAD;
 use sha2::{Digest, Sha256};
 
 use crate::ipam::HandleId;
 
-/// The owner of the blocks that Services' addresses are from, and the node in requests for them (KC-500).
+/// The owner of the affinities of blocks for Services, and the node name in requests for such addresses (KC-500).
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 
-/// The handle of a Service. A namesake with another uid has another one (KC-502).
+/// Returns the handle of a Service. It depends on the uid, so a recreated Service gets another handle (KC-502).
 pub fn load_balancer_handle(namespace: &str, name: &str, uid: &str) -> HandleId {
     let mut hash = BASE64URL_NOPAD.encode(&Sha256::digest(format!("{name}-{namespace}-{uid}").to_lowercase()));
     hash.retain(|c| !matches!(c, '-' | '_' | '.'));

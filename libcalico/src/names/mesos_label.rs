@@ -1,9 +1,9 @@
-//! Mesos labels, which may hold anything, as Kubernetes labels, which may not.
+//! Converts Mesos labels, which may contain any character, to Kubernetes labels.
 
-/// Key or value of a Mesos label in a form that a label may have (CNI-153).
+/// Converts the key or the value of a Mesos label to a valid label (CNI-153).
 ///
-/// `/` becomes `.`; a run of other forbidden characters becomes one `-`; a run of `.` and `-` that has a `.` in it
-/// becomes one `.`; none of them stays at either end.
+/// `/` becomes `.`; a run of other forbidden characters becomes a single `-`; a run of `.` and `-` that contains a `.`
+/// becomes a single `.`; both are removed at either end.
 pub fn sanitise_mesos_label(text: &str) -> String {
     dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Names that are made from other names: endpoints, host interfaces, status files, labels.
+//! Names that are derived from other names: endpoints, host interfaces, status files, labels.
 
 mod cidr;
 mod endpoint_status;

@@ -1,26 +1,26 @@
-//! Which node this is.
+//! The name of the node that this process runs on.
 
-/// Where a node's name can come from; the caller reads them (CNI-72).
+/// The possible sources of a node's name, read by the caller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NodeNameInputs<'a> {
     /// `nodename` of the network configuration.
     pub nodename: &'a str,
-    /// Content of the nodename file; `None` when it could not be read.
+    /// Content of the nodename file; `None` if the file could not be read.
     pub nodename_file: Option<&'a str>,
     /// `hostname` of the network configuration, deprecated.
     pub hostname: &'a str,
-    /// The host name that the kernel reports.
+    /// The host name reported by the kernel.
     pub os_hostname: &'a str,
 }
 
-/// Where a node's name came from.
+/// The source of a node's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeNameSource {
     /// `nodename`.
     Config,
     /// The nodename file.
     File,
-    /// `hostname`: worth a warning, as it is deprecated.
+    /// `hostname`, which is deprecated; callers log a warning.
     DeprecatedHostname,
     /// The kernel.
     OsHostname,
@@ -31,14 +31,14 @@ pub enum NodeNameSource {
 pub struct NodeName {
     /// The name.
     pub name: String,
-    /// Where it came from.
+    /// The source of the name.
     pub source: NodeNameSource,
 }
 
-/// The node's name: the first of the inputs that is not empty, in the order they are declared. `None` when all are.
+/// Returns the first input that is not empty, in the order of declaration (CNI-72). Returns `None` if all are empty.
 ///
-/// The file's content loses its surrounding blanks: upstream keeps a trailing line break as part of the name, which no
-/// node can have, so that nothing it then writes passes validation.
+/// White space around the file's content is removed. Upstream keeps a trailing line break as part of the name, and then
+/// every object that it writes for the node fails validation.
 pub fn node_name(inputs: NodeNameInputs<'_>) -> Option<NodeName> {
     let candidates = [
         (NodeNameSource::Config, inputs.nodename.to_owned()),

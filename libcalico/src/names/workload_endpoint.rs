@@ -1,50 +1,49 @@
-//! Names of WorkloadEndpoints: `<node>-<orchestrator>-<workload>-<endpoint>`, with every `-` inside a part doubled
-//! (CNI-79 … CNI-84, DS-110).
+//! Names of WorkloadEndpoints: `<node>-<orchestrator>-<workload>-<endpoint>`, with every `-` in a part doubled.
 
 use crate::api::WorkloadEndpointSpec;
 use crate::validation::{FieldError, ValidationError};
 
-/// Four parts of one character and the dashes between them.
+/// The length of four parts of one character with dashes between them.
 const SHORTEST_NAME: usize = 7;
 
-/// What a WorkloadEndpoint is named after. Which of the workload fields counts depends on the orchestrator: `pod` for
-/// `k8s`, `container_id` for `cni`, none for `libnetwork`, `workload` for any other.
+/// The identifiers from which a WorkloadEndpoint's name is built. The orchestrator selects the field for the workload:
+/// `pod` for `k8s`, `container_id` for `cni`, none for `libnetwork`, `workload` for any other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EndpointIdentifiers {
-    /// Node. Never empty.
+    /// The node. Never empty.
     pub node: String,
-    /// Orchestrator.
+    /// The orchestrator.
     pub orchestrator: String,
-    /// Interface name inside the container.
+    /// The name of the interface inside the container.
     pub endpoint: String,
-    /// Workload, for orchestrators other than the known ones.
+    /// The workload, for orchestrators other than `k8s`, `cni` and `libnetwork`.
     pub workload: String,
-    /// Pod, for `k8s`.
+    /// The pod, for `k8s`.
     pub pod: String,
-    /// Sandbox, for `cni`.
+    /// The container ID of the sandbox, for `cni`.
     pub container_id: String,
 }
 
-/// A text that is no WorkloadEndpoint name.
+/// A text that is not the name of a WorkloadEndpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointNameError {
-    /// Empty.
+    /// The text is empty.
     #[error("a WorkloadEndpoint name must not be empty")]
     Empty,
-    /// More parts than the orchestrator has.
+    /// The text has more than four parts.
     #[error(
         "the WorkloadEndpoint name {name:?} has {parts} parts where four are the most; write a '-' inside a part as '--'"
     )]
     TooManyParts {
         /// The text.
         name: String,
-        /// How many parts it has.
+        /// The number of its parts.
         parts: usize,
     },
 }
 
 impl EndpointIdentifiers {
-    /// The identifiers of a stored endpoint.
+    /// Returns the identifiers of a stored endpoint.
     pub fn of(spec: &WorkloadEndpointSpec) -> Self {
         EndpointIdentifiers {
             node: spec.node.clone(),
@@ -56,7 +55,7 @@ impl EndpointIdentifiers {
         }
     }
 
-    /// The name. Fails when a part is empty, or begins or ends with `-`.
+    /// Returns the name. Fails if a part is empty, or begins or ends with `-`.
     pub fn name(&self) -> Result<String, ValidationError> {
         let mut parts = Vec::with_capacity(4);
         for segment in self.segments()? {
@@ -68,8 +67,8 @@ impl EndpointIdentifiers {
         Ok(parts.join("-"))
     }
 
-    /// What names begin with whose leading parts are the ones given here, up to the first empty one. Names of other
-    /// endpoints may begin so too: re-check with [`EndpointIdentifiers::matches`].
+    /// Returns the prefix of all names whose leading parts are these identifiers, up to the first empty one. Names of
+    /// other endpoints may have the same prefix; check them with [`EndpointIdentifiers::matches`].
     pub fn prefix(&self) -> Result<String, ValidationError> {
         let mut prefix = String::new();
         for segment in self.segments()?.iter().take_while(|s| !s.value.is_empty()) {
@@ -79,7 +78,8 @@ impl EndpointIdentifiers {
         Ok(prefix)
     }
 
-    /// Whether `name` has four parts and agrees with every part that is given here. Nothing matches without a node.
+    /// Returns true if `name` has four parts that equal all identifiers that are not empty. Without a node, no name
+    /// matches.
     pub fn matches(&self, name: &str) -> bool {
         let parts = split(name);
         let Ok(segments) = self.segments() else { return false };
@@ -88,7 +88,7 @@ impl EndpointIdentifiers {
             && segments.iter().zip(&parts).all(|(segment, part)| segment.value.is_empty() || segment.value == part)
     }
 
-    /// The identifiers in `name`. Parts may be missing at the end, as in a prefix.
+    /// Parses the identifiers in `name`. Trailing parts may be missing, as in a prefix.
     pub fn parse(name: &str) -> Result<Self, EndpointNameError> {
         if name.is_empty() {
             return Err(EndpointNameError::Empty);
@@ -133,7 +133,7 @@ impl EndpointIdentifiers {
     }
 }
 
-/// One part of a name.
+/// A part of a name.
 struct Segment<'a> {
     field: &'static str,
     value: &'a str,
@@ -152,7 +152,7 @@ impl Segment<'_> {
     }
 }
 
-/// Cuts a name at its single dashes. The first character never separates, so that the node is never empty.
+/// Splits a name at its single dashes. The first character is never a separator, so that the node is never empty.
 fn split(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = name.chars().peekable();

@@ -1,4 +1,4 @@
-//! [`Cidr`]: a network in canonical, masked form, as every Calico key and field writes it.
+//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -18,7 +18,7 @@ pub enum IpVersion {
 }
 
 impl IpVersion {
-    /// Bits in an address of this family.
+    /// Returns the number of bits in an address of this family.
     pub fn bits(self) -> u8 {
         match self {
             IpVersion::V4 => 32,
@@ -26,7 +26,7 @@ impl IpVersion {
         }
     }
 
-    /// The family of an address.
+    /// Returns the family of an address.
     pub fn of(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(_) => IpVersion::V4,
@@ -44,7 +44,7 @@ impl fmt::Display for IpVersion {
     }
 }
 
-/// Text that is not a CIDR.
+/// A text that is not a CIDR.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid CIDR address: {0}")]
 pub struct CidrParseError(pub String);
@@ -54,7 +54,7 @@ pub struct CidrParseError(pub String);
 pub struct Cidr(IpNetwork);
 
 impl Cidr {
-    /// The network of length `prefix` that contains `ip`; `None` when the prefix is longer than the address.
+    /// Returns the network of length `prefix` that contains `ip`; `None` if the prefix is longer than the address.
     pub fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
         let masked = match IpNetwork::new(ip, prefix).ok()? {
             IpNetwork::V4(n) => IpNetwork::V4(Ipv4Network::new(n.network(), prefix).ok()?),
@@ -63,7 +63,7 @@ impl Cidr {
         Some(Cidr(masked))
     }
 
-    /// The single address `ip` as a /32 or /128.
+    /// Returns the single address `ip` as a /32 or /128.
     pub fn host(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(a) => Cidr(IpNetwork::V4(Ipv4Network::from(a))),
@@ -71,17 +71,18 @@ impl Cidr {
         }
     }
 
-    /// Parses a network, or an address without a prefix length as the network of that address alone. `None` for any other text.
+    /// Parses a network, or an address without a prefix length as the network of that address alone. Returns `None` for
+    /// any other text.
     pub fn parse_or_host(text: &str) -> Option<Self> {
         let text = text.trim();
         text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
     }
 
-    /// Parses `text` and also gives the address as written, host bits included.
+    /// Parses `text` and also returns the address as written, with its host bits.
     pub fn parse_with_address(text: &str) -> Result<(Self, IpAddr), CidrParseError> {
         let bad = || CidrParseError(text.to_owned());
         let (address, prefix) = text.split_once('/').ok_or_else(bad)?;
-        // Go's ParseCIDR takes decimal digits only: no sign, no netmask form.
+        // Go's ParseCIDR accepts decimal digits only: no sign, no netmask form.
         if prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
             return Err(bad());
         }
@@ -94,47 +95,47 @@ impl Cidr {
         Ok((cidr, ip))
     }
 
-    /// The network address.
+    /// Returns the network address.
     pub fn network(&self) -> IpAddr {
         self.0.ip()
     }
 
-    /// The prefix length in bits.
+    /// Returns the prefix length in bits.
     pub fn prefix(&self) -> u8 {
         self.0.prefix()
     }
 
-    /// The address family.
+    /// Returns the address family.
     pub fn version(&self) -> IpVersion {
         IpVersion::of(self.network())
     }
 
-    /// Whether `ip` lies in this network.
+    /// Returns true if `ip` is in this network.
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.0.contains(ip)
     }
 
-    /// Whether every address of `other` lies in this network.
+    /// Returns true if every address of `other` is in this network.
     pub fn covers(&self, other: &Cidr) -> bool {
         self.version() == other.version() && self.prefix() <= other.prefix() && self.contains(other.network())
     }
 
-    /// Whether the two networks share an address.
+    /// Returns true if the two networks share an address.
     pub fn overlaps(&self, other: &Cidr) -> bool {
         self.covers(other) || other.covers(self)
     }
 
-    /// Whether blocks of the two cannot both be: another network, and an address in common.
+    /// Returns true if blocks of these two networks cannot both exist: the networks differ and share an address.
     pub fn clashes_with(&self, other: &Cidr) -> bool {
         self != other && self.overlaps(other)
     }
 
-    /// Number of addresses, saturating at `u128::MAX` for `::/0`.
+    /// Returns the number of addresses, saturating at `u128::MAX` for `::/0`.
     pub fn size(&self) -> u128 {
         1u128.checked_shl(u32::from(self.version().bits() - self.prefix())).unwrap_or(u128::MAX)
     }
 
-    /// The address `offset` above the network address; `None` outside the network.
+    /// Returns the address `offset` above the network address; `None` if it is outside the network.
     pub fn nth(&self, offset: u128) -> Option<IpAddr> {
         if offset >= self.size() {
             return None;
@@ -145,7 +146,7 @@ impl Cidr {
         })
     }
 
-    /// How far `ip` is above the network address; `None` outside the network.
+    /// Returns the offset of `ip` from the network address; `None` if `ip` is outside the network.
     pub fn offset_of(&self, ip: IpAddr) -> Option<u128> {
         if !self.contains(ip) {
             return None;

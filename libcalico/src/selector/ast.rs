@@ -1,12 +1,12 @@
-//! [`Expr`]: a selector as a tree, and its canonical text (DS-114).
+//! [`Expr`]: a selector as a tree, and its canonical text.
 
 use std::fmt;
 
-/// A selector, or a part of one.
+/// A selector, or a part of a selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Expr {
     All,
-    /// Selects everything here; policy processing gives it its meaning (DS-113).
+    /// Matches everything here; policy processing restricts it (DS-113).
     Global,
     Has(String),
     Label(String, Compare),
@@ -15,7 +15,7 @@ pub(super) enum Expr {
     Or(Vec<Expr>),
 }
 
-/// What a label's value is held against.
+/// The comparison of a label's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Compare {
     Equal(String),
@@ -27,7 +27,7 @@ pub(super) enum Compare {
     NotIn(ValueSet),
 }
 
-/// Values, sorted by bytes and without duplicates.
+/// A set of values, sorted by bytes and without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ValueSet(Vec<String>);
 
@@ -98,8 +98,8 @@ impl fmt::Display for ValueSet {
     }
 }
 
-/// A value in double quotes, or in single ones when it contains a double quote. It cannot contain both: the language
-/// has no escapes.
+/// A value in double quotes, or in single quotes if it contains a double quote. It cannot contain both, because the
+/// language has no escapes.
 struct Quoted<'v>(&'v str);
 
 impl fmt::Display for Quoted<'_> {

@@ -1,40 +1,41 @@
-//! Why a text is not a selector.
+//! The errors of the selector parser.
 
-/// A text that is not a selector: what is wrong, and where.
+/// A text that is not a selector: the reason and the position.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} (at offset {offset})")]
 pub struct SelectorError {
-    /// What is wrong.
+    /// The reason.
     pub reason: SelectorErrorReason,
-    /// Where, in bytes from the start of the text.
+    /// The position, in bytes from the start of the text.
     pub offset: usize,
 }
 
-/// What is wrong with a selector. The texts are those that users of Calico know (DS-116).
+/// The reason why a text is not a selector. The messages are upstream's, except that of `TooDeep`, which upstream does
+/// not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorErrorReason {
-    /// A quote is never closed.
+    /// A quote that is not closed.
     #[error("unterminated string")]
     UnterminatedString,
-    /// One character of a two-character operator.
+    /// A single character of a two-character operator.
     #[error("expected {0}")]
     HalfOperator(&'static str),
-    /// A character that no token begins with, or `has()`.
+    /// A character with which no token begins, or an empty `has()`.
     #[error("expected identifier")]
     ExpectedIdentifier,
-    /// More than 512 characters.
+    /// A label of more than 512 characters.
     #[error("label too long: {0}")]
     LabelTooLong(String),
-    /// `has(`, `all(` or `global(` without its end.
+    /// `has(`, `all(` or `global(` without a closing parenthesis.
     #[error("no closing ')' after {0}(")]
     Unclosed(&'static str),
-    /// What follows a label is no operator.
+    /// A label that is not followed by an operator.
     #[error("expected operator after label {0:?}")]
     ExpectedOperator(String),
-    /// The text ends where a term should go on.
+    /// The end of the text in the middle of a term.
     #[error("unexpected end of string looking for op")]
     UnexpectedEnd,
-    /// An operator that needs a quoted string.
+    /// An operator without the quoted string that it requires.
     #[error("expected string")]
     ExpectedString,
     /// `in` or `not in` without `{`.
@@ -43,16 +44,16 @@ pub enum SelectorErrorReason {
     /// A set without `}`.
     #[error("expected }}")]
     UnclosedSet,
-    /// A parenthesis without its end.
+    /// An opening parenthesis without a closing one.
     #[error("expected )")]
     UnclosedParenthesis,
-    /// Something that no term begins with.
+    /// A token with which no term begins.
     #[error("unexpected token {0:?}")]
     UnexpectedToken(String),
-    /// A complete selector, and then more.
+    /// Text after a complete selector.
     #[error("unexpected content at end of selector: {0:?}")]
     TrailingContent(String),
-    /// Nested deeper than [`super::MAX_NESTING`].
+    /// More nested parentheses than [`super::MAX_NESTING`].
     #[error("parentheses nested deeper than {} levels; write the selector with fewer", super::MAX_NESTING)]
     TooDeep,
 }

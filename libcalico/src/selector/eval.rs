@@ -1,4 +1,4 @@
-//! Evaluation of an expression over labels (DS-113).
+//! Evaluates an expression on labels (DS-113).
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Calico's selector language: which labelled things a pool or a policy is about (DS-111 … DS-117).
+//! Calico's selector language, which selects objects by their labels, for pools and policies.
 //!
-//! Text is cut into tokens (`token`), tokens become an expression (`parse`), an expression is evaluated over labels
-//! (`eval`) or written back in its one canonical form (`ast`).
+//! `token` splits the text into tokens, `parse` builds an expression from the tokens, `eval` evaluates it on labels,
+//! and `ast` formats it in its canonical form.
 
 mod ast;
 mod error;
@@ -21,8 +21,8 @@ use sha2::{Digest, Sha224};
 use self::ast::Expr;
 pub use self::error::{SelectorError, SelectorErrorReason};
 
-/// Deepest nesting of parentheses that parses. Upstream has no limit, but the CRD schemas bound a selector to 1024
-/// characters, which cannot nest deeper than this; the limit keeps hostile input from exhausting the stack.
+/// The deepest nesting of parentheses that parses. Upstream has no limit, but the CRD schemas limit a selector to 1024
+/// characters, which cannot nest deeper. The limit prevents malicious input from exhausting the stack.
 pub const MAX_NESTING: usize = 512;
 
 /// A parsed selector.
@@ -32,18 +32,18 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Parses `text`. Empty text (or only spaces and tabs) selects everything, as `all()` does.
+    /// Parses `text`. A text that is empty, or consists of spaces and tabs, selects everything, as `all()` does.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         parse::parse(text).map(|root| Selector { root })
     }
 
-    /// Whether `labels` are selected. A missing label differs from every value, so `a != 'x'` and `a not in {'x'}`
-    /// select things that have no `a` (DS-113).
+    /// Returns true if the selector matches `labels`. A missing label differs from every value: objects without the
+    /// label `a` match both `a != 'x'` and `a not in {'x'}` (DS-113).
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.root.matches(labels)
     }
 
-    /// The id that Felix gives the selector: equal ids mean equal canonical text (DS-115).
+    /// Returns the ID that Felix gives the selector: equal IDs mean equal canonical text (DS-115).
     pub fn unique_id(&self) -> String {
         let digest = Sha224::digest(format!("s:{self}"));
         format!("s:{}", BASE64URL_NOPAD.encode(&digest))
@@ -58,7 +58,7 @@ impl FromStr for Selector {
     }
 }
 
-/// The canonical form (DS-114).
+/// Formats the canonical form, from which the ID is computed (DS-114).
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.root.fmt(f)

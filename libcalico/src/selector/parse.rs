@@ -1,11 +1,11 @@
-//! [`parse`]: tokens to an expression. `!` binds tightest, then `&&`, then `||` (DS-112).
+//! [`parse`]: builds an expression from tokens. `!` binds tightest, then `&&`, then `||`.
 
 use super::MAX_NESTING;
 use super::ast::{Compare, Expr, ValueSet};
 use super::error::{SelectorError, SelectorErrorReason};
 use super::token::{Token, TokenKind, tokenize};
 
-/// Parses a whole selector.
+/// Parses a complete selector.
 pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
     let tokens = tokenize(text)?;
     let mut parser = Parser { text, tokens: &tokens, next: 0 };
@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {
     }
 }
 
-/// Reads tokens from front to back. The last token is `End` and is never passed.
+/// A reader of tokens from front to back. It never moves past the last token, `End`.
 struct Parser<'t> {
     text: &'t str,
     tokens: &'t [Token<'t>],
@@ -47,8 +47,8 @@ impl<'t> Parser<'t> {
         found
     }
 
-    /// Terms, operators and parentheses up to a token that continues none of them. Open parentheses wait on a stack of
-    /// our own instead of the thread's.
+    /// Parses terms, operators and parentheses up to a token that continues none of them. Open parentheses are on an
+    /// explicit stack, so that nesting does not use the thread's stack.
     fn expression(&mut self) -> Result<Expr, SelectorError> {
         let mut outer: Vec<Group> = Vec::new();
         let mut group = Group::default();
@@ -76,7 +76,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Any number of `!`; only the parity counts.
+    /// Consumes any number of `!`. Returns true if their number is odd.
     fn negations(&mut self) -> bool {
         let mut negated = false;
         while self.eat(TokenKind::Not) {
@@ -85,7 +85,7 @@ impl<'t> Parser<'t> {
         negated
     }
 
-    /// A term that begins with `first` and has no parentheses of its own.
+    /// Parses a term that begins with `first` and is not in parentheses of its own.
     fn term(&mut self, first: Token<'t>) -> Result<Expr, SelectorError> {
         match first.kind {
             TokenKind::All => Ok(Expr::All),
@@ -123,7 +123,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// `{'a', 'b'}`; empty sets and a comma after the last value are accepted.
+    /// Parses `{'a', 'b'}`. The set may be empty and may have a comma after the last value.
     fn set(&mut self) -> Result<ValueSet, SelectorError> {
         self.expect(TokenKind::OpenBrace, SelectorErrorReason::ExpectedSet)?;
         let mut values = Vec::new();
@@ -152,10 +152,10 @@ fn negate(expr: Expr, negated: bool) -> Expr {
     if negated { Expr::Not(Box::new(expr)) } else { expr }
 }
 
-/// What has been read between two parentheses: terms joined by `&&`, in groups joined by `||`.
+/// The content of a pair of parentheses so far: terms joined by `&&`, in groups joined by `||`.
 #[derive(Default)]
 struct Group {
-    /// Whether a `!` stands before the parenthesis.
+    /// True if a `!` precedes the parenthesis.
     negated: bool,
     any_of: Vec<Expr>,
     all_of: Vec<Expr>,
@@ -166,7 +166,7 @@ impl Group {
         self.all_of.push(term);
     }
 
-    /// Takes note of the operator `kind`; `false` when it is none and the group ends here.
+    /// Processes the operator `kind`. Returns false if `kind` is not an operator, which ends the group.
     fn continues_after(&mut self, kind: TokenKind<'_>) -> bool {
         if kind == TokenKind::Or {
             self.end_all_of();

@@ -10,7 +10,7 @@ fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
-/// DS-116: input, canonical form, id, result over `{}`, result over `{a: b}`.
+/// Upstream's results: input, canonical form, ID, match on `{}`, match on `{a: b}`.
 #[rustfmt::skip]
 const VECTORS: &[(&str, &str, &str, bool, bool)] = &[
     ("", "all()", "s:5y5I3VdRZfDU01O--xXAPx2yxCQQqMf0M6IWug", true, true),
@@ -45,7 +45,7 @@ fn upstream_vectors() {
     }
 }
 
-/// DS-116: input, start of the error text, offset.
+/// Upstream's errors: input, start of the error text, offset.
 #[rustfmt::skip]
 const ERRORS: &[(&str, &str, usize)] = &[
     ("a == 'b", "unterminated string", 5),
@@ -135,7 +135,7 @@ fn labels_have_at_most_512_characters() {
     assert!(error.to_string().starts_with("label too long: lll"), "{error}");
 }
 
-/// Runs on a stack a quarter of what Rust gives a thread, so that the limit is known to be far from the edge.
+/// Uses a quarter of the default stack size of a thread, so that the limit has a large margin.
 #[test]
 fn nesting_is_limited_before_the_stack_is() {
     let nested = |open: &str, depth: usize| format!("{}has(a){}", open.repeat(depth), ")".repeat(depth));
@@ -161,7 +161,7 @@ const WORDS: &[&str] = &[
     "b in {'x', 'y'}",
 ];
 
-/// Text that is often a selector and often just misses being one.
+/// Generates texts that often are selectors and often are almost selectors.
 fn almost_selectors() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => prop::collection::vec(prop::sample::select(WORDS), 0..12).prop_map(|words| words.join(" ")),
@@ -169,7 +169,7 @@ fn almost_selectors() -> impl Strategy<Value = String> {
     ]
 }
 
-/// FUZZ_SECONDS sets how long to look (1 by default).
+/// FUZZ_SECONDS sets the duration of the search; the default is 1.
 #[test]
 fn any_text_parses_or_fails_and_canonical_text_means_the_same() {
     let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);

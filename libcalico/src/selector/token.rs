@@ -1,21 +1,21 @@
-//! [`tokenize`]: text to tokens.
+//! [`tokenize`]: splits text into tokens.
 //!
-//! Which words are operators depends on what stands before them: after a label only operators are recognised, anywhere
-//! else the same words are labels. `in in {'x'}` is a selector.
+//! The preceding token decides if a word is an operator: after a label only operators are recognized, and anywhere else
+//! the same words are labels. `in in {'x'}` is a selector (DS-111).
 
 use super::error::{SelectorError, SelectorErrorReason};
 
-/// Longest label name, in characters.
+/// The longest name of a label, in characters.
 const MAX_LABEL: usize = 512;
 
-/// A token and where it starts.
+/// A token and its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'t> {
     pub(super) kind: TokenKind<'t>,
     pub(super) offset: usize,
 }
 
-/// What a token is.
+/// The kind of a token, with its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenKind<'t> {
     Label(&'t str),
@@ -41,7 +41,7 @@ pub(super) enum TokenKind<'t> {
     End,
 }
 
-/// Cuts `text` into tokens. The last one is always [`TokenKind::End`].
+/// Splits `text` into tokens. The last token is always [`TokenKind::End`].
 pub(super) fn tokenize(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
     let mut cursor = Cursor { text, offset: 0 };
     let mut tokens: Vec<Token<'_>> = Vec::new();
@@ -84,7 +84,7 @@ fn next<'t>(cursor: &mut Cursor<'t>, after_label: Option<&str>) -> Result<TokenK
     }
 }
 
-/// The text that is still to be read.
+/// The text, and the position of the part that is not read yet.
 struct Cursor<'t> {
     text: &'t str,
     offset: usize,
@@ -95,7 +95,7 @@ impl<'t> Cursor<'t> {
         &self.text[self.offset..]
     }
 
-    /// Only space and tab are blank; a line break is an error (DS-111).
+    /// Skips spaces and tabs. A line break is not skipped and causes an error, as in upstream.
     fn skip_blanks(&mut self) {
         self.offset += count(self.rest(), |b| matches!(b, b' ' | b'\t'));
     }
@@ -124,7 +124,7 @@ impl<'t> Cursor<'t> {
         Ok(TokenKind::Text(&body[..end]))
     }
 
-    /// `has(x)`, `all()`, `global()` or a label. No blank may stand before the parenthesis.
+    /// Reads `has(x)`, `all()`, `global()` or a label. A blank before the parenthesis is not allowed.
     fn term(&mut self) -> Result<TokenKind<'t>, SelectorErrorReason> {
         if self.eat("has(") {
             self.skip_blanks();
@@ -174,7 +174,7 @@ impl<'t> Cursor<'t> {
         None
     }
 
-    /// Reads `words`, with any or no blanks between them, up to the end of the last one.
+    /// Reads `words`, with or without blanks between them. Returns false if the last word continues as a longer label.
     fn words(&mut self, words: &[&str]) -> bool {
         for (i, word) in words.iter().enumerate() {
             if i > 0 {

@@ -1,71 +1,71 @@
-//! What is read together: a [`ReadBatch`] of ranges, and its [`Answers`].
+//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`].
 
 use std::marker::PhantomData;
 
 use super::{Entry, Kind, Revision, StoreError};
 
-/// One read: a single path or everything below a prefix.
+/// A read of a single path, or of all paths below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Range {
-    /// The kind asked for.
+    /// The kind of the objects.
     pub kind: &'static str,
-    /// Path of one object, or prefix of many.
+    /// The path of one object, or the common prefix of several.
     pub path: String,
-    /// Whether `path` is a prefix.
+    /// Whether to treat `path` as a prefix.
     pub prefix: bool,
-    /// Only the paths are wanted: the store may leave the values empty.
+    /// Whether to read the paths only: the store may leave the values empty.
     pub keys_only: bool,
-    /// How fresh the answer has to be.
+    /// The required freshness of the answer.
     pub freshness: Freshness,
 }
 
-/// How fresh an answer has to be. A store without a cache answers with what is there now.
+/// The required freshness of an answer. A store without a cache always answers with the current state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Freshness {
-    /// What is stored now.
+    /// The current state.
     #[default]
     Latest,
-    /// What was stored at this revision, which an object of the same kind got, or later.
+    /// The state at this revision or a later one. The revision must be of an object of the same kind.
     Since(Revision),
-    /// What was stored a moment ago.
+    /// Any recent state, such as one that the server caches.
     Cached,
 }
 
-/// A raw stored pair.
+/// A stored pair of path and value, not decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawEntry {
-    /// Full path.
+    /// The full path.
     pub path: String,
-    /// Stored bytes.
+    /// The stored bytes.
     pub value: Vec<u8>,
-    /// Its revision.
+    /// The revision of the pair.
     pub revision: Revision,
 }
 
-/// Where the answer of a [`ReadBatch::get`] will be.
+/// The position of the answer to a [`ReadBatch::get`].
 #[derive(Debug)]
 pub struct GetTicket<K>(usize, PhantomData<K>);
 
-/// Where the answer of a [`ReadBatch::list`] will be.
+/// The position of the answer to a [`ReadBatch::list`].
 #[derive(Debug)]
 pub struct ListTicket<K>(usize, PhantomData<K>);
 
-/// Where the answer of a [`ReadBatch::list_keys`] will be.
+/// The position of the answer to a [`ReadBatch::list_keys`].
 #[derive(Debug)]
 pub struct KeysTicket<K>(ListTicket<K>);
 
-/// The place of the answer of a [`ReadBatch::get_revision`].
+/// The position of the answer to a [`ReadBatch::get_revision`].
 #[derive(Debug)]
 pub struct RevisionTicket<K>(GetTicket<K>);
 
-/// Reads to be answered together, from one snapshot where the store can.
+/// Reads to be answered together, from one snapshot if the store supports that.
 #[derive(Debug, Default, Clone)]
 pub struct ReadBatch {
     ranges: Vec<Range>,
 }
 
 impl ReadBatch {
-    /// No reads yet.
+    /// Creates an empty batch.
     pub fn new() -> Self {
         Self::default()
     }
@@ -77,22 +77,22 @@ impl ReadBatch {
         GetTicket(self.ranges.len() - 1, PhantomData)
     }
 
-    /// Adds the read of one object that may be answered out of a cache, unless that has not yet seen `revision`, which
-    /// an object of the same kind got: for what a compare-and-swap is to follow.
+    /// Adds the read of one object that a cache may answer, provided that the cache has reached `revision`, the
+    /// revision of an object of the same kind. Meant for reads that a compare-and-swap follows.
     pub fn get_since<K: Kind>(&mut self, key: &K::Key, revision: &Revision) -> GetTicket<K> {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].freshness = Freshness::Since(revision.clone());
         ticket
     }
 
-    /// Adds the read of one object's revision, which costs little where the object is large.
+    /// Adds the read of one object's revision, which is cheap even for a large object.
     pub fn get_revision<K: Kind>(&mut self, key: &K::Key) -> RevisionTicket<K> {
         let ticket = self.get::<K>(key);
         self.ranges[ticket.0].keys_only = true;
         RevisionTicket(ticket)
     }
 
-    /// Adds the read of a selection. Answers come in path order (IPAM-94, IPAM-112).
+    /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112).
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
         self.ranges.push(Range {
             kind: K::KIND,
@@ -104,15 +104,15 @@ impl ReadBatch {
         ListTicket(self.ranges.len() - 1, PhantomData)
     }
 
-    /// Adds the read of a selection that may be answered with what was there a moment ago, out of a cache: for what is
-    /// harmless when it is old, or what a compare-and-swap finds out.
+    /// Adds the read of a selection that a cache may answer with a slightly older state. Meant for data that is
+    /// harmless when it is old, or that a later compare-and-swap verifies.
     pub fn list_lagging<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
         let ticket = self.list::<K>(select);
         self.ranges[ticket.0].freshness = Freshness::Cached;
         ticket
     }
 
-    /// Adds the read of the keys of a selection, which costs little where the objects are many and large.
+    /// Adds the read of the keys of a selection, which is cheap even for many large objects.
     pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
         self.ranges.push(Range {
             kind: K::KIND,
@@ -129,7 +129,7 @@ impl ReadBatch {
         ListTicket(self.ranges.len() - 1, PhantomData)
     }
 
-    /// The ranges, in the order the answers must have.
+    /// Returns the ranges, in the order that the answers must have.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
     }
@@ -140,18 +140,18 @@ impl ReadBatch {
 pub struct Answers(Vec<Vec<RawEntry>>);
 
 impl Answers {
-    /// One list of entries per range of the batch, each in path order.
+    /// Creates the answers from one list of entries per range of the batch, each in path order.
     pub fn new(per_range: Vec<Vec<RawEntry>>) -> Self {
         Answers(per_range)
     }
 
-    /// The object, or `None` when it is not there.
+    /// Returns the object, or `None` if it is missing.
     pub fn get<K: Kind>(&self, ticket: &GetTicket<K>) -> Result<Option<Entry<K>>, StoreError> {
         self.0[ticket.0].first().map(decode_entry).transpose()
     }
 
-    /// Those of the objects that are there. One that cannot be read is told to `unreadable`, by its path and why, and
-    /// holds up none of the others.
+    /// Returns the objects that exist. Calls `unreadable` with the path of each object that cannot be decoded and the
+    /// reason, and continues with the others.
     pub fn readable<K: Kind>(
         &self,
         tickets: &[GetTicket<K>],
@@ -168,17 +168,17 @@ impl Answers {
         Ok(found)
     }
 
-    /// The object as it is stored, whether it can be read or not.
+    /// Returns the stored pair of the object, even if its value cannot be decoded.
     pub fn raw<K: Kind>(&self, ticket: &GetTicket<K>) -> Option<&RawEntry> {
         self.0[ticket.0].first()
     }
 
-    /// Returns the revision of an object of which no more was asked for; `None` when it is not there.
+    /// Returns the revision of the object; `None` if the object is missing.
     pub fn revision<K: Kind>(&self, ticket: &RevisionTicket<K>) -> Option<&Revision> {
         self.0[ticket.0.0].first().map(|entry| &entry.revision)
     }
 
-    /// Each object of a selection by its key, with what is wrong with those that do not parse.
+    /// Returns each object of a selection by its key, or the error for an object that cannot be decoded.
     pub fn each<K: Kind>(
         &self,
         ticket: &ListTicket<K>,
@@ -186,28 +186,28 @@ impl Answers {
         self.0[ticket.0].iter().filter_map(|raw| Some((K::parse_path(&raw.path)?, decode_entry(raw))))
     }
 
-    /// The objects of a selection. Entries that do not parse are left out, as upstream does (DS-42).
+    /// Returns the objects of a selection. Entries that cannot be decoded are skipped, as upstream does (DS-42).
     pub fn list<K: Kind>(&self, ticket: &ListTicket<K>) -> Vec<Entry<K>> {
         self.0[ticket.0].iter().filter_map(|raw| decode_entry(raw).ok()).collect()
     }
 
-    /// The stored pairs of a selection, for who needs little of them.
+    /// Returns the stored pairs of a selection, for callers that need only a small part of each value.
     pub fn pairs<K>(&self, ticket: &ListTicket<K>) -> &[RawEntry] {
         &self.0[ticket.0]
     }
 
-    /// The keys of a selection, those of entries that do not parse included.
+    /// Returns the keys of a selection, including those of entries that cannot be decoded.
     pub fn keys<K: Kind>(&self, ticket: &ListTicket<K>) -> impl Iterator<Item = K::Key> {
         self.0[ticket.0].iter().filter_map(|raw| K::parse_path(&raw.path))
     }
 
-    /// The keys of a selection of which only they were asked for.
+    /// Returns the keys of a selection that was read with [`ReadBatch::list_keys`].
     pub fn listed_keys<K: Kind>(&self, ticket: &KeysTicket<K>) -> impl Iterator<Item = K::Key> {
         self.keys(&ticket.0)
     }
 }
 
-/// Decodes a raw pair as an object of kind `K`.
+/// Decodes a stored pair as an object of kind `K`.
 pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
     let corrupt = |reason: String| StoreError::Corrupt { key: raw.path.clone(), reason };
     let key = K::parse_path(&raw.path).ok_or_else(|| corrupt(format!("not a path of kind {}", K::KIND)))?;

@@ -1,4 +1,4 @@
-//! [`Survey`]: a look at every block of some families, which keeps little of each.
+//! [`Survey`]: a read of all blocks of some families that keeps only a small part of each block.
 
 use std::collections::BTreeSet;
 
@@ -6,17 +6,17 @@ use super::{Freshness, Kind, ListTicket, Range, ReadBatch};
 use crate::ipam::{Block, BlockGlance, Sighting};
 use crate::net::IpVersion;
 
-/// The choice of blocks, and how closely they are looked at.
+/// A selection of blocks, and the detail to read of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Survey {
     /// The families of the blocks.
     pub families: BTreeSet<IpVersion>,
-    /// Tell the range of each block and no more.
+    /// Whether to read only the range of each block.
     pub ranges_only: bool,
 }
 
 impl Survey {
-    /// Returns the range of pairs of each family.
+    /// Returns one range of stored pairs for each family.
     pub fn ranges(&self) -> Vec<Range> {
         let range = |family: &IpVersion| Range {
             kind: Block::KIND,
@@ -28,7 +28,7 @@ impl Survey {
         self.families.iter().map(range).collect()
     }
 
-    /// The same as a batch, for a store that reads all at once.
+    /// Returns the survey as one batch, for a store that reads everything at once.
     pub(super) fn batch(&self) -> (ReadBatch, Vec<ListTicket<Block>>) {
         let mut batch = ReadBatch::new();
         let tickets = self.ranges().into_iter().map(|range| batch.add_list(range)).collect();
@@ -36,7 +36,7 @@ impl Survey {
     }
 }
 
-/// Returns the block of a stored pair, whose value may have been left out; `None` for a pair of another kind.
+/// Returns the block of a stored pair, whose value may be empty; `None` for a pair of another kind.
 pub fn sighting(path: &str, value: &[u8]) -> Option<Sighting> {
     let cidr = Block::parse_path(path)?;
     let glance = BlockGlance::decode(value).ok().filter(|glance| glance.cidr() == cidr);

@@ -1,11 +1,11 @@
-//! Rules for ClusterInformation, of which there is one (DS-47).
+//! Rules for ClusterInformation, of which there is only one object.
 
 use super::SINGLETON;
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use crate::api::ClusterInformation;
 
-/// Whether the object may be written.
+/// Checks that the object may be written.
 pub fn validate_cluster_information(information: &ClusterInformation) -> Result<(), ValidationError> {
     let mut findings = check_metadata(information);
     let name = &information.metadata.name;

@@ -1,30 +1,30 @@
-//! [`ValidationError`]: which fields of an object are wrong, in the text form that users of Calico know (DS-118).
+//! [`ValidationError`]: the invalid fields of an object, with upstream's text (DS-118).
 
 use std::fmt;
 
-/// One wrong field.
+/// An invalid field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
-    /// The field, as upstream names it (`LabelsToApply`, `IPPool.Spec.CIDR`, `node`).
+    /// The field, in upstream's spelling (`LabelsToApply`, `IPPool.Spec.CIDR`, `node`).
     pub name: String,
-    /// What the field holds; `None` when it holds nothing.
+    /// The value of the field; `None` if it has none.
     pub value: Option<String>,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: String,
 }
 
 impl FieldError {
-    /// A field whose value is wrong.
+    /// Creates the error of an invalid value.
     pub fn new(name: impl Into<String>, value: impl fmt::Display, reason: impl Into<String>) -> Self {
         FieldError { name: name.into(), value: Some(value.to_string()), reason: reason.into() }
     }
 
-    /// A field that should have a value.
+    /// Creates the error of a missing value.
     pub fn missing(name: impl Into<String>, reason: impl Into<String>) -> Self {
         FieldError { name: name.into(), value: None, reason: reason.into() }
     }
 
-    /// A field that breaks the rule `tag` of DS-93.
+    /// Creates the error of a field that violates upstream's rule `tag` (DS-93).
     pub(crate) fn tag(name: &str, value: impl fmt::Display, tag: &str) -> Self {
         FieldError::new(name, value, format!("Reason: failed to validate Field: {name} because of Tag: {tag} "))
     }
@@ -43,7 +43,7 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// An object that may not be written. Holds at least one field.
+/// The reasons why an object may not be written. Contains at least one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValidationError {
     first: FieldError,
@@ -51,12 +51,12 @@ pub struct ValidationError {
 }
 
 impl ValidationError {
-    /// All wrong fields, in the order they were found.
+    /// Returns all invalid fields, in the order of their detection.
     pub fn fields(&self) -> impl Iterator<Item = &FieldError> {
         std::iter::once(&self.first).chain(&self.rest)
     }
 
-    /// `Ok` when nothing was found.
+    /// Returns `Ok` if there are no findings.
     pub(crate) fn from_findings(findings: Vec<FieldError>) -> Result<(), Self> {
         let mut findings = findings.into_iter();
         match findings.next() {

@@ -1,4 +1,4 @@
-//! Rules for HostEndpoints (DS-101).
+//! Rules for HostEndpoints.
 
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
@@ -6,7 +6,7 @@ use super::rule;
 use super::workload_endpoint::has_ports;
 use crate::api::{HostEndpoint, HostEndpointPort};
 
-/// Whether the endpoint may be written.
+/// Checks that the endpoint may be written.
 pub fn validate_host_endpoint(endpoint: &HostEndpoint) -> Result<(), ValidationError> {
     let mut findings = check_metadata(endpoint);
     let spec = &endpoint.spec;

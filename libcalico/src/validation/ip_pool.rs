@@ -1,4 +1,4 @@
-//! Rules for IPPools (DS-47, DS-95): what a writer may leave out, what it may not say, and what it may not change.
+//! Rules for IPPools: defaults, forbidden content, and forbidden changes.
 
 mod change;
 mod content;
@@ -13,18 +13,18 @@ use crate::net::Cidr;
 const NEVER: &str = "Never";
 const ALL: &str = "all()";
 
-/// What a pool is held against.
+/// The stored objects that a pool is checked against.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PoolSurroundings<'a> {
-    /// The pool as it is stored now; `None` when it is new.
+    /// The pool as stored; `None` if it is new.
     pub previous: Option<&'a IpPool>,
-    /// All stored pools. The one of the same name is skipped.
+    /// All stored pools. The pool of the same name is skipped.
     pub pools: &'a [IpPool],
-    /// All blocks there are. Only looked at for a new pool.
+    /// All existing blocks. Used for a new pool only.
     pub blocks: &'a [Cidr],
 }
 
-/// Completes a pool and says whether it may be stored; gives back what to store.
+/// Completes a pool, checks it, and returns the pool to store.
 pub fn admit_ip_pool(pool: IpPool, surroundings: &PoolSurroundings<'_>) -> Result<IpPool, ValidationError> {
     let mut pool = pool;
     let (range, address) = parse_cidr(&pool.spec)?;
@@ -40,7 +40,7 @@ pub fn admit_ip_pool(pool: IpPool, surroundings: &PoolSurroundings<'_>) -> Resul
     ValidationError::from_findings(findings).map(|()| pool)
 }
 
-/// Fills what a writer left out with what it means. Readers of older data do the same.
+/// Replaces missing values by their defaults (DS-47). Readers of older data do the same.
 pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
     if spec.block_size.unwrap_or_default() == 0 {
         spec.block_size = spec.range().ok().map(|range| spec.block_prefix(range.version()));

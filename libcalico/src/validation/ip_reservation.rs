@@ -1,4 +1,4 @@
-//! Rules for IPReservations (DS-96).
+//! Rules for IPReservations.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::syntax::{go_list, network};
 use crate::api::IpReservation;
 use crate::net::Cidr;
 
-/// Whether the reservation may be written. Older data may hold plain addresses, which readers accept; writers must give
-/// a prefix length.
+/// Checks that the reservation may be written. Older data may contain single addresses, which readers accept; writers
+/// must add a prefix length (DS-96).
 pub fn validate_ip_reservation(reservation: &IpReservation) -> Result<(), ValidationError> {
     let mut findings = check_metadata(reservation);
     let cidrs = &reservation.spec.reserved_cidrs;

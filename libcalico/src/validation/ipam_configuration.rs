@@ -1,4 +1,4 @@
-//! Rules for IPAM settings: the v3 object, and the allocator's own record (DS-46, DS-47, IPAM-78).
+//! Rules for the IPAM settings: the v3 object, and the record that allocation uses.
 
 use super::SINGLETON;
 use super::error::{FieldError, ValidationError};
@@ -6,10 +6,10 @@ use super::metadata::check_metadata;
 use crate::api::IpamConfiguration;
 use crate::ipam::IpamConfig;
 
-/// Longest rest of a released address, in seconds.
+/// The longest cooldown of a released address, in seconds.
 const MAX_COOLDOWN: i64 = 1200;
 
-/// Completes the settings as the v3 schema does and says whether they may be written.
+/// Completes the settings with the defaults of the v3 schema (DS-46), checks them, and returns the settings to store.
 pub fn admit_ipam_configuration(settings: IpamConfiguration) -> Result<IpamConfiguration, ValidationError> {
     let mut settings = settings;
     settings.spec.auto_allocate_blocks.get_or_insert(true);
@@ -29,8 +29,8 @@ pub fn admit_ipam_configuration(settings: IpamConfiguration) -> Result<IpamConfi
     ValidationError::from_findings(findings).map(|()| settings)
 }
 
-/// Whether the allocator's record may be written. The rules across fields hold here only: the v3 object is stored
-/// without them, and readers obey whatever is stored (IPAM-78).
+/// Checks that the record for allocation may be written. The rules across fields apply to this record only. The v3
+/// object is stored without them, and readers use the stored values unchecked (IPAM-78).
 pub fn validate_ipam_config(config: &IpamConfig) -> Result<(), ValidationError> {
     let mut findings = Vec::new();
     if !config.strict_affinity && !config.auto_allocate_blocks {

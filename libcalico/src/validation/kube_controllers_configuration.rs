@@ -1,4 +1,4 @@
-//! Rules for KubeControllersConfiguration, of which there is one (DS-47, KC-136, KC-152).
+//! Rules for KubeControllersConfiguration, of which there is only one object.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use super::syntax::{MAX_NAME, network};
 use crate::api::{GoDuration, HostEndpointTemplate, KubeControllersConfiguration, KubeControllersConfigurationSpec};
 use crate::selector::Selector;
 
-/// TCP port of the metrics where nothing is said.
+/// The default TCP port of the metrics.
 const METRICS_PORT: i64 = 9094;
-/// How long an address must have looked leaked where nothing is said.
+/// The default time for which an address must look leaked before it is released.
 const LEAK_GRACE_PERIOD: GoDuration = GoDuration::from_mins(15);
 const ALL_SERVICES: &str = "AllServices";
 
-/// Fills in what upstream's client fills in when it writes. Readers do it too: what was written by kubectl has none of it
-/// (B-13).
+/// Replaces missing values by the defaults that upstream's client adds when it writes. Readers must do the same,
+/// because an object written by kubectl does not have these values (KC-152).
 pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigurationSpec) {
     spec.prometheus_metrics_port.get_or_insert(METRICS_PORT);
     if let Some(node) = &mut spec.controllers.node {
@@ -28,7 +28,7 @@ pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigu
     }
 }
 
-/// Whether the object may be written.
+/// Checks that the object may be written.
 pub fn validate_kube_controllers_configuration(
     configuration: &KubeControllersConfiguration,
 ) -> Result<(), ValidationError> {
@@ -43,7 +43,7 @@ pub fn validate_kube_controllers_configuration(
     ValidationError::from_findings(findings)
 }
 
-/// The templates that cannot be used, by their place in the list.
+/// Returns the invalid templates, by their index in the list.
 pub fn wrong_templates(templates: &[HostEndpointTemplate]) -> Vec<(usize, FieldError)> {
     let mut names = BTreeSet::new();
     let problem = |(index, template)| wrong_template(template, &mut names).map(|error| (index, error));

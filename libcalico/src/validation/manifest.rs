@@ -1,5 +1,5 @@
-//! Objects as people write them: decoded strictly, because a mistyped key that is ignored is a setting that does not
-//! work and does not say so.
+//! Decodes objects that people write. Decoding is strict, because a mistyped key would otherwise be ignored, and its
+//! setting would have no effect.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use crate::api::{
     IpamConfiguration, IpamConfigurationSpec, Node, NodeSpec, Object, Spec, Unknown,
 };
 
-/// Metadata that only servers write and that people copy along; it is accepted and dropped (DS-32).
+/// The metadata that only servers write and that people copy with an object; accepted and dropped.
 const SERVER_METADATA: [&str; 4] = ["selfLink", "generation", "deletionGracePeriodSeconds", "managedFields"];
 
-/// Metadata that [`crate::api::ObjectMeta`] has no field for and that is stored as given (DS-32).
+/// The metadata without a field in [`crate::api::ObjectMeta`] that is stored unchanged (DS-32).
 const KEPT_METADATA: [&str; 2] = ["ownerReferences", "finalizers"];
 
-/// One object of a kind that people may write.
+/// An object of a kind that people may write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Manifest {
     /// `kind: IPPool`
@@ -29,25 +29,25 @@ pub enum Manifest {
     ClusterInformation(ClusterInformation),
 }
 
-/// A text that is no object, or not quite the one it says it is.
+/// A manifest that cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// Not a JSON object.
+    /// The manifest is not a JSON object.
     #[error("a manifest is an object with apiVersion, kind, metadata and spec; found {found}")]
     NotAnObject {
-        /// What it is instead.
+        /// The JSON type found.
         found: &'static str,
     },
-    /// No `kind`, or one that is no text.
+    /// `kind` is missing or is not a text.
     #[error("the manifest has no kind; write one of {}", KINDS.join(", "))]
     NoKind,
-    /// A kind that is not written here.
+    /// A kind that people may not write here.
     #[error("the kind {kind:?} is not known here; write one of {}", KINDS.join(", "))]
     UnknownKind {
         /// The kind.
         kind: String,
     },
-    /// Another API, or none.
+    /// `apiVersion` is another one, or missing.
     #[error("{kind}: apiVersion is {found:?}; write {API_VERSION:?}")]
     ApiVersion {
         /// The kind.
@@ -63,21 +63,21 @@ pub enum ManifestError {
         /// JSON path of the field.
         path: String,
     },
-    /// A value of another type, or outside of what its type holds.
+    /// A value of another type, or outside the range of its type.
     #[error("{kind}: {path}: {problem}")]
     Value {
         /// The kind.
         kind: String,
         /// JSON path of the field.
         path: String,
-        /// What was found and what is expected.
+        /// The value found and the value expected.
         problem: String,
     },
 }
 
 const KINDS: [&str; 5] = ["IPPool", "IPReservation", "IPAMConfiguration", "Node", "ClusterInformation"];
 
-/// Decodes one object. Lists are the caller's to take apart.
+/// Decodes one object. The caller must split lists.
 pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
     let Value::Object(object) = &json else {
         return Err(ManifestError::NotAnObject { found: type_name(&json) });
@@ -103,10 +103,10 @@ pub fn decode(json: Value) -> Result<Manifest, ManifestError> {
     }
 }
 
-/// Where fields that we do not know may have ended up: JSON path and the fields.
+/// The fields that a type does not model, with the JSON path of the object that contains them.
 type Leftovers<'o> = Vec<(String, &'o Unknown)>;
 
-/// Decodes `json` and refuses fields that the type does not have.
+/// Decodes `json` and rejects fields that the type does not have.
 fn strict<S: Spec>(json: Value, spec_leftovers: fn(&S) -> Leftovers<'_>) -> Result<Object<S>, ManifestError> {
     let mut object: Object<S> = serde_path_to_error::deserialize(json).map_err(|error| ManifestError::Value {
         kind: S::KIND.into(),

@@ -4,10 +4,10 @@ use super::error::FieldError;
 use super::syntax::{MAX_NAME, go_map, is_name, label_key_problem, label_value_problem};
 use crate::api::{Object, Spec};
 
-/// Most bytes that all annotations may have together.
+/// The largest total size of all annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;
 
-/// What is wrong with an object's metadata.
+/// Returns the invalid fields of an object's metadata.
 pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
     let mut findings = Vec::new();
     let meta = &object.metadata;

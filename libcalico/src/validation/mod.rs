@@ -1,8 +1,7 @@
-//! What may be written: the rules that upstream's clients and API server apply before an object is stored (DS-46,
-//! DS-47, DS-93).
+//! The rules that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
 //!
-//! A kind whose writer leaves things out is completed and checked in one go ([`admit_ip_pool`] and its like take an
-//! object and give back what to store); the others are only checked.
+//! Functions named `admit_…`, such as [`admit_ip_pool`], add defaults and check the object, and return the object to
+//! store. The others only check. `rule` and `syntax` contain the rules for single fields.
 
 mod cluster_information;
 mod error;
@@ -34,5 +33,5 @@ pub use policy::admit_policy;
 pub use profile::validate_profile;
 pub use workload_endpoint::validate_workload_endpoint;
 
-/// Name of the objects of which there is one.
+/// The name of objects of which there is only one.
 const SINGLETON: &str = "default";

@@ -1,12 +1,12 @@
-//! Rules for Nodes (DS-103). The elements of `addresses`, `interfaces` and `orchRefs` have rules that upstream declares
-//! and never runs, so nothing is asked of them.
+//! Rules for Nodes. Upstream declares rules for the elements of `addresses`, `interfaces` and `orchRefs` but never
+//! applies them, so these elements are not checked (DS-103).
 
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::rule;
 use crate::api::{Node, NodeBgp};
 
-/// Whether the node may be written.
+/// Checks that the node may be written.
 pub fn validate_node(node: &Node) -> Result<(), ValidationError> {
     let mut findings = check_metadata(node);
     let spec = &node.spec;
@@ -40,7 +40,7 @@ fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
     }
 }
 
-/// A number, its text, or `1.10` for 1 × 65536 + 10 (DS-108).
+/// Returns true for a number, its text, or `1.10`, which means 1 × 65536 + 10 (DS-108).
 fn is_as_number(value: &serde_json::Value) -> bool {
     if let Some(number) = value.as_u64() {
         return u32::try_from(number).is_ok();

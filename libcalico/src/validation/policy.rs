@@ -1,5 +1,5 @@
-//! Rules for Calico's policies (DS-47, DS-93, DS-98, DS-99), those that every reader insists on. How many rules and
-//! characters there may be is for the schemas of the API server to say.
+//! Rules for Calico's policies, as far as every reader requires them. The API server's schemas limit the number of
+//! rules and characters.
 
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
@@ -7,13 +7,14 @@ use super::syntax::{is_name, network};
 use crate::api::{DEFAULT_TIER, Object, PolicyKind, PolicySpec, Port, Rule};
 use crate::selector::Selector;
 
-/// Which tier a policy is in, for those who list by label.
+/// The label with the tier of a policy, for clients that list by label.
 const TIER_LABEL: &str = "projectcalico.org/tier";
 
-/// What names may begin with that are made of names with dots (KC-225).
+/// The prefixes of names that are derived from names with dots (KC-225).
 const FOREIGN_PREFIXES: [&str; 2] = ["knp.default.", "ossg.default."];
 
-/// The policy as it is stored: with its tier, the label that says it, and the directions it is for.
+/// Completes a policy with its tier, the label with the tier, and its directions; checks it, and returns the policy to
+/// store.
 pub fn admit_policy<K: PolicyKind>(
     mut policy: Object<PolicySpec<K>>,
 ) -> Result<Object<PolicySpec<K>>, ValidationError> {
@@ -42,7 +43,8 @@ fn complete<K: PolicyKind>(policy: &mut Object<PolicySpec<K>>) {
     policy.metadata.labels.insert(TIER_LABEL.into(), policy.spec.tier.clone());
 }
 
-/// A label, or a tier and a label; in a namespace also what other systems' policies are called.
+/// Checks that the name is a label, or a tier and a label. Namespaced policies may also have the names of policies of
+/// other systems.
 fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
     let is_foreign =
         K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_name));
@@ -70,7 +72,7 @@ fn check_rule(rule: &Rule, findings: &mut Vec<FieldError>) {
     check_networks(rule, findings);
 }
 
-/// All networks of a rule are of one family, and no hole is the whole world.
+/// Checks that all networks of a rule are of the same family, and that no exception is the whole address space.
 fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
     let sides = [&rule.source, &rule.destination];
     let mut family = None;
@@ -139,7 +141,8 @@ mod tests {
         for name in ["a.b.c", "knp.other.a", "knp.default.A"] {
             assert!(!problems(name, json!({})).is_empty(), "{name}");
         }
-        // B-48.
+        // A Kubernetes policy with a name of more than 241 characters cannot be stored in etcd, as with upstream
+        // (KC-225).
         let long = format!("knp.default.{}", "n".repeat(242));
         assert!(problems(&long, json!({}))[0].contains("name is too long by 1 bytes"));
         let global: GlobalNetworkPolicy =

@@ -1,4 +1,4 @@
-//! Rules for Profiles (DS-100). Only what the default profile uses of a rule is looked at.
+//! Rules for Profiles. Only the fields that the default profile uses are checked in a rule.
 
 use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
@@ -6,7 +6,7 @@ use super::syntax::{go_map, label_key_problem, label_value_problem};
 use crate::api::Profile;
 use crate::selector::Selector;
 
-/// Whether the profile may be written.
+/// Checks that the profile may be written.
 pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
     let mut findings = check_metadata(profile);
     let spec = &profile.spec;

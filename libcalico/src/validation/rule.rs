@@ -1,4 +1,4 @@
-//! [`FieldRule`]: a rule for one text, under the name that upstream's errors give it (DS-93).
+//! [`FieldRule`]: a rule for a single text, with the tag that upstream's errors contain (DS-93).
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use super::error::FieldError;
 use super::syntax::{is_container_id, is_interface, is_mac, is_name, is_network, is_port_name, network};
 use crate::net::IpVersion;
 
-/// A rule for one text.
+/// A rule for a single text.
 pub(super) struct FieldRule {
     tag: &'static str,
     accept: fn(&str) -> bool,
@@ -26,21 +26,21 @@ pub(super) const IPV4: FieldRule = FieldRule { tag: "ipv4", accept: |text| is_ad
 pub(super) const IPV6: FieldRule = FieldRule { tag: "ipv6", accept: |text| is_address(text, IpVersion::V6) };
 
 impl FieldRule {
-    /// Holds the rule against a field that must say something.
+    /// Applies the rule to a field that must have a value.
     pub(super) fn check(&self, field: &str, value: &str, findings: &mut Vec<FieldError>) {
         if !(self.accept)(value) {
             findings.push(FieldError::tag(field, value, self.tag));
         }
     }
 
-    /// Holds the rule against a field that may be empty.
+    /// Applies the rule to a field that may be empty.
     pub(super) fn check_if_set(&self, field: &str, value: &str, findings: &mut Vec<FieldError>) {
         if !value.is_empty() {
             self.check(field, value, findings);
         }
     }
 
-    /// Holds the rule against each element of a field.
+    /// Applies the rule to each element of a field.
     pub(super) fn check_each(&self, field: &str, values: &[String], findings: &mut Vec<FieldError>) {
         for (i, value) in values.iter().enumerate() {
             self.check(&format!("{field}[{i}]"), value, findings);

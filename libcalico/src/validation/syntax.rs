@@ -1,16 +1,16 @@
-//! The forms that field values take (DS-93).
+//! The syntax of field values (DS-93).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use crate::net::Cidr;
 
-/// Longest DNS label, and longest value and name part of a Kubernetes label.
+/// The longest DNS label, and the longest value and name part of a Kubernetes label.
 const MAX_LABEL: usize = 63;
-/// Longest DNS name: object names, and prefixes of Kubernetes label keys.
+/// The longest DNS name: of object names, and of prefixes of Kubernetes label keys.
 pub(super) const MAX_NAME: usize = 253;
 
-/// A DNS name in lower case: what objects may be called, but for its length.
+/// Returns true for a DNS name in lower case, the syntax of object names. The length is not checked.
 pub(super) fn is_name(text: &str) -> bool {
     text.split('.').all(|label| framed_by(label, is_lower_alphanumeric, |b| b == b'-'))
 }
@@ -25,7 +25,7 @@ pub(super) fn is_interface(text: &str) -> bool {
             && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
-/// A service name by IANA's rules.
+/// Returns true for a service name by IANA's rules.
 pub(super) fn is_port_name(text: &str) -> bool {
     text.len() <= 15
         && framed_by(text, is_lower_alphanumeric, |b| b == b'-')
@@ -33,7 +33,7 @@ pub(super) fn is_port_name(text: &str) -> bool {
         && !text.contains("--")
 }
 
-/// An address, or a CIDR without host bits.
+/// Returns true for an address, or a CIDR without host bits.
 pub(super) fn is_network(text: &str) -> bool {
     match Cidr::parse_with_address(text) {
         Ok((cidr, address)) => cidr.network() == address,
@@ -41,12 +41,12 @@ pub(super) fn is_network(text: &str) -> bool {
     }
 }
 
-/// An address or a CIDR, as the network it stands for.
+/// Parses an address or a CIDR as a network.
 pub(super) fn network(text: &str) -> Option<Cidr> {
     text.parse().ok().or_else(|| text.parse().ok().map(Cidr::host))
 }
 
-/// 6, 8 or 20 bytes in pairs with `:` or `-`, or in fours with `.`.
+/// Returns true for 6, 8 or 20 bytes, as pairs of digits with `:` or `-`, or as groups of four digits with `.`.
 pub(super) fn is_mac(text: &str) -> bool {
     let (separator, digits) = match text.bytes().find(|b| !b.is_ascii_hexdigit()) {
         Some(separator @ (b':' | b'-')) => (separator, 2),
@@ -58,7 +58,7 @@ pub(super) fn is_mac(text: &str) -> bool {
         && groups.iter().all(|group| group.len() == digits && group.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
-/// What is wrong with a Kubernetes label key.
+/// Returns the reason why a Kubernetes label key is invalid.
 pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -81,7 +81,7 @@ pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     (!is_label_text(name)).then_some(problem)
 }
 
-/// What is wrong with a Kubernetes label value.
+/// Returns the reason why a Kubernetes label value is invalid.
 pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
     if value.len() > MAX_LABEL {
         return Some("must be no more than 63 characters");
@@ -91,13 +91,13 @@ pub(super) fn label_value_problem(value: &str) -> Option<&'static str> {
     (!value.is_empty() && !is_label_text(value)).then_some(problem)
 }
 
-/// A map as Go prints it: upstream's error texts quote values so.
+/// Formats a map as Go does, because upstream's error texts contain such values.
 pub(super) fn go_map(map: &BTreeMap<String, String>) -> String {
     let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}:{value}")).collect();
     format!("map[{}]", pairs.join(" "))
 }
 
-/// A list as Go prints it.
+/// Formats a list as Go does.
 pub(super) fn go_list<T: std::fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
     let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
     format!("[{}]", items.join(" "))
@@ -111,7 +111,7 @@ fn is_lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Whether `text` is not empty, begins and ends with an `edge`, and holds nothing but `edge`s and `inner`s.
+/// Returns true if `text` is not empty, begins and ends with an `edge`, and contains only `edge`s and `inner`s.
 fn framed_by(text: &str, edge: fn(u8) -> bool, inner: fn(u8) -> bool) -> bool {
     let bytes = text.as_bytes();
     bytes.first().copied().is_some_and(edge)

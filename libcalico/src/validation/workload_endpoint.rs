@@ -1,4 +1,4 @@
-//! Rules for WorkloadEndpoints (CNI-85, CNI-86, DS-102).
+//! Rules for WorkloadEndpoints.
 
 use std::net::IpAddr;
 
@@ -12,8 +12,8 @@ use crate::api::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::names::EndpointIdentifiers;
 use crate::net::{Cidr, IpVersion};
 
-/// Whether the endpoint may be written. A name that does not fit the spec is reported alone, as the rest cannot be
-/// trusted then.
+/// Checks that the endpoint may be written. A name that does not match the spec is reported alone, because the other
+/// fields are not reliable then (CNI-86).
 pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), ValidationError> {
     let expected = EndpointIdentifiers::of(&endpoint.spec).name()?;
     if endpoint.metadata.name != expected {
@@ -65,7 +65,7 @@ fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
     }
 }
 
-/// TCP, UDP or SCTP, by name or number (DS-108).
+/// Returns true for TCP, UDP or SCTP, by name or number (DS-108).
 pub(super) fn has_ports(protocol: &Value) -> bool {
     match protocol {
         Value::Number(number) => matches!(number.as_u64(), Some(6 | 17 | 132)),

@@ -1,4 +1,5 @@
-//! Prints the JSON Schema of the network configuration: `cargo run -p netconf --features schema > deploy/netconf.schema.json`.
+//! Prints the JSON Schema of the network configuration:
+//! `cargo run -p netconf --features schema > deploy/netconf.schema.json`.
 
 use std::io::{self, Write};
 

@@ -52,7 +52,7 @@ fn without_a_version_checks_are_of_0_1_0_and_the_result_is_of_0_2_0() {
     assert_eq!(check.msg, "config version does not allow CHECK");
 }
 
-/// Each stage is reached only when all before it are fine: every input has the fault of its stage and of all later ones.
+/// Checks the order of the stages: each input has the fault of its stage and of all later stages.
 #[test]
 fn the_order_of_checks() {
     let bad = ("CNI_ARGS", "nonsense");

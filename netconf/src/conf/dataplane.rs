@@ -1,4 +1,4 @@
-//! Another dataplane than the kernel's.
+//! The settings that select a dataplane other than the kernel.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,25 @@ use serde_json::Value;
 
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Another dataplane than the kernel's. Unlike everywhere else, letter case counts in these keys: upstream keeps them as a map.
+/// Settings of a dataplane other than the kernel. Upstream keeps these keys in a map, so they alone are case-sensitive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct DataplaneOptions {
-    /// `grpc` hands the work to a gRPC server. Without it the plugin programs the kernel. Read by ADD, DEL.
+    /// `grpc` delegates the interface to a gRPC server. Without it the plugin programs the kernel. Read by ADD, DEL.
     #[cfg_attr(feature = "schema", serde(rename = "type"), schemars(extend("enum" = ["grpc", null])))]
     pub dataplane_type: Option<String>,
 
-    /// Target of the gRPC server, such as `unix:///run/dataplane.sock`; needed with `grpc`. Read by ADD, DEL.
+    /// Target of the gRPC server, such as `unix:///run/dataplane.sock`; required with `grpc`. Read by ADD, DEL.
     pub socket: Option<String>,
 
-    /// Every option whose value is a string, also `type` and `socket`: what the gRPC server is sent (CNI-234).
+    /// Every option with a string value, including `type` and `socket`. The plugin sends them to the gRPC server
+    /// (CNI-234).
     #[cfg_attr(feature = "schema", serde(skip))]
     pub options: BTreeMap<String, String>,
 }
 
 impl DataplaneOptions {
-    /// The target of the gRPC server; `None` when the plugin programs the kernel.
+    /// Returns the target of the gRPC server, or `None` if the plugin programs the kernel.
     pub fn grpc_socket(&self) -> Option<&str> {
         self.dataplane_type.as_ref().and(self.socket.as_deref())
     }

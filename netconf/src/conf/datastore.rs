@@ -1,17 +1,18 @@
-//! Where the datastore is.
+//! The location and the credentials of the datastore.
 
 use super::Secret;
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Where the datastore is. What is not given comes from the environment: see [`super::NetConf::with_environment`].
+/// Location and credentials of the datastore. The environment supplies missing settings; see
+/// [`super::NetConf::with_environment`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct DatastoreConf {
-    /// Kind of the datastore. Without it: `etcdv3` with `etcd_endpoints`, `local` with `datastore_path`, else `kubernetes`.
-    /// Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Kind of the datastore. Default: `etcdv3` with `etcd_endpoints`, `local` with `datastore_path`, else
+    /// `kubernetes`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub datastore_type: Option<DatastoreType>,
 
-    /// File of the `local` datastore; `/var/lib/calico/calico.db` without it. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// File of the `local` datastore; default `/var/lib/calico/calico.db`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub datastore_path: String,
 
     /// URLs of the etcd servers, separated by commas. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
@@ -20,30 +21,30 @@ pub struct DatastoreConf {
     /// DNS domain whose SRV records name the etcd servers. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_discovery_srv: String,
 
-    /// File with the key of the etcd client certificate, PEM. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// PEM file with the key of the etcd client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_key_file: String,
 
-    /// File with the etcd client certificate, PEM. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// PEM file with the etcd client certificate. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_cert_file: String,
 
-    /// File with the certificates of the authorities that etcd servers are trusted by, PEM. Read by ADD, DEL, CHECK, STATUS,
-    /// GC, `-t`.
+    /// PEM file with the CA certificates that verify the etcd servers. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_ca_cert_file: String,
 
-    /// The key itself, PEM or base64 of PEM, in place of `etcd_key_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// The key itself, as PEM or base64 of PEM, instead of `etcd_key_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_key: Secret,
 
-    /// The certificate itself, PEM or base64 of PEM, in place of `etcd_cert_file`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// The certificate itself, as PEM or base64 of PEM, instead of `etcd_cert_file`. Read by ADD, DEL, CHECK, STATUS,
+    /// GC, `-t`.
     pub etcd_cert: String,
 
-    /// The authorities' certificates themselves, PEM or base64 of PEM, in place of `etcd_ca_cert_file`. Read by ADD, DEL,
+    /// The CA certificates themselves, as PEM or base64 of PEM, instead of `etcd_ca_cert_file`. Read by ADD, DEL,
     /// CHECK, STATUS, GC, `-t`.
     pub etcd_ca_cert: String,
 
-    /// User of etcd, with `etcd_password`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// User name for etcd, with `etcd_password`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_username: String,
 
-    /// Password of that user. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Password of `etcd_username`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub etcd_password: Secret,
 
     /// Deprecated and without effect: use `etcd_endpoints`. Not read.
@@ -54,15 +55,16 @@ pub struct DatastoreConf {
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     pub etcd_scheme: String,
 
-    /// Group of the Calico resources in the Kubernetes API, `crd.projectcalico.org/v1` or `projectcalico.org/v3` in any
-    /// letter case; found by a request when not given. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// API group of Calico's resources on the API server, `crd.projectcalico.org/v1` or `projectcalico.org/v3` in any
+    /// letter case; discovered by default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub calico_api_group: Option<ApiGroup>,
 
-    /// Requests per second to the Kubernetes API; 0 is the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Requests per second to the API server; 0 selects the client's default. Read by ADD, DEL, CHECK, STATUS, GC,
+    /// `-t`.
     #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
     pub qps: i32,
 
-    /// Requests at once to the Kubernetes API; 0 is the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Burst of requests to the API server; 0 selects the client's default. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(range(min = -2147483648, max = 2147483647)))]
     pub burst: i32,
 }
@@ -71,15 +73,15 @@ pub struct DatastoreConf {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(rename_all = "lowercase"))]
 pub enum DatastoreType {
-    /// The Kubernetes API.
+    /// The API server.
     Kubernetes,
     /// etcd, version 3.
     Etcdv3,
-    /// A file on this host.
+    /// A SQLite file on this host.
     Local,
 }
 
-/// Group and version of the Calico resources in the Kubernetes API.
+/// API group and version of Calico's resources on the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema))]
 pub enum ApiGroup {
@@ -92,13 +94,13 @@ pub enum ApiGroup {
 }
 
 impl DatastoreType {
-    /// The values of `datastore_type`; letter case counts.
+    /// Values of `datastore_type`. They are case-sensitive.
     pub(crate) const WORDS: [(&'static str, DatastoreType); 3] =
         [("kubernetes", DatastoreType::Kubernetes), ("etcdv3", DatastoreType::Etcdv3), ("local", DatastoreType::Local)];
 }
 
 impl ApiGroup {
-    /// The values of `calico_api_group`, of any letter case.
+    /// Values of `calico_api_group`, in any letter case.
     pub(crate) const WORDS: [(&'static str, ApiGroup); 2] =
         [("crd.projectcalico.org/v1", ApiGroup::CrdV1), ("projectcalico.org/v3", ApiGroup::V3)];
 }

@@ -1,5 +1,5 @@
-//! The configuration of a DEL. What only an ADD needs may be wrong there: a pod that runs can be deleted whatever has
-//! become of the configuration.
+//! The configuration of a DEL. Keys that only an ADD needs may be invalid there: a running pod must stay deletable
+//! after any change to the configuration.
 
 use serde_json::Value;
 
@@ -7,9 +7,9 @@ use super::{DOING, NetConf};
 use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Keys, in lower case, that tell whose attachment it is, where its endpoint and addresses are kept, and which
-/// dataplane has the interface. Of `ipam` its `type` alone tells that. The API server tells the group of Calico's objects
-/// to a call that is not told.
+/// Keys, in lower case, that a DEL needs to identify the attachment, its endpoint, its addresses and the dataplane of
+/// its interface. Of `ipam`, only `type` is needed. `calico_api_group` is not: without it, the client discovers the
+/// group.
 const NEEDED: [&str; 11] = [
     "name",
     "cniversion",
@@ -24,15 +24,15 @@ const NEEDED: [&str; 11] = [
     "hostname",
 ];
 
-/// The beginnings of keys that say where the datastore is.
+/// Prefixes of the keys that locate the datastore.
 const OF_DATASTORE: [&str; 2] = ["etcd_", "datastore_"];
 
 impl NetConf {
-    /// Decodes the configuration of a DEL, and returns what is wrong with keys that it does not need: these have their
+    /// Decodes the configuration of a DEL. Returns the errors of keys that a DEL does not need; those keys get their
     /// defaults.
     ///
     /// # Errors
-    /// Code 6 or 7: a key that DEL needs.
+    /// Code 6 or 7 for an invalid key that DEL needs.
     pub(crate) fn read_for_del(root: &Node<'_>) -> Result<(NetConf, Vec<DecodeError>), CniError> {
         let (mut document, mut passed_over) = (root.value.clone(), Vec::new());
         loop {
@@ -48,7 +48,7 @@ impl NetConf {
     }
 }
 
-/// Removes the key at `path`, or the one at the top that it is below. Returns false if DEL needs that.
+/// Removes the key at `path`, or the top-level key above it. Returns false if DEL needs that key.
 fn remove(document: &mut Value, path: &str) -> bool {
     let mut keys = keys(path);
     let Some(key) = keys.next() else { return false };
@@ -62,7 +62,7 @@ fn remove(document: &mut Value, path: &str) -> bool {
     !is_needed && document.as_object_mut().is_some_and(|object| object.remove(key).is_some())
 }
 
-/// The keys of a JSON path as [`DecodeError`] writes it, up to the first that is no plain word or is in a list.
+/// Returns the keys of a JSON path as [`DecodeError`] writes it, up to the first that is quoted or inside a list.
 fn keys(path: &str) -> impl Iterator<Item = &str> {
     let plain = |step: &&str| !step.is_empty() && !step.contains('[');
     let steps = path.trim_start_matches('$').split('.').skip(1);
@@ -81,7 +81,7 @@ mod tests {
         read.map(|(conf, errors)| (conf, told(errors))).map_err(|error| error.msg)
     }
 
-    /// Each of these is refused by an ADD.
+    /// An ADD rejects each of these values.
     #[test]
     fn del_passes_over_values_that_it_does_not_need() {
         let document = json!({

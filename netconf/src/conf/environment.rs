@@ -1,9 +1,9 @@
-//! What the environment adds to the configuration of the datastore.
+//! The datastore settings of the environment, applied to the configuration.
 
 use super::{ApiGroup, DatastoreConf, DatastoreType, NetConf, Secret};
 use crate::{CniError, Code, Lookup};
 
-/// A variable and the setting it stands for.
+/// An environment variable and the setting that it supplies.
 type Setting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
 
 const SETTINGS: [Setting; 7] = [
@@ -17,11 +17,13 @@ const SETTINGS: [Setting; 7] = [
 ];
 
 impl NetConf {
-    /// The configuration with what the environment says about the datastore (CNI-13, DS-11). For a setting `X`, the variable
-    /// `CALICO_X` wins over the configuration when it is set, even to nothing, and the configuration wins over `X`.
+    /// Returns the configuration with the datastore settings of the environment applied. For a setting `X`, the
+    /// variable `CALICO_X` overrides the configuration if it is set, even to the empty string, and the configuration
+    /// overrides `X` (DS-11).
     ///
-    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are left to those: they configure the datastore's client
-    /// only, and must not make a network look like one of Kubernetes (IPAM-36).
+    /// The variables of Kubernetes clients, such as `KUBECONFIG`, are not applied here. They configure the datastore's
+    /// client only, whereas a kubeconfig in the configuration makes the IPAM plugin look up the pod's namespace
+    /// (IPAM-36).
     ///
     /// # Errors
     /// Code 4 for an unknown type of datastore.
@@ -47,10 +49,10 @@ impl NetConf {
 }
 
 impl DatastoreConf {
-    /// Where the file of the `local` datastore is without `datastore_path`.
+    /// Default path of the `local` datastore's file.
     pub const DEFAULT_PATH: &'static str = "/var/lib/calico/calico.db";
 
-    /// The kind of the datastore, also when it is not given (DS-8).
+    /// Returns the kind of the datastore, with the default of an unset `datastore_type` applied.
     pub fn kind(&self) -> DatastoreType {
         match self.datastore_type {
             Some(kind) => kind,
@@ -60,13 +62,13 @@ impl DatastoreConf {
         }
     }
 
-    /// The file of the `local` datastore.
+    /// Returns the path of the `local` datastore's file.
     pub fn path(&self) -> &str {
         if self.datastore_path.is_empty() { DatastoreConf::DEFAULT_PATH } else { &self.datastore_path }
     }
 }
 
-/// What the environment says of a setting; `None` leaves the configuration as it is.
+/// Returns the value that the environment gives a setting, or `None` to keep the configured one.
 fn value(lookup: Lookup<'_>, name: &str, unset: bool) -> Option<String> {
     lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| unset))
 }
@@ -84,7 +86,8 @@ fn datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
     })
 }
 
-/// From the environment upstream takes every other name for the first group (IPAM-20).
+/// Returns the API group that the environment variable selects. As in upstream, every unknown value selects the v1
+/// group (IPAM-20).
 fn api_group(text: &str) -> Option<ApiGroup> {
     match text {
         "" => None,

@@ -1,22 +1,22 @@
-//! Switches: features, and settings inside the container.
+//! Optional features, and settings inside the container.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Features that are off unless switched on.
+/// Features that are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct FeatureControl {
-    /// Whether the pod annotation `cni.projectcalico.org/ipAddrsNoIpam` is honoured. Read by ADD.
+    /// Whether to honor the pod annotation `cni.projectcalico.org/ipAddrsNoIpam`. Read by ADD.
     pub ip_addrs_no_ipam: bool,
 
-    /// Whether the pod annotation `cni.projectcalico.org/floatingIPs` is honoured. Read by ADD.
+    /// Whether to honor the pod annotation `cni.projectcalico.org/floatingIPs`. Read by ADD.
     pub floating_ips: bool,
 
-    /// Whether what annotations ask for, by `cni.projectcalico.org/ipAddrs`, `ipv4pools` and `ipv6pools`, is kept to pools whose
-    /// namespaceSelector selects the pod's namespace and to addresses that no IPReservation reserves. Read by ADD.
+    /// Whether to restrict the annotations `cni.projectcalico.org/ipAddrs`, `ipv4pools` and `ipv6pools` to pools whose
+    /// namespaceSelector selects the pod's namespace, and to addresses that no IPReservation covers. Read by ADD.
     pub restrict_annotations: bool,
 
-    /// Whether containers that `cni.dev/valid-attachments` does not name lose their network although they run. Read by GC.
+    /// Whether to remove the network of running containers that `cni.dev/valid-attachments` does not list. Read by GC.
     pub gc_running_containers: bool,
 }
 
@@ -24,7 +24,7 @@ pub struct FeatureControl {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct ContainerSettings {
-    /// Whether the container may forward packets. Read by ADD, CHECK.
+    /// Whether to enable IP forwarding in the container. Read by ADD, CHECK.
     pub allow_ip_forwarding: bool,
 }
 

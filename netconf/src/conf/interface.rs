@@ -2,35 +2,36 @@
 
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// The least that the kernel sets on a device of Ethernet: IPv4 needs as much (RFC 791).
+/// Minimum MTU of an Ethernet device in the kernel. IPv4 requires it (RFC 791).
 const MTU_MIN: u32 = 68;
 
-/// The longest frame a veth takes.
+/// Maximum MTU of a veth in the kernel.
 const MTU_MAX: u32 = 65_535;
 
 /// The interface of the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct InterfaceConf {
-    /// MTU in bytes of both ends, from 68 on. 0 takes it from the file `/var/lib/calico/mtu` that calico-node writes, else
-    /// 1500. Read by ADD, CHECK.
+    /// MTU of both ends in bytes, at least 68. 0 uses the file `/var/lib/calico/mtu`, which calico-node writes, or 1500
+    /// if that file is missing. Read by ADD, CHECK.
     #[cfg_attr(
         feature = "schema",
         schemars(range(max = MTU_MAX), extend("anyOf" = [{ "const": 0 }, { "minimum": MTU_MIN }]))
     )]
     pub mtu: u32,
 
-    /// Whether a missing MTU file is an error. Read by ADD, STATUS.
+    /// Whether to fail if the MTU file is missing. Read by ADD, STATUS.
     pub require_mtu_file: bool,
 
-    /// Number of transmit and of receive queues of both ends; below 1 is 1. Read by ADD.
+    /// Number of transmit and of receive queues of both ends; values below 1 mean 1. Read by ADD.
     #[cfg_attr(feature = "schema", schemars(with = "i64", range(max = 4096)))]
     pub num_queues: u32,
 
-    /// Kind of the device: `veth`, or `netkit` where the kernel has it (veth elsewhere). Empty is `veth`. Read by ADD.
+    /// Kind of the device: `veth`, or `netkit`, which falls back to veth if the kernel does not support it. Default
+    /// `veth`. Read by ADD.
     pub device_type: DeviceType,
 
-    /// Whether default routes are made in addition to `ipam.routes` of host-local. Read by ADD in Kubernetes with host-local.
+    /// Whether to add default routes to the `ipam.routes` of host-local. Read by ADD in Kubernetes with host-local.
     pub include_default_routes: bool,
 }
 
@@ -41,12 +42,12 @@ pub enum DeviceType {
     /// A veth pair.
     #[default]
     Veth,
-    /// A netkit pair of layer 2, or a veth pair where the kernel has no netkit.
+    /// A netkit pair in layer 2 mode, or a veth pair if the kernel does not support netkit.
     Netkit,
 }
 
 impl DeviceType {
-    /// The values of `device_type`.
+    /// Values of `device_type`.
     const WORDS: [(&'static str, DeviceType); 2] = [("veth", DeviceType::Veth), ("netkit", DeviceType::Netkit)];
 }
 

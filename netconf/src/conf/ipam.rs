@@ -1,15 +1,15 @@
-//! Where addresses come from.
+//! The IPAM plugin and its settings.
 
 use std::net::IpAddr;
 
 use crate::decode::{DecodeError, FromNode, Node, Object};
 use crate::result::IpNet;
 
-/// Where addresses come from. Keys of other IPAM plugins are passed to them untouched.
+/// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Ipam {
-    /// Binary of the IPAM plugin, searched for in `CNI_PATH`; `calico-ipam` is served without another process. Read by ADD,
+    /// Binary of the IPAM plugin, looked up in `CNI_PATH`; `calico-ipam` runs in the plugin's own process. Read by ADD,
     /// DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", serde(rename = "type"), schemars(regex(pattern = r"^[^/]*$")))]
     pub ipam_type: String,
@@ -17,27 +17,29 @@ pub struct Ipam {
     /// Not read.
     pub name: String,
 
-    /// host-local: the subnet; `usePodCidr` and `usePodCidrIPv6` stand for the node's. Read by ADD, DEL.
+    /// host-local: the subnet; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL.
     pub subnet: String,
 
-    /// host-local: sets of subnets, in which `usePodCidr` and `usePodCidrIPv6` stand for the node's. Read by ADD, DEL.
+    /// host-local: sets of subnets; `usePodCidr` and `usePodCidrIPv6` stand for the node's pod CIDRs. Read by ADD, DEL.
     pub ranges: Vec<Vec<IpamRange>>,
 
-    /// host-local: routes inside the container, in place of the default route. Read by ADD in Kubernetes.
+    /// host-local: routes inside the container, instead of the default route. Read by ADD in Kubernetes.
     pub routes: Vec<IpamRoute>,
 
-    /// calico-ipam: the string `"false"` asks for no IPv4 address. Read by ADD.
+    /// calico-ipam: the string `"false"` requests no IPv4 address. Read by ADD.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
     pub assign_ipv4: bool,
 
-    /// calico-ipam: the string `"true"` asks for an IPv6 address. Read by ADD.
+    /// calico-ipam: the string `"true"` requests an IPv6 address. Read by ADD.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_word"), schemars(schema_with = "word_schema"))]
     pub assign_ipv6: bool,
 
-    /// calico-ipam: CIDRs or names of the pools to take IPv4 addresses from, in this order; any pool without it. Read by ADD.
+    /// calico-ipam: CIDRs or names of the pools for IPv4 addresses, in order of preference; default any pool. Read by
+    /// ADD.
     pub ipv4_pools: Vec<String>,
 
-    /// calico-ipam: CIDRs or names of the pools to take IPv6 addresses from, in this order; any pool without it. Read by ADD.
+    /// calico-ipam: CIDRs or names of the pools for IPv6 addresses, in order of preference; default any pool. Read by
+    /// ADD.
     pub ipv6_pools: Vec<String>,
 }
 
@@ -53,23 +55,24 @@ pub struct IpamRange {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct IpamRoute {
-    /// The destination; a route without it is skipped (CNI-111). Read by ADD in Kubernetes.
+    /// The destination; a route without one is skipped. Read by ADD in Kubernetes.
     #[cfg_attr(feature = "schema", serde(serialize_with = "as_text"), schemars(with = "Option<String>"))]
     pub dst: Option<IpNet>,
 }
 
-/// Name of our own IPAM plugin.
+/// Name of Calico's IPAM plugin.
 const CALICO_IPAM: &str = "calico-ipam";
-/// The plugin whose configuration the main plugin reads too.
+/// An IPAM plugin whose configuration the main plugin reads too.
 const HOST_LOCAL: &str = "host-local";
 
 impl Ipam {
-    /// Whether our own IPAM plugin is asked for, which is served in process.
+    /// Returns true if the IPAM plugin is Calico's, which runs in the plugin's own process.
     pub fn is_calico(&self) -> bool {
         self.ipam_type == CALICO_IPAM
     }
 
-    /// Whether the main plugin has to fill in `usePodCidr` and read the routes (CNI-109).
+    /// Returns true if the IPAM plugin is host-local, for which the main plugin substitutes `usePodCidr` and reads the
+    /// routes.
     pub fn is_host_local(&self) -> bool {
         self.ipam_type == HOST_LOCAL
     }
@@ -99,7 +102,7 @@ impl FromNode for Ipam {
         Ok(Ipam {
             name: object.read_or_default("name")?,
             subnet: object.read_or_default("subnet")?,
-            // Another plugin may give these two a meaning of its own.
+            // Another IPAM plugin may use these two keys differently.
             ranges: if host_local { object.read_or_default("ranges")? } else { Vec::new() },
             routes: if host_local { object.read_or_default("routes")? } else { Vec::new() },
             assign_ipv4: true_or_false(&object, "assign_ipv4")?.unwrap_or(true),
@@ -131,12 +134,14 @@ fn binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
     }
 }
 
-/// Upstream wants strings here, and takes any but the one for the default (IPAM-13).
+/// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Upstream accepts any string,
+/// and all but one of them select the default (IPAM-13).
 fn true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
     object.read_word(key, &[("true", true), ("false", false)], false)
 }
 
-/// A pool with a `/` cannot be a name; upstream finds that out only after it has asked the datastore (IPAM-34).
+/// Reads a list of pools. An entry with a `/` cannot be a pool's name, so it must be a CIDR of the family. Upstream
+/// detects an invalid entry only after it has listed the pools (IPAM-34).
 fn pools(object: &Object<'_>, key: &str, family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
     let want =
         if key == "ipv4_pools" { "an IPv4 CIDR or the name of a pool" } else { "an IPv6 CIDR or the name of a pool" };

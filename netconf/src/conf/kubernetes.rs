@@ -1,41 +1,41 @@
-//! Kubernetes: which policy, and how to reach the API.
+//! The kind of policy, and access to the API server.
 
 use super::Secret;
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Kind of policy, and Kubernetes access for it.
+/// Kind of policy, and access to the API server for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Policy {
-    /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin makes a profile with the network's
-    /// name. Any other value: that profile is expected to exist. Read by ADD, DEL.
+    /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin creates a profile with the
+    /// network's name. Any other value: that profile is expected to exist. Read by ADD, DEL.
     #[cfg_attr(feature = "schema", serde(rename = "type"))]
     pub policy_type: String,
 
-    /// URL of the Kubernetes API server; `kubernetes.k8s_api_root` wins. Read by ADD, `-t`.
+    /// URL of the API server; `kubernetes.k8s_api_root` takes precedence. Read by ADD, `-t`.
     pub k8s_api_root: String,
 
-    /// Bearer token for the Kubernetes API. Read by ADD, `-t`.
+    /// Bearer token for the API server. Read by ADD, `-t`.
     pub k8s_auth_token: Secret,
 
-    /// File with the client certificate for the Kubernetes API. Read by ADD, `-t`.
+    /// File with the client certificate for the API server. Read by ADD, `-t`.
     pub k8s_client_certificate: String,
 
-    /// File with the key of that certificate. Read by ADD, `-t`.
+    /// File with the key of the client certificate. Read by ADD, `-t`.
     pub k8s_client_key: String,
 
-    /// File with the certificates that the Kubernetes API server is trusted by. Read by ADD, `-t`.
+    /// File with the CA certificates that verify the API server. Read by ADD, `-t`.
     pub k8s_certificate_authority: String,
 }
 
-/// Kubernetes access.
+/// Access to the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct Kubernetes {
     /// Path of a kubeconfig. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub kubeconfig: String,
 
-    /// URL of the Kubernetes API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// URL of the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub k8s_api_root: String,
 
     /// Node whose pod CIDRs replace `usePodCidr`. Read by ADD with host-local.

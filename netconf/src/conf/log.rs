@@ -2,31 +2,31 @@
 
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Logging: always to stderr, and to a file when there is one.
+/// Logging: always to stderr, and to a file if `log_file_path` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct LogConf {
-    /// `debug`, `info` or `error`, in any letter case; anything else is `info`. Read by every command.
+    /// `debug`, `info` or `error`, in any letter case; any other value means `info`. Read by every command.
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub log_level: LogLevel,
 
-    /// File to log to as well; its directory is made when missing. Read by every command.
+    /// Additional log file; its directory is created if missing. Read by every command.
     pub log_file_path: String,
 
-    /// Size in MiB at which the file is rotated; 0 is 100. Read by every command.
+    /// Size in MiB at which the file is rotated; 0 means 100. Read by every command.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4294967295u32)))]
     pub log_file_max_size: u32,
 
-    /// Days for which rotated files are kept; 0 is 30. Read by every command.
+    /// Days for which rotated files are kept; 0 means 30. Read by every command.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4294967295u32)))]
     pub log_file_max_age: u32,
 
-    /// Number of rotated files that are kept; 0 is 10. Read by every command.
+    /// Number of rotated files that are kept; 0 means 10. Read by every command.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 4294967295u32)))]
     pub log_file_max_count: u32,
 }
 
-/// The least level that is logged.
+/// The lowest level that is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize), serde(rename_all = "lowercase"))]
 #[allow(missing_docs, reason = "the names are the levels")]
@@ -65,7 +65,7 @@ impl FromNode for LogConf {
 }
 
 impl FromNode for LogLevel {
-    /// An unknown level is no reason to refuse a pod its network: it is `info`, as upstream (CNI-227).
+    /// Reads an unknown level as `info`, as upstream does: a wrong log level must not fail a pod's ADD.
     fn from_node(node: &Node<'_>) -> Result<LogLevel, DecodeError> {
         Ok(match node.text("a string")?.to_ascii_lowercase().as_str() {
             "debug" => LogLevel::Debug,

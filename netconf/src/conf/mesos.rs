@@ -1,4 +1,4 @@
-//! Arguments from the orchestrator: the labels of Mesos.
+//! Arguments from the orchestrator, which are labels of Mesos tasks.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
@@ -34,7 +34,7 @@ pub struct MesosNetworkInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct MesosLabels {
-    /// The labels, which the endpoint gets. Read by ADD outside of Kubernetes.
+    /// The labels, which are copied to the endpoint. Read by ADD outside of Kubernetes.
     pub labels: Vec<MesosLabel>,
 }
 
@@ -42,10 +42,10 @@ pub struct MesosLabels {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
 pub struct MesosLabel {
-    /// Its key. Read by ADD outside of Kubernetes.
+    /// The label's key. Read by ADD outside of Kubernetes.
     pub key: String,
 
-    /// Its value. Read by ADD outside of Kubernetes.
+    /// The label's value. Read by ADD outside of Kubernetes.
     pub value: String,
 }
 

@@ -1,4 +1,4 @@
-//! The network configuration of the plugins: every key, its type, its default, and who reads it.
+//! The network configuration of the plugins: every key with its type, its default, and the CNI commands that read it.
 //!
 //! "Read by" names the CNI commands; `-t` is the datastore connection test.
 
@@ -39,17 +39,17 @@ use crate::{CniError, CniResult, Code, Version};
 /// The network configuration: one plugin object of a network configuration list, with the list's `name` and
 /// `cniVersion`.
 ///
-/// Keys may be written in any letter case, `null` stands for the default, keys that are not listed here are ignored.
+/// Keys may be written in any letter case. `null` means the default. Unknown keys are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct NetConf {
-    /// Version of the CNI specification: `0.1.0`, `0.2.0`, `0.3.0`, `0.3.1`, `0.4.0`, `1.0.0` or `1.1.0`. Missing, the
-    /// configuration is held to be of 0.1.0. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// Version of the CNI specification: `0.1.0`, `0.2.0`, `0.3.0`, `0.3.1`, `0.4.0`, `1.0.0` or `1.1.0`. Default
+    /// `0.1.0`. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", serde(rename = "cniVersion"))]
     pub cni_version: String,
 
-    /// Name of the network: letters, digits and `_.-`, first a letter or digit. Also the prefix of IPAM handles, and
-    /// the name of the profile when `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Name of the network: letters, digits and `_.-`, starting with a letter or digit. Also the prefix of IPAM
+    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
     pub name: String,
 
@@ -57,7 +57,7 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(rename = "type"))]
     pub plugin_type: String,
 
-    /// Where addresses come from. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// The IPAM plugin and its settings. Read by ADD, DEL, CHECK, STATUS, GC.
     pub ipam: Ipam,
 
     /// The interface of the container.
@@ -68,7 +68,7 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub node: NodeConf,
 
-    /// Where the datastore is.
+    /// Location and credentials of the datastore.
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub datastore: DatastoreConf,
 
@@ -76,41 +76,41 @@ pub struct NetConf {
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub log: LogConf,
 
-    /// What ADD waits for.
+    /// Conditions that ADD waits for.
     #[cfg_attr(feature = "schema", serde(flatten))]
     pub readiness: ReadinessConf,
 
-    /// Kinds of policy, and Kubernetes access for it. Read by ADD, DEL, `-t`.
+    /// Kind of policy, and access to the API server for it. Read by ADD, DEL, `-t`.
     pub policy: Policy,
 
-    /// Kubernetes access. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    /// Access to the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
     pub kubernetes: Kubernetes,
 
-    /// Features that are off unless switched on. Read by ADD.
+    /// Features that are off by default. Read by ADD, GC.
     pub feature_control: FeatureControl,
 
     /// Settings inside the container. Read by ADD, CHECK.
     pub container_settings: ContainerSettings,
 
-    /// Another dataplane than the kernel's. Read by ADD, DEL.
+    /// Settings of a dataplane other than the kernel. Read by ADD, DEL.
     pub dataplane_options: DataplaneOptions,
 
     /// Arguments from the orchestrator. Read by ADD outside of Kubernetes.
     pub args: Args,
 
-    /// Settings from the runtime, by the capabilities asked for. Read on Windows only.
+    /// Settings from the runtime, for the requested capabilities. Read on Windows only.
     #[cfg_attr(feature = "schema", serde(rename = "runtimeConfig"))]
     pub runtime_config: RuntimeConfig,
 
-    /// Capabilities that the runtime should fill `runtimeConfig` for. Read by the runtime, not by the plugin.
+    /// Capabilities for which the runtime fills `runtimeConfig`. Read by the runtime, not by the plugin.
     pub capabilities: BTreeMap<String, bool>,
 
     /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime.
-    /// Any version of the specification. Read by ADD, CHECK.
+    /// Any version of the CNI specification. Read by ADD, CHECK.
     #[cfg_attr(feature = "schema", serde(rename = "prevResult"), schemars(with = "Option<BTreeMap<String, Value>>"))]
     pub prev_result: Option<Value>,
 
-    /// The attachments that exist, written by the runtime. Read by GC, which needs it.
+    /// The attachments that exist, written by the runtime. Required for GC. Read by GC.
     #[cfg_attr(feature = "schema", serde(rename = "cni.dev/valid-attachments"))]
     pub valid_attachments: Option<Vec<Attachment>>,
 
@@ -148,10 +148,10 @@ impl FromNode for NetConf {
 }
 
 impl NetConf {
-    /// Decodes a configuration that may lack what only a runtime's call needs, such as `name` for `-t`.
+    /// Decodes a configuration that may lack keys that only CNI calls need, such as `name` for `-t`.
     ///
     /// # Errors
-    /// Code 6 or 7; the message names the JSON path, what was found and what is allowed.
+    /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
         let document =
             decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
@@ -164,7 +164,8 @@ impl NetConf {
         NetConf::from_node(root).map_err(|error| error.while_doing(DOING))
     }
 
-    /// Decodes `prevResult`, which the configuration holds undecoded; `assumed` is its version when it says none.
+    /// Decodes `prevResult`, which the configuration stores undecoded. `assumed` is the version of a result without
+    /// `cniVersion`.
     ///
     /// # Errors
     /// Code 6 or 7, as [`NetConf::parse`].
@@ -175,7 +176,7 @@ impl NetConf {
     }
 }
 
-/// Refuses a whole configuration list, which people give to a plugin by hand.
+/// Rejects a whole configuration list, a common mistake in calls by hand.
 pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
     let given = |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.while_doing(DOING));
     if !given("plugins")? || given("type")? {
@@ -185,11 +186,11 @@ pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
         .with_details(MEND_LIST))
 }
 
-/// How to get what a plugin wants out of a configuration list.
+/// Advice for extracting one plugin's configuration from a configuration list.
 pub(crate) const MEND_LIST: &str =
     "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
 
-/// Upstream's introduction of every error in the configuration (CNI-64).
+/// Upstream's prefix of every error about the configuration.
 const DOING: &str = "failed to load netconf";
 
 #[cfg(test)]

@@ -1,41 +1,43 @@
-//! The name of the node, and what ADD waits for.
+//! The name of the node, and the conditions that ADD waits for.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// The name of the node. The first of `nodename`, the content of `nodename_file`, `hostname` and the host's own name counts.
+/// The name of the node: the first that is set of `nodename`, the content of `nodename_file`, `hostname` and the host's
+/// name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct NodeConf {
-    /// Name of this node; wins over every other source. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// Name of this node; takes precedence over every other source. Read by ADD, DEL, CHECK, STATUS, GC.
     pub nodename: String,
 
     /// File with the name of this node, which calico-node writes. Read by ADD, DEL, CHECK, STATUS, GC.
     pub nodename_file: String,
 
-    /// Whether `nodename_file` may be missing; with `datastore_type` `local` it always may, as nobody writes it there. Read by
-    /// ADD, DEL, STATUS.
+    /// Whether to accept a missing `nodename_file`. With `datastore_type` `local` it may always be missing, because no
+    /// program writes it there. Read by ADD, DEL, STATUS.
     pub nodename_file_optional: bool,
 
-    /// File that the IPAM processes of this node lock to take turns. Read by ADD, DEL with `calico-ipam`.
+    /// File that the IPAM processes of this node lock, so that they run in turn. Read by ADD, DEL with `calico-ipam`.
     pub ipam_lock_file: String,
 
-    /// Deprecated: use `nodename`. Counts after `nodename` and `nodename_file`. Read by ADD, DEL, CHECK, STATUS, GC.
+    /// Deprecated: use `nodename`. Used after `nodename` and `nodename_file`. Read by ADD, DEL, CHECK, STATUS, GC.
     #[cfg_attr(feature = "schema", schemars(extend("deprecated" = true)))]
     pub hostname: String,
 }
 
-/// What ADD waits for.
+/// Conditions that ADD waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
 pub struct ReadinessConf {
-    /// HTTP URLs that must answer before anything is done. Read by ADD.
+    /// HTTP URLs that must return a success before ADD starts. Read by ADD.
     pub readiness_gates: Vec<String>,
 
-    /// Seconds to wait for Felix to program the policy of the new endpoint; 0 does not wait. Read by ADD in Kubernetes.
+    /// Seconds to wait until Felix has programmed the policy of the new endpoint; 0 disables the wait. Read by ADD in
+    /// Kubernetes.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 2147483647)))]
     pub policy_setup_timeout_seconds: u32,
 
-    /// Directory where Felix says which endpoints are ready. Read by ADD in Kubernetes.
+    /// Directory in which Felix lists the endpoints that are ready. Read by ADD in Kubernetes.
     pub endpoint_status_dir: String,
 }
 
@@ -89,7 +91,7 @@ impl FromNode for ReadinessConf {
     }
 }
 
-/// Upstream finds a bad URL only after its first wait (CNI-77).
+/// Checks the URLs while decoding. Upstream detects an invalid URL only when it is about to poll it (CNI-77).
 fn gates(node: &Node<'_>) -> Result<Vec<String>, DecodeError> {
     struct Gate(String);
 

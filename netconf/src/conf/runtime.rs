@@ -1,4 +1,4 @@
-//! What the runtime writes into the configuration.
+//! Keys that the runtime adds to the configuration.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
@@ -58,7 +58,7 @@ impl FromNode for RuntimeDns {
 }
 
 impl FromNode for Attachment {
-    /// A GC that read an attachment as empty would delete a living container's network: both keys have to be there.
+    /// Requires both keys. A GC that read an attachment as empty would delete the network of a running container.
     fn from_node(node: &Node<'_>) -> Result<Attachment, DecodeError> {
         let object = node.object()?;
         Ok(Attachment {

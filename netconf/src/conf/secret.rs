@@ -4,23 +4,23 @@ use std::fmt;
 
 use crate::decode::{DecodeError, FromNode, Node};
 
-/// Text that must not be printed: a key, a password, a token. Empty when not given.
+/// Text that must not be printed: a key, a password or a token. Empty if not set.
 #[derive(Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), schemars(inline))]
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes the text.
+    /// Wraps the text.
     pub fn new(text: String) -> Secret {
         Secret(text)
     }
 
-    /// The text, for its one use.
+    /// Returns the text. Callers use it only to authenticate.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// Whether it was not given.
+    /// Returns true if the text is empty, which means not set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Keys of the Windows dataplane. They are checked, and but for one have no effect here (CNI-271).
+//! Keys of the Windows dataplane. Their types are checked, but only `windows_use_single_network` has an effect on
+//! Linux.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
@@ -15,22 +16,22 @@ pub struct WindowsConf {
     /// Identifier of the overlay network. Read on Windows only.
     pub vxlan_vni: u64,
 
-    /// Seconds for which a deleted pod is remembered; 0 is 600. Read on Windows only.
+    /// Seconds for which a deleted pod is remembered; 0 means 600. Read on Windows only.
     pub windows_pod_deletion_timestamp_timeout: i64,
 
-    /// Whether this host is limited to one IPAM block, on every system. Read by ADD of calico-ipam.
+    /// Whether to limit this host to one IPAM block, on every system. Read by ADD of calico-ipam.
     pub windows_use_single_network: bool,
 
-    /// Whether the policy that denies everything is left out. Read on Windows only.
+    /// Whether to omit the policy that denies all traffic. Read on Windows only.
     pub windows_disable_default_deny_all_policy: bool,
 
-    /// Whether loopback traffic returns directly. Read on Windows only.
+    /// Whether to return loopback traffic directly. Read on Windows only.
     #[cfg_attr(feature = "schema", serde(rename = "windows_loopback_DSR"))]
     pub windows_loopback_dsr: bool,
 }
 
 impl WindowsConf {
-    /// The keys that are set although nothing on this system reads them.
+    /// Returns the keys that are set but have no effect on this system.
     pub fn ignored(&self) -> impl Iterator<Item = &'static str> {
         [
             ("mode", !self.mode.is_empty()),

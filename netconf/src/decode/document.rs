@@ -1,4 +1,4 @@
-//! Bytes to a JSON document: UTF-8, of limited size and depth, no key twice.
+//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -8,13 +8,13 @@ use serde_json::{Map, Number, Value};
 
 use super::node::KeyStep;
 
-/// The most bytes of a document that are looked at: 1 MiB.
+/// Maximum size of a document: 1 MiB.
 pub const MAX_INPUT: usize = 1 << 20;
 
-/// Bytes that are no acceptable JSON document.
+/// Input that is not an acceptable JSON document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
-    /// It ends too early; upstream's text, also for an empty document.
+    /// The input ends too early, or is empty. The text is upstream's.
     #[error("unexpected end of JSON input")]
     Truncated,
     #[error("more than {MAX_INPUT} bytes")]
@@ -27,7 +27,7 @@ pub(crate) enum Malformed {
     Syntax(String),
 }
 
-/// Parses a document.
+/// Parses a document and rejects duplicate keys.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     if bytes.len() > MAX_INPUT {
         return Err(Malformed::TooLong);
@@ -61,10 +61,10 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Reads a [`Value`]; serde_json's own reading lets the last of two equal keys win.
+/// A deserializer of [`Value`] that rejects duplicate keys. serde_json's own keeps the last of two equal keys silently.
 struct Strict<'a> {
     path: &'a Path<'a>,
-    /// Where the first repeated key is: serde errors carry text only.
+    /// Path of the first duplicate key. It is stored here because serde errors carry only text.
     duplicate: &'a RefCell<Option<String>>,
 }
 

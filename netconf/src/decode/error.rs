@@ -1,42 +1,42 @@
-//! Where a document is not what it should be.
+//! Errors about a value in a JSON document.
 
 use crate::{CniError, Code};
 
-/// A place in a JSON document whose content cannot be used. `path` is a JSON path such as `$.ipam.ipv4_pools[1]`.
+/// A value in a JSON document that cannot be used. `path` is a JSON path such as `$.ipam.ipv4_pools[1]`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// A value of the wrong JSON type.
     #[error("{path}: found {found}, want {want}")]
     Type {
-        /// Where.
+        /// The JSON path.
         path: String,
-        /// What is there.
+        /// The value found.
         found: String,
-        /// What is allowed.
+        /// The values allowed.
         want: String,
     },
     /// A value of the right type that is not allowed.
     #[error("{path}: found {found}, want {want}")]
     Value {
-        /// Where.
+        /// The JSON path.
         path: String,
-        /// What is there.
+        /// The value found.
         found: String,
-        /// What is allowed.
+        /// The values allowed.
         want: String,
     },
-    /// A key that has to be there is not.
+    /// A required key that is missing.
     #[error("{path}: missing, want {want}")]
     Missing {
-        /// Where.
+        /// The JSON path.
         path: String,
-        /// What is allowed.
+        /// The values allowed.
         want: String,
     },
-    /// Two keys of one object differ in letter case only and mean the same setting.
+    /// Two keys of one object that differ only in letter case and mean the same setting.
     #[error("{path}: the same key as {other:?}; keep one of them")]
     Duplicate {
-        /// Where.
+        /// The JSON path.
         path: String,
         /// The other key.
         other: String,
@@ -44,7 +44,7 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the place, as a JSON path.
+    /// Returns the JSON path of the value.
     pub(crate) fn path(&self) -> &str {
         match self {
             DecodeError::Type { path, .. }
@@ -54,7 +54,7 @@ impl DecodeError {
         }
     }
 
-    /// Code 6 when the document has the wrong shape, code 7 when a value is missing or not allowed.
+    /// Returns code 6 for a document of the wrong shape, and code 7 for a value that is missing or not allowed.
     pub fn code(&self) -> Code {
         match self {
             DecodeError::Type { .. } | DecodeError::Duplicate { .. } => Code::DECODE,
@@ -62,7 +62,7 @@ impl DecodeError {
         }
     }
 
-    /// The CNI error, its message introduced by `doing`: what was being done to which document.
+    /// Returns the CNI error. `doing` precedes the message and names the failed step and the document.
     pub(crate) fn while_doing(&self, doing: &str) -> CniError {
         CniError::new(self.code(), format!("{doing}: {self}"))
     }

@@ -1,7 +1,7 @@
-//! JSON to types: strict about types, with the JSON path in every error.
+//! Decodes JSON into types. Every error has the JSON path of the wrong value.
 //!
-//! Keys are found exactly, else in any letter case, as Go finds them (CNI-63); `null` is the same as an absent key. Unlike Go,
-//! a key that is given twice is an error.
+//! Keys match in any letter case, as in Go (CNI-63), and `null` means an absent key. Unlike in Go, a key that is given
+//! twice is an error.
 
 mod document;
 mod error;

@@ -1,4 +1,4 @@
-//! A position in a JSON document, and reading typed values from it.
+//! A position in a JSON document, and methods that read typed values from it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,13 +7,13 @@ use serde_json::{Map, Value};
 
 use super::DecodeError;
 
-/// A type that can be read from a position in a document.
+/// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
-    /// Reads the value at `node`, which is never an absent key or the `null` of a key.
+    /// Reads the value at `node`. Absent and `null` keys never get here.
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 
-/// A value together with the way to it from the root. The path is text only in errors.
+/// A value with its path from the root. The path is formatted only for errors.
 pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,
     step: Step<'a>,
@@ -27,7 +27,7 @@ enum Step<'a> {
     Index(&'a Node<'a>, usize),
 }
 
-/// An object at a position.
+/// An object at a position in a document.
 #[derive(Clone, Copy)]
 pub(crate) struct Object<'a> {
     node: &'a Node<'a>,
@@ -35,17 +35,17 @@ pub(crate) struct Object<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The root of a document, which errors call `name`: `$`, or the path to it in another document.
+    /// Creates the root of a document. Errors use `name` for it: `$`, or the path of this value in an outer document.
     pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
         Node { value, step: Step::Root(name), secret: false }
     }
 
-    /// The same position, whose content must not appear in errors.
+    /// Returns the same position, with its value hidden in errors.
     pub(crate) fn secret(&'a self) -> Node<'a> {
         Node { value: self.value, step: self.step, secret: true }
     }
 
-    /// The object that is here.
+    /// Returns the object at this position.
     pub(crate) fn object(&'a self) -> Result<Object<'a>, DecodeError> {
         match self.value {
             Value::Object(map) => Ok(Object { node: self, map }),
@@ -53,17 +53,17 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The value is of the wrong JSON type.
+    /// Returns the error for a value of the wrong JSON type.
     pub(crate) fn wrong_type(&self, want: impl Into<String>) -> DecodeError {
         DecodeError::Type { path: self.to_string(), found: self.found(), want: want.into() }
     }
 
-    /// The value is of the right type but not allowed.
+    /// Returns the error for a value of the right type that is not allowed.
     pub(crate) fn bad_value(&self, want: impl Into<String>) -> DecodeError {
         DecodeError::Value { path: self.to_string(), found: self.found(), want: want.into() }
     }
 
-    /// The type of the value, and the value when it is short and no secret.
+    /// Describes the value: its type, and its text if that is short and not secret.
     fn found(&self) -> String {
         const LONGEST: usize = 80;
         let kind = match self.value {
@@ -95,7 +95,7 @@ impl fmt::Display for Node<'_> {
     }
 }
 
-/// A key as a step of a JSON path: `.mtu`, or `["cni.dev/valid-attachments"]` when it is not a plain word.
+/// A key as a step of a JSON path: `.mtu`, or `["cni.dev/valid-attachments"]` if it is not a plain word.
 pub(crate) struct KeyStep<'a>(pub(crate) &'a str);
 
 impl fmt::Display for KeyStep<'_> {
@@ -110,7 +110,7 @@ impl fmt::Display for KeyStep<'_> {
 }
 
 impl<'a> Object<'a> {
-    /// The value of `key`; `None` when the key is absent or `null`.
+    /// Returns the value of `key`, or `None` if the key is absent or `null`.
     pub(crate) fn read<T: FromNode>(&self, key: &str) -> Result<Option<T>, DecodeError> {
         match self.find(key)? {
             None => Ok(None),
@@ -119,17 +119,18 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The value of `key`, or the type's default.
+    /// Returns the value of `key`, or the type's default.
     pub(crate) fn read_or_default<T: FromNode + Default>(&self, key: &str) -> Result<T, DecodeError> {
         Ok(self.read(key)?.unwrap_or_default())
     }
 
-    /// The string of `key`; `None` also when it is empty.
+    /// Returns the string at `key`, or `None` if it is absent, `null` or empty.
     pub(crate) fn read_nonempty(&self, key: &str) -> Result<Option<String>, DecodeError> {
         Ok(self.read(key)?.filter(|text: &String| !text.is_empty()))
     }
 
-    /// The one of `words` that is the string of `key`; `None` also when it is empty.
+    /// Returns the value that `words` assigns to the string at `key`, or `None` if the string is absent, `null` or
+    /// empty.
     pub(crate) fn read_word<T: Copy>(
         &self,
         key: &str,
@@ -143,12 +144,12 @@ impl<'a> Object<'a> {
         Ok(self.read_with(key, word)?.flatten())
     }
 
-    /// The value of `key`, which has to be there.
+    /// Returns the value of `key`, which is required.
     pub(crate) fn require<T: FromNode>(&self, key: &str, want: &str) -> Result<T, DecodeError> {
         self.read(key)?.ok_or_else(|| self.missing(key, want))
     }
 
-    /// The value of `key` read by `read`, for values that need more than their type.
+    /// Returns the value of `key` as `read` decodes it, for values with more constraints than their type.
     pub(crate) fn read_with<T>(
         &self,
         key: &str,
@@ -160,18 +161,18 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Every key with its value, `null` ones too.
+    /// Returns every key with its value, including `null` values.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> + use<'a> {
         let node = self.node;
         self.map.iter().map(move |(key, value)| (key.as_str(), node.at_key(key, value)))
     }
 
-    /// Whether `key` is given and not `null`.
+    /// Returns true if `key` is present and not `null`.
     pub(crate) fn has(&self, key: &str) -> Result<bool, DecodeError> {
         Ok(self.find(key)?.is_some_and(|(_, value)| !value.is_null()))
     }
 
-    /// `key` has to be there and is not.
+    /// Returns the error for a missing `key`.
     pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
         DecodeError::Missing { path: format!("{}{}", self.node, KeyStep(key)), want: want.to_owned() }
     }
@@ -198,7 +199,7 @@ impl<'a> Object<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The items of the array that is here, each read by `read`.
+    /// Returns the items of the array at this position, each decoded by `read`.
     pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
         let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
         items

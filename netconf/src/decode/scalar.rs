@@ -58,12 +58,12 @@ impl FromNode for IpAddr {
 }
 
 impl Node<'_> {
-    /// The string that is here; `want` names what is allowed when it is none.
+    /// Returns the string at this position. `want` describes the allowed values for the error.
     pub(crate) fn text(&self, want: &str) -> Result<&str, DecodeError> {
         self.value.as_str().ok_or_else(|| self.wrong_type(want))
     }
 
-    /// The integer that is here. As in Go, `1500.0` and `1e3` are none.
+    /// Returns the integer at this position. As in Go, `1500.0` and `1e3` are not integers.
     pub(crate) fn integer<T>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError>
     where
         T: Copy + Into<i128> + TryFrom<i128>,
@@ -72,7 +72,7 @@ impl Node<'_> {
         self.integer_of(format!("an integer from {low} to {high}"), |integer| (low..=high).contains(&integer))
     }
 
-    /// The integer that is here: 0, which stands for no number, or one of the range.
+    /// Returns the integer at this position, which must be in the range, or 0 for "not set".
     pub(crate) fn zero_or_integer<T>(&self, range: RangeInclusive<T>) -> Result<T, DecodeError>
     where
         T: Copy + Into<i128> + TryFrom<i128>,
@@ -82,20 +82,20 @@ impl Node<'_> {
         self.integer_of(want, |integer| integer == 0 || (low..=high).contains(&integer))
     }
 
-    /// The integer that is here, if `allows` does; `want` names what is allowed.
+    /// Returns the integer at this position if `allows` accepts it. `want` describes the allowed values for the error.
     fn integer_of<T: TryFrom<i128>>(&self, want: String, allows: impl Fn(i128) -> bool) -> Result<T, DecodeError> {
         let Value::Number(number) = self.value else { return Err(self.wrong_type(want)) };
         let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
         match integer {
             Some(integer) if allows(integer) => T::try_from(integer).map_err(|_| self.bad_value(want)),
             Some(_) => Err(self.bad_value(want)),
-            // An integer beyond 64 bits is kept as a float.
+            // serde_json parses an integer beyond 64 bits as a float.
             None if number.as_f64().is_some_and(|float| float.abs() >= i64::MAX as f64) => Err(self.bad_value(want)),
             None => Err(self.wrong_type(want)),
         }
     }
 
-    /// What the one of `words` that is here stands for. With `any_case` letter case does not count.
+    /// Returns the value that `words` assigns to the string at this position. `any_case` ignores letter case.
     pub(crate) fn word<T: Copy>(&self, words: &[(&str, T)], any_case: bool) -> Result<T, DecodeError> {
         let quoted: Vec<String> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
         let want = format!("the string {}", quoted.join(" or "));

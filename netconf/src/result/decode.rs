@@ -1,17 +1,18 @@
-//! Results of every version of the specification, read into the 1.1.0 form.
+//! Decodes results of every version of the CNI specification into the 1.1.0 form.
 
 use super::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
 use crate::decode::{self, DecodeError, FromNode, Node, Object};
 use crate::{CniError, Code, Version};
 
 impl CniResult {
-    /// The result that a delegated plugin printed.
+    /// Decodes the result that a delegated plugin printed.
     ///
-    /// `assumed` is the version of a result without `cniVersion`: that of the configuration (CNI-58). `null` is an empty
-    /// result.
+    /// `assumed` is the version of a result without `cniVersion`, which is the configuration's version. `null` is an
+    /// empty result.
     ///
     /// # Errors
-    /// Code 6 when it cannot be decoded, 7 when a value or its version is not allowed; the message names the JSON path.
+    /// Code 6 if the result cannot be decoded, code 7 if a value or its version is not allowed. The message gives the
+    /// JSON path.
     pub fn parse(stdout: &[u8], assumed: Version) -> Result<CniResult, CniError> {
         const DOING: &str = "cannot read the result of the delegated plugin";
         let value =
@@ -22,7 +23,7 @@ impl CniResult {
         CniResult::from_node(&Node::root("$", &value), assumed).map_err(|error| error.while_doing(DOING))
     }
 
-    /// Reads the result at `node`, of the version it says itself, else of `assumed`.
+    /// Reads the result at `node` in the version of its own `cniVersion`, or in `assumed` without one.
     pub(crate) fn from_node(node: &Node<'_>, assumed: Version) -> Result<CniResult, DecodeError> {
         let object = node.object()?;
         let words = Version::ALL.map(|version| (version.as_str(), version));
@@ -33,7 +34,8 @@ impl CniResult {
     }
 }
 
-/// From 0.3.0 on each form has the keys of the one before, but for the `version` of an address, which the address itself says.
+/// Reads the forms from 0.3.0 on. Each has the keys of its predecessor, except for the `version` of an address, which
+/// is redundant.
 fn from_03(object: &Object<'_>) -> Result<CniResult, DecodeError> {
     let interfaces: Vec<Interface> = object.read_or_default("interfaces")?;
     let ip = |node: &Node<'_>| IpConfig::from_node(node, interfaces.len());
@@ -90,7 +92,7 @@ impl FromNode for Interface {
 }
 
 impl IpConfig {
-    /// An address whose interface is one of `interfaces`.
+    /// Reads an address whose `interface`, if given, must be an index below `interfaces`.
     fn from_node(node: &Node<'_>, interfaces: usize) -> Result<IpConfig, DecodeError> {
         let object = node.object()?;
         let index = |node: &Node<'_>| match node.integer(0..=u32::MAX)? as usize {

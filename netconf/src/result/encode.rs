@@ -1,4 +1,4 @@
-//! A result as text, for each version of the specification, byte by byte as upstream writes it (CNI-37…40).
+//! Encodes a result for each version of the CNI specification, byte for byte as upstream does.
 
 use std::net::IpAddr;
 
@@ -9,13 +9,13 @@ use super::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
 use crate::{CniError, Version, json};
 
 impl CniResult {
-    /// The JSON for stdout in the form of `version`, without a trailing newline.
+    /// Returns the JSON for stdout in the form of `version`, without a trailing newline.
     ///
-    /// Older forms say less: before 1.0.0 interfaces have no MTU, before 0.3.0 there are no interfaces, and only the first
-    /// address of each family with its routes.
+    /// Older forms carry less. Before 1.0.0, interfaces have no MTU. Before 0.3.0, there are no interfaces, and only
+    /// the first address of each family with its routes.
     ///
     /// # Errors
-    /// Code 999, before 0.3.0, when there is no address: those forms cannot say that (CNI-40).
+    /// Code 999 before 0.3.0 if there is no address, because those forms cannot express that (CNI-40).
     pub fn to_json(&self, version: Version) -> Result<String, CniError> {
         match version {
             Version::V0_1_0 | Version::V0_2_0 => Ok(json::indented(&Form02::of(self, version)?)),
@@ -25,7 +25,7 @@ impl CniResult {
     }
 }
 
-/// From 1.0.0 on upstream's keys are in alphabetical order at every level, because it passes them through a map.
+/// Sorts the keys. From 1.0.0 on, upstream's keys are in alphabetical order at every level (CNI-38).
 fn sorted(form: &Form10<'_>) -> Map<String, Value> {
     match serde_json::to_value(form) {
         Ok(Value::Object(map)) => map,

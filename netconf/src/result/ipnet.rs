@@ -1,4 +1,4 @@
-//! An address with a prefix length, in the strict text form of the specification.
+//! An address with a prefix length, in the strict text form of the CNI specification.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,43 +6,43 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// An address with a prefix length. Unlike a CIDR its host bits may be set, and are kept: `10.65.0.5/26`.
+/// An address with a prefix length. Unlike in a CIDR, host bits may be set and are kept: `10.65.0.5/26`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IpNet {
     addr: IpAddr,
     prefix_len: u8,
 }
 
-/// Not the text of an [`IpNet`].
+/// The error for a text that is not an [`IpNet`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid CIDR address: {0}")]
 pub struct IpNetParseError(pub String);
 
 impl IpNet {
-    /// What is allowed where such a text is wanted.
+    /// The description of the allowed values in errors.
     pub(crate) const WANT: &str = "an address with prefix length, such as \"10.0.0.1/24\"";
 
-    /// `None` when `prefix_len` is longer than the family's addresses.
+    /// Creates an address, or returns `None` if `prefix_len` exceeds the length of the family's addresses.
     pub fn new(addr: IpAddr, prefix_len: u8) -> Option<IpNet> {
         (prefix_len <= bits(addr)).then_some(IpNet { addr, prefix_len })
     }
 
-    /// The address alone: /32 or /128.
+    /// Creates the address alone, with prefix length 32 or 128.
     pub fn host(addr: IpAddr) -> IpNet {
         IpNet { addr, prefix_len: bits(addr) }
     }
 
-    /// The address, with its host bits.
+    /// Returns the address, with its host bits.
     pub fn addr(self) -> IpAddr {
         self.addr
     }
 
-    /// The length of the network's prefix in bits.
+    /// Returns the length of the network's prefix in bits.
     pub fn prefix_len(self) -> u8 {
         self.prefix_len
     }
 
-    /// Whether it is of the IPv4 family.
+    /// Returns true if the address is an IPv4 address.
     pub fn is_ipv4(self) -> bool {
         self.addr.is_ipv4()
     }

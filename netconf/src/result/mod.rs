@@ -1,4 +1,4 @@
-//! The result of an ADD, in memory as version 1.1.0 has it.
+//! The result of an ADD, in memory in the 1.1.0 form.
 
 mod decode;
 mod encode;
@@ -8,14 +8,14 @@ use std::net::IpAddr;
 
 pub use ipnet::{IpNet, IpNetParseError};
 
-/// What an ADD did: printed on stdout, and given back to later calls as `prevResult`.
+/// The result of an ADD. The plugin prints it on stdout, and the runtime passes it to later calls as `prevResult`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CniResult {
-    /// The interfaces that were made, host side and container side.
+    /// The created interfaces, host side and container side.
     pub interfaces: Vec<Interface>,
-    /// The addresses that were assigned.
+    /// The assigned addresses.
     pub ips: Vec<IpConfig>,
-    /// The routes, as the IPAM plugin returned them (CNI-41).
+    /// The routes as the IPAM plugin returned them, not the routes that the plugin programs (CNI-41).
     pub routes: Vec<Route>,
     /// Resolver settings, as the IPAM plugin returned them.
     pub dns: Dns,
@@ -24,13 +24,13 @@ pub struct CniResult {
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its hardware address in text form; empty when not said.
+    /// The hardware address in text form; empty if not given.
     pub mac: String,
-    /// Its MTU in bytes; 0 when not said.
+    /// The MTU in bytes; 0 if not given.
     pub mtu: u32,
-    /// Path of the network namespace it is in; empty on the host.
+    /// Path of the interface's network namespace; empty on the host.
     pub sandbox: String,
     /// Path of the socket of a vhost-user device; empty for others.
     pub socket_path: String,
@@ -41,11 +41,11 @@ pub struct Interface {
 /// An address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpConfig {
-    /// The interface that has it: an index of [`CniResult::interfaces`].
+    /// The interface that has the address: an index into [`CniResult::interfaces`].
     pub interface: Option<usize>,
     /// The address with its prefix length.
     pub address: IpNet,
-    /// The gateway of its subnet.
+    /// The gateway of the address's subnet.
     pub gateway: Option<IpAddr>,
 }
 
@@ -56,20 +56,20 @@ pub struct Route {
     pub dst: IpNet,
     /// The next hop.
     pub gw: Option<IpAddr>,
-    /// MTU of the path in bytes; 0 when not said.
+    /// MTU of the path in bytes; 0 if not given.
     pub mtu: u32,
-    /// Advertised maximum segment size in bytes; 0 when not said.
+    /// Advertised maximum segment size in bytes; 0 if not given.
     pub advmss: u32,
-    /// Metric; 0 when not said.
+    /// Metric; 0 if not given.
     pub priority: u32,
     /// Routing table.
     pub table: Option<u32>,
-    /// Scope, as the kernel numbers them.
+    /// Scope, in the kernel's numbering.
     pub scope: Option<u8>,
 }
 
 impl Route {
-    /// A route with nothing but a destination.
+    /// Creates a route that has only a destination.
     pub fn to(dst: IpNet) -> Route {
         Route { dst, gw: None, mtu: 0, advmss: 0, priority: 0, table: None, scope: None }
     }
@@ -80,7 +80,7 @@ impl Route {
 pub struct Dns {
     /// Name servers in order of preference.
     pub nameservers: Vec<String>,
-    /// The local domain; empty when not said.
+    /// The local domain; empty if not given.
     pub domain: String,
     /// Search domains.
     pub search: Vec<String>,
@@ -89,7 +89,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Whether it says nothing.
+    /// Returns true if no setting is given.
     pub fn is_empty(&self) -> bool {
         *self == Dns::default()
     }

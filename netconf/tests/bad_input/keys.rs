@@ -1,4 +1,4 @@
-//! The keys of the configuration, from its schema, and a configuration with every one of them.
+//! The keys of the configuration, taken from its schema, and a configuration that sets all of them.
 
 use netconf::schema;
 use serde_json::{Map, Value, json};
@@ -14,13 +14,13 @@ pub(crate) enum Step {
 #[derive(Debug)]
 pub(crate) struct Key {
     pub(crate) steps: Vec<Step>,
-    /// The JSON type that it takes.
+    /// The JSON type of the value.
     pub(crate) kind: String,
     schema: Value,
 }
 
 impl Key {
-    /// Whether `value` is of the right type.
+    /// Returns true if `value` has the key's JSON type.
     pub(crate) fn takes(&self, value: &Value) -> bool {
         match self.kind.as_str() {
             "string" => value.is_string(),
@@ -32,14 +32,14 @@ impl Key {
         }
     }
 
-    /// The `minimum` or `maximum` of the key, and of the ranges that it has to be in one of.
+    /// Returns every `minimum` or `maximum` of the key, including those of its alternative ranges.
     pub(crate) fn limits(&self, which: &str) -> Vec<i128> {
         let ranges = self.schema["anyOf"].as_array().into_iter().flatten();
         let limits = ranges.chain([&self.schema]).filter_map(|range| range.get(which));
         limits.map(|limit| limit.as_i64().map_or_else(|| limit.as_u64().unwrap().into(), i128::from)).collect()
     }
 
-    /// The strings that are allowed, when not every string is.
+    /// Returns the allowed strings, or no strings if every string is allowed.
     pub(crate) fn words(&self) -> Vec<String> {
         words(&self.schema)
     }
@@ -48,7 +48,7 @@ impl Key {
         self.steps.last() == Some(&Step::Item)
     }
 
-    /// The name of the key; of an array's item, nothing.
+    /// Returns the name of the key, or an empty string for an array's item.
     pub(crate) fn name(&self) -> &str {
         match self.steps.last() {
             Some(Step::Key(key)) => key,
@@ -57,7 +57,7 @@ impl Key {
     }
 }
 
-/// Every key of the configuration, and the items of its arrays.
+/// Returns every key of the configuration, and the items of its arrays.
 pub(crate) fn keys() -> Vec<Key> {
     let mut found = Vec::new();
     collect(&schema::netconf(), &[], &mut found);
@@ -78,7 +78,7 @@ fn collect(schema: &Value, at: &[Step], found: &mut Vec<Key>) {
     }
 }
 
-/// The JSON type of a schema, but for `null`.
+/// Returns the JSON type of a schema, ignoring `null`.
 fn kind(schema: &Value) -> String {
     match &schema["type"] {
         Value::String(kind) => kind.clone(),
@@ -100,12 +100,12 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// A configuration with every key, all of them legal.
+/// Returns a configuration that sets every key to a legal value.
 pub(crate) fn full() -> Value {
     let mut value = legal(&schema::netconf(), "");
     value["name"] = json!("net");
     value["cniVersion"] = json!("1.1.0");
-    // Only there are ranges and routes ours to look at.
+    // The decoder reads ranges and routes only for host-local.
     value["ipam"]["type"] = json!("host-local");
     value
 }
@@ -133,7 +133,7 @@ fn legal(schema: &Value, name: &str) -> Value {
     }
 }
 
-/// `document` with `value` at `steps`; an item is the first one.
+/// Returns `document` with `value` at `steps`. An item step selects the first item.
 pub(crate) fn with(document: &Value, steps: &[Step], value: &Value) -> Value {
     let mut changed = document.clone();
     let place = steps.iter().fold(&mut changed, |place, step| match step {
@@ -144,7 +144,7 @@ pub(crate) fn with(document: &Value, steps: &[Step], value: &Value) -> Value {
     changed
 }
 
-/// The JSON path of the first place that `steps` lead to.
+/// Returns the JSON path of `steps`. An item step selects the first item.
 pub(crate) fn path(steps: &[Step]) -> String {
     steps.iter().fold("$".to_owned(), |path, step| match step {
         Step::Item => path + "[0]",

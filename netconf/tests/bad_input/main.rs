@@ -1,5 +1,5 @@
-//! Every key of the configuration with every wrong type, range and shape. The table of keys is the schema, so a key that is
-//! added to the types is tested without a line here.
+//! Tests every key of the configuration with every wrong type, range and shape. The keys come from the schema, so a key
+//! that is added to the types is tested without a new line here.
 
 mod keys;
 
@@ -16,8 +16,8 @@ fn call(command: &str, stdin: &str) -> Result<netconf::Call, CallError> {
     read_call(&lookup, || Ok(stdin.as_bytes().to_vec()))
 }
 
-/// `stdin` is refused on ADD with `code`, naming `path` and what is allowed. A DEL refuses it in the same way, or passes
-/// over the key, and says so.
+/// Asserts that ADD rejects `stdin` with `code`, naming `path` and the allowed values. DEL must reject it in the same
+/// way, or ignore the key and report it.
 fn assert_refused(stdin: &str, code: Code, path: &str) {
     let refused = |command: &str, error: netconf::CniError| {
         assert_eq!(error.code, code, "{command} {path}: {error}");

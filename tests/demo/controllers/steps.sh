@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The steps of the demo of kube-controllers, run inside private namespaces by ../run.sh.
+# The steps of the kube-controllers demo. ../run.sh runs them inside private namespaces.
 set -euo pipefail
 keep=${1:-}
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
@@ -13,14 +13,14 @@ export DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:2379 ETCDCTL_API=3 
 v3=/calico/resources/v3/projectcalico.org
 grace=5
 
-# plugin VERB POD: what kubelet's container runtime does; result on stdout
+# plugin VERB POD: calls the plugin as the kubelet's container runtime does, with the result on stdout
 plugin() {
     CNI_COMMAND="$1" CNI_CONTAINERID="sandbox-of-$2" CNI_NETNS="/run/netns/$2" CNI_IFNAME=eth0 \
         CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=$2" \
         CNI_PATH="$(dirname "$(command -v calico)")" calico <$work/conf.json
 }
 
-# stored PREFIX: how many objects Calico keeps below it
+# stored PREFIX: counts Calico's objects below the prefix
 stored() { etcdctl get "$1" --prefix --keys-only | grep -c . || true; }
 
 leader() { kubectl -n kube-system get lease calico-kube-controllers -o 'jsonpath={.spec.holderIdentity}' 2>/dev/null; }
@@ -31,7 +31,7 @@ has_none() { [ "$(stored "$1")" = 0 ]; }
 is_empty() { has_none $v3/nodes/ && has_none /calico/ipam/v2/assignment/ && has_none /calico/ipam/v2/handle/; }
 is_free() { ! calico-ipam show --ip "$1" | grep -q 'is in use'; }
 
-# replica NAME: one of the Deployment's pods
+# replica NAME: starts a replica, as a pod of the Deployment would
 replica() {
     POD_NAME=$1 kube-controllers --status-file "$work/$1.json" >"$work/$1.log" 2>&1 &
     replicas[$1]=$!
@@ -47,7 +47,7 @@ start_control_plane
 calico-ipam init --node node1 >/dev/null
 calico-ipam apply -f tests/demo/controllers/pool.yaml >/dev/null
 replica replica-1
-# Who creates the Lease waits before it writes.
+# A replica that creates the Lease waits before it writes.
 wait_for 60 has $v3/kubecontrollersconfigurations/default
 etcdctl get --print-value-only $v3/kubecontrollersconfigurations/default |
     jq -c ".spec.controllers.node.leakGracePeriod = \"${grace}s\"" | etcdctl put $v3/kubecontrollersconfigurations/default >/dev/null
@@ -70,7 +70,7 @@ for pod in web-1 web-2; do
     ip netns add $pod
     ip -n $pod link set lo up
     plugin ADD $pod | jq -r '.ips[0].address' | cut -d/ -f1 >$work/$pod.ip
-    # As kubelet reports it.
+    # The status that the kubelet reports.
     kubectl -n shop patch pod $pod --subresource status --type merge \
         -p "{\"status\":{\"podIP\":\"$(<$work/$pod.ip)\",\"podIPs\":[{\"ip\":\"$(<$work/$pod.ip)\"}]}}" >/dev/null
     echo "    $pod: $(<$work/$pod.ip)"
@@ -92,7 +92,7 @@ curl -fs http://127.0.0.1:9094/metrics | grep '^ipam_allocations_gc_reclamations
 step "The leader is killed: the other replica takes over when its lease has run out (15 s)"
 old=$(leader)
 kill -KILL "${replicas[${old%%_*}]}"
-# The shell would tell of it.
+# Otherwise the shell would report the killed process.
 wait "${replicas[${old%%_*}]}" 2>/dev/null || true
 wait_for 60 leads_another "$old"
 echo "    leader after $waited s: $(leader)"
@@ -100,7 +100,7 @@ echo "    leader after $waited s: $(leader)"
 step "The node is deleted: its addresses, blocks, endpoints and the node itself go"
 kubectl -n shop delete pod web-1 --force --grace-period 0 2>/dev/null >/dev/null
 kubectl delete node node1 >/dev/null
-# Calico keeps nothing but pools, tiers and what it knows of the cluster then.
+# Only pools, tiers and the state of the cluster remain in the datastore then.
 wait_for 60 is_empty
 echo "    left after $waited s: $(stored $v3/nodes/) nodes, $(stored $v3/workloadendpoints/) endpoints," \
     "$(stored /calico/ipam/v2/assignment/) blocks, $(stored /calico/ipam/v2/handle/) handles"

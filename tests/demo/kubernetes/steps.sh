@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The steps of the demo on Kubernetes, run inside private namespaces by ../run.sh.
+# The steps of the Kubernetes demo. ../run.sh runs them inside private namespaces.
 set -euo pipefail
 keep=${1:-}
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
@@ -7,13 +7,13 @@ work=/run/demo
 journal=/var/lib/calico/cni-journal
 . tests/demo/say.sh
 
-# The administrator's; the plugin has one of its own, see below.
+# The administrator's kubeconfig; the plugin has its own, see below.
 export KUBECONFIG=$work/admin.kubeconfig DATASTORE_TYPE=kubernetes
-# kubectl's cache
+# kubectl's cache directory is below HOME.
 export HOME=$work
 . tests/demo/control-plane.sh
 
-# plugin VERB POD: what kubelet's container runtime does; result on stdout
+# plugin VERB POD: calls the plugin as the kubelet's container runtime does, with the result on stdout
 plugin() {
     CNI_COMMAND="$1" CNI_CONTAINERID="sandbox-of-$2" CNI_NETNS="/run/netns/$2" CNI_IFNAME=eth0 \
         CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=$2" \

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# What this machine refuses, found out before it is needed: such a part is left out by name, and the rest still runs. Sourced
-# by the steps of the demo, after $work is set.
+# Features that this machine does not allow, detected before they are needed: the demo skips each such part with its
+# reason and runs the others. The steps of the demo source this file after setting $work.
 
 skipped=()
-# skip PART REASON: said again at the end
+# skip PART REASON: reports a skipped part, and again at the end
 skip() {
     skipped+=("$1: $2")
     echo "    SKIPPED on this machine: $2"
 }
 
-# Why no kubelet can run here; nothing if it can.
+# Prints the reason why no kubelet can run here, or nothing.
 node_refusal() {
     local cgroups=/sys/fs/cgroup program
     [ ! -d $cgroups/pids ] || cgroups=$cgroups/pids
@@ -23,7 +23,7 @@ node_refusal() {
     mkdir $cgroups/demo-node 2>$work/refusal && rmdir $cgroups/demo-node || echo "a kubelet makes cgroups: $(<$work/refusal)"
 }
 
-# Why a node cannot have an /etc and namespaces of its own here (node_world).
+# Prints the reason why a node cannot have its own /etc and namespaces here (node_world), or nothing.
 world_refusal() {
     local probe=$work/probe
     mkdir -p $probe/{upper,work,etc}
@@ -34,12 +34,12 @@ world_refusal() {
         echo "pods have network namespaces: $(tail -1 $work/refusal)"
 }
 
-# Why portmap cannot work here.
+# Prints the reason why portmap cannot work here, or nothing.
 portmap_refusal() {
     iptables -w -t nat -S >/dev/null 2>$work/refusal || echo "portmap needs iptables' table nat: $(tail -1 $work/refusal)"
 }
 
-# The end of a run, whole or not.
+# Prints the skipped parts at the end of a run.
 say_what_was_skipped() {
     [ ${#skipped[@]} -gt 0 ] || return 0
     printf '\nnot shown on this machine:\n'

@@ -1,16 +1,18 @@
 # shellcheck shell=bash
-# kube-controllers in its image, as the Deployment says. Sourced by the steps of the demo, after install.sh.
+# kube-controllers in its image, as the Deployment runs it. The steps of the demo source this file after install.sh.
 
 controllers=calico-kube-controllers
-# The pod that writes; the Lease has its name, and what tells it from others of that name.
+# The pod of the leader. The Lease's holder consists of the pod's name and a suffix that distinguishes processes in pods
+# of that name.
 leader() { holder | cut -d_ -f1; }
 holder() { of_system lease/$controllers '{.spec.holderIdentity}'; }
-# Who creates the Lease writes when that has its usual duration.
+# A replica that creates the Lease writes only once the Lease has its usual duration.
 leads() { [ -n "$(leader 2>/dev/null)" ] && [ "$(of_system lease/$controllers '{.spec.leaseDurationSeconds}')" = 15 ]; }
-# leads_after HOLDER: another process than this one leads
+# leads_after HOLDER: succeeds if a process other than HOLDER is the leader
 leads_after() { leads && [ "$(holder)" != "$1" ]; }
 replicas_are_ready() { [ "$(of_system deployment/$controllers '{.status.readyReplicas}')" = "$(of_system deployment/$controllers '{.spec.replicas}')" ]; }
-# metrics POD NAME: what a pod tells Prometheus, asked as in deploy/README.md; a failure if it tells nothing of that name
+# metrics POD NAME: prints a pod's metrics of this name, with the command of deploy/README.md; fails without such
+# metrics
 metrics() {
     local path=/api/v1/namespaces/kube-system/pods/$1:9094/proxy/metrics
     wait_for 10 has_metric "$path" "$2"
@@ -18,7 +20,7 @@ metrics() {
 }
 has_metric() { kubectl get --raw "$1" | grep "^$2" >/dev/null; }
 
-# What the kernel says that its processes may.
+# Prints user, capabilities and seccomp mode of the processes, from the kernel.
 confinement() {
     pgrep -f '^/usr/bin/kube-controllers' | while read -r process; do
         sed -n 's/^\(Uid\|CapEff\|CapBnd\|NoNewPrivs\|Seccomp\):\t\([^\t]*\).*/\1 \2/p' "/proc/$process/status" | paste -sd ' '

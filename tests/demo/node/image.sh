@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# An image of one layer, without a registry: busybox, of which a pod's containers and its sandbox are made. Sourced by the
-# steps of the demo, after $work is set.
+# An image with a single layer, built without a registry: busybox, for a pod's containers and its sandbox. The steps of
+# the demo source this file after setting $work.
 
 image=docker.io/library/demo:1
 
-# blob FILE: keeps it under its digest; says type-less descriptor
+# blob FILE: stores the file under its digest, and prints a descriptor without a media type
 blob() {
     local digest
     digest=$(sha256sum "$1" | cut -d' ' -f1)
@@ -12,7 +12,7 @@ blob() {
     jq -nc --arg digest "sha256:$digest" --argjson size "$(stat -c %s "$1")" '{digest: $digest, size: $size}'
 }
 
-# The archive that `ctr images import` reads.
+# Creates the archive for `ctr images import`.
 make_image() {
     local layer diff config manifest
     mkdir -p "$work/oci/blobs/sha256" "$work/root/bin"
@@ -21,7 +21,7 @@ make_image() {
     tar -C "$work/root" -cf "$work/layer.tar" .
     layer=$(blob "$work/layer.tar")
     diff=$(jq -r .digest <<<"$layer")
-    # It ends when it is told to, which `sleep` as the first process of a container does not.
+    # The shell exits on SIGTERM, which `sleep` as the first process of a container does not.
     jq -nc --arg diff "$diff" --arg arch "$(dpkg --print-architecture)" '{architecture: $arch, os: "linux", rootfs: {type: "layers", diff_ids: [$diff]},
         config: {Env: ["PATH=/bin"], Entrypoint: ["sh", "-c", "trap exit TERM; sleep 1000000 & wait"]}}' >"$work/config.json"
     config=$(blob "$work/config.json")

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Installation by the manifests of deploy/, in two versions. Sourced by the steps of the demo, after node.sh.
+# Installation with the manifests of deploy/, in two versions. The steps of the demo source this file after node.sh.
 #
-# There is no older release. The former version is made of the same sources by another build, which calls itself so; its
-# manifest differs by the images and by the configuration's log_level.
+# No older release exists. The former version is another build of the same sources with that version number; its
+# manifest differs in the images and in the configuration's log_level.
 
 now=$(grep -m 1 -o 'calico/cni:v[0-9A-Za-z.-]*' deploy/install.yaml | cut -d: -f2)
 former=v0.0.9
-# Of each version: its programs, and the images that deploy/images/build.sh has made of them.
+# The programs of each version, and its images, built by deploy/images/build.sh.
 declare -A programs=([$now]=target/plugin [$former]=target/plugin-former)
 declare -A images=([$now]=target/images-here [$former]=target/images-former)
 
-# import_images VERSION: what a registry would give
+# import_images VERSION: imports the images, in place of a registry
 import_images() {
     for name in cni kube-controllers; do
         tar -C "${images[$1]}/$name" -cf "$work/$name.tar" .
@@ -19,18 +19,18 @@ import_images() {
     done
 }
 
-# The manifests, as an operator has them of each version.
+# Writes the manifests of both versions, as an operator has them.
 write_manifests() {
     cp deploy/install.yaml "$work/install-$now.yaml"
     sed "s/:$now$/:$former/; s/\"log_level\": \"info\"/\"log_level\": \"error\"/" deploy/install.yaml >"$work/install-$former.yaml"
 }
 
-# There is no kube-proxy: the API server is reached where it is.
+# Without kube-proxy, pods use the real address of the API server.
 tell_where_the_api_server_is() {
     sed "s/api.example.com/$host_address/" deploy/examples/kubernetes-services-endpoint.yaml | kubectl apply -f -
 }
 
-# of_system KIND/NAME PATH: a field of an object in kube-system
+# of_system KIND/NAME PATH: prints a field of an object in kube-system
 of_system() { kubectl -n kube-system get "$1" -o "jsonpath=$2"; }
 rolled_out() { run kubectl -n kube-system rollout status "$1" --timeout 180s | grep -v '^    Waiting'; }
 doctor() { kubectl -n kube-system exec daemonset/calico-cni -c cni-agent -- calico doctor; }

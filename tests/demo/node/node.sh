@@ -1,19 +1,20 @@
 # shellcheck shell=bash
-# A node: containerd and kubelet, in the private namespaces that the demo runs in. Sourced by its steps, after $work is set.
+# A node: containerd and kubelet, in the demo's private namespaces. The steps of the demo source this file after setting
+# $work.
 
 node=node1
 
-# The places that a node's programs write to, besides /run and /var/lib.
+# Creates private directories to which a node's programs write, in addition to /run and /var/lib.
 node_world() {
     mount -t tmpfs tmpfs /opt
     mount -t tmpfs tmpfs /var/log
     mkdir -p $work/etc/upper $work/etc/work /var/lib/kubelet /var/lib/calico
     mount -t overlay overlay -o lowerdir=/etc,upperdir=$work/etc/upper,workdir=$work/etc/work /etc
-    # Without configurations that this machine has for itself.
+    # Hides the CNI configurations of this machine.
     mkdir -p /opt/cni/bin /etc/cni
     mount -t tmpfs tmpfs /etc/cni
     mkdir /etc/cni/net.d
-    # The other side of the uplink: a machine outside of the cluster.
+    # The far end of the uplink is a machine outside the cluster.
     ip netns add outside
     ip link set world netns outside
     ip -n outside link set lo up
@@ -57,19 +58,19 @@ resolvConf: ""
 YAML
     certificate kubelet "/O=system:nodes/CN=system:node:$node"
     kubeconfig $work/kubelet.kubeconfig --client-certificate $pki/kubelet.pem --client-key $pki/kubelet-key.pem --embed-certs
-    # What the Node authorizer would allow it.
+    # Grants the permissions that the Node authorizer would grant.
     kubectl create clusterrolebinding nodes --clusterrole system:node --group system:nodes >/dev/null
 }
 
 start_containerd() {
-    # A kubelet that asks it too early gives up, and systemd is not here to start it anew.
+    # A kubelet that starts before containerd is ready exits, and there is no systemd to restart it.
     local boots
     boots=$(containerd_boots)
     containerd --config $work/containerd.toml >>$work/containerd.log 2>&1 &
     containerd=$!
     wait_for 60 containerd_has_booted $((boots + 1)) || { tail $work/containerd.log >&2; return 1; }
 }
-# It says of each host with the older cgroups that they will not do for ever.
+# Hides the warning that containerd prints on hosts with cgroups v1.
 ctr() { command ctr "$@" 2> >(sed /DEPRECATION/d >&2); }
 containerd_boots() { grep -c 'containerd successfully booted' $work/containerd.log 2>/dev/null || true; }
 containerd_has_booted() { [ "$(containerd_boots)" = "$1" ]; }
@@ -80,13 +81,13 @@ start_kubelet() {
     kubelet=$!
 }
 
-# stop PROCESS: as if the power went
+# stop PROCESS: kills a process, as a power failure does
 stop() {
     kill -KILL "$1"
     wait "$1" 2>/dev/null || true
 }
 
-# The node's power goes: no process, no namespace, no interface and nothing in /run of it is left. Its disk stays.
+# Simulates a power failure: no process, namespace, interface or file in /run remains, but the disk does.
 power_off() {
     stop $kubelet
     stop $containerd
@@ -97,10 +98,10 @@ power_off() {
     remove_cgroups
 }
 
-# Every container of this node is in a cgroup below this one.
+# Lists the processes of this node's containers, which are in cgroups below k8s.io.
 containers() { cat /sys/fs/cgroup/pids/k8s.io/*/cgroup.procs /sys/fs/cgroup/k8s.io/*/cgroup.procs 2>/dev/null; }
-# Again and again: a shim that was just being started would start its container after all. What runc has frozen, to delete it, dies of
-# nothing until it is thawed (older cgroups).
+# Called repeatedly, because a starting shim may still start its container. With cgroups v1, a container that runc has
+# frozen to delete it must be thawed before it can be killed.
 nothing_runs() {
     pkill -KILL -f containerd-shim-runc-v2 || true
     for state in /sys/fs/cgroup/freezer/k8s.io/*/freezer.state; do echo THAWED >"$state" || true; done 2>/dev/null
@@ -108,7 +109,7 @@ nothing_runs() {
     [ -z "$(containers)" ] && ! pgrep -f containerd-shim-runc-v2 >/dev/null
 }
 
-# What containers leave on the machine that lent its cgroups. One whose process has just ended may be busy for a moment.
+# Removes the containers' cgroups from the machine. A cgroup whose process has just ended may be busy for a moment.
 remove_cgroups() { wait_for 10 no_cgroups; }
 cgroups() { find /sys/fs/cgroup -depth -type d -path '*/k8s.io*' "$@" 2>/dev/null || true; }
 no_cgroups() { cgroups -exec rmdir {} + && [ -z "$(cgroups)" ]; }

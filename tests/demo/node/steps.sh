@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `make e2e`: a real node with the plugin installed on it, start to end; run inside private namespaces by ../run.sh.
+# `make e2e`: a real node with the plugin, from installation to uninstallation. ../run.sh runs it inside private
+# namespaces.
 set -Eeuo pipefail
 trap 'echo "    FAILED: $BASH_COMMAND (${BASH_SOURCE[0]}, line $LINENO)" >&2' ERR
 keep=${1:-}

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The end of an installation, in the order of deploy/README.md. Sourced by the steps of the demo, after install.sh.
+# The end of an installation, in the order of deploy/README.md. The steps of the demo source this file after install.sh.
 
 said_by_uninstall() { run kubectl -n kube-system logs -l k8s-app=calico-uninstall -c uninstall --tail=-1; }
 
@@ -18,31 +18,31 @@ uninstall() {
     wait_for 60 no_pods_of calico-uninstall
     run ls -lA /opt/cni/bin /etc/cni/net.d /var/lib/calico
     [ -z "$(find /opt/cni/bin /etc/cni/net.d -mindepth 1)" ]
-    # What the plugin kept there is gone, the journal too, for nothing is owed.
+    # The plugin's files there are deleted, the journal too, because no DEL is deferred.
     [ "$(ls -A /var/lib/calico)" = nodename ]
 }
 no_pods_of() { [ -z "$(kubectl -n kube-system get pods -l k8s-app="$1" -o name)" ]; }
 
-# What is left in the API server then: the rest of the manifests, the definitions last.
+# Deletes the remaining objects in the API server: the rest of the manifests, and the definitions last.
 remove_objects() {
     run kubectl delete --ignore-not-found -k deploy/base
     run kubectl delete -k deploy/rbac/kubernetes
     run kubectl -n kube-system delete lease/$controllers
     run kubectl delete -f deploy/crds/v1 | sed -n '1p; $p'
-    # The API server says for a moment that it serves what was just deleted.
+    # For a moment, the API server still lists the deleted resources.
     wait_for 10 nothing_is_left || true
     echo "    left of Calico: $kinds kinds, $objects objects, $roles roles of the cluster"
     nothing_is_left
 }
 
-# Counts what the API server has of Calico's.
+# Counts Calico's objects in the API server.
 nothing_is_left() {
     kinds=$(named projectcalico.org kubectl api-resources -o name) &&
         objects=$(named calico kubectl get all,configmaps,poddisruptionbudgets,serviceaccounts,roles,rolebindings,leases -n kube-system -o name) &&
         roles=$(named calico kubectl get clusterroles,clusterrolebindings -o name) &&
         [ "$kinds $objects $roles" = "0 0 0" ]
 }
-# named PART COMMAND...: how many of the names that it prints have this part; who cannot ask has not counted none
+# named PART COMMAND...: counts the printed names that contain PART; fails if the command fails
 named() {
     local part=$1 names
     shift

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# From one version to another while pods run and talk. Sourced by the steps of the demo, after install.sh and pods.sh.
+# Upgrade from one version to another while pods run and communicate. The steps of the demo source this file after
+# install.sh and pods.sh.
 
 conflist=/etc/cni/net.d/10-calico.conflist
 
-# Reads the configuration and runs the plugin, without pause, until $work/watched is there. Notes what it sees when that is not
-# what it saw before, and each look that failed. The configuration first: programs are replaced before it.
+# Repeatedly reads the configuration and runs the plugin, without pause, until $work/watched exists. Records each change
+# and each failed attempt. Reads the configuration first, because the installer replaces the programs before it.
 watch_node() {
     local looks=0 last='' seen version level
     while [ ! -e $work/watched ]; do
@@ -20,22 +21,24 @@ watch_node() {
     echo $looks >$work/looks
 }
 
-# A pod pings another one, 50 times a second, until it is interrupted and says how many it sent and how many were answered.
+# Starts a ping from one pod to another, 50 times per second. An interrupt ends it and makes it print the numbers of
+# requests and replies.
 start_pinging() {
     ip netns exec "$(namespace_of "$(address web-2)")" ping -i 0.02 "$(address web-1)" >$work/pings &
     pinging=$!
 }
 sent() { sed -n 's/^\([0-9]*\) packets transmitted, [0-9]* received.*/\1/p' $work/pings; }
-# A host that cannot be reached is told on a line of its own, which is no answer.
+# The count excludes the lines about an unreachable host.
 answered() { sed -n 's/^[0-9]* packets transmitted, \([0-9]*\) received.*/\1/p' $work/pings; }
 
-# Since when kubelet has said that the node is ready.
+# Prints the time since which the node has been ready.
 ready_since() { kubectl get node $node -o 'jsonpath={.status.conditions[?(@.type=="Ready")].lastTransitionTime}'; }
 
-# level_of VERSION: what its manifest has for log_level
+# level_of VERSION: prints the log_level in the manifest of a version
 level_of() { sed -n 's/.*"log_level": "\(.*\)",/\1/p' "$work/install-$1.yaml"; }
 
-# roll FROM TO: applies its manifest and waits, as an operator does; one pod is made in the middle and one right after
+# roll FROM TO: applies the manifest of TO and waits, as an operator does; creates one pod during the upgrade and one
+# right after it
 roll() {
     local from=$1 to=$2 since watching
     since=$(ready_since)
@@ -62,10 +65,10 @@ roll() {
     echo "    /opt/cni/bin/calico: sha256 $(digest /opt/cni/bin/calico)…, in the image: $(digest "${programs[$to]}/calico")…"
     echo "    the node has been ready since $(ready_since), before: $since"
     [ "$(answered)" -gt 0 ]
-    # The last one may have been on its way.
+    # The last request may have been interrupted.
     [ $(($(sent) - $(answered))) -le 1 ]
     not grep FAILED $work/seen
-    # Both were replaced before its eyes, and never was the new configuration there with the old program.
+    # Both were replaced during the observation, and the new configuration never existed with the old program.
     [ "$(head -1 $work/seen)" = "$from, log_level $(level_of "$from")" ]
     [ "$(tail -1 $work/seen)" = "$to, log_level $(level_of "$to")" ]
     not grep "$from, log_level $(level_of "$to")" $work/seen

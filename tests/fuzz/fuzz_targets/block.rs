@@ -1,4 +1,4 @@
-//! A stored block of any content is worked with or refused, never a crash.
+//! Feeds arbitrary stored blocks to the block operations: each block is processed or rejected, without a panic.
 #![no_main]
 
 use libcalico::ipam::{Block, HandleId};

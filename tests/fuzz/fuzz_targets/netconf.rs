@@ -1,4 +1,4 @@
-//! A configuration and a result of any bytes are decoded or refused, never a crash.
+//! Decodes arbitrary bytes as a configuration and as a result: they are decoded or rejected, without a panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! A selector of any text is parsed or refused; what it prints parses to the same selector.
+//! Parses arbitrary text as a selector. A parsed selector prints as text that parses to the same selector.
 #![no_main]
 
 use std::collections::BTreeMap;

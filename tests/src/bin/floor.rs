@@ -1,8 +1,8 @@
-//! The floor that an ADD is measured against: what the kernel alone costs.
+//! The floor that an ADD is measured against: the cost of the kernel alone.
 //!
-//! `floor NETNS HOST-INTERFACE IPV4-ADDRESS` sends the netlink messages of an ADD of one IPv4 pod in pipelined batches,
-//! entering the namespace the way the plugin does, and nothing else: no configuration, no datastore, no rollback, no
-//! kernel settings but with `--sysctls` in front. It shares no code with the plugin.
+//! `floor NETNS HOST-INTERFACE IPV4-ADDRESS` sends the netlink messages of an ADD of one IPv4 pod in pipelined batches
+//! and enters the network namespace as the plugin does. It does nothing else: no configuration, no datastore, no
+//! rollback, and kernel settings only with `--sysctls` as the first argument. It shares no code with the plugin.
 
 use std::env;
 use std::fs::{self, File};
@@ -106,7 +106,7 @@ fn route(destination: Ipv4Addr, prefix: u8, gateway: Option<Ipv4Addr>, index: u3
     })
 }
 
-/// Requests that go to the kernel in one send. Only the last is acknowledged; refusals are always reported.
+/// Requests that go to the kernel in one send. The kernel acknowledges only the last one, but reports every rejection.
 struct Batch {
     socket: Socket,
     requests: Vec<NetlinkMessage<RouteNetlinkMessage>>,
@@ -123,8 +123,8 @@ impl Batch {
         self.requests.push(request);
     }
 
-    /// Sends what was added and waits until the kernel has done all of it. Returns the numbers of a link that was asked
-    /// for and of its other end.
+    /// Sends the added requests and waits until the kernel has executed all of them. Returns the indexes of a requested
+    /// link and of its peer.
     fn send(&mut self) -> Result<Option<(u32, u32)>> {
         if let Some(last) = self.requests.last_mut() {
             last.header.flags |= NLM_F_ACK;

@@ -1,4 +1,4 @@
-//! Prints what a test run could leave behind on this machine, so that `make test` can compare before and after.
+//! Prints the state of this machine that a test run could change, so that `make test` can compare it before and after.
 
 use std::io::{Write, stdout};
 

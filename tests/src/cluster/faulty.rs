@@ -1,4 +1,4 @@
-//! A cluster with faults between plugins and datastore, and what a runtime does about them.
+//! A cluster with faults between plugins and datastore, and the reaction of a container runtime to them.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::{Cluster, Pod};
 use crate::plugin::{Call, DEADLINE, Outcome, wait};
 use crate::proxy::{Fault, Point, Proxy};
 
-/// More requests than any verb makes.
+/// More requests than any CNI call makes.
 const MANY: usize = 100;
 
 /// A cluster whose plugins reach the datastore through a proxy.
@@ -24,42 +24,42 @@ pub struct Faulty<'a> {
 }
 
 impl<'a> Faulty<'a> {
-    /// The configuration must lead to the proxy.
+    /// Creates a faulty cluster. The endpoint in `conf` must be the proxy's.
     pub fn new(cluster: &'a Cluster<'a>, proxy: &'a Proxy, conf: Value) -> Faulty<'a> {
         Faulty { cluster, proxy, conf, pods: 0 }
     }
 
-    /// A new pod.
+    /// Creates a pod.
     pub fn pod(&mut self) -> Pod {
         self.pods += 1;
         self.cluster.pod(self.pods)
     }
 
-    /// A new sandbox of a pod.
+    /// Creates another sandbox of a pod.
     pub fn sandbox(&mut self, pod: &Pod) -> Pod {
         self.pods += 1;
         self.cluster.sandbox(pod, self.pods)
     }
 
-    /// A verb of `calico` on a pod.
+    /// Prepares a call of `calico` for a pod.
     pub fn call(&self, verb: &str, pod: &Pod) -> Call {
         self.cluster.verb(verb, pod, &self.conf)
     }
 
-    /// Runs a verb without a fault.
+    /// Runs a call without a fault and returns its result.
     ///
     /// # Panics
-    /// When the plugin fails.
+    /// Panics if the plugin fails.
     #[track_caller]
     pub fn run(&self, verb: &str, pod: &Pod) -> Value {
         self.proxy.arm(None);
         self.call(verb, pod).run().unwrap().success()
     }
 
-    /// Runs a verb without a fault and says how many requests it made.
+    /// Runs a call without a fault and returns the number of its requests.
     ///
     /// # Panics
-    /// When the plugin fails.
+    /// Panics if the plugin fails.
     #[track_caller]
     pub fn requests(&self, verb: &str, pod: &Pod) -> usize {
         self.run(verb, pod);
@@ -68,19 +68,20 @@ impl<'a> Faulty<'a> {
         traffic.requests
     }
 
-    /// Runs a verb with a fault.
+    /// Runs a call with a fault.
     ///
     /// # Panics
-    /// When the plugin fails in another way than the CNI specification's.
+    /// Panics if the plugin fails other than with an error of the CNI specification.
     #[track_caller]
     pub fn faulted(&self, verb: &str, pod: &Pod, point: Point, fault: Fault) -> Outcome {
         self.outcome(&self.call(verb, pod), point, fault)
     }
 
-    /// Runs a call with a fault. Whatever becomes of the call, no endpoint lists a free address.
+    /// Runs a call with a fault, and asserts that no endpoint lists a free address, however the call ends.
     ///
     /// # Panics
-    /// When one does, or when the plugin fails in another way than the CNI specification's.
+    /// Panics if an endpoint lists a free address, or if the plugin fails other than with an error of the CNI
+    /// specification.
     #[track_caller]
     pub fn outcome(&self, call: &Call, point: Point, fault: Fault) -> Outcome {
         self.proxy.arm(Some((point, fault)));
@@ -97,11 +98,11 @@ impl<'a> Faulty<'a> {
         outcome
     }
 
-    /// What a runtime does after any end of an ADD: DEL until it succeeds, and a new ADD in a new sandbox, which gets as
-    /// many addresses as there are `families`.
+    /// Does as a runtime does after any outcome of an ADD: runs DEL until it succeeds, then ADD in a new sandbox, and
+    /// expects as many addresses as there are `families`.
     ///
     /// # Panics
-    /// When something is left or wrong.
+    /// Panics if anything is left or inconsistent.
     #[track_caller]
     pub fn recover(&mut self, pod: &Pod, families: usize) {
         self.run("DEL", pod);
@@ -118,10 +119,10 @@ impl<'a> Faulty<'a> {
     }
 }
 
-/// Before each of so many requests, and after each.
+/// Returns the points before and after each of `requests` requests.
 ///
 /// # Panics
-/// When there are none, or too many.
+/// Panics if there are no requests, or too many.
 pub fn points(requests: usize) -> Vec<Point> {
     assert!((1..MANY).contains(&requests), "{requests} requests");
     (0..requests).flat_map(|n| [Point::Request(n), Point::Answer(n)]).collect()

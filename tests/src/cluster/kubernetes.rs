@@ -1,4 +1,4 @@
-//! The same on an API server: its pods are objects too, and plugins reach it through a proxy.
+//! A [`Cluster`] on an API server: its pods are also Kubernetes objects, and plugins reach the server through a proxy.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use crate::plugin::Plugins;
 use crate::proxy::Proxy;
 use crate::store::Store;
 
-/// The namespace of every pod.
+/// The Kubernetes namespace of every pod.
 pub const NAMESPACE: &str = "suite";
 
 /// The node of every pod.
 const NODE: &str = "node1";
 
-/// The other parts of a cluster on an API server.
+/// The additional parts of a cluster on an API server.
 #[derive(Debug)]
 pub struct ControlPlane<'k> {
     /// etcd and the API server.
     pub servers: &'k mut Kubernetes,
-    /// Where the plugins' kubeconfig leads. A test reaches the server past it.
+    /// The server in the plugins' kubeconfig. A test connects to the API server directly.
     pub proxy: Arc<Proxy>,
-    /// As whom the plugins call. It may do everything.
+    /// The service account of the plugins, which may do everything.
     pub account: ServiceAccount,
 }
 
-/// Runs a test with an API server that serves Calico's objects of a group.
+/// Runs a test with an API server that serves Calico's objects in one API group.
 ///
 /// # Panics
-/// With the test, or when its surroundings cannot be made.
+/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut ControlPlane<'_>) + Send) {
     on_kubernetes(|host, servers| {
         let mut control_plane = ControlPlane::of(servers);
@@ -44,14 +44,14 @@ pub fn on_api_server(group: ApiGroup, test: impl FnOnce(&Cluster<'_>, &mut Contr
 /// Runs a test once for each API group, one after the other on one API server.
 ///
 /// # Panics
-/// With the test, or when its surroundings cannot be made.
+/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_each_group(test: impl Fn(&Cluster<'_>, &mut ControlPlane<'_>) + Send + Sync) {
     on_kubernetes(|host, servers| {
         host.add_uplink().unwrap();
         let mut control_plane = ControlPlane::of(servers);
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             let on_new_host = |host: &Host| {
-                // The plugins' kubeconfig is among the host's files.
+                // The plugins' kubeconfig is a file of the new host, so each run writes its own.
                 let cluster = Cluster { host, plugins: Plugins::locate()?, store: control_plane.store(group) };
                 test(&cluster, &mut control_plane);
                 cluster.store.clear()
@@ -70,7 +70,7 @@ impl<'k> ControlPlane<'k> {
         ControlPlane { servers, proxy, account }
     }
 
-    /// The objects of a group, which are defined if need be.
+    /// Returns a store of a group's objects, after defining their resources if necessary.
     fn store(&self, group: ApiGroup) -> Store {
         let api = &self.servers.api;
         api.define(group.api_version()).unwrap();
@@ -79,12 +79,12 @@ impl<'k> ControlPlane<'k> {
     }
 }
 
-/// Makes a node, or leaves it as it is.
+/// Creates a node unless it exists.
 pub(super) fn create_node(client: &Client, name: &str) {
     client.apply_object(&json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } })).unwrap();
 }
 
-/// Makes a pod, or leaves it as it is.
+/// Creates a pod unless it exists.
 pub(super) fn create_pod(client: &Client, name: &str) {
     let pod: Value = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },
@@ -94,7 +94,7 @@ pub(super) fn create_pod(client: &Client, name: &str) {
     assert!(matches!(made.code, 201 | 409), "{made:?}");
 }
 
-/// Where a pod is.
+/// Returns the URL path of a pod.
 pub fn pod_path(name: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")
 }

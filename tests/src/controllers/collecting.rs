@@ -1,4 +1,4 @@
-//! Garbage collection at work in a thread of its own, whose clock a test puts forward.
+//! Garbage collection in a separate thread, with a clock that a test can advance.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::etcd::ENDPOINT as ETCD;
 
 /// The grace period of the tests.
 pub const GRACE: Duration = Duration::from_secs(3);
-/// How long something that must come may take on a slow machine.
+/// Timeout of an expected effect, on a slow machine.
 pub const SOON: Duration = Duration::from_secs(60);
-/// How long a test watches that nothing happens.
+/// Time for which a test checks that nothing happens.
 pub const QUIET: Duration = Duration::from_secs(5);
 
-/// Garbage collection at work. It ends when this is dropped.
+/// A running garbage collection. It stops on drop.
 #[allow(missing_debug_implementations, reason = "a part has none")]
 pub struct Collecting {
     stop: CancellationToken,
-    /// What it is told.
+    /// The settings of garbage collection, which a test may replace.
     pub settings: watch::Sender<Arc<Settings>>,
-    /// Whether it leads.
+    /// The leadership of the replica, which a test may change.
     pub tenure: watch::Sender<Tenure>,
     metrics: Metrics,
     log: Captured,
@@ -43,10 +43,10 @@ pub struct Collecting {
 }
 
 impl Collecting {
-    /// Starts to collect with the rights of a kubeconfig.
+    /// Starts garbage collection with the rights of a kubeconfig.
     ///
     /// # Panics
-    /// When its thread cannot start.
+    /// Panics if its thread cannot start.
     pub fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
         let stop = CancellationToken::new();
         let (settings, received) = watch::channel(Arc::new(settings));
@@ -81,10 +81,10 @@ impl Collecting {
         Collecting { stop, settings, tenure, metrics, log, clock, thread: Some(thread) }
     }
 
-    /// Puts the clock of grace periods forward until something is so.
+    /// Advances the clock of grace periods in steps until a condition holds.
     ///
     /// # Panics
-    /// When it does not become so.
+    /// Panics if the condition does not hold in time.
     #[track_caller]
     pub fn as_time_goes_by(&self, step: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
         within(SOON, what, || {
@@ -99,18 +99,18 @@ impl Collecting {
         self.log.text()
     }
 
-    /// What a scrape shows.
+    /// Returns the metrics as a scrape shows them.
     ///
     /// # Panics
-    /// When there are none.
+    /// Panics if the metrics cannot be rendered.
     pub fn metrics(&self) -> String {
         self.metrics.text().unwrap()
     }
 
-    /// Puts the clock of grace periods forward, and waits until the next pass is over, which may have begun before.
+    /// Advances the clock of grace periods and waits until the next pass ends, which may have begun before.
     ///
     /// # Panics
-    /// When no pass ends.
+    /// Panics if no pass ends in time.
     #[track_caller]
     pub fn pass_after(&self, step: Duration) {
         let before = self.passes();
@@ -118,10 +118,10 @@ impl Collecting {
         within(SOON, "a pass", || self.passes() > before);
     }
 
-    /// Returns how often everything was looked at.
+    /// Returns the number of full passes so far.
     ///
     /// # Panics
-    /// When there are no metrics.
+    /// Panics if the metrics cannot be rendered.
     pub fn full_passes(&self) -> u64 {
         self.passes_of("{scope=\"full\"}")
     }
@@ -130,7 +130,7 @@ impl Collecting {
         self.passes_of("")
     }
 
-    /// Returns how many passes there were whose labels begin with `labels`.
+    /// Returns the number of passes whose labels begin with `labels`.
     fn passes_of(&self, labels: &str) -> u64 {
         let count = format!("kube_controllers_gc_pass_duration_seconds_count{labels}");
         let text = self.metrics();
@@ -138,10 +138,10 @@ impl Collecting {
         counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
     }
 
-    /// Waits until a line is shown.
+    /// Waits until the metrics contain a line.
     ///
     /// # Panics
-    /// When it is not shown.
+    /// Panics if the line does not appear in time.
     #[track_caller]
     pub fn shows(&self, line: &str) {
         within(SOON, line, || self.metrics().lines().any(|shown| shown == line));
@@ -150,7 +150,7 @@ impl Collecting {
     /// Waits until the first pass is over.
     ///
     /// # Panics
-    /// When it does not look.
+    /// Panics if no pass ends in time.
     #[track_caller]
     pub fn has_looked(&self) {
         within(SOON, "a first pass", || {
@@ -167,10 +167,10 @@ impl Drop for Collecting {
     }
 }
 
-/// The settings of the tests.
+/// Returns the settings of the tests.
 ///
 /// # Panics
-/// When the defaults are none.
+/// Panics if the defaults are invalid.
 pub fn settings(group: Option<ApiGroup>) -> Settings {
     let settings = merge(&Environment::read(|_| None).unwrap(), &default_configuration(), mode(group)).settings;
     Settings { leak_grace_period: Some(GRACE), ..settings }
@@ -180,10 +180,10 @@ fn mode(group: Option<ApiGroup>) -> Mode {
     group.map_or(Mode::Etcd, Mode::Kubernetes)
 }
 
-/// Waits for something.
+/// Waits until a condition holds.
 ///
 /// # Panics
-/// When it does not become so.
+/// Panics if the condition does not hold within `limit`.
 #[track_caller]
 pub fn within(limit: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
@@ -198,7 +198,7 @@ fn kubernetes(kubeconfig: &Path, group: Option<ApiGroup>) -> KubernetesConfig {
     KubernetesConfig { kubeconfig: vec![kubeconfig.to_owned()], deadline, group, ..KubernetesConfig::default() }
 }
 
-/// How Calico's objects are reached: in etcd, or as those of a group with the rights of a kubeconfig.
+/// Returns the configuration of Calico's datastore: etcd, or the objects of a group with the rights of a kubeconfig.
 pub fn calico(group: Option<ApiGroup>, kubeconfig: &Path) -> DatastoreConfig {
     match group {
         None => DatastoreConfig::Etcd(EtcdConfig {

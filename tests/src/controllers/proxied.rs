@@ -1,4 +1,4 @@
-//! A replica whose requests go through proxies of its own, as a user of its own.
+//! A replica with its own user, whose requests pass through proxies of its own.
 
 use anyhow::Result;
 
@@ -8,21 +8,21 @@ use crate::kubernetes::ServiceAccount;
 use crate::namespaces::Host;
 use crate::proxy::Proxy;
 
-/// kube-controllers, and what is between it and the servers.
+/// kube-controllers, and the proxies between it and the servers.
 #[derive(Debug)]
 pub struct Proxied {
-    /// As the audit log has its requests.
+    /// Name of the user in the audit log.
     pub user: String,
     /// The process.
     pub controllers: Controllers,
-    /// Before the API server.
+    /// The proxy before the API server.
     pub api: Proxy,
-    /// Before etcd, if it keeps Calico's objects there.
+    /// The proxy before etcd, if Calico's objects are in etcd.
     pub etcd: Option<Proxy>,
 }
 
 impl Proxied {
-    /// Starts a replica called `name`, whose user may do everything. `more` adds to its environment.
+    /// Starts a replica called `name`, whose user may do everything. `more` extends its setup.
     pub fn start(host: &Host, world: &World<'_>, name: &str, more: impl FnOnce(Setup) -> Setup) -> Result<Proxied> {
         let account: ServiceAccount = world.api.service_account("kube-system", name)?;
         world.api.bind(&account, "cluster-admin")?;
@@ -38,7 +38,7 @@ impl Proxied {
         Ok(Proxied { user: account.user, controllers: more(setup).start(host, name)?, api, etcd })
     }
 
-    /// Its proxies.
+    /// Returns the proxies.
     pub fn proxies(&self) -> impl Iterator<Item = &Proxy> {
         [Some(&self.api), self.etcd.as_ref()].into_iter().flatten()
     }

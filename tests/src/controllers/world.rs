@@ -1,4 +1,5 @@
-//! What kube-controllers finds: objects of Kubernetes, and Calico's, which are in etcd or of a group of custom resources.
+//! The cluster of kube-controllers: Kubernetes objects, and Calico's objects in etcd or as custom resources of one
+//! group.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +11,30 @@ use super::{Controllers, PATIENCE, Setup, await_that};
 use crate::etcd::Etcd;
 use crate::kubernetes::{ApiServer, Kubernetes, Objects};
 
-/// Where etcd has Calico's resources.
+/// Key prefix of Calico's resources in etcd.
 const RESOURCES: &str = "/calico/resources/v3/projectcalico.org";
-/// Where it has addresses.
+/// Key prefix of IPAM data in etcd.
 const IPAM: &str = "/calico/ipam/v2";
 /// The namespace of pods and Services.
 pub const NAMESPACE: &str = "suite";
 
-/// A cluster, and where Calico's objects are: in etcd, or in this group.
+/// A cluster, and the location of Calico's objects: etcd, or custom resources of one group.
 #[derive(Debug, Clone, Copy)]
 pub struct World<'a> {
     /// The API server.
     pub api: &'a ApiServer,
-    /// etcd.
+    /// The etcd.
     pub etcd: &'a Etcd,
-    /// The group; none in etcd.
+    /// The group of Calico's objects; `None` if they are in etcd.
     pub group: Option<ApiGroup>,
 }
 
-/// All methods panic when a server does not do as it is told.
+/// All methods panic if a server rejects a request or does not respond.
 impl<'a> World<'a> {
-    /// The world of these servers. Calico's kinds are defined, and the namespace [`NAMESPACE`] is there.
+    /// Returns the world of these servers, after defining Calico's kinds and creating the namespace [`NAMESPACE`].
     ///
     /// # Panics
-    /// When they cannot be made.
+    /// Panics if they cannot be created.
     pub fn new(Kubernetes { api, etcd, .. }: &'a Kubernetes, group: Option<ApiGroup>) -> World<'a> {
         if let Some(group) = group {
             api.define(group.api_version()).unwrap();
@@ -42,52 +43,52 @@ impl<'a> World<'a> {
         World { api, etcd, group }
     }
 
-    /// How to start kube-controllers in it, as administrator.
+    /// Returns the setup of a kube-controllers with the rights of the administrator.
     ///
     /// # Panics
-    /// When it is not built.
+    /// Panics if the program is not built.
     pub fn setup(&self) -> Setup {
         if self.group.is_some() { Setup::kubernetes(self.api) } else { Setup::etcd(self.api) }.unwrap()
     }
 
-    // === Kubernetes' objects ===
+    // === Kubernetes objects ===
 
-    /// Makes an object of Kubernetes, or changes it.
+    /// Creates or updates a Kubernetes object.
     ///
     /// # Panics
-    /// When that is refused.
+    /// Panics if the server rejects the object.
     pub fn apply(&self, object: Value) {
         self.api.admin().apply_object(&object).unwrap();
     }
 
-    /// What is at a path of the API server.
+    /// Reads the object at a URL path of the API server.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// Panics if the server does not respond.
     pub fn get(&self, path: &str) -> Value {
         self.api.admin().get(path).unwrap().body
     }
 
-    /// Merges a patch into what is at a path of the API server.
+    /// Merges a patch into the object at a URL path of the API server.
     ///
     /// # Panics
-    /// When that is refused.
+    /// Panics if the server rejects the patch.
     pub fn merge(&self, path: &str, patch: &Value) {
         self.api.admin().patch(path, patch).unwrap().success().unwrap();
     }
 
-    /// Deletes what is at a path of the API server.
+    /// Deletes the object at a URL path of the API server.
     ///
     /// # Panics
-    /// When that is refused.
+    /// Panics if the server rejects the request.
     pub fn remove(&self, path: &str) {
         self.api.admin().delete(path).unwrap().success().unwrap();
     }
 
-    /// A node with an address, of Kubernetes and of Calico.
+    /// Creates a node with an address, for Kubernetes and for Calico.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if the node cannot be created.
     pub fn node(&self, name: &str, address: &str) {
         let annotations = json!({ "projectcalico.org/IPv4Address": format!("{address}/24") });
         let metadata = json!({ "name": name, "annotations": annotations });
@@ -99,10 +100,10 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A Service of type LoadBalancer that asks for an address.
+    /// Creates a Service of type LoadBalancer that requests an address.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if the Service cannot be created.
     pub fn service(&self, name: &str, address: &str) {
         let annotations = json!({ "projectcalico.org/loadBalancerIPs": format!("[\"{address}\"]") });
         self.apply(json!({
@@ -112,10 +113,10 @@ impl<'a> World<'a> {
         }));
     }
 
-    /// The addresses in a Service's status.
+    /// Returns the addresses in a Service's status.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// Panics if the server does not respond.
     pub fn shown(&self, service: &str) -> Vec<String> {
         let service = self.get(&service_path(service));
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
@@ -124,28 +125,28 @@ impl<'a> World<'a> {
 
     // === Calico's objects ===
 
-    /// Makes an object of Calico's.
+    /// Creates or updates a Calico object.
     ///
     /// # Panics
-    /// When that is refused.
+    /// Panics if the server rejects the object.
     pub fn put(&self, kind: &str, plural: &str, name: &str, spec: &Value) {
         self.labelled(kind, plural, name, spec, json!({}));
     }
 
-    /// A pool.
+    /// Creates a pool.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// Panics if the pool cannot be created.
     pub fn pool(&self, name: &str, cidr: &str, uses: &str) {
         let spec = json!({ "cidr": cidr, "blockSize": 26, "nodeSelector": "all()", "allowedUses": [uses],
             "ipipMode": "Never", "vxlanMode": "Never" });
         self.put("IPPool", "ippools", name, &spec);
     }
 
-    /// An object of Calico's; null if it is not there. In etcd those of a namespace have `<namespace>/<name>` for a name.
+    /// Reads a Calico object; null if it is missing. In etcd, the name of a namespaced object is `<namespace>/<name>`.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// Panics if the server does not respond.
     pub fn calico(&self, plural: &str, name: &str) -> Value {
         if self.group.is_none() {
             let stored = self.etcd.dump_raw().unwrap().remove(&format!("{RESOURCES}/{plural}/{name}"));
@@ -155,18 +156,18 @@ impl<'a> World<'a> {
         if answer.code == 404 { Value::Null } else { answer.success().unwrap() }
     }
 
-    /// Where the API server has an object of Calico's.
+    /// Returns the URL path of a Calico object.
     ///
     /// # Panics
-    /// If Calico's objects are in etcd.
+    /// Panics if Calico's objects are in etcd.
     pub fn path(&self, plural: &str, name: &str) -> String {
         format!("/apis/{}/{plural}/{name}", self.group.expect("a group").api_version())
     }
 
-    /// Merges a patch into an object of Calico's that is there.
+    /// Merges a patch into an existing Calico object.
     ///
     /// # Panics
-    /// When that is refused.
+    /// Panics if the server rejects the object.
     pub fn change(&self, plural: &str, name: &str, patch: &Value) {
         if self.group.is_some() {
             return self.merge(&self.path(plural, name), patch);
@@ -176,19 +177,20 @@ impl<'a> World<'a> {
         self.etcd.put(&format!("{RESOURCES}/{plural}/{name}"), object.to_string().as_bytes()).unwrap();
     }
 
-    /// Changes what the configuration says of nodes.
+    /// Changes the node settings of the KubeControllersConfiguration.
     ///
     /// # Panics
-    /// When that is refused.
+    /// Panics if the server rejects the change.
     pub fn configure(&self, node: &Value) {
         let patch = json!({ "spec": { "controllers": { "node": node } } });
         self.change("kubecontrollersconfigurations", "default", &patch);
     }
 
-    /// A block of a node with one address of a pod that is not there, the node's claim on it, and the address's handle.
+    /// Creates a leaked address on a node: a block with one address of a pod that does not exist, the affinity of the
+    /// block, and the handle of the address.
     ///
     /// # Panics
-    /// When they cannot be made.
+    /// Panics if an object cannot be created.
     pub fn address_left_behind(&self, node: &str, block: &str) {
         let (cidr, dashed) = (format!("{block}/26"), block.replace('.', "-"));
         let handle = handle_of(node);
@@ -215,7 +217,7 @@ impl<'a> World<'a> {
         self.put("IPAMBlock", "ipamblocks", &format!("{dashed}-26"), &spec);
         let deleted = if group == ApiGroup::V3 { json!(false) } else { json!("false") };
         let spec = json!({ "cidr": cidr, "deleted": deleted, "node": node, "state": "confirmed", "type": "host" });
-        // Lists of one node's go by labels.
+        // Lists of one node's affinities select by labels.
         let labels = json!({ "projectcalico.org/affinity-type": "host", "projectcalico.org/ip-version": "4",
             HOSTNAME_HASH_LABEL: hostname_hash(node) });
         self.labelled("BlockAffinity", "blockaffinities", &format!("{node}-{dashed}-26"), &spec, labels);
@@ -223,10 +225,10 @@ impl<'a> World<'a> {
         self.put("IPAMHandle", "ipamhandles", &handle, &spec);
     }
 
-    /// The names of all handles, and those of all blocks, `10-0-0-0-26`.
+    /// Returns the names of all handles, and those of all blocks, such as `10-0-0-0-26`.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// Panics if the server does not respond.
     pub fn handles_and_blocks(&self) -> (Vec<String>, Vec<String>) {
         let content = self.all();
         let below = |roots: [&str; 2]| {
@@ -238,10 +240,11 @@ impl<'a> World<'a> {
         (handles, below(["ipamblocks/", "/calico/ipam/v2/assignment/ipv4/block/"]))
     }
 
-    /// Every object of Calico's, and what else kube-controllers writes. In etcd, what is no JSON is a text.
+    /// Reads every Calico object, and the status of every Service, which kube-controllers also writes. A value in etcd
+    /// that is not JSON becomes a string.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// Panics if the server does not respond.
     pub fn all(&self) -> BTreeMap<String, Value> {
         let mut all = match self.group {
             Some(group) => Objects::new(self.api.admin(), group, self.api.admin_kubeconfig()).dump().unwrap(),
@@ -260,10 +263,10 @@ impl<'a> World<'a> {
         all
     }
 
-    /// The revision of each of Calico's objects and Services: what is the same was not written.
+    /// Reads the revision of each Calico object and Service. An unchanged revision means that nothing wrote the object.
     ///
     /// # Panics
-    /// When there is no answer.
+    /// Panics if the server does not respond.
     pub fn revisions(&self) -> BTreeMap<String, u64> {
         let mut revisions = match self.group {
             None => self.etcd.revisions("/calico/").unwrap(),
@@ -279,20 +282,20 @@ impl<'a> World<'a> {
         revisions
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     ///
     /// # Panics
-    /// When it does not become so; with the log.
+    /// Panics if the condition does not hold in time; the message has the objects and the log.
     #[track_caller]
     pub fn until(&self, controllers: &Controllers, what: &str, is_so: impl Fn() -> bool) {
         let seen = await_that(PATIENCE * 2, || Ok(is_so()));
         assert!(seen.is_ok(), "{what}: not seen\n{:#?}\n{}", self.all(), controllers.log().unwrap_or_default());
     }
 
-    /// Takes away all of that, and the nodes, so that another life may begin.
+    /// Deletes these objects and the nodes, so that the next test can start.
     ///
     /// # Panics
-    /// When it cannot.
+    /// Panics if an object cannot be deleted.
     pub fn clear(&self) {
         let all = self.all();
         for name in all.keys().filter_map(|key| key.strip_prefix("services/")) {
@@ -307,7 +310,7 @@ impl<'a> World<'a> {
             return keys.for_each(|key| self.etcd.delete(&key).unwrap());
         };
         for (key, object) in &all {
-            // Nobody is there who would take them away.
+            // No controller runs that would remove the finalizers.
             if !object["metadata"]["finalizers"].is_null() {
                 let (plural, name) = key.split_once('/').unwrap_or_default();
                 self.merge(&self.path(plural, name), &json!({ "metadata": { "finalizers": null } }));
@@ -327,22 +330,22 @@ impl<'a> World<'a> {
     }
 }
 
-/// That of an object; 0 of what is shown without.
+/// Returns the revision of an object, or 0 if it has none.
 fn revision(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().and_then(|revision| revision.parse().ok()).unwrap_or(0)
 }
 
-/// Where a Service is.
+/// Returns the URL path of a Service.
 pub fn service_path(name: &str) -> String {
     format!("/api/v1/namespaces/{NAMESPACE}/services/{name}")
 }
 
-/// The handle of the address that was left behind on a node.
+/// Returns the handle of the leaked address on a node.
 pub fn handle_of(node: &str) -> String {
     format!("k8s-pod-network.{node}")
 }
 
-/// RFC 7386.
+/// Applies a JSON merge patch (RFC 7386).
 pub fn merge(target: &mut Value, patch: &Value) {
     let Some(fields) = patch.as_object() else { return *target = patch.clone() };
     if !target.is_object() {

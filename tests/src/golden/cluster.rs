@@ -1,4 +1,4 @@
-//! The Kubernetes objects around a recording, as the recorder made them: nodes, the namespace, pods.
+//! The Kubernetes objects of a recording, as the recorder created them: nodes, the namespace, pods.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,18 @@ use crate::namespaces::Host;
 /// The namespace of every recorded pod.
 pub const NAMESPACE: &str = "golden";
 
-/// The nodes that calls name.
+/// The nodes in the recorded calls.
 const NODES: [&str; 2] = ["node1", "node2"];
 
-/// Where the recordings have their kubeconfig, below `<lab>`.
+/// Path of the recordings' kubeconfig below `<lab>`.
 const KUBECONFIG: &str = "pki/admin.kubeconfig";
 
-/// Where `<lab>` is on a host.
+/// Returns the directory of `<lab>` on a host.
 pub fn lab(host: &Host) -> PathBuf {
     host.dir("recorder")
 }
 
-/// Makes nodes and the namespace.
+/// Creates the nodes and the namespace.
 pub fn prepare(api: &ApiServer) -> Result<()> {
     for name in NODES {
         let spec = json!({ "podCIDR": "10.244.7.0/24", "podCIDRs": ["10.244.7.0/24", "fd00:244:7::/64"] });
@@ -46,7 +46,7 @@ pub fn write_kubeconfig(host: &Host, api: &ApiServer, identity: &Identity) -> Re
     Ok(path)
 }
 
-/// Creates a pod, or leaves it as it is.
+/// Creates a pod unless it exists.
 pub fn create_pod(client: &Client, pod: &Pod) -> Result<()> {
     client.apply_object(&manifest(pod)).with_context(|| format!("pod {}", pod.name)).map(drop)
 }
@@ -57,7 +57,8 @@ pub fn delete_pod(client: &Client, name: &str) -> Result<()> {
     client.delete(&path)?.success().context(path).map(drop)
 }
 
-/// A pod with the annotation that the recorder's `kubectl apply` left: the manifest without it, in one line.
+/// Returns a pod with the annotation of the recorder's `kubectl apply`: the manifest without that annotation, on one
+/// line.
 fn manifest(pod: &Pod) -> Value {
     let mut manifest = json!({
         "apiVersion": "v1",
@@ -75,10 +76,10 @@ fn manifest(pod: &Pod) -> Value {
     manifest
 }
 
-/// Takes everything away that a recording left, for the next.
+/// Deletes everything that a recording left behind, for the next recording.
 pub fn clear(api: &ApiServer, group: ApiGroup) -> Result<()> {
     Objects::new(api.admin(), group, api.admin_kubeconfig()).clear()?;
-    // The links of a pod whose namespace nothing holds any more go a little later; `lo` stays.
+    // The links of a deleted network namespace disappear a little later; `lo` remains.
     let deadline = Instant::now() + Duration::from_secs(60);
     while ip_json("link show")?.as_array().is_some_and(|links| links.len() > 1) {
         ensure!(Instant::now() < deadline, "links of the last recording are still there");

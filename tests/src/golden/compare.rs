@@ -1,4 +1,4 @@
-//! What differs between a recorded value and ours, leaf by leaf.
+//! The differences between a recorded value and ours, leaf by leaf.
 
 use std::fmt;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::marks::Bindings;
 use crate::kernel::sorted_routes;
 
-/// One place that is not as recorded.
+/// A leaf that differs from the recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Difference {
     /// JSON pointer (RFC 6901) into the step.
     pub path: String,
-    /// What was recorded; `None` where there was nothing.
+    /// The recorded value; `None` if the recording has none.
     pub recorded: Option<Value>,
-    /// What we have; `None` where there is nothing.
+    /// Our value; `None` if we have none.
     pub ours: Option<Value>,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Every difference below `path`. Marks are bound on the way.
+/// Returns every difference below `path`, and binds marks during the comparison.
 pub fn differences(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings) -> Vec<Difference> {
     let mut found = Vec::new();
     compare(recorded, ours, path, bindings, &mut found);
@@ -64,13 +64,14 @@ fn compare(recorded: &Value, ours: &Value, path: &str, bindings: &mut Bindings, 
     }
 }
 
-/// Whether this is the alias of a host interface, which upstream leaves empty and we note the container on.
+/// Returns true if the difference is the alias of a host interface. Upstream leaves the alias empty; this
+/// implementation stores the container in it.
 fn is_our_alias(path: &str, recorded: &Value, ours: &Value) -> bool {
     let is_alias = path.starts_with("/after/host/links/") && path.ends_with("/alias");
     is_alias && recorded.is_null() && ours.as_str().and_then(InterfaceAlias::parse).is_some()
 }
 
-/// `path` extended by one member name, escaped as a JSON pointer asks for.
+/// Returns `path` extended by one member name, escaped for a JSON pointer.
 fn member(path: &str, name: &str) -> String {
     format!("{path}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

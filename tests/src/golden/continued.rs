@@ -1,7 +1,7 @@
-//! A state that upstream left on Kubernetes, made again from its recording, for our binaries to continue from.
+//! A state that upstream left on Kubernetes, recreated from its recording, from which our binaries continue.
 //!
-//! Objects, pods and namespaces are as recorded, marks having the values of [`Concrete`]. Of an interface there is what
-//! DEL and the next ADD look at: both ends, their addresses and routes.
+//! Objects, pods and network namespaces are as recorded, with the values of [`Concrete`] for marks. Of an interface,
+//! only the parts that DEL and the next ADD read are recreated: both ends, their addresses and routes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::plugin::Call;
 #[derive(Debug, Clone, Copy)]
 pub struct State<'r> {
     recording: &'r Recording,
-    /// How many steps upstream made.
+    /// Number of steps that upstream executed.
     steps: usize,
 }
 
@@ -35,13 +35,13 @@ pub struct Container<'r> {
     added: &'r Step,
 }
 
-/// Every state of a recording, the initial one first.
+/// Returns every state of a recording, the initial one first.
 pub fn states(recording: &Recording) -> impl Iterator<Item = State<'_>> {
     (0..=recording.steps.len()).map(move |steps| State { recording, steps })
 }
 
 impl<'r> State<'r> {
-    /// The recorded store, with marks.
+    /// Returns the recorded store, with marks.
     fn store(&self) -> Value {
         match self.steps {
             0 => json!(self.recording.initial),
@@ -49,7 +49,7 @@ impl<'r> State<'r> {
         }
     }
 
-    /// Makes the state.
+    /// Recreates the state.
     pub fn make(&self, lab: &Lab<'_>) -> Result<()> {
         let concrete = Concrete::new(&places(lab)).value(&self.store());
         let (pods, objects): (BTreeMap<String, Value>, _) =
@@ -66,7 +66,7 @@ impl<'r> State<'r> {
         self.attached().try_for_each(|step| lease(step, lab))
     }
 
-    /// A pod as it was created, with the annotations that it has now.
+    /// Recreates a pod as the recorder created it, with the annotations of this state.
     fn make_pod(&self, client: &Client, name: &str, annotations: &Value) -> Result<()> {
         cluster::create_pod(client, self.created(name).with_context(|| format!("pod {name} was not created"))?)?;
         let path = format!("/api/v1/namespaces/{}/pods/{name}", cluster::NAMESPACE);
@@ -97,7 +97,7 @@ impl<'r> State<'r> {
         Ok(())
     }
 
-    /// The ADDs of containers that are networked.
+    /// Returns the ADDs of the containers that are in the network in this state.
     fn attached(&self) -> impl Iterator<Item = &'r Step> {
         let mut attached: BTreeMap<&str, &Step> = BTreeMap::new();
         for step in self.past().filter(|step| step.exit == 0) {
@@ -110,13 +110,13 @@ impl<'r> State<'r> {
         attached.into_values()
     }
 
-    /// The state after the next step; the last state's next is itself.
+    /// Returns the state after the next step, or the same state after the last step.
     #[must_use]
     pub fn next(self) -> State<'r> {
         State { steps: self.recording.steps.len().min(self.steps + 1), ..self }
     }
 
-    /// Every container that was added, or tried to be.
+    /// Returns every container with an ADD before this state, successful or not.
     pub fn containers(&self) -> Vec<Container<'r>> {
         let mut containers: Vec<Container<'r>> = Vec::new();
         for added in self.past().filter(|step| step.env["CNI_COMMAND"] == "ADD") {
@@ -127,8 +127,8 @@ impl<'r> State<'r> {
         containers
     }
 
-    /// How our next step differs from upstream's, when there is a next one and it is not the first: objects, the answer,
-    /// and which links there are.
+    /// Compares our next step with upstream's: objects, result, and names of links. Returns no differences for the
+    /// initial and for the last state.
     pub fn differences_of_next_step(&self, lab: &Lab<'_>) -> Result<Vec<Difference>> {
         let Some(step) = self.recording.steps.get(self.steps).filter(|_| self.steps > 0) else { return Ok(Vec::new()) };
         let places = places(lab);
@@ -145,7 +145,8 @@ impl<'r> State<'r> {
         Ok(found)
     }
 
-    /// An ADD of a pod that upstream has not seen, by the configuration of the state's last ADD or the next.
+    /// Returns ADD and DEL of a pod that upstream has not seen, with the configuration of the state's last ADD or,
+    /// without one, of the next ADD.
     pub fn newcomer(&self, lab: &Lab<'_>) -> Result<Option<(Call, Call)>> {
         let is_add = |step: &&Step| step.env["CNI_COMMAND"] == "ADD";
         let past = self.past().rev().find(is_add);
@@ -166,7 +167,7 @@ impl<'r> State<'r> {
     }
 }
 
-/// Pod and namespace of [`State::newcomer`].
+/// Pod and network namespace of [`State::newcomer`].
 const NEWCOMER: &str = "newcomer";
 
 impl Container<'_> {
@@ -174,12 +175,12 @@ impl Container<'_> {
         &self.added.env["CNI_CONTAINERID"]
     }
 
-    /// Its DEL, by the configuration of its ADD.
+    /// Returns the DEL of the container, with the configuration of its ADD.
     pub fn del(&self, lab: &Lab<'_>) -> Call {
         call(lab, self.added, "DEL")
     }
 
-    /// Takes its namespace away.
+    /// Deletes the network namespace of the container.
     pub fn lose_namespace(&self, host: &Host) -> Result<()> {
         let path = Path::new(&self.added.env["CNI_NETNS"]);
         match path.file_name().and_then(|name| name.to_str()) {
@@ -189,14 +190,14 @@ impl Container<'_> {
     }
 }
 
-/// Another verb with all that a step was called with.
+/// Prepares a call with the environment and the configuration of a step, and with another CNI command.
 fn call(lab: &Lab<'_>, step: &Step, verb: &str) -> Call {
     let stdin = lab.store.reconfigured(&Concrete::new(&places(lab)).value(&step.stdin));
     let call = lab.plugins.call(&step.prog).stdin(stdin.to_string());
     step.env.iter().fold(call, |call, (name, value)| call.env(name, value)).env("CNI_COMMAND", verb)
 }
 
-/// What host-local keeps of an ADD: a file for each address.
+/// Writes the files in which host-local stores the addresses of an ADD: one for each address.
 fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     let conf = Concrete::new(&places(lab)).value(&added.stdin);
     if conf["ipam"]["type"] != "host-local" {
@@ -212,13 +213,13 @@ fn lease(added: &Step, lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// An address without its prefix length.
+/// Returns an address without its prefix length.
 fn plain(address: &str) -> &str {
     address.split('/').next().unwrap_or_default()
 }
 
-/// Both ends of a pod's interface. The host's end is the one that its addresses are routed to; upstream routes none to a
-/// pod that names its addresses itself, which is the host's only one then.
+/// Creates both ends of a pod's interface. The host end is the link to which the pod's addresses are routed. Upstream
+/// does not route the addresses of a pod whose annotations name them; the host has only that one link then.
 fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> {
     let mac = link["mac"].as_str().context("a link has no MAC address")?;
     let global = |address: &Value| address.as_str()?.strip_suffix(" global").map(str::to_owned);
@@ -241,7 +242,7 @@ fn make_pair(pod: &str, ifname: &str, link: &Value, host: &Value) -> Result<()> 
     Ok(())
 }
 
-/// Leaves of the kernel's state which links there are, here and in each pod that has any.
+/// Reduces the kernel's state to the names of the links of the host and of each pod with links.
 fn names_of_links(after: &mut Value) {
     let names = |state: &Value| -> Value {
         state["links"].as_object().into_iter().flatten().map(|(name, _)| Value::from(name.as_str())).collect()

@@ -1,6 +1,6 @@
-//! Marks stand for values that differ from run to run. [`Concrete`] gives marks values (what is loaded and sent);
-//! [`Bindings`] finds their values in what came back: the same mark is the same value in the whole scenario, different
-//! marks are different values.
+//! Marks: placeholders in recordings for values that differ from run to run. [`Concrete`] replaces marks by values, for
+//! everything that is loaded or sent. [`Bindings`] finds the values of marks in results: within a scenario, equal marks
+//! have equal values and different marks have different values.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -8,18 +8,18 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use regex::{Captures, Regex};
 use serde_json::{Value, json};
 
-/// The time that `<time>` has in what is loaded. Anything written during a replay is later.
+/// The value of `<time>` in loaded content. Any time written during a replay is later.
 pub const LOADED_TIME: &str = "2026-08-20T10:00:00Z";
 
-/// A mark, wherever it stands: family, number, and for a sequence number its distance from the first.
+/// A mark anywhere in a text: its family, its number and, for a sequence number, its distance from the first one.
 static MARK: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"<(uid|rv|mac|ll|time|go-time|seq|lab|tmp|bin)([0-9]*)([+-][0-9]+)?>").expect("a constant pattern")
 });
 
-/// Patterns that were compiled before: the same few stand in every step.
+/// Cache of compiled patterns, because the same few patterns occur in every step.
 static TEMPLATES: LazyLock<Mutex<HashMap<String, Regex>>> = LazyLock::new(Mutex::default);
 
-/// The first sequence number that [`Concrete`] gives.
+/// The first sequence number that [`Concrete`] generates.
 const FIRST_SEQUENCE: i64 = 1_787_360_523_123_400_000;
 
 /// Directories of the replay.
@@ -33,19 +33,19 @@ pub struct Places {
     pub lab: String,
 }
 
-/// Gives marks values, the same mark the same value.
+/// Replaces marks by values, equal marks by equal values.
 #[derive(Debug)]
 pub struct Concrete<'a> {
     places: &'a Places,
 }
 
 impl<'a> Concrete<'a> {
-    /// Values for one counting of marks.
+    /// Creates a replacer for marks with one numbering.
     pub fn new(places: &'a Places) -> Self {
         Concrete { places }
     }
 
-    /// The value with every mark replaced.
+    /// Returns the value with every mark replaced.
     pub fn value(&self, value: &Value) -> Value {
         match value {
             Value::String(text) => self.string(text),
@@ -66,7 +66,7 @@ impl<'a> Concrete<'a> {
         let number: u32 = number.parse().unwrap_or(0);
         match family {
             "uid" => format!("00000000-0000-4000-8000-{number:012x}"),
-            // One that no API server gives.
+            // A revision that no API server assigns.
             "rv" => "0".to_owned(),
             "mac" => format!("02:00:00:00:00:{number:02x}"),
             "ll" => format!("fe80::ff:fe00:{number:x}"),
@@ -79,7 +79,7 @@ impl<'a> Concrete<'a> {
     }
 }
 
-/// `<seqN+k>` as the whole of a string stands for a JSON number.
+/// A mark `<seqN+k>`, which stands for a JSON number if it is the whole string.
 struct Sequence {
     family: i64,
     distance: i64,
@@ -91,31 +91,31 @@ fn sequence(text: &str) -> Option<Sequence> {
     Some(Sequence { family: mark[2].parse().ok()?, distance: distance.parse().ok()? })
 }
 
-/// Values that marks turned out to have.
+/// The values bound to marks so far.
 #[derive(Debug, Clone, Default)]
 pub struct Bindings {
     places: Places,
     values: HashMap<String, String>,
     marks: HashMap<(String, String), String>,
     sequences: HashMap<i64, i64>,
-    /// Whether a time may be that of what was loaded.
+    /// Whether to accept the time of loaded content for `<time>`.
     any_time: bool,
 }
 
 impl Bindings {
-    /// Nothing known but the directories.
+    /// Creates bindings with only the directories bound.
     pub fn new(places: Places) -> Self {
         Bindings { places, ..Bindings::default() }
     }
 
-    /// Also takes the time of what was loaded.
+    /// Also accepts the time of loaded content.
     #[must_use]
     pub fn at_any_time(mut self) -> Self {
         self.any_time = true;
         self
     }
 
-    /// Whether `actual` is what `expected` stands for. Marks met for the first time are bound if so.
+    /// Returns true if `actual` matches `expected`, and then binds the marks that occur for the first time.
     pub fn matches(&mut self, expected: &Value, actual: &Value) -> bool {
         let Value::String(pattern) = expected else { return expected == actual };
         if let Some(wanted) = sequence(pattern) {
@@ -145,7 +145,7 @@ impl Bindings {
         fits
     }
 
-    /// A pattern for the text around the marks, with a group for each mark.
+    /// Returns a pattern that matches the text around the marks, with a group for each mark.
     fn template(&self, pattern: &str, marks: &[Captures<'_>]) -> Regex {
         let mut template = String::from("^");
         let mut end = 0;
@@ -181,7 +181,7 @@ impl Bindings {
     fn may_bind(&self, mark: &Captures<'_>, value: &str) -> bool {
         let family = &mark[1];
         if mark[2].is_empty() {
-            // Times are not told apart; those of what was loaded are compared as literals.
+            // All times have the same mark. The time of loaded content is compared as a literal.
             return family != "time" || self.any_time || value > LOADED_TIME;
         }
         match self.values.get(&mark[0]) {
@@ -197,8 +197,8 @@ impl Bindings {
         }
     }
 
-    /// `step` with the marks that `initial` has at the same place turned into the values that were loaded: an object
-    /// that was there before keeps its uid and its time. `loaded` is `initial` made concrete.
+    /// Returns `step` with the loaded value in place of each mark that `initial` has at the same position: an object
+    /// that existed before keeps its UID and its time. `loaded` is `initial` made concrete.
     pub fn keep_loaded(&mut self, step: &Value, initial: &Value, loaded: &Value) -> Value {
         match (step, initial, loaded) {
             (Value::Object(fields), Value::Object(initial), Value::Object(loaded)) => {

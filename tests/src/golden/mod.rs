@@ -1,8 +1,8 @@
 //! Recordings of upstream (tests/golden/README.md) and their replay against our binaries.
 //!
-//! [`recording`] reads a file, [`marks`] gives its marks values, [`compare`] finds what differs, [`wanted`] holds the
-//! differences that we want, [`cluster`] makes the Kubernetes objects around a recording, [`replay`] runs the steps, [`continued`] makes the
-//! states in between again.
+//! [`recording`] reads a file, [`marks`] replaces and binds marks, [`compare`] finds differences, and [`wanted`] lists
+//! the intended ones. [`cluster`] creates the Kubernetes objects of a recording, [`replay`] runs the steps, and
+//! [`continued`] recreates the states between steps.
 
 pub mod cluster;
 pub mod compare;

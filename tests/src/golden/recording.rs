@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One scenario on one datastore.
+/// A scenario on one datastore.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Recording {
     /// Name of the file without its extension.
     pub name: String,
-    /// One line.
+    /// Description, one line.
     pub what: String,
-    /// `etcd`, `kdd1` or `kdd3`: the folder it is in.
+    /// `etcd`, `kdd1` or `kdd3`: the folder of the file.
     pub datastore: String,
     /// Content before the first step.
     pub initial: BTreeMap<String, Value>,
@@ -23,11 +23,11 @@ pub struct Recording {
     pub steps: Vec<Step>,
 }
 
-/// One call and what came of it.
+/// A call and its result.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Step {
-    /// What was done just before.
+    /// Action before the call.
     #[serde(default)]
     pub before: Option<Before>,
     /// `calico` or `calico-ipam`.
@@ -36,13 +36,13 @@ pub struct Step {
     pub argv: Vec<String>,
     /// CNI variables.
     pub env: BTreeMap<String, String>,
-    /// Configuration: JSON, or a text that is sent as it is.
+    /// Configuration: JSON, or a string that is sent unchanged.
     pub stdin: Value,
     /// Exit status.
     pub exit: i32,
-    /// Parsed stdout, or the text.
+    /// Parsed stdout, or a string if it is not JSON.
     pub stdout: Value,
-    /// What was there afterwards.
+    /// State after the call.
     pub after: After,
 }
 
@@ -52,9 +52,9 @@ pub struct Step {
 pub enum Before {
     /// Deletes a pod's network namespace.
     DeleteNetns(String),
-    /// Creates a pod in Kubernetes, or leaves it as it is.
+    /// Creates a Pod unless it exists.
     CreatePod(Pod),
-    /// Deletes a pod of the namespace `golden` in Kubernetes.
+    /// Deletes a Pod of the namespace `golden`.
     DeletePod(String),
 }
 
@@ -62,9 +62,9 @@ pub enum Before {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pod {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `spec.nodeName`.
     pub node: String,
@@ -72,7 +72,7 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Ports of its one container, as in a manifest.
+    /// Ports of its only container, as in a manifest.
     pub ports: Vec<Value>,
 }
 
@@ -88,12 +88,12 @@ pub struct After {
     pub store: Value,
 }
 
-/// tests/golden.
+/// Returns the directory tests/golden.
 pub fn directory() -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/golden"))
 }
 
-/// Names of the recordings of one datastore, in order.
+/// Returns the names of the recordings of one datastore, sorted.
 pub fn names(datastore: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in directory().join(datastore).read_dir()? {

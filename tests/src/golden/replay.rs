@@ -1,4 +1,4 @@
-//! Runs the steps of a recording against our binaries and compares what comes of each.
+//! Runs the steps of a recording against our binaries and compares the results.
 
 use std::path::Path;
 
@@ -16,10 +16,10 @@ use crate::namespaces::{Host, NETNS_DIR};
 use crate::plugin::{Outcome, Plugins};
 use crate::store::Store;
 
-/// Namespaces of the recorded pods.
+/// Prefix of the network namespaces of the recorded pods.
 const POD_PREFIX: &str = "gold-";
 
-/// Where recordings are replayed.
+/// The surroundings of a replay.
 #[derive(Debug)]
 pub struct Lab<'a> {
     /// The host.
@@ -28,11 +28,14 @@ pub struct Lab<'a> {
     pub plugins: &'a Plugins,
     /// The datastore, empty.
     pub store: &'a Store,
-    /// Who creates and deletes the pods of the recordings that have them. See [`cluster::prepare`].
+    /// A client that creates and deletes the pods of a recording with Pods. See [`cluster::prepare`].
     pub kubernetes: Option<&'a Client>,
 }
 
-/// Replays a recording; an error lists every difference that is not wanted.
+/// Replays a recording.
+///
+/// # Errors
+/// Returns an error if our binaries differ from the recording; the error lists every difference that is not wanted.
 pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     let Lab { store, .. } = lab;
     let places = places(lab);
@@ -59,7 +62,7 @@ pub fn replay(recording: &Recording, lab: &Lab<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The directories of a lab.
+/// Returns the directories of a lab.
 pub(super) fn places(lab: &Lab<'_>) -> Places {
     Places {
         bin: lab.plugins.dir().display().to_string(),
@@ -68,11 +71,11 @@ pub(super) fn places(lab: &Lab<'_>) -> Places {
     }
 }
 
-/// What a recording makes us expect, learning the values of its marks step by step.
+/// The expected results of a recording. The values of its marks are bound step by step.
 #[derive(Debug, Clone)]
 pub(super) struct Expectation {
     initial: Value,
-    /// What is to be loaded before the first step, later what the datastore made of it.
+    /// The content to load before the first step; afterwards, the content that the datastore made of it.
     pub(super) loaded: Value,
     pub(super) bindings: Bindings,
 }
@@ -84,7 +87,8 @@ impl Expectation {
         Expectation { initial, loaded, bindings: Bindings::new(places.clone()) }
     }
 
-    /// Takes what the datastore holds after loading: it may have given uids, times and versions of its own.
+    /// Adopts the content that the datastore holds after loading, since the datastore may have assigned UIDs, times and
+    /// revisions.
     fn keep(&mut self, held: Value) -> Result<()> {
         let mut bindings = Bindings::new(Places::default()).at_any_time();
         let found = differences(&self.initial, &held, "", &mut bindings);
@@ -93,7 +97,7 @@ impl Expectation {
         Ok(())
     }
 
-    /// How `ours`, a whole step, differs from the recorded one.
+    /// Returns the differences between `ours`, a whole step, and the recorded step.
     pub(super) fn differences(&mut self, step: &Step, ours: &Value) -> Vec<Difference> {
         let mut recorded = json!({ "exit": step.exit, "stdout": step.stdout, "after": step.after });
         let store = self.bindings.keep_loaded(&step.after.store, &self.initial, &self.loaded);
@@ -102,7 +106,7 @@ impl Expectation {
     }
 }
 
-/// Runs one step and gives it back in the form of a recorded one.
+/// Runs one step and returns its result in the form of a recorded one.
 pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value, Outcome)> {
     let Lab { host, plugins, store, .. } = lab;
     if let Some(before) = &step.before {
@@ -123,7 +127,7 @@ pub(super) fn run(step: &Step, places: &Places, lab: &Lab<'_>) -> Result<(Value,
     Ok((json!({ "exit": outcome.exit, "stdout": outcome.answer(), "after": after }), outcome))
 }
 
-/// Does what was done just before a call.
+/// Executes the action before a call.
 fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
     let kubernetes = || lab.kubernetes.context("there is no Kubernetes here");
     match before {
@@ -133,8 +137,8 @@ fn prepare(before: &Before, lab: &Lab<'_>) -> Result<()> {
     }
 }
 
-/// The recorder made the namespace of each pod that was to be added. One that a failed ADD used stays, so that what
-/// the ADD left in it is seen.
+/// Creates the network namespace of a pod before its ADD, as the recorder did. Keeps a namespace that a failed ADD
+/// used, so that leftovers of that ADD show.
 fn make_namespace(step: &Step, host: &Host) -> Result<()> {
     let adds = step.env.get("CNI_COMMAND").is_some_and(|verb| verb == "ADD");
     let path = step.env.get("CNI_NETNS").map(Path::new);
@@ -145,7 +149,7 @@ fn make_namespace(step: &Step, host: &Host) -> Result<()> {
     Ok(())
 }
 
-/// A step in a few words.
+/// Describes a step in a few words.
 fn described(step: &Step) -> String {
     let of = |name: &str| step.env.get(name).map_or("", String::as_str);
     format!("{} {} {}", step.prog, of("CNI_COMMAND"), of("CNI_CONTAINERID").get(..10).unwrap_or_default())

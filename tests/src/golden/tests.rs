@@ -1,4 +1,5 @@
-//! The comparison against the recordings themselves: each equals itself, and no leaf of one can change unnoticed.
+//! Tests of the comparison with the recordings themselves: each recording equals itself, and every changed leaf is
+//! reported.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,8 @@ fn places() -> Places {
     Places { bin: "/binaries".into(), tmp: "/scratch".into(), lab: "/lab".into() }
 }
 
-/// A recorded step as our binaries would have to produce it: marks made concrete, later times than those loaded.
+/// Returns a recorded step as our binaries have to produce it: with concrete marks, and with later times than the
+/// loaded content.
 fn perfect_step(expectation: &mut Expectation, recording: &Recording, index: usize) -> Value {
     let places = places();
     let step = &recording.steps[index];
@@ -25,7 +27,7 @@ fn perfect_step(expectation: &mut Expectation, recording: &Recording, index: usi
     made_later(&Concrete::new(&places).value(&whole), &whole)
 }
 
-/// What is not loaded gets a later time and other uids than what is.
+/// Gives values that were not loaded a later time and other UIDs.
 fn made_later(concrete: &Value, recorded: &Value) -> Value {
     match (concrete, recorded) {
         (Value::Object(fields), Value::Object(recorded)) => {
@@ -51,7 +53,7 @@ fn all_recordings() -> Vec<Recording> {
     FOLDERS.into_iter().flat_map(of).collect()
 }
 
-/// An entry about a scenario that does not exist would never be missed.
+/// Without this test, an entry about a scenario that does not exist would never be reported as unmet.
 #[test]
 fn every_wanted_difference_is_about_a_recording() {
     for entry in wanted::read().unwrap() {
@@ -60,7 +62,7 @@ fn every_wanted_difference_is_about_a_recording() {
         let names = folders.iter().map(|datastore| if datastore == "local" { "etcd" } else { datastore.as_str() });
         let found: Vec<bool> =
             names.map(|folder| recording::names(folder).unwrap().contains(&entry.scenario)).collect();
-        // One that is for all datastores need not be recorded on all.
+        // An entry for all datastores need not be recorded on all of them.
         assert!(found.contains(&true) && (entry.datastores.is_empty() || !found.contains(&false)), "{entry:?}");
     }
 }
@@ -87,7 +89,7 @@ fn no_leaf_changes_unnoticed() {
         for (index, step) in recording.steps.iter().enumerate() {
             let ours = perfect_step(&mut before, &recording, index);
             for path in leaves(&ours, String::new()) {
-                // Objects that no step changes appear in every step, and in every recording: once is enough.
+                // Objects that no step changes appear in every step and every recording. Checking them once suffices.
                 let leaf = ours.pointer(&path).unwrap();
                 if !seen.insert((path.clone(), leaf.to_string())) {
                     continue;
@@ -105,7 +107,8 @@ fn no_leaf_changes_unnoticed() {
     }
 }
 
-/// The first sequence number of a block is random: alone it can be anything.
+/// Returns true for the first sequence number of a block if no other sequence number refers to it. That number is
+/// random and can have any value.
 fn is_lone_sequence_number(recording: &Recording, index: usize, path: &str) -> bool {
     let step = |index: usize| json!({ "after": recording.steps[index].after });
     let here = step(index);
@@ -134,7 +137,7 @@ fn no_member_appears_or_goes_unnoticed() {
     }
 }
 
-/// A second pod's address, MAC or uid must be another than the first's.
+/// A second pod's address, MAC or UID must differ from the first pod's.
 #[test]
 fn a_value_cannot_stand_for_two_marks() {
     let recording = recording::read("etcd", "v4-two-pods").unwrap();

@@ -1,8 +1,8 @@
-//! The checked-in list of differences from upstream that we want, each with its reason.
+//! The checked-in list of intended differences from upstream, each with its reason.
 //!
-//! An entry names one scenario, step and JSON path with our exact value there; everything else that differs fails.
-//! What an installation relies on (datastore content of IPAM and endpoints, kernel state, addresses and routes of a
-//! result) cannot be excused: [`Wanted::load`] refuses such entries.
+//! An entry names one scenario, step and JSON path, with our exact value there. Any other difference fails the test.
+//! Data that an installation relies on (datastore content of IPAM and endpoints, kernel state, addresses and routes of
+//! a result) must not differ: [`Wanted::load`] rejects such entries.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use super::compare::Difference;
 use super::marks::Bindings;
 use super::recording::{self, Recording};
 
-/// Members of a result that carry addresses, routes and interfaces.
+/// Members of a result with addresses, routes and interfaces.
 const RESULT_MEMBERS: [&str; 5] = ["ips", "routes", "interfaces", "ip4", "ip6"];
 
 /// Key prefixes of blocks, handles, affinities and endpoints, in etcd and in Kubernetes, escaped for a JSON pointer.
@@ -25,7 +25,7 @@ const STORE_PREFIXES: [&str; 6] = [
     "pods~1",
 ];
 
-/// One difference that we want.
+/// An intended difference.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -35,34 +35,34 @@ pub struct Entry {
     pub step: usize,
     /// JSON pointer into `{"exit", "stdout", "after": {"host", "pods", "store"}}`.
     pub path: String,
-    /// Our exact value; left out where we have nothing.
+    /// Our exact value; omitted if we have none.
     #[serde(default, deserialize_with = "present")]
     pub ours: Option<Value>,
-    /// Why.
+    /// The reason for the difference.
     pub reason: String,
-    /// The only datastores that differ so (`etcd`, `local`, `kdd1`, `kdd3`); left out for all.
+    /// The only datastores with this difference (`etcd`, `local`, `kdd1`, `kdd3`); omitted for all.
     #[serde(default)]
     pub datastores: Vec<String>,
 }
 
-/// `null` is a value, as opposed to nothing.
+/// Distinguishes `null` from an omitted value.
 fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// The entries of one scenario on one datastore, and which of them were met.
+/// The entries of one scenario on one datastore, each with a flag that is set once a difference matches it.
 #[derive(Debug)]
 pub struct Wanted {
     entries: Vec<(Entry, bool)>,
 }
 
 impl Wanted {
-    /// Entries of `tests/golden/wanted-differences.json` for a recording replayed on `datastore`.
+    /// Reads the entries of `tests/golden/wanted-differences.json` for a recording replayed on `datastore`.
     pub fn load(recording: &Recording, datastore: &str) -> Result<Wanted> {
         Wanted::of(read()?, recording, datastore)
     }
 
-    /// The part of `entries` that is about a recording replayed on `datastore`.
+    /// Selects those of `entries` that apply to a recording replayed on `datastore`.
     pub fn of(entries: Vec<Entry>, recording: &Recording, datastore: &str) -> Result<Wanted> {
         let mine = |entry: &Entry| {
             let here = entry.datastores.is_empty() || entry.datastores.iter().any(|only| only == datastore);
@@ -75,7 +75,7 @@ impl Wanted {
         Ok(Wanted { entries })
     }
 
-    /// The differences of a step that no entry covers. `ours` is the whole step.
+    /// Returns the differences of a step that no entry covers. `ours` is the whole step.
     pub fn unexcused(
         &mut self,
         step: usize,
@@ -99,25 +99,25 @@ impl Wanted {
         found.into_iter().filter(|d| !covered.iter().any(|path| covers(path, &d.path))).collect()
     }
 
-    /// Entries that no difference met: out of date.
+    /// Returns the entries that no difference matched: they are out of date.
     pub fn unmet(&self) -> Vec<&Entry> {
         self.entries.iter().filter(|(_, met)| !met).map(|(entry, _)| entry).collect()
     }
 }
 
-/// All entries.
+/// Reads all entries.
 pub fn read() -> Result<Vec<Entry>> {
     let path = recording::directory().join("wanted-differences.json");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text).with_context(|| path.display().to_string())
 }
 
-/// Whether a difference lies at `path` or below.
+/// Returns true if a difference is at `path` or below.
 fn covers(path: &str, difference: &str) -> bool {
     difference.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Refuses entries about what must not differ.
+/// Checks that an entry is about a value that may differ.
 fn check(entry: &Entry, recording: &Recording) -> Result<()> {
     ensure!(!entry.reason.trim().is_empty(), "it has no reason");
     let step = recording.steps.get(entry.step).context("the recording has no such step")?;

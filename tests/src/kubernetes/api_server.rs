@@ -1,4 +1,4 @@
-//! The process kube-apiserver.
+//! The kube-apiserver process.
 
 use std::fs;
 use std::net::TcpListener;
@@ -19,16 +19,16 @@ use crate::namespaces::Host;
 use crate::proxy::{self, Proxy, ServerCertificate};
 use crate::server_process::ServerProcess;
 
-/// Where the API server listens inside the private host.
+/// Address of the API server inside the private host.
 pub const ADDRESS: &str = "127.0.0.1:6443";
 
-/// The same as a URL.
+/// URL of the API server.
 pub const ENDPOINT: &str = "https://127.0.0.1:6443";
 
-/// The user of [`ApiServer::admin`], whom no role binds.
+/// The user of [`ApiServer::admin`], who has every right without a role binding.
 const ADMIN: &str = "admin";
 
-/// A kube-apiserver on the private host's etcd. Killed on drop; its files go with the host's tmpfs.
+/// A kube-apiserver on the private host's etcd. Killed on drop; its files disappear with the host's tmpfs.
 #[derive(Debug)]
 pub struct ApiServer {
     directory: PathBuf,
@@ -45,7 +45,7 @@ impl ApiServer {
         Self::start_with(host, &[])
     }
 
-    /// As [`ApiServer::start`], with more arguments.
+    /// Starts a server as [`ApiServer::start`] does, with more arguments.
     pub fn start_with(host: &Host, args: &[&str]) -> Result<ApiServer> {
         let directory = host.dir("kube-apiserver");
         let certificates = Certificates::new(&directory)?;
@@ -72,53 +72,53 @@ impl ApiServer {
         self.restart()
     }
 
-    /// Starts the server again with another key for the tokens of service accounts: those of before are refused.
+    /// Starts the server again with another key for service account tokens, which makes earlier tokens invalid.
     pub fn rotate_token_key(&mut self) -> Result<()> {
         self.certificates.new_token_key()?;
         self.restart()
     }
 
-    /// Kills the server; what it kept stays in etcd.
+    /// Kills the server; its objects remain in etcd.
     pub fn stop(&mut self) {
         self.server.stop();
     }
 
-    /// Process id of the running server.
+    /// Returns the process ID of the running server.
     pub fn pid(&self) -> Option<u32> {
         self.server.pid()
     }
 
-    /// A client that may do everything.
+    /// Returns a client that may do everything.
     pub fn admin(&self) -> &Client {
         &self.admin
     }
 
-    /// As whom that client calls.
+    /// Returns the identity of that client.
     pub fn admin_identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The authority's certificate, PEM.
+    /// Returns the authority's certificate, PEM.
     pub fn authority_certificate(&self) -> String {
         self.certificates.authority()
     }
 
-    /// The administrator's kubeconfig.
+    /// Returns the path of the administrator's kubeconfig.
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.file(&format!("{ADMIN}.kubeconfig"))
     }
 
-    /// The authority's certificate as a file.
+    /// Returns the path of the authority's certificate.
     pub fn authority(&self) -> PathBuf {
         self.file("ca.pem")
     }
 
-    /// A client certificate for a user in a group.
+    /// Issues a client certificate for a user in a group.
     pub fn user(&self, user: &str, group: &str) -> Result<Identity> {
         self.certificates.client(user, group)
     }
 
-    /// A client for an identity.
+    /// Creates a client for an identity.
     pub fn client(&self, identity: &Identity) -> Result<Client> {
         Client::new(&self.certificates.authority(), identity)
     }
@@ -128,21 +128,22 @@ impl ApiServer {
         self.kubeconfig_to(ENDPOINT, name, identity)
     }
 
-    /// The same, to reach the server by another URL.
+    /// Writes a kubeconfig for an identity and another URL of the server.
     pub fn kubeconfig_to(&self, url: &str, name: &str, identity: &Identity) -> Result<PathBuf> {
         let path = self.file(&format!("{name}.kubeconfig"));
-        // Not there on a host that was reinstalled.
+        // The directory is missing on a host that was reinstalled.
         fs::create_dir_all(&self.directory)?;
         fs::write(&path, identity.kubeconfig(url, &self.certificates.authority())?)?;
         Ok(path)
     }
 
-    /// A new certificate of the server.
+    /// Issues a new certificate for the server.
     pub fn server_certificate(&self) -> Result<ServerCertificate> {
         self.certificates.server()
     }
 
-    /// An authority's certificate, PEM, and one for the server of that authority, which no client trusts yet.
+    /// Returns the certificate of another authority, PEM, and a server certificate of that authority, which no client
+    /// trusts yet.
     pub fn certificate_of_another_authority(&self) -> Result<(String, ServerCertificate)> {
         let directory = self.file("other");
         fs::create_dir_all(&directory)?;
@@ -150,18 +151,18 @@ impl ApiServer {
         Ok((other.authority(), other.server()?))
     }
 
-    /// A proxy before the server, with a certificate of the same authority. It hides client certificates from the
-    /// server; tokens pass.
+    /// Starts a proxy before the server, with a certificate of the same authority. It hides client certificates from
+    /// the server but passes tokens on.
     pub fn proxy(&self) -> Result<Proxy> {
         self.proxy_on(proxy::listener()?)
     }
 
-    /// The same where `listener` listens, which may be another private host.
+    /// Starts a proxy as [`ApiServer::proxy`] does, on `listener`, which may belong to another private host.
     pub fn proxy_on(&self, listener: TcpListener) -> Result<Proxy> {
         Proxy::start_tls_on(listener, ADDRESS, &self.certificates.authority(), &self.server_certificate()?)
     }
 
-    /// The requests from now on.
+    /// Returns the audit log from now on.
     pub fn audit(&self) -> Result<Audit> {
         Audit::from_now(self.file("audit.log"))
     }
@@ -184,7 +185,7 @@ impl ApiServer {
             ("etcd-servers", etcd::ENDPOINT.to_owned()),
             ("bind-address", "127.0.0.1".to_owned()),
             ("secure-port", "6443".to_owned()),
-            // There is no route to anywhere, and nobody to find the server through its Endpoints.
+            // The host has no routes, and no client looks the server up in its Endpoints.
             ("advertise-address", "127.0.0.1".to_owned()),
             ("endpoint-reconciler-type", "none".to_owned()),
             ("service-cluster-ip-range", "10.96.0.0/16,fd00:10:96::/112".to_owned()),
@@ -193,16 +194,16 @@ impl ApiServer {
             ("tls-cert-file", file("server.pem")),
             ("tls-private-key-file", file("server-key.pem")),
             ("authorization-mode", "RBAC".to_owned()),
-            // As in every cluster with a network: what sets it up is privileged.
+            // As in every cluster with a network: the pods that set it up are privileged.
             ("allow-privileged", "true".to_owned()),
             ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
             ("service-account-key-file", file("tokens.pem")),
             ("service-account-signing-key-file", file("tokens-key.pem")),
             ("audit-policy-file", file("audit-policy.yaml")),
             ("audit-log-path", file("audit.log")),
-            // An event is in the file before the server goes on.
+            // The server writes an event to the file before it continues.
             ("audit-log-mode", "blocking".to_owned()),
-            // In megabytes: it is one file, from the first request to the last.
+            // Maximum size in megabytes, so large that the log remains a single file.
             ("audit-log-maxsize", "100000".to_owned()),
             ("profiling", "false".to_owned()),
         ]
@@ -228,7 +229,7 @@ impl ApiServer {
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 fn tail(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! The audit log: who asked what, in which order, and how it was answered.
+//! The audit log: user, content, order and response of every request.
 
 use std::fmt;
 use std::fs::File;
@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 
 mod event;
 
-/// Longer than the server needs to write down an answer that the client has.
+/// Longer than the server needs to log a response that the client already has.
 const SETTLED: Duration = Duration::from_secs(5);
 
 /// The requests since [`super::ApiServer::audit`].
@@ -22,34 +22,34 @@ pub struct Audit {
     begin: u64,
 }
 
-/// One request.
+/// A request to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` …
     pub verb: String,
     /// API group, empty for the core.
     pub group: String,
-    /// The plural, or `<plural>/<subresource>`; the path when it is about no resource.
+    /// The plural, or `<plural>/<subresource>`; the path of a request without a resource.
     pub resource: String,
-    /// Namespace, empty without one.
+    /// Namespace, or empty.
     pub namespace: String,
-    /// Name, empty without one.
+    /// Name, or empty.
     pub name: String,
-    /// Who asked; empty when the server could not tell.
+    /// User; empty if the server could not authenticate the client.
     pub user: String,
-    /// HTTP status, `None` when it was never answered.
+    /// HTTP status, `None` if the server never responded.
     pub code: Option<u16>,
     /// Path and query.
     pub uri: String,
-    /// What the client calls itself.
+    /// The client's `User-Agent`.
     pub user_agent: String,
-    /// When it arrived.
+    /// Time of the request.
     pub received: OffsetDateTime,
-    /// When it was answered.
+    /// Time of the response.
     pub answered: OffsetDateTime,
 }
 
-/// The policy: everything but what the server asks itself, and the harness's waiting for it.
+/// Returns the audit policy: all requests except those of the server itself and the readiness checks of the harness.
 pub(super) fn policy(admin: &str) -> String {
     format!(
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n\
@@ -69,7 +69,7 @@ impl Audit {
         Ok(Audit { log, begin })
     }
 
-    /// Every request that arrived, in order of arrival. Waits for the answers of those that are still being carried out.
+    /// Returns every request in order of arrival, after waiting for the responses of running requests.
     pub fn requests(&self) -> Result<Vec<Request>> {
         let deadline = Instant::now() + SETTLED;
         loop {
@@ -81,12 +81,12 @@ impl Audit {
         }
     }
 
-    /// The requests of one user.
+    /// Returns the requests of one user.
     pub fn of(&self, user: &str) -> Result<Vec<Request>> {
         Ok(self.requests()?.into_iter().filter(|request| request.user == user).collect())
     }
 
-    /// Every request as text, see [`Request`].
+    /// Returns every request as text, see [`Request`].
     pub fn lines(&self) -> Result<Vec<String>> {
         Ok(self.requests()?.iter().map(Request::to_string).collect())
     }
@@ -97,13 +97,13 @@ impl Audit {
             log.seek(SeekFrom::Start(self.begin))?;
             log.read_to_string(&mut text)?;
         }
-        // What follows the last line is still being written.
+        // The server is still writing the part after the last newline.
         text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
         Ok(text)
     }
 }
 
-/// How many of these requests came one after the other's answer: the round trips in sequence.
+/// Returns the number of sequential round trips: of requests that arrived after the response of the one before.
 pub fn rounds(requests: &[Request]) -> usize {
     let mut requests: Vec<_> = requests.iter().collect();
     requests.sort_by_key(|request| request.answered);
@@ -118,15 +118,16 @@ pub fn rounds(requests: &[Request]) -> usize {
     rounds
 }
 
-/// How many times requests arrived together, with nothing for as long as `apart` in between. Behind a proxy that holds
-/// each request for longer than that, these are the round trips in sequence, however busy the machine is.
+/// Returns the number of groups of requests that arrived together, separated by pauses longer than `apart`. Behind a
+/// proxy that holds each request for longer than that, the groups are the sequential round trips, however busy the
+/// machine is.
 pub fn waves(requests: &[Request], apart: Duration) -> usize {
     let mut arrivals: Vec<_> = requests.iter().map(|request| request.received).collect();
     arrivals.sort();
     usize::from(!arrivals.is_empty()) + arrivals.windows(2).filter(|pair| pair[1] - pair[0] > apart).count()
 }
 
-/// `get pods/status golden/pod1: 200`
+/// Formats a request, such as `get pods/status golden/pod1: 200`.
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;

@@ -1,4 +1,4 @@
-//! What an API server and its clients prove themselves with: an authority, its certificates, the key of tokens.
+//! The credentials of an API server and its clients: an authority, its certificates, and the key of tokens.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, Extend
 use super::identity::Identity;
 use crate::proxy::{Protocol, ServerCertificate};
 
-/// The names under which the server is reached: by the test, by its kubeconfigs, and from inside a cluster.
+/// The server's names: for tests, for kubeconfigs, and for clients inside a cluster.
 const SERVER_NAMES: [&str; 4] = ["127.0.0.1", "localhost", "kubernetes.default.svc", "10.96.0.1"];
 
 /// An authority with the files of one server.
@@ -20,7 +20,7 @@ pub(super) struct Certificates {
 }
 
 impl Certificates {
-    /// Makes an authority, a server certificate, and a key to sign the tokens of service accounts with.
+    /// Creates an authority, a server certificate, and a key that signs service account tokens.
     pub(super) fn new(directory: &Path) -> Result<Certificates> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, "kubernetes");
@@ -35,31 +35,31 @@ impl Certificates {
         Ok(this)
     }
 
-    /// Makes another key to sign the tokens of service accounts with. No token of before is good any more.
+    /// Creates another key that signs service account tokens. All earlier tokens become invalid.
     pub(super) fn new_token_key(&self) -> Result<()> {
         let tokens = KeyPair::generate()?;
         fs::write(self.file("tokens.pem"), tokens.public_key_pem())?;
         Ok(fs::write(self.file("tokens-key.pem"), tokens.serialize_pem())?)
     }
 
-    /// The path of one of the files.
+    /// Returns the path of a file.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The authority's certificate.
+    /// Returns the authority's certificate.
     pub(super) fn authority(&self) -> String {
         self.issuer.pem()
     }
 
-    /// A certificate of the server, another each time.
+    /// Issues a new certificate for the server.
     pub(super) fn server(&self) -> Result<ServerCertificate> {
         let server = CertificateParams::new(SERVER_NAMES.map(str::to_owned))?;
         let (certificate, key) = self.sign(server, ExtendedKeyUsagePurpose::ServerAuth)?;
         Ok(ServerCertificate { certificate, key, protocol: Protocol::Http2 })
     }
 
-    /// A client certificate: to Kubernetes the common name is the user, the organization its group.
+    /// Issues a client certificate. For Kubernetes, the common name is the user and the organization the group.
     pub(super) fn client(&self, user: &str, group: &str) -> Result<Identity> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, user);

@@ -1,4 +1,4 @@
-//! A small client of the API server: one request, one answer, no retries, no cache.
+//! A small client of the API server: one request, one response, no retries, no cache.
 
 use std::io::Read;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use ureq::{AsSendBody, SendBody};
 use super::api_server::ENDPOINT;
 use super::identity::Identity;
 
-/// A client of one identity.
+/// A client with one identity.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: ureq::Agent,
     token: Option<String>,
 }
 
-/// What the server said.
+/// A response of the server.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// HTTP status.
     pub code: u16,
-    /// The object, or the `Status` that says why there is none. Text when it is no JSON.
+    /// The object, or the `Status` of a failure. A string if the body is not JSON.
     pub body: Value,
 }
 
 impl Client {
-    /// A client that trusts one authority, PEM.
+    /// Creates a client that trusts one authority, PEM.
     pub fn new(authority: &str, identity: &Identity) -> Result<Client> {
         let authority = Certificate::from_pem(authority.as_bytes())?;
         let mut tls = TlsConfig::builder().root_certs(RootCerts::new_with_certs(&[authority]));
@@ -50,13 +50,13 @@ impl Client {
         Ok(Client { agent: agent.into(), token })
     }
 
-    /// One request for a path of the server.
+    /// Sends a request for a path of the server.
     pub fn request(&self, method: Method, path: &str, content_type: &str, body: &str) -> Result<Answer> {
         let content_type = Some(content_type).filter(|_| !body.is_empty());
         self.send(method, path, content_type, body.to_owned())
     }
 
-    /// Posts a body that is read as it is sent.
+    /// Posts a body that is read while it is sent.
     pub fn upload(&self, path: &str, mut body: impl Read) -> Result<Answer> {
         self.send(Method::POST, path, Some("application/json"), SendBody::from_reader(&mut body))
     }
@@ -76,7 +76,7 @@ impl Client {
         Ok(Answer { code: answer.status().as_u16(), body })
     }
 
-    /// Reads an object, a list, or anything else that has a path.
+    /// Reads an object, a list, or any other URL path.
     pub fn get(&self, path: &str) -> Result<Answer> {
         self.request(Method::GET, path, "", "")
     }
@@ -96,14 +96,14 @@ impl Client {
         self.request(Method::PATCH, path, "application/merge-patch+json", &patch.to_string())
     }
 
-    /// Deletes an object, without the grace period that a pod has by itself.
+    /// Deletes an object, without the default grace period of pods.
     pub fn delete(&self, path: &str) -> Result<Answer> {
         self.request(Method::DELETE, path, "application/json", r#"{"gracePeriodSeconds":0}"#)
     }
 }
 
 impl Answer {
-    /// The object of a success.
+    /// Returns the object of a successful response.
     pub fn success(self) -> Result<Value> {
         if !(200..300).contains(&self.code) {
             bail!("the API server answered {}: {}", self.code, self.reason());
@@ -111,7 +111,7 @@ impl Answer {
         Ok(self.body)
     }
 
-    /// What a failure says.
+    /// Returns the message of a failure.
     pub fn reason(&self) -> String {
         self.body["message"].as_str().map_or_else(|| self.body.to_string(), str::to_owned)
     }

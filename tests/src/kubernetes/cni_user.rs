@@ -1,4 +1,4 @@
-//! The user that the plugins call as in a cluster: `calico-cni-plugin`, as `deploy/rbac` makes it.
+//! The user of the plugins in a cluster: `calico-cni-plugin`, as `deploy/rbac` defines it.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -11,28 +11,28 @@ use super::role::Role;
 use super::service_account::ServiceAccount;
 
 const NAMESPACE: &str = "kube-system";
-/// Of the account, its role and their binding.
+/// Name of the account, its role and their binding.
 const NAME: &str = "calico-cni-plugin";
 
-/// The manifest that a person applies.
+/// Returns the path of the manifest that operators apply.
 fn manifest() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac/calico-cni-plugin.yaml")
 }
 
 impl Role {
-    /// What `deploy/rbac` grants the CNI user.
+    /// Returns the permissions that `deploy/rbac` grants the CNI user.
     pub fn ours() -> Result<Role> {
         Role::of_manifest(&manifest())
     }
 
-    /// What upstream grants it.
+    /// Returns the permissions that upstream grants the CNI user.
     pub fn upstreams() -> Result<Role> {
         Role::of_manifest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kubernetes/upstream-role.yaml"))
     }
 }
 
 impl ApiServer {
-    /// Applies `deploy/rbac` and logs the CNI user in, bound to that role alone.
+    /// Applies `deploy/rbac` and returns the CNI user, which is bound to that role alone.
     pub fn cni_user(&self) -> Result<ServiceAccount> {
         let user = self.service_account(NAMESPACE, NAME)?;
         self.admin().apply(&std::fs::read_to_string(manifest())?)?;
@@ -40,13 +40,13 @@ impl ApiServer {
         Ok(user)
     }
 
-    /// Gives the CNI user another role in the place of its own, and waits until the authorizer goes by it.
+    /// Replaces the role of the CNI user, and waits until the authorizer applies the new role.
     pub fn grant(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
         self.cluster_role(NAME, &role.rules())?;
         self.await_role(user, role)
     }
 
-    /// The authorizer takes a role as a whole, a moment after it was written.
+    /// Waits until the authorizer applies a role. It applies all rules of a role together, a moment after the write.
     fn await_role(&self, user: &ServiceAccount, role: &Role) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut questions = Role::ours()?.0;

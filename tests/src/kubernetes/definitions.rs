@@ -10,15 +10,15 @@ use serde_json::json;
 use super::{ApiServer, Client};
 use crate::controllers::await_that;
 
-/// Kind and plural of KubeVirt's machines and of their instances.
+/// Kinds and plurals of KubeVirt's VMs and VMIs.
 const MACHINES: [(&str, &str); 2] =
     [("VirtualMachine", "virtualmachines"), ("VirtualMachineInstance", "virtualmachineinstances")];
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-/// How long a group may take to be listed.
+/// Timeout until a group is listed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {
-    /// Removes all definitions of Calico's kinds, with all objects. No group of Calico's is served when this returns.
+    /// Deletes all definitions of Calico's kinds with all objects, and waits until no Calico group is served.
     pub fn undefine(&self) -> Result<()> {
         for name in self.calicos()? {
             self.delete(&format!("{DEFINITIONS}/{name}"))?.success()?;
@@ -38,15 +38,15 @@ impl Client {
 }
 
 impl ApiServer {
-    /// Defines the kinds of an API group and version: `crd.projectcalico.org/v1` or `projectcalico.org/v3`. They are
-    /// served when this returns.
+    /// Defines the kinds of an API group and version, `crd.projectcalico.org/v1` or `projectcalico.org/v3`, and waits
+    /// until they are served.
     pub fn define(&self, api_version: &str) -> Result<()> {
         let version = api_version.rsplit('/').next().context("GROUP/VERSION")?;
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/crds").join(version);
         let mut count = 0;
         for file in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = file?.path();
-            // The list of the files has no extension, and `kubectl apply -f` passes it by too.
+            // The file `Kustomization`, which has no extension, is skipped, as `kubectl apply -f` skips it.
             if path.extension().is_some_and(|extension| extension == "yaml") {
                 self.admin().apply(&fs::read_to_string(path)?)?;
                 count += 1;
@@ -56,7 +56,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Defines the kinds of KubeVirt that name virtual machines, as far as Calico looks at them.
+    /// Defines KubeVirt's kinds of VMs, with the fields that Calico reads.
     pub fn define_machines(&self) -> Result<()> {
         for (kind, plural) in MACHINES {
             let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
@@ -74,7 +74,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Takes the definitions of those away, with all objects.
+    /// Deletes these definitions with all objects.
     pub fn undefine_machines(&self) -> Result<()> {
         for (_, plural) in MACHINES {
             let path = format!("{DEFINITIONS}/{plural}.kubevirt.io");
@@ -83,7 +83,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Waits until the server says that it has an API group, a moment after it serves its kinds.
+    /// Waits until the server lists an API group. The server lists it a moment after it serves the group's kinds.
     pub fn await_group(&self, group: &str) -> Result<()> {
         await_that(PATIENCE, || {
             let known = self.admin().get("/apis")?.success()?;

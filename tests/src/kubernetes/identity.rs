@@ -1,4 +1,4 @@
-//! As whom a client calls, and the kubeconfig that says so.
+//! The identity of a client, and a kubeconfig with it.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::json;
 
-/// What a client proves itself with.
+/// The credentials of a client.
 #[derive(Clone)]
 pub enum Identity {
     /// A client certificate and its key, PEM.
     Certificate {
         /// The certificate.
         certificate: String,
-        /// Its key.
+        /// The key.
         key: String,
     },
     /// A bearer token.
@@ -22,7 +22,7 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// A kubeconfig with everything inline.
+    /// Returns a kubeconfig with all credentials inline.
     pub fn kubeconfig(&self, server: &str, authority: &str) -> Result<String> {
         let user = match self {
             Identity::Certificate { certificate, key } => json!({
@@ -42,7 +42,7 @@ impl Identity {
     }
 }
 
-/// Without the secret.
+/// Formats the variant without the secret.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! Manifests, as `kubectl apply` takes them.
+//! Applies manifests as `kubectl apply` does.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use ureq::http::Method;
 use super::client::Client;
 
 impl Client {
-    /// Applies each object of a YAML manifest in turn, and waits for the resources that a CustomResourceDefinition
-    /// brings, so that objects of it may follow.
+    /// Applies each object of a YAML manifest in turn. Waits for the resources of a CustomResourceDefinition, so that
+    /// its objects may follow in the same manifest.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         for document in serde_norway::Deserializer::from_str(manifest) {
             let object = Value::deserialize(document).context("a manifest is no YAML")?;
@@ -23,7 +23,7 @@ impl Client {
         Ok(())
     }
 
-    /// Applies one object and returns it as the server keeps it.
+    /// Applies one object and returns the stored object.
     pub fn apply_object(&self, object: &Value) -> Result<Value> {
         let path = self.path(object)?;
         let query = format!("{path}?fieldManager=integration-tests&force=true");
@@ -35,7 +35,7 @@ impl Client {
         Ok(kept)
     }
 
-    /// Where an object is, by what the server says of its kind.
+    /// Returns the URL path of an object, from the server's discovery of its kind.
     fn path(&self, object: &Value) -> Result<String> {
         let field = |value: &Value, name: &str| {
             value[name].as_str().map(str::to_owned).with_context(|| format!("an object has no {name}: {object}"))
@@ -55,7 +55,7 @@ impl Client {
         Ok(format!("{group}/{plural}/{name}"))
     }
 
-    /// The definition is accepted, and what it defines is served in every version.
+    /// Waits until a definition is accepted and its resources are served in every version.
     fn await_established(&self, path: &str) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !self.is_served(&self.get(path)?.success()?)? {
@@ -76,7 +76,7 @@ impl Client {
             let version = format!("/apis/{group}/{}", version["name"].as_str().unwrap_or(""));
             let known = self.get(&version)?;
             let mut names = known.body["resources"].as_array().into_iter().flatten().map(|r| &r["name"]);
-            // Known to discovery and answered: two caches of the server.
+            // Discovery and the resource itself depend on two caches of the server; both must be up to date.
             if !names.any(|name| name == plural) || self.get(&format!("{version}/{plural}?limit=1"))?.code != 200 {
                 return Ok(false);
             }

@@ -1,8 +1,8 @@
-//! A real Kubernetes control plane for one private host: etcd and kube-apiserver on loopback, RBAC on, every request in
-//! an audit log.
+//! A real Kubernetes control plane for one private host: etcd and kube-apiserver on loopback, with RBAC and an audit
+//! log of every request.
 //!
-//! Nothing else runs: no controller, no scheduler, no kubelet. What those would write is written by the test, see
-//! [`ApiServer::namespace`]. Servers of different hosts have the same addresses and never meet.
+//! No controller, scheduler or kubelet runs. The test writes the objects that these would write, see
+//! [`ApiServer::namespace`]. Servers of different hosts have the same addresses but cannot reach each other.
 //!
 //! ```no_run
 //! use integration_tests::kubernetes::on_kubernetes;
@@ -45,18 +45,18 @@ pub use programs::program;
 pub use role::{Permission, Role};
 pub use service_account::{Access, ServiceAccount};
 
-/// The servers of one private host. All die with it.
+/// The servers of one private host. They end with the host.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Kubernetes {
-    /// The API server. Stopped before its store.
+    /// The API server. Declared first so that it stops before its etcd.
     pub api: ApiServer,
-    /// What the API server keeps its objects in, below `/registry`.
+    /// The etcd with the API server's objects, below `/registry`.
     pub etcd: Etcd,
 }
 
 impl Kubernetes {
-    /// Starts both, empty, and waits until they answer.
+    /// Starts both servers, empty, and waits until they respond.
     pub fn start(host: &Host) -> Result<Kubernetes> {
         let etcd = Etcd::start(host)?;
         Ok(Kubernetes { api: ApiServer::start(host)?, etcd })
@@ -66,15 +66,15 @@ impl Kubernetes {
 /// Runs a test on a private host with a control plane.
 ///
 /// # Panics
-/// With the test, or when its surroundings cannot be made.
+/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn on_kubernetes(test: impl FnOnce(&Host, &mut Kubernetes) + Send) {
     with_kubernetes(|host, mut kubernetes| test(host, &mut kubernetes));
 }
 
-/// The same for a test that takes the control plane apart.
+/// Runs a test as [`on_kubernetes`] does, and gives the test ownership of the control plane.
 ///
 /// # Panics
-/// With the test, or when its surroundings cannot be made.
+/// Panics if the test does, or if the host or the servers cannot be set up.
 pub fn with_kubernetes(test: impl FnOnce(&Host, Kubernetes) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);

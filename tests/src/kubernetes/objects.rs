@@ -1,4 +1,4 @@
-//! Calico's objects of one API group, and pods, by the keys and in the form of the recordings.
+//! Calico's objects of one API group, and pods, with the keys and in the form of the recordings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 
-/// Every pod there is.
+/// URL path of all pods.
 const PODS: &str = "/api/v1/pods";
 
-/// What the API server alone decides.
+/// Fields that only the API server sets.
 const SERVER_FIELDS: [&str; 5] = ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"];
 
-/// Content of an API server: `<plural>/<name>` → object, `<plural>/<namespace>/<name>` for what has a namespace.
+/// Content of an API server: `<plural>/<name>` → object, or `<plural>/<namespace>/<name>` for a namespaced object.
 #[derive(Debug, Clone)]
 pub struct Objects {
     client: Client,
@@ -24,27 +24,27 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The objects that `client` may reach in a group. The plugins are told to use `kubeconfig`.
+    /// Returns the objects of a group, as `client` may access them. The plugins use `kubeconfig`.
     pub fn new(client: &Client, group: ApiGroup, kubeconfig: PathBuf) -> Objects {
         Objects { client: client.clone(), group, kubeconfig }
     }
 
-    /// Who reaches them.
+    /// Returns the client.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// The API group.
+    /// Returns the API group.
     pub fn group(&self) -> ApiGroup {
         self.group
     }
 
-    /// The file that the plugins find the server with.
+    /// Returns the path of the plugins' kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// Creates each object; what the server decides, it decides anew.
+    /// Creates each object, without the fields that only the server sets.
     pub fn load(&self, content: &BTreeMap<String, Value>) -> Result<()> {
         for (key, object) in content {
             let mut object = object.clone();
@@ -70,8 +70,8 @@ impl Objects {
         self.client.delete(&self.collection(key))?.success().with_context(|| key.to_owned()).map(drop)
     }
 
-    /// Every object of the group, and of every pod its annotations, labels, addresses and phase. The generation is 0
-    /// everywhere, as the recorder wrote it down.
+    /// Reads every object of the group, and the annotations, labels, addresses and phase of every pod. Sets every
+    /// generation to 0, as the recorder does.
     pub fn dump(&self) -> Result<BTreeMap<String, Value>> {
         let mut content = BTreeMap::new();
         for plural in self.plurals()? {
@@ -100,7 +100,7 @@ impl Objects {
         for plural in self.plurals()? {
             let collection = self.collection(&plural);
             let objects = self.list(&collection)?;
-            // What has namespaces is deleted as a whole in each of them only.
+            // Namespaced objects can be deleted as a collection only within one namespace.
             let namespaced = objects.iter().any(|object| object["metadata"]["namespace"].is_string());
             if !namespaced && !objects.is_empty() {
                 self.client.delete(&collection)?.success().with_context(|| plural.clone())?;
@@ -118,7 +118,7 @@ impl Objects {
         Ok(())
     }
 
-    /// A collection, or the path of an object of the group.
+    /// Returns the URL path of a collection or of an object of the group.
     fn collection(&self, key: &str) -> String {
         let group = self.group.api_version();
         match key.split('/').collect::<Vec<_>>()[..] {
@@ -127,7 +127,7 @@ impl Objects {
         }
     }
 
-    /// What is defined in the group.
+    /// Returns the plurals of the resources in the group.
     fn plurals(&self) -> Result<Vec<String>> {
         let path = format!("/apis/{}", self.group.api_version());
         let known = self.client.get(&path)?.success().context(path)?;
@@ -144,7 +144,7 @@ impl Objects {
     }
 }
 
-/// `<name>`, or `<namespace>/<name>`.
+/// Returns `<name>`, or `<namespace>/<name>`.
 fn name(object: &Value) -> Result<String> {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().with_context(|| format!("an object has no name: {object}"))?;

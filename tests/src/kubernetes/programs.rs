@@ -1,13 +1,14 @@
-//! Where the programs of Kubernetes are.
+//! Finds the programs of Kubernetes.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-/// Names the version of Kubernetes that tests/install-go-tools.sh builds.
+/// The go.mod with the Kubernetes version that tests/install-go-tools.sh builds.
 const GO_MOD: &str = include_str!("../../kubernetes/go.mod");
 
-/// A program of Kubernetes: from `KUBEBUILDER_ASSETS` if set, else where tests/install-go-tools.sh puts it.
+/// Returns the path of a Kubernetes program: in `KUBEBUILDER_ASSETS` if set, else where tests/install-go-tools.sh
+/// installs it.
 pub fn program(name: &str) -> Result<PathBuf> {
     if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|assets| !assets.is_empty()) {
         let path = Path::new(&assets).join(name);
@@ -19,13 +20,13 @@ pub fn program(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The version that go.mod requires.
+/// Returns the Kubernetes version that go.mod requires.
 fn version() -> Result<&'static str> {
     let requirement = GO_MOD.lines().find_map(|line| line.strip_prefix("\tk8s.io/kubernetes "));
     requirement.and_then(|line| line.split(' ').next()).context("go.mod does not require k8s.io/kubernetes")
 }
 
-/// Where the user's caches are.
+/// Returns the user's cache directory.
 pub(crate) fn cache() -> Result<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);

@@ -1,4 +1,4 @@
-//! What a ClusterRole grants, one permission at a time.
+//! The permissions of a ClusterRole, one by one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::audit::Request;
 use super::service_account::Access;
 
-/// One verb on one resource.
+/// A verb on a resource.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Permission {
     /// API group, empty for the core.
@@ -27,7 +27,7 @@ pub struct Permission {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Role(pub BTreeSet<Permission>);
 
-/// A rule of a ClusterRole. Anything but these fields would grant what is not understood here.
+/// A rule of a ClusterRole. Other fields are rejected, because they would change the granted permissions.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rule {
@@ -37,7 +37,7 @@ struct Rule {
 }
 
 impl Role {
-    /// The one ClusterRole of a manifest.
+    /// Reads the only ClusterRole of a manifest.
     pub fn of_manifest(path: &Path) -> Result<Role> {
         let name = || path.display().to_string();
         fs::read_to_string(path).with_context(name).and_then(|text| Role::parse(&text).with_context(name))
@@ -52,26 +52,26 @@ impl Role {
         Ok(Role(rules.iter().flat_map(Rule::permissions).collect()))
     }
 
-    /// The permissions that these requests needed.
+    /// Returns the permissions that these requests needed.
     pub fn used_by(requests: &[Request]) -> Role {
-        // A path that is no resource, as that of discovery, is open to whoever is authenticated.
+        // Non-resource paths, such as those of discovery, are open to every authenticated user.
         let about_resources = requests.iter().filter(|request| !request.resource.starts_with('/'));
         Role(about_resources.map(Permission::of).collect())
     }
 
-    /// Without one permission.
+    /// Returns the role without one permission.
     #[must_use]
     pub fn without(&self, permission: &Permission) -> Role {
         Role(self.0.iter().filter(|other| *other != permission).cloned().collect())
     }
 
-    /// What of it is about the API groups that `keep` names.
+    /// Returns the permissions on the API groups in `keep`.
     #[must_use]
     pub fn of_groups(&self, keep: &[&str]) -> Role {
         Role(self.0.iter().filter(|permission| keep.contains(&permission.group.as_str())).cloned().collect())
     }
 
-    /// The rules of a ClusterRole.
+    /// Returns the rules of a ClusterRole with these permissions.
     pub fn rules(&self) -> Value {
         let rule = |p: &Permission| json!({ "apiGroups": [p.group], "resources": [p.resource], "verbs": [p.verb] });
         self.0.iter().map(rule).collect()
@@ -98,13 +98,13 @@ impl Permission {
         Permission { group, resource, verb }
     }
 
-    /// As the authorizer is asked for it.
+    /// Returns the permission as a question to the authorizer.
     pub fn access(&self) -> Access<'_> {
         Access { verb: &self.verb, group: &self.group, resource: &self.resource }
     }
 }
 
-/// `get pods`, `list ippools.crd.projectcalico.org`
+/// Formats a permission, such as `get pods` or `list ippools.crd.projectcalico.org`.
 impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb, self.resource)?;
@@ -112,7 +112,7 @@ impl fmt::Display for Permission {
     }
 }
 
-/// One permission a line.
+/// Formats a role as one permission per line.
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|permission| writeln!(f, "{permission}"))

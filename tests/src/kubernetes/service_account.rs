@@ -1,4 +1,4 @@
-//! Namespaces, service accounts and what they may do: what controllers and an operator would make.
+//! Creates namespaces, service accounts and their permissions, in place of controllers and an operator.
 
 use std::path::PathBuf;
 use std::thread;
@@ -11,14 +11,14 @@ use super::api_server::ApiServer;
 use super::client::Client;
 use super::identity::Identity;
 
-/// A service account with a token that holds for an hour. It may do nothing until [`ApiServer::bind`].
+/// A service account with a token that is valid for an hour. It has no permissions until [`ApiServer::bind`].
 #[derive(Debug)]
 pub struct ServiceAccount {
-    /// `system:serviceaccount:<namespace>:<name>`, as the audit log has it.
+    /// `system:serviceaccount:<namespace>:<name>`, as in the audit log.
     pub user: String,
-    /// Its token.
+    /// The account's token.
     pub identity: Identity,
-    /// A kubeconfig with the token inline.
+    /// Path of a kubeconfig with the token inline.
     pub kubeconfig: PathBuf,
     /// A client with the token.
     pub client: Client,
@@ -26,7 +26,7 @@ pub struct ServiceAccount {
     name: String,
 }
 
-/// Something that RBAC allows or refuses.
+/// An action that RBAC allows or denies.
 #[derive(Debug, Clone, Copy)]
 pub struct Access<'a> {
     /// `get`, `patch` …
@@ -38,14 +38,14 @@ pub struct Access<'a> {
 }
 
 impl ApiServer {
-    /// Makes a namespace with the `default` service account, without which no pod is admitted.
+    /// Creates a namespace with the `default` service account, without which no pod is admitted.
     pub fn namespace(&self, name: &str) -> Result<()> {
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         self.admin().apply_object(&namespace)?;
         self.apply_account(name, "default")
     }
 
-    /// Makes a service account, and its namespace if need be.
+    /// Creates a service account and, if necessary, its namespace.
     pub fn service_account(&self, namespace: &str, name: &str) -> Result<ServiceAccount> {
         self.namespace(namespace)?;
         self.apply_account(namespace, name)?;
@@ -60,8 +60,8 @@ impl ApiServer {
         })
     }
 
-    /// A new token of a service account, good for an hour or until the account is deleted. The server remembers a token
-    /// that it has seen for ten seconds more.
+    /// Requests a new token of a service account, valid for an hour or until the account is deleted. The server caches
+    /// a token for ten seconds after its use and accepts it during that time.
     pub fn token(&self, namespace: &str, name: &str) -> Result<String> {
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
         let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
@@ -69,7 +69,7 @@ impl ApiServer {
         Ok(made["status"]["token"].as_str().context("a TokenRequest has no token")?.to_owned())
     }
 
-    /// Makes a ClusterRole.
+    /// Creates a ClusterRole.
     pub fn cluster_role(&self, name: &str, rules: &Value) -> Result<()> {
         let role = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
@@ -78,8 +78,8 @@ impl ApiServer {
         self.admin().apply_object(&role).map(drop)
     }
 
-    /// Binds a ClusterRole to a service account and waits until the authorizer has seen both. One rule at least must be
-    /// for all objects of a resource.
+    /// Binds a ClusterRole to a service account and waits until the authorizer applies both. The role needs at least
+    /// one rule without resourceNames.
     pub fn bind(&self, account: &ServiceAccount, role: &str) -> Result<()> {
         let subject = json!({ "kind": "ServiceAccount", "namespace": account.namespace, "name": account.name });
         let binding = json!({
@@ -91,7 +91,7 @@ impl ApiServer {
         self.admin().apply_object(&binding)?;
         let role = self.admin().get(&format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{role}"))?.success()?;
         let first = |rule: &Value, list: &str| rule[list][0].as_str().map(str::to_owned);
-        // The rules of one role become known at once.
+        // The authorizer applies all rules of a role together.
         let rule = role["rules"].as_array().into_iter().flatten().find_map(|rule| {
             rule["resourceNames"].is_null().then_some(())?;
             Some((first(rule, "verbs")?, first(rule, "apiGroups")?, first(rule, "resources")?))
@@ -106,7 +106,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Whether a user may do something in all namespaces, as the authorizer sees it now.
+    /// Returns true if a user may do something in all namespaces, according to the authorizer.
     pub fn allows(&self, user: &str, access: Access<'_>) -> Result<bool> {
         let (resource, subresource) = access.resource.split_once('/').unwrap_or((access.resource, ""));
         let review = json!({

@@ -14,20 +14,19 @@ use super::{Call, Outcome, feed, read_all};
 /// The memory and the processor time of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
-    /// The most memory that was resident at one time, in KiB.
+    /// Peak resident memory, in KiB.
     pub peak_kib: u64,
-    /// Processor time of all threads, in ticks of the kernel; to be told, and not to be asserted.
+    /// Processor time of all threads, in clock ticks of the kernel. For information only; tests do not assert it.
     pub ticks: u64,
 }
 
 impl Call {
-    /// Runs the plugin to its end. What it took is that of the program alone: the process that it was before it began
-    /// the program counts in `wait4`.
+    /// Runs the plugin to its end. Measures the program alone; `wait4` also counts the forked process before its exec.
     pub fn run_measured(&self) -> Result<(Outcome, Usage)> {
         let started = Instant::now();
         let mut child = self.begin()?;
         let pid = Pid::from_raw(i32::try_from(child.id())?);
-        // It waits for its input.
+        // The plugin waits for its stdin.
         ptrace::seize(pid, Options::PTRACE_O_TRACEEXIT).context("cannot trace the plugin")?;
         let stdout = read_all(child.stdout.take().context("stdout is piped")?);
         let stderr = read_all(child.stderr.take().context("stderr is piped")?);

@@ -1,4 +1,4 @@
-//! What the client gets to see: the server's answer, half of it, or one that the proxy made.
+//! The response to the client: the server's, half of it, or one of the proxy.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use hyper::{Method, Response, StatusCode};
 use serde_json::json;
 use tokio::sync::Notify;
 
-/// How long half an answer has to get through before the connection breaks.
+/// Time for half a response to reach the client before the connection breaks.
 const HALF_ARRIVES: Duration = Duration::from_millis(20);
 
-/// An answer of an API server that is no success.
+/// A failure response of an API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// HTTP status.
@@ -23,23 +23,23 @@ pub struct Refusal {
     pub retry_after: Option<u32>,
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub(super) enum Relayed {
-    /// As the server sends it.
+    /// The server's body.
     Whole(Incoming),
-    /// Half of its first part; then the connection breaks.
+    /// Half of the first part of the server's body; then the connection breaks.
     Half { body: Incoming, cut: Arc<Notify>, sent: bool },
-    /// The proxy's own.
+    /// A body of the proxy.
     Own(Option<Bytes>),
 }
 
 impl Refusal {
-    /// A refusal without advice.
+    /// Returns a refusal without `Retry-After`.
     pub fn of(code: u16) -> Refusal {
         Refusal { code, retry_after: None }
     }
 
-    /// The answer to a request of `method`.
+    /// Returns the response to a request of `method`.
     pub(super) fn response(self, method: &Method) -> Response<Relayed> {
         let reason = match self.code {
             401 => "Unauthorized",

@@ -1,4 +1,4 @@
-//! The proxy at work: connections, requests and answers, and the faults among them.
+//! The proxy at work: connections, requests and responses, and their faults.
 
 use std::future::pending;
 use std::io;
@@ -34,7 +34,7 @@ pub(super) struct Server {
     tls: Option<TlsConnector>,
 }
 
-/// One client's connection, and the one to the server that serves it.
+/// The connection of a client, and the connection to the server that serves it.
 struct Link {
     server: Server,
     state: Arc<State>,
@@ -42,7 +42,7 @@ struct Link {
     cut: Arc<Notify>,
 }
 
-/// What is left to do after a fault.
+/// The remaining action after a fault.
 enum Next {
     GoOn,
     Half,
@@ -69,7 +69,7 @@ impl Server {
         http2_to(connector.connect(name, stream).await?).await
     }
 
-    /// The same request as this server is asked it.
+    /// Returns the request with the address of this server.
     fn readdressed(&self, request: Request<Asked>) -> io::Result<Request<Asked>> {
         let (mut head, body) = request.into_parts();
         let scheme = if self.tls.is_some() { "https" } else { "http" };
@@ -89,7 +89,7 @@ async fn http2_to(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) 
     Ok(sender)
 }
 
-/// Accepts connections for ever.
+/// Accepts connections forever.
 pub(super) async fn serve(listener: TcpListener, server: Server, state: Arc<State>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     loop {
@@ -97,7 +97,7 @@ pub(super) async fn serve(listener: TcpListener, server: Server, state: Arc<Stat
         if state.accepts() {
             let link =
                 Link { server: server.clone(), state: state.clone(), to_server: Mutex::default(), cut: Arc::default() };
-            // A connection that breaks is what the proxy is for.
+            // A broken connection is intended, so its error is ignored.
             tokio::spawn(async move { drop(Arc::new(link).run(stream).await) });
         }
     }
@@ -118,7 +118,7 @@ impl Link {
         Ok(())
     }
 
-    /// Answers requests until either side or a fault ends the connection.
+    /// Serves requests until either side or a fault ends the connection.
     async fn serve(self: Arc<Self>, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, is_http2: bool) {
         let (io, link) = (TokioIo::new(stream), self.clone());
         let service = service_fn(move |request| link.clone().relay(request));
@@ -157,7 +157,7 @@ impl Link {
                 return self.broken().await;
             }
             Next::Answer(refusal) => {
-                // A request that is refused is read all the same: an unread one would break the connection.
+                // The body of a refused request is read too: an unread body would break the connection.
                 if let Asked::Streamed(body) = body {
                     whole(body).await;
                 }
@@ -191,7 +191,7 @@ impl Link {
 
     async fn carry_out(&self, fault: Option<Fault>) -> Next {
         match fault {
-            // One of several faults has been chosen by now.
+            // The current fault of [`Fault::InTurn`] has been selected before.
             None | Some(Fault::InTurn(_)) => Next::GoOn,
             Some(Fault::CutMidAnswer) => Next::Half,
             Some(Fault::Refuse(refusal)) => Next::Answer(refusal),
@@ -220,7 +220,7 @@ impl Link {
         }
     }
 
-    /// Ends the connection; there is no answer.
+    /// Ends the connection without a response.
     async fn broken<T>(&self) -> T {
         self.cut.notify_one();
         pending().await

@@ -1,4 +1,4 @@
-//! The proxy before a server that says what it was asked.
+//! Tests of the proxy before a server that records its requests.
 
 use std::process::Command;
 
@@ -13,7 +13,8 @@ use super::*;
 
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// A server that answers each request with `abcdefghij`, and what it was asked.
+/// Starts a server that responds to each request with `abcdefghij`. Returns its address and the requests that it
+/// receives.
 fn server(tls: Option<TlsAcceptor>) -> (String, Asked) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -58,7 +59,7 @@ async fn connect(proxy: &Proxy) -> Option<Client> {
     Some(client)
 }
 
-/// Status and body; `None` when the connection broke first.
+/// Returns status and body; `None` if the connection broke first.
 async fn ask(client: Option<Client>, path: &str) -> Option<(u16, String)> {
     let request = Request::post(format!("http://proxy{path}")).body("question".to_owned()).unwrap();
     let answer = client?.send_request(request).await.ok()?;
@@ -240,7 +241,7 @@ fn inside_tls_it_speaks_what_it_offers_and_presents_what_it_is_told() {
     proxy.present(&second).unwrap();
     assert_eq!(shake(&first.certificate), None);
 
-    // ureq speaks HTTP/1.1 only.
+    // ureq supports HTTP/1.1 only.
     let root = ureq::tls::Certificate::from_pem(second.certificate.as_bytes()).unwrap();
     let tls = ureq::tls::TlsConfig::builder().root_certs(ureq::tls::RootCerts::new_with_certs(&[root])).build();
     let agent = ureq::Agent::from(ureq::Agent::config_builder().tls_config(tls).proxy(None).build());

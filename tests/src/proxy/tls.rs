@@ -9,7 +9,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// What clients may speak.
+/// The protocols that clients may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/2, or HTTP/1.1 if the client prefers it.
@@ -18,19 +18,19 @@ pub enum Protocol {
     Http1,
 }
 
-/// What a server proves itself with, PEM.
+/// The certificate of a server, PEM.
 #[derive(Clone)]
 pub struct ServerCertificate {
     /// The certificate.
     pub certificate: String,
     /// Its key.
     pub key: String,
-    /// What the server offers.
+    /// The protocols that the server offers.
     pub protocol: Protocol,
 }
 
 impl ServerCertificate {
-    /// How clients are greeted with it.
+    /// Returns an acceptor of clients with this certificate.
     pub(super) fn acceptor(&self) -> Result<TlsAcceptor> {
         let chain: Vec<_> = CertificateDer::pem_slice_iter(self.certificate.as_bytes()).collect::<Result<_, _>>()?;
         let key = PrivateKeyDer::from_pem_slice(self.key.as_bytes())?;
@@ -47,7 +47,7 @@ impl ServerCertificate {
     }
 }
 
-/// Connects to a server with a certificate of `authority`.
+/// Returns a connector for servers with a certificate of `authority`.
 pub(super) fn connector(authority: &str) -> Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority.as_bytes()) {
@@ -61,7 +61,7 @@ pub(super) fn connector(authority: &str) -> Result<TlsConnector> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Without the key.
+/// Formats the certificate without the key.
 impl std::fmt::Debug for ServerCertificate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ServerCertificate").field("protocol", &self.protocol).finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! What a transaction of etcd writes: its path says nothing, and reads go by the same one.
+//! The keys of an etcd transaction, read from its body: all transactions, reads included, have the same path.
 
 use std::fmt::Write;
 use std::future::poll_fn;
@@ -9,23 +9,23 @@ use hyper::body::{Body, Bytes, Frame, Incoming};
 
 /// The path of all transactions.
 const PATH: &str = "/etcdserverpb.KV/Txn";
-/// Before each gRPC message: whether it is compressed, and its length.
+/// Length of the prefix of each gRPC message: a compression flag and the length.
 const PREFIX: usize = 5;
-/// The field of a transaction that is a condition.
+/// Number of a transaction's field for a condition.
 const COMPARE: u64 = 1;
-/// The field of a condition that is its key.
+/// Number of a condition's field for its key.
 const KEY: u64 = 3;
 
 /// The body of a request.
 pub(super) enum Asked {
-    /// As the client sends it.
+    /// A body that the client is sending.
     Streamed(Incoming),
-    /// Read already.
+    /// A body that has been read.
     Read(Option<Bytes>),
 }
 
-/// The body, and what is to be known of it besides the path: a transaction with conditions, which ours are that write, names
-/// their keys as `?if=<key>,<key>`.
+/// Returns the body, and the query that describes it: `?if=<key>,<key>` with the keys of a transaction with conditions,
+/// such as all our writing transactions, and empty otherwise.
 pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
     if path != PATH {
         return (Asked::Streamed(body), String::new());
@@ -40,7 +40,7 @@ pub(super) async fn described(path: &str, body: Incoming) -> (Asked, String) {
     (Asked::Read(Some(bytes)), words)
 }
 
-/// All of a body, as far as it comes.
+/// Reads a body to its end or to the first error.
 pub(super) async fn whole(mut body: Incoming) -> Bytes {
     let mut bytes = Vec::new();
     while let Some(Ok(frame)) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
@@ -49,7 +49,7 @@ pub(super) async fn whole(mut body: Incoming) -> Bytes {
     bytes.into()
 }
 
-/// Number and bytes of each field of a protobuf message; of those that are numbers, no bytes.
+/// Returns number and bytes of each field of a protobuf message. Numeric fields have no bytes.
 fn fields(mut message: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     std::iter::from_fn(move || {
         let tag = varint(&mut message)?;
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn the_fields_of_a_message() {
-        // A condition on `/a` at version 300, and an operation of no interest.
+        // A condition on `/a` at version 300, and an operation without meaning.
         let compare = [0x10, 0x00, 0x1a, 2, b'/', b'a', 0x20, 0xac, 0x02];
         let message = [&[0x0a, compare.len() as u8][..], &compare, &[0x12, 1, 7]].concat();
         let found: Vec<_> = fields(&message).collect();

@@ -1,12 +1,12 @@
-//! The keys of the network configuration and the values that each must refuse.
+//! The keys of the network configuration, and the values that each key must reject.
 
 use serde_json::{Value, json};
 
-/// What a key may hold, besides `null`.
+/// The type of a key's value, besides `null`.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Text,
-    /// One of a few words.
+    /// An enumeration of strings.
     Word,
     Number,
     Flag,
@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 
 use Kind::{Flag, List, Number, Object, Text, Texts, Word};
 
-/// Every key, as a JSON pointer: those of cni-plugin.md, section 2, and ours.
+/// Every key, as a JSON pointer: upstream's keys and ours.
 pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/cniVersion", Text),
     ("/name", Text),
@@ -112,7 +112,7 @@ pub(crate) const KEYS: &[(&str, Kind)] = &[
     ("/windows_loopback_DSR", Flag),
 ];
 
-/// Values that a key of this kind must refuse.
+/// Returns the values that a key of this kind must reject.
 pub(crate) fn wrong_values(kind: Kind) -> Vec<Value> {
     let mut values =
         vec![json!(true), json!("x"), json!(1), json!(1.5), json!([]), json!({}), json!([{}]), json!(["x"])];
@@ -122,7 +122,7 @@ pub(crate) fn wrong_values(kind: Kind) -> Vec<Value> {
         Number => value.as_i64().is_none(),
         Flag => !value.is_boolean(),
         Object => !value.is_object(),
-        // What the items of these lists are is read by some verbs only.
+        // Only some CNI commands read the items of these lists.
         List => !value.is_array(),
         Texts => !value.is_array() || *value == json!([{}]),
     });

@@ -1,5 +1,6 @@
-//! Wrong input: every key of the network configuration with values of every wrong type, every variable missing, empty
-//! and malformed. Each gets the code and the words it deserves, and changes neither kernel nor datastore.
+//! Invalid input: every key of the network configuration with values of every wrong type, and every CNI variable
+//! missing, empty and malformed. Each call returns a suitable error code and message, and changes neither kernel nor
+//! datastore.
 
 mod keys;
 
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 on_each_datastore!(bad_configurations_change_nothing, bad_environments_change_nothing);
 
-/// Values of the right type that are out of range or of the wrong shape, and the code they get.
+/// Values of the right type that are out of range or malformed, for keys whose validation returns an error.
 const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("/mtu", "-1"),
     ("/mtu", "67"),
@@ -30,7 +31,7 @@ const OUT_OF_RANGE: &[(&str, &str)] = &[
     ("/ipam/ipv4_pools", "[\"fd00::/64\"]"),
 ];
 
-/// A configuration as text with the value at `path` replaced, so that it may be any text.
+/// Returns a configuration as text in which `value`, any text, replaces the value at `path`.
 fn with_value(conf: &Value, path: &str, value: &str) -> String {
     const PLACE: &str = "@@place@@";
     let mut conf = conf.clone();
@@ -45,12 +46,12 @@ fn with_value(conf: &Value, path: &str, value: &str) -> String {
     conf.to_string().replace(&format!("\"{PLACE}\""), value)
 }
 
-/// The keys on a JSON pointer.
+/// Returns the keys of a JSON pointer.
 fn keys(path: &str) -> impl Iterator<Item = String> {
     path.split('/').skip(1).map(|key| key.replace("~1", "/"))
 }
 
-/// A pod that is up, so that a DEL has something to break, and its configuration.
+/// Adds a pod, so that a faulty DEL would change something. Returns the pod and its configuration.
 fn with_a_pod(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
     let conf = cluster.conf("node1", json!({}));
@@ -95,7 +96,7 @@ fn bad_configurations_change_nothing(cluster: &Cluster<'_>) {
     let mut failures = Vec::new();
     for (path, value) in wrong.chain(ranges) {
         for (verb, pod) in [("ADD", &newcomer), ("DEL", if del_needs(path) { &pod } else { &newcomer })] {
-            // The other IPAM plugin reads them, and a DEL has its answer.
+            // The delegated IPAM plugin reads these keys, and its reply to a DEL is not checked.
             if verb == "DEL" && ["/ipam/ranges", "/ipam/routes"].contains(&path) {
                 continue;
             }
@@ -151,7 +152,7 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
     for (verb, pod) in [("ADD", &newcomer), ("CHECK", &pod), ("DEL", &pod)] {
         let call = cluster.verb(verb, pod, &conf);
         for name in ["CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH"] {
-            // DEL works without a namespace: it may be gone. Tested with the verb.
+            // DEL works without a network namespace, which may be deleted already. Another test covers this.
             if verb == "DEL" && name == "CNI_NETNS" {
                 continue;
             }
@@ -173,7 +174,7 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
             assert_eq!(error.code, 4, "{verb} {name}={value}: {error:?}");
         }
     }
-    // All that is missing is named at once.
+    // The error names all missing variables together.
     let bare = cluster.plugins.call("calico").env("CNI_COMMAND", "ADD").without_env("CNI_PATH").stdin(conf.to_string());
     let error = bare.run().unwrap().error();
     for name in ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"] {
@@ -192,10 +193,11 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
         let error = call.run().unwrap().error();
         assert_eq!((error.code, error.msg.contains(netns)), (4, true), "CNI_NETNS={netns}: {error:?}");
     }
-    // The plugin's own namespace: refused before anything is done (code 8).
+    // The plugin's own network namespace is rejected before anything changes (code 8).
     let own = cluster.verb("ADD", &newcomer, &conf).env("CNI_NETNS", Path::new("/proc/self/ns/net")).run().unwrap();
     assert_eq!(own.error().code, 8);
-    // An ADD that fails after its address was taken leaves the block as upstream does: claimed, written again.
+    // An ADD that fails after the assignment of its address keeps the affinity of the block and leaves the block with a
+    // higher sequence number, as upstream does.
     let without_blocks = |mut state: Value| {
         let is_block = |key: &str| key.contains("/ipam/v2/assignment/") || key.contains("/ipam/v2/host/");
         state["store"].as_object_mut().unwrap().retain(|key, _| !is_block(key));
@@ -205,7 +207,7 @@ fn bad_environments_change_nothing(cluster: &Cluster<'_>) {
     assert_eq!(cluster.accounts().held.len(), 1);
 }
 
-/// Keys that the plugin learns must be added here.
+/// A new key of the plugin must be added to [`keys::KEYS`].
 #[test]
 fn every_published_key_is_tried() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/netconf.schema.json");
@@ -226,7 +228,7 @@ fn published(schema: &Value, path: &str) -> Vec<String> {
     properties.flat_map(below).collect()
 }
 
-/// Run by a person from a terminal: a few lines of help, no wait for input.
+/// An operator runs the plugin in a terminal: it prints a short help and does not wait for input.
 #[test]
 fn without_a_command_there_is_help() {
     on_local(|cluster| {

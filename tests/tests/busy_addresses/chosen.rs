@@ -1,4 +1,4 @@
-//! An address that IPAM chose: another takes its place in the same call.
+//! A busy address that IPAM chose: the same call replaces it by another address.
 
 use integration_tests::cluster::Cluster;
 use integration_tests::on_each_datastore;
@@ -22,7 +22,7 @@ fn add_with_a_route_of_another_program_takes_another_address(cluster: &Cluster<'
     assert_eq!(given, [&*free4[1], &*free6[0]]);
     assert!(outcome.stderr.contains(&free4[0]) && outcome.stderr.contains(OTHER), "{}", outcome.stderr);
     assert_eq!(devices(&free4[0]), [OTHER]);
-    // The busy one is free again, as the last of its block.
+    // The busy address is free again and the last one of its block.
     assert_eq!(next(cluster, "-4").last(), Some(&free4[0]));
     assert_eq!(held(cluster, &pod), given);
     cluster.assert_only(&[&resident, &pod]);

@@ -1,5 +1,5 @@
-//! Kills and broken connections at each request of an ADD that takes another address: nothing is leaked after DEL, and no endpoint
-//! lists a free address at any time.
+//! Kills and broken connections at each request of an ADD that replaces busy addresses. After DEL no address is leaked,
+//! and no endpoint lists a free address at any time.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,14 +15,14 @@ use crate::{addresses, conf, other_program, restore, route};
 
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-/// Every ADD gets the first address of the same block first.
+/// Restores the datastore and deletes all hints, so that every ADD starts with the first address of the same block.
 fn begin_anew(faulty: &Faulty<'_>, empty: &BTreeMap<String, Value>) {
     restore(faulty.cluster, empty);
     let _ = fs::remove_file(RECENT_BLOCKS);
     crate::forget_notes();
 }
 
-/// At each request but those that any ADD makes before it knows that the address is busy.
+/// Injects each fault at each request, except the requests that any ADD sends before it detects the busy address.
 fn fault_at_each_request(faulty: &mut Faulty<'_>, faults: &[Fault]) {
     let empty = faulty.cluster.store.dump().unwrap();
     let pod = faulty.pod();

@@ -1,4 +1,4 @@
-//! Busy addresses where endpoints are pods.
+//! Busy addresses on an API server, where endpoints are annotations of pods.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn listed(cluster: &Cluster<'_>, pod: &str) -> Value {
     object["metadata"]["annotations"]["cni.projectcalico.org/podIPs"].clone()
 }
 
-/// A pod that asks for an address.
+/// Creates a pod whose annotation requests an address.
 fn create_asking(cluster: &Cluster<'_>, name: &str, address: &str) {
     let annotations = json!({ "cni.projectcalico.org/ipAddrs": json!([address]).to_string() });
     let pod = json!({
@@ -46,7 +46,7 @@ fn add_of_a_pod_lists_the_final_addresses_alone() {
         assert_eq!((given, tried), (vec![free4[2].clone(), free6[1].clone()], 3));
         assert_eq!(listed(cluster, "pod1"), format!("{}/32,{}/128", free4[2], free6[1]));
         cluster.assert_only(&[&resident, &pod]);
-        // Within the minute, and as cheap as ever.
+        // Within the minute, an ADD needs no additional attempts.
         let next = cluster.pod(2);
         assert_eq!(add(cluster, &next, &conf).1, 0);
         cluster.delete(&pod, &conf);
@@ -72,7 +72,8 @@ fn three_busy_addresses_leave_nothing_in_the_annotations() {
     });
 }
 
-/// A pod that asks for an address gets no host route, so that the kernel refuses nothing by itself.
+/// A pod that requests an address in its annotations gets no host route from the plugin, so the kernel does not report
+/// the conflict.
 #[test]
 fn an_address_that_a_pod_asks_for_and_another_pod_has_is_an_error_that_names_the_interface() {
     on_api_server(ApiGroup::CrdV1, |cluster, _| {
@@ -92,7 +93,7 @@ fn an_address_that_a_pod_asks_for_and_another_pod_has_is_an_error_that_names_the
         assert!(error.msg.contains(&living[0]) && error.msg.contains(&ifname), "{error:?}");
         assert_eq!(devices(&living[0]), [&*ifname]);
         assert!(crate::held(cluster, &asking).is_empty());
-        // Another program's route is left to Felix, as ever.
+        // As usual, the conflict with another program's route is left to Felix.
         other_program();
         route("add", "10.65.7.7");
         create_asking(cluster, "pod3", "10.65.7.7");

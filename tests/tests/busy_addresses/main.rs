@@ -1,5 +1,5 @@
-//! Addresses that IPAM has free and the kernel has in use: by a route of another program, or by a pod that lives on after a
-//! backup of the datastore was restored.
+//! Addresses that are free in IPAM but in use in the kernel: because of a route of another program, or because of a pod
+//! that still runs after the datastore was restored from a backup.
 
 mod chosen;
 mod faults;
@@ -17,16 +17,17 @@ use integration_tests::command::{ip, ip_json};
 use integration_tests::content::Content;
 use serde_json::{Value, json};
 
-/// Where ADDs note addresses that they found busy.
+/// File in which ADDs record busy addresses.
 const NOTES: &str = "/var/run/calico/cni/busy_addresses";
 
-/// What the log says of an address that is tried in vain.
+/// Log message for a busy address.
 const TRIED: &str = "the host has a route to the address that IPAM chose";
 
 /// The interface of another program. It can carry packets.
 const OTHER: &str = "live0";
 
-/// A cluster with a pool of each family in which one pod is up, so that the node has its blocks, and the configuration of all ADDs.
+/// Returns a running pod and the configuration of all ADDs, on a cluster with a pool of each family. Because of the
+/// pod, the node has a block of each pool.
 fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
     cluster.load(&Content::dual_stack());
     let conf = conf(cluster);
@@ -36,7 +37,7 @@ fn prepared(cluster: &Cluster<'_>) -> (Pod, Value) {
     (resident, conf)
 }
 
-/// Of both families, with a log on stderr.
+/// Returns a configuration for both families, with a log on stderr.
 fn conf(cluster: &Cluster<'_>) -> Value {
     let ipam = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
     cluster.conf("node1", json!({ "ipam": ipam, "log_level": "warning" }))
@@ -48,7 +49,7 @@ fn other_program() {
     ip("link set live1 up").unwrap();
 }
 
-/// The other program's route to an address.
+/// Adds or deletes the other program's route to an address.
 fn route(verb: &str, address: &str) {
     ip(&format!("{} route {verb} {address} dev {OTHER}", family(address))).unwrap();
 }
@@ -57,19 +58,19 @@ fn family(address: &str) -> &'static str {
     if address.contains(':') { "-6" } else { "-4" }
 }
 
-/// The interfaces of the routes to an address.
+/// Returns the interfaces of the routes to an address.
 fn devices(address: &str) -> Vec<Value> {
     let routes = ip_json(&format!("{} route show {address}", family(address))).unwrap();
     routes.as_array().unwrap().iter().map(|route| route["dev"].clone()).collect()
 }
 
-/// The addresses of a result.
+/// Returns the addresses of a result.
 fn addresses(result: &Value) -> Vec<String> {
     let ips = result["ips"].as_array().unwrap().iter();
     ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
 }
 
-/// The addresses of the only block of a family, in the order in which IPAM gives them to the next pods.
+/// Returns the free addresses of a family's only block, in the order in which IPAM assigns them.
 fn next(cluster: &Cluster<'_>, family: &str) -> Vec<String> {
     let content = cluster.store.dump().unwrap();
     let blocks = content.into_iter().filter(|(key, _)| key.contains("/assignment/") || key.starts_with("ipamblocks/"));
@@ -87,13 +88,13 @@ fn next(cluster: &Cluster<'_>, family: &str) -> Vec<String> {
     .collect()
 }
 
-/// Which addresses a pod holds.
+/// Returns the addresses of a pod.
 fn held(cluster: &Cluster<'_>, pod: &Pod) -> Vec<String> {
     let accounts = cluster.accounts();
     accounts.held.iter().filter(|(_, holder)| **holder == handle(pod)).map(|(ip, _)| ip.to_string()).collect()
 }
 
-/// Runs an ADD that succeeds. Returns its addresses, and how many it tried in vain.
+/// Runs an ADD that succeeds and CHECK. Returns the addresses, and the number of busy addresses that ADD tried before.
 #[track_caller]
 fn add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> (Vec<String>, usize) {
     let outcome = cluster.verb("ADD", pod, conf).run().unwrap();
@@ -104,7 +105,7 @@ fn add(cluster: &Cluster<'_>, pod: &Pod, conf: &Value) -> (Vec<String>, usize) {
     (addresses(&result), outcome.stderr.matches(TRIED).count())
 }
 
-/// Puts the datastore back to a [dump](integration_tests::store::Store::dump). Pods are no part of the backup.
+/// Restores the datastore from a [dump](integration_tests::store::Store::dump). Pods are not part of the backup.
 fn restore(cluster: &Cluster<'_>, backup: &BTreeMap<String, Value>) {
     cluster.store.keep_only(&BTreeMap::new()).unwrap();
     let content = backup.iter().filter(|(key, _)| !key.starts_with("pods/"));

@@ -1,4 +1,4 @@
-//! ADDs for which there is no other address, and those that must have the one they asked for.
+//! ADDs without another free address, and ADDs that request a particular address.
 
 use std::fs;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn three_busy_addresses_are_an_error_that_names_all(cluster: &Cluster<'_>) {
     assert_names(&error, &[&free[0], &free[1], &free[2], OTHER]);
     cluster.assert_only(&[&resident]);
     free[..3].iter().for_each(|address| assert_eq!(devices(address), [OTHER]));
-    // What the failed ADD learned is of use to the next one.
+    // The next ADD uses the hints that the failed ADD recorded.
     let (given, tried) = add(cluster, &pod, &conf);
     assert_eq!((&given[0], tried), (&free[3], 0));
 }
@@ -51,7 +51,7 @@ fn with_pool(cluster: &Cluster<'_>, cidr: &str, size: u8) -> Value {
 fn a_pool_of_one_busy_address_is_an_error_that_names_it(cluster: &Cluster<'_>) {
     let (conf, pod) = (with_pool(cluster, "10.65.0.7/32", 32), cluster.pod(1));
     route("add", "10.65.0.7");
-    // Whether or not a note is in force.
+    // The second ADD has a hint about the address, the first one has not.
     for _ in 0..2 {
         let error = cluster.verb("ADD", &pod, &conf).run().unwrap().error();
         assert_names(&error, &["10.65.0.7", OTHER, "10.65.0.7/32", "addresses were released"]);
@@ -80,7 +80,7 @@ fn an_address_that_was_asked_for_is_not_replaced(cluster: &Cluster<'_>) {
     assert_names(&asked.run().unwrap().error(), &[&free[0], OTHER]);
     assert!(!Path::new(NOTES).exists());
     cluster.assert_only(&[&resident]);
-    // A note keeps nobody from asking.
+    // A hint does not prevent a request for this address.
     route("delete", &free[0]);
     let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 50;
     fs::create_dir_all(Path::new(NOTES).parent().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The datastore is as it was before some of the node's pods were started, and these live on.
+//! The datastore is restored to a state before some pods of the node were started, and these pods still run.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ on_each_datastore!(
     after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address,
 );
 
-/// Starts pods, and puts the datastore back to what it was before. Returns their addresses.
+/// Starts pods, and restores the datastore to its state before. Returns the pods' addresses.
 fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String> {
     let backup = cluster.store.dump().unwrap();
     let living = pods.iter().flat_map(|pod| addresses(&cluster.add(pod, conf))).collect();
@@ -24,7 +24,7 @@ fn outlive(cluster: &Cluster<'_>, pods: &[Pod], conf: &Value) -> BTreeSet<String
     living
 }
 
-/// Replaces the IPv4 routes to pods as Felix does: those that the plugin made go.
+/// Replaces the plugin's IPv4 routes to pods by routes as Felix creates them.
 fn give_routes_felixs_metric() {
     for route in ip_json("route show").unwrap().as_array().unwrap() {
         let [destination, device] = ["dst", "dev"].map(|key| route[key].as_str().unwrap_or_default());
@@ -53,7 +53,7 @@ fn after_a_restore_no_add_gets_an_address_of_a_running_pod(cluster: &Cluster<'_>
     assert!(living.iter().all(|address| routes.contains(&format!("\"{address}\""))), "{routes}");
 }
 
-/// More than one ADD tries.
+/// The number of busy addresses exceeds the attempts of one ADD.
 fn after_a_restore_with_many_running_pods_a_repeated_add_gets_another_address(cluster: &Cluster<'_>) {
     let (_, conf) = prepared(cluster);
     let old: Vec<Pod> = (1..=5).map(|number| cluster.pod(number)).collect();

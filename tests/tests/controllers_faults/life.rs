@@ -1,26 +1,26 @@
-//! What happens while things fail: something for every controller.
+//! The workload of one run: events for every controller, which happen while faults are injected.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// Nodes that stay, so that there is much to do.
+/// Nodes that are not deleted, so that the controllers have much to do.
 const NODES: usize = 12;
-/// Policies and pods.
+/// Number of policies and of pods.
 const MANY: usize = 12;
 
 const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/suite/networkpolicies";
 const PODS: &str = "/api/v1/namespaces/suite/pods";
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/suite";
 
-/// As before the first life.
+/// Restores the state before the first run.
 pub(crate) fn clear(world: &World<'_>) {
     world.clear();
     world.remove(POLICIES);
     world.remove(PODS);
 }
 
-/// What is there when the program starts.
+/// Creates the objects that exist when the program starts.
 pub(crate) fn beginning(world: &World<'_>) {
     world.merge("/api/v1/namespaces/suite", &json!({ "metadata": { "labels": { "team": "a" } } }));
     for n in 1..=NODES {
@@ -46,7 +46,7 @@ pub(crate) fn beginning(world: &World<'_>) {
     }
 }
 
-/// What happens then.
+/// Changes objects while the program runs.
 pub(crate) fn happenings(world: &World<'_>) {
     world.address_left_behind("n1", "10.65.1.0");
     world.address_left_behind("going", "10.65.2.0");
@@ -77,12 +77,12 @@ pub(crate) fn happenings(world: &World<'_>) {
     }
 }
 
-/// Nothing is left to do: what all lives are compared with is right.
+/// Asserts that the controllers have completed all work, so that the result can serve as the reference for other runs.
 pub(crate) fn assert_complete(world: &World<'_>) {
     let all = world.all();
     let (handles, blocks) = world.handles_and_blocks();
     assert_eq!(handles.len(), 1, "{handles:?}");
-    // That of a node that is there, and that of Services.
+    // The block of the existing node, and the block of Services.
     assert_eq!(blocks, ["10-65-1-0-26", "10-80-0-0-26"], "{all:#?}");
     assert_eq!(world.shown("stays"), ["10.80.0.9"]);
     let count = |part: &str| all.keys().filter(|key| key.contains(part)).count();
@@ -108,7 +108,7 @@ pub(crate) fn assert_complete(world: &World<'_>) {
     }
 }
 
-/// What happens when all of that is done.
+/// Changes objects after that work is complete.
 pub(crate) fn more_happenings(world: &World<'_>) {
     world.address_left_behind("n2", "10.65.4.0");
     world.service("late", "10.80.0.10");
@@ -128,7 +128,7 @@ pub(crate) fn more_happenings(world: &World<'_>) {
     }
 }
 
-/// Whether nothing of that is left to do.
+/// Returns true if the controllers have completed the work of [`more_happenings`].
 pub(crate) fn is_complete_after_more(world: &World<'_>) -> bool {
     let all = world.all();
     let there = |key: &str| all.keys().any(|found| found.contains(key));
@@ -172,7 +172,7 @@ fn pod(world: &World<'_>, n: usize, app: &str) {
     world.merge(&format!("{PODS}/{name}/status"), &status);
 }
 
-/// As the CNI plugin makes it.
+/// Creates an endpoint as the CNI plugin does.
 fn endpoint(world: &World<'_>, n: usize) {
     let name = format!("n1-k8s-pod{n}-eth0");
     let spec = json!({

@@ -1,10 +1,10 @@
-//! What of the objects must be the same in every life.
+//! The parts of the objects that must be equal after every run.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// What is chance, or time, or counts writes.
+/// Fields whose values are random, depend on the time, or count writes.
 const OF_ONE_LIFE: [&str; 15] = [
     "uid",
     "resourceVersion",
@@ -22,10 +22,10 @@ const OF_ONE_LIFE: [&str; 15] = [
     "environmentVars",
     "namespaceUID",
 ];
-/// The handle of a Service has its uid in it. There is one at the end.
+/// Prefix of a Service's handle, whose ID contains the UID of the Service. One such handle exists at the end.
 const OF_SERVICE: &str = "lb-";
 
-/// The objects without that.
+/// Returns the objects without such values.
 pub(crate) fn likeness(all: BTreeMap<String, Value>) -> Value {
     let alike = all.into_iter().map(|(key, object)| (named_alike(&key), alike(object)));
     Value::Object(alike.collect())
@@ -38,7 +38,7 @@ fn alike(value: Value) -> Value {
             Value::Object(
                 fields
                     .map(|(name, value)| match name.as_str() {
-                        // In the order in which they were freed.
+                        // Free addresses are in the order of their release.
                         "unallocated" => (name, sorted(value)),
                         _ => (named_alike(&name), alike(value)),
                     })

@@ -1,4 +1,5 @@
-//! A datastore that somebody has locked, `datastoreReady: false`: no controller writes before it is unlocked, and then all is done.
+//! A locked datastore, `datastoreReady: false`: no controller writes until the datastore is unlocked, and then all work
+//! is done.
 
 use std::thread::sleep;
 
@@ -9,11 +10,12 @@ use serde_json::json;
 
 use crate::{CALM, life, settle};
 
-/// Says that the program heard of the lock.
+/// Log message about the lock.
 const HEARD: &str = "no controller writes until";
-/// What may be written to the API server all the same.
+/// Resources that may be written on the API server in spite of the lock.
 const OF_API_SERVER: [&str; 4] = ["leases", "events", "clusterinformations", "kubecontrollersconfigurations/status"];
-/// What may be written to etcd: the configuration's status is a part of the object there.
+/// Keys that may be written in etcd in spite of the lock: the status of the KubeControllersConfiguration is part of the
+/// object there.
 const OF_ETCD: [&str; 2] = ["/clusterinformations/default", "/kubecontrollersconfigurations/default"];
 
 fn on(group: Option<ApiGroup>) {
@@ -38,7 +40,7 @@ fn on(group: Option<ApiGroup>) {
         settle(&world);
         life::assert_complete(&world);
 
-        // The lock comes while the program runs.
+        // The datastore is locked while the program runs.
         set_ready(&world, false);
         program.controllers.await_log(HEARD, 2).unwrap();
         program.proxies().for_each(|proxy| proxy.arm(None));
@@ -72,7 +74,7 @@ fn set_ready(world: &World<'_>, ready: bool) {
     world.change("clusterinformations", "default", &json!({ "spec": { "datastoreReady": ready } }));
 }
 
-/// Returns what the program asked either server to write, but for what is excepted.
+/// Returns the write requests of the program to either server, except the allowed ones.
 fn writes(program: &Proxied, audit: &Audit) -> Vec<String> {
     let of_api_server = audit.of(&program.user).unwrap().into_iter().filter(|request| {
         !["get", "list", "watch"].contains(&&*request.verb) && !OF_API_SERVER.contains(&&*request.resource)

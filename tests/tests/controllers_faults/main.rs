@@ -1,5 +1,5 @@
-//! The whole program, all its controllers on, while servers and connections fail: in the end everything is as it is where
-//! nothing failed, object by object.
+//! The whole program with all controllers, while servers and connections fail: in the end, every object is as in a run
+//! without faults.
 
 mod life;
 mod likeness;
@@ -21,13 +21,13 @@ use serde_json::{Value, json};
 
 use likeness::likeness;
 
-/// How long a life with faults may take to end as one without.
+/// Time within which a run with faults must reach the result of the run without faults.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long nothing happens any more at the end of a life.
+/// Time without writes after which a run counts as complete.
 const CALM: Duration = Duration::from_secs(3);
-/// Connections are cut so many times at least, a second apart.
+/// Minimum number of cuts of all connections, one per second.
 const CUTS: u32 = 6;
-/// Of a hundred requests ten fail, each in another way than the one before.
+/// A tenth of the requests fail, each in a different way than the one before.
 const FAILING: (Point, Fault) = (
     Point::EachNth(10),
     Fault::InTurn(&[
@@ -37,15 +37,15 @@ const FAILING: (Point, Fault) = (
     ]),
 );
 
-/// Number of requests that fail in all.
+/// Number of failed requests after which no more faults are injected.
 const MOST_FAULTS: usize = 20;
 
-/// The same life again and again, on the same servers.
+/// Repeated runs on the same servers.
 struct Lives<'h> {
     host: &'h Host,
     servers: Kubernetes,
     group: Option<ApiGroup>,
-    /// How the one without faults ended.
+    /// The result of the run without faults.
     expected: Value,
 }
 
@@ -60,7 +60,7 @@ fn on(group: Option<ApiGroup>) {
     });
 }
 
-/// Waits until nothing is written any more.
+/// Waits until the program writes nothing more.
 fn settle(world: &World<'_>) {
     let mut before: BTreeMap<String, u64> = BTreeMap::new();
     await_that(PATIENCE, || {
@@ -89,7 +89,7 @@ impl Lives<'_> {
         World { api: &self.servers.api, etcd: &self.servers.etcd, group: self.group }
     }
 
-    /// A world as it is at the beginning, and the program in it.
+    /// Restores the initial objects and starts the program.
     fn begin(&self) -> Proxied {
         let world = self.world();
         life::clear(&world);
@@ -116,8 +116,8 @@ impl Lives<'_> {
         let mut program = self.begin();
         program.proxies().for_each(|proxy| proxy.arm(Some(FAILING)));
         life::happenings(&self.world());
-        // The deletion of a node needs nearly as many requests as lie between two faults: alone at work, it could fail
-        // for ever.
+        // The deletion of a node needs nearly as many requests as lie between two faults. If that deletion were the
+        // only remaining work, it could fail forever.
         let ended = OnceCell::new();
         let faults = || program.proxies().map(|proxy| proxy.faults()).collect::<Vec<usize>>();
         let end_faults = || {
@@ -129,7 +129,7 @@ impl Lives<'_> {
             }
         };
         self.becomes_as_expected(&program, end_faults);
-        // A busy machine does more in one request.
+        // On a busy machine, a single request covers more work, so fewer requests fail.
         let faults = ended.into_inner().unwrap_or_else(faults);
         assert!(faults.iter().all(|faults| *faults > 0) && faults.iter().sum::<usize>() >= 5, "{faults:?}");
         program.proxies().for_each(|proxy| proxy.arm(None));
@@ -156,7 +156,7 @@ impl Lives<'_> {
         assert!(program.controllers.terminate().unwrap().success());
     }
 
-    /// While garbage collection waits for the answer to a write.
+    /// Restarts the servers while garbage collection waits for the response to a write.
     fn with_servers_that_restart(&mut self) {
         let mut program = self.begin();
         let held = match self.group {
@@ -187,7 +187,7 @@ impl Lives<'_> {
             meanwhile();
             Ok(self.seen() == self.expected)
         });
-        // The differences come first: CI shows only the beginning of a long output.
+        // The differences come first, because CI shows only the beginning of a long output.
         if same.is_err() {
             let changes = changes(&self.expected, &self.seen()).join("\n");
             panic!("not as without faults:\n{changes}\n{}", program.controllers.log().unwrap());

@@ -1,4 +1,4 @@
-//! A configuration that cannot be read when the program starts: no controller acts before it is corrected.
+//! An unreadable configuration at the start of the program: no controller acts until the configuration is corrected.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn on(group: Option<ApiGroup>) {
         let event = &events(&world)[0];
         assert_eq!((&event["reason"], &event["type"]), (&json!("UnreadableConfiguration"), &json!("Warning")));
         assert!(event["message"].as_str().unwrap().contains("`15` is not a duration"), "{event}");
-        // It looks again and again, and acts on nothing meanwhile.
+        // The program reads the configuration repeatedly, and takes no action meanwhile.
         controllers.await_log("cannot read KubeControllersConfiguration, trying again", 3).unwrap();
         let (code, said) = readyz();
         assert_eq!(code, 503);
@@ -71,7 +71,7 @@ fn unreadable_configuration_in_crd_v1_stops_every_controller() {
     on(Some(ApiGroup::CrdV1));
 }
 
-/// The definition as upstream has it: any text is a duration.
+/// Replaces the definition by one like upstream's, which accepts any text as a duration.
 fn take_any_text(world: &World<'_>) {
     let mut definition = world.get(CRD);
     without_patterns(&mut definition["spec"]);

@@ -1,4 +1,4 @@
-//! Calico's kinds in etcd.
+//! Watches of Calico's kinds in etcd.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -14,11 +14,11 @@ use serde_json::json;
 
 use crate::listening::{Calico, Heard, Listening};
 
-/// How often a watch is cut, once each second.
+/// Number of cuts of a watch, one per second.
 const CUTS: u64 = 10;
 const POOLS: &str = "/calico/resources/v3/projectcalico.org/ippools/";
 
-/// Pools in etcd, and a listener behind a proxy.
+/// Pools in etcd, and a watch through a proxy.
 struct Scene {
     etcd: Etcd,
     proxy: Proxy,
@@ -64,19 +64,19 @@ fn on_etcd(test: impl FnOnce(&mut Scene) + Send) {
 #[test]
 fn what_is_there_and_what_changes() {
     on_etcd(|scene| {
-        // A value that is no pool, and a path that is none of a pool.
+        // A value that is not a pool, and a key that is not a pool's.
         scene.etcd.put(&format!("{POOLS}bad"), b"{").unwrap();
         scene.etcd.put(&format!("{POOLS}a/b"), b"{}").unwrap();
         let (listening, heard) = scene.listen();
         heard.becomes(&scene.pools);
         assert_eq!(listening.health("IPPool").watch().unreadable, 1);
-        // Several pages.
+        // The list has several pages.
         assert_eq!(listening.health("IPPool").watch().lists, 1);
         scene.put("new", "10.200.0.0/16");
         scene.put("pool001", "10.201.0.0/16");
         scene.delete("pool002");
         heard.becomes(&scene.pools);
-        // One that becomes unreadable counts as gone, until it can be read again.
+        // A pool that becomes unreadable counts as deleted until it is readable again.
         let bad = scene.pools.remove("pool003").unwrap();
         scene.etcd.put(&format!("{POOLS}pool003"), b"[]").unwrap();
         heard.becomes(&scene.pools);
@@ -130,7 +130,7 @@ fn a_server_that_restarts_and_one_that_freezes() {
         scene.etcd.restart().unwrap();
         scene.put("after", "10.200.0.0/16");
         heard.becomes(&scene.pools);
-        // Pings notice that nobody is there, and the watch that follows is answered when somebody is again.
+        // Pings detect the frozen server, and the next watch gets a response once the server continues.
         scene.etcd.freeze().unwrap();
         thread::sleep(Duration::from_secs(3));
         scene.etcd.thaw().unwrap();
@@ -155,7 +155,7 @@ fn a_watch_cut_each_second_converges() {
                 scene.delete(&name);
                 expected.push(name);
             }
-            // One second after the one before, but no watch is cut that was not opened yet.
+            // The watch is cut once per second, but only after a new watch was opened.
             if last.elapsed() >= Duration::from_secs(1) && watches() >= before + cuts {
                 scene.proxy.cut();
                 (cuts, last) = (cuts + 1, Instant::now());

@@ -1,4 +1,4 @@
-//! Kubernetes' own kinds, and Calico's as custom resources.
+//! Watches of Kubernetes' own kinds, and of Calico's custom resources.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::listening::{Calico, Heard, Listening};
 
-/// A proxy before the API server, and the kubeconfig of one who may do everything through it.
+/// Starts a proxy before the API server. Returns the proxy and a kubeconfig through it, with all rights.
 fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     let api = &kubernetes.api;
     let account: ServiceAccount = api.service_account("kube-system", "feeds").unwrap();
@@ -28,7 +28,7 @@ fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     (proxy, kubeconfig)
 }
 
-/// Pods of one namespace, as they are and as they ought to be heard.
+/// Pods of one namespace, and the state of them that subscribers must reach.
 struct Pods<'a> {
     client: &'a Client,
     known: BTreeMap<String, String>,
@@ -84,14 +84,15 @@ fn pods_through_cuts_failing_requests_and_a_restart() {
         for n in 0..130 {
             pods.create(&format!("p{n:03}"));
         }
-        // One of twenty requests fails, also among the pages of the first list.
+        // Every twentieth request fails, including those for the pages of the first list.
         let failing = Some((Point::EachNth(20), Fault::Refuse(Refusal::of(500))));
         proxy.arm(failing);
         let (listening, heard) = listen_to_pods(kubeconfig);
         heard.becomes(&pods.known);
         assert!(proxy.requests().iter().any(|request| request.contains("continue=")), "{:?}", proxy.requests());
 
-        // The watch is cut about each second, while pods come, run and go. No watch is cut that was not opened yet.
+        // The watch is cut about once per second while pods are created, updated and deleted, but only after a new
+        // watch was opened.
         let watches = || listening.health("Pod").watch().watches;
         let (mut cuts, mut last) = (0, Instant::now());
         for n in 0..60 {
@@ -112,7 +113,7 @@ fn pods_through_cuts_failing_requests_and_a_restart() {
         let report = listening.health("Pod").watch();
         assert!(cuts > 0 && report.watches >= cuts && report.lists == 1, "{cuts} cuts, {report:?}");
 
-        // Gone while nobody watched, with a new list or without.
+        // Objects deleted without a running watch, which the next watch or a new list reports.
         proxy.go_away();
         pods.delete("p000");
         kubernetes.api.stop();
@@ -125,7 +126,7 @@ fn pods_through_cuts_failing_requests_and_a_restart() {
     });
 }
 
-/// The server has forgotten the place where the second page begins.
+/// The server has compacted the revision of the second page.
 #[test]
 fn a_list_whose_place_is_forgotten_begins_anew() {
     on_kubernetes(|_, kubernetes| {
@@ -198,7 +199,7 @@ fn calicos_kinds_in_both_groups() {
                 pools = Heard::to(&mut feeds.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
                 blocks = Heard::to(&mut feeds.blocks, show_block);
             });
-            // Not there yet: nothing of it is.
+            // Without definitions, the server has no pools.
             pools.becomes(&BTreeMap::new());
             assert!(listening.health("IPPool").watch().missing);
             kubernetes.api.define(group.api_version()).unwrap();
@@ -211,7 +212,7 @@ fn calicos_kinds_in_both_groups() {
             create("ippools", "IPPool", "pool", json!({"cidr": "10.0.0.0/16"}));
             create("ipamblocks", "IPAMBlock", "10-0-0-0-31", block("10.0.0.0/31", 1));
             create("ipamblocks", "IPAMBlock", "10-0-0-2-31", block("10.0.0.2/31", 2));
-            // Its CIDR says nothing, where the definition lets that pass.
+            // The third block's CIDR is invalid if the definition accepts that.
             let checked = group == ApiGroup::V3;
             let third = if checked { "10.0.0.6/31" } else { "nonsense" };
             create("ipamblocks", "IPAMBlock", "10-0-0-4-31", block(third, 3));
@@ -219,7 +220,7 @@ fn calicos_kinds_in_both_groups() {
             let known = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
                 pairs.iter().map(|(cidr, handle)| ((*cidr).to_owned(), (*handle).to_owned())).collect()
             };
-            // It is the CIDR that counts, not the name (DS-69).
+            // The field `spec.cidr` identifies a block, whatever the name of the object (DS-69).
             let both = [("10.0.0.0/31", "h1"), ("10.0.0.2/31", "h2"), ("10.0.0.6/31", "h3")];
             blocks.becomes(&known(&both[..if checked { 3 } else { 2 }]));
             let path = |name: &str| format!("{}/{name}", collection("ipamblocks"));
@@ -228,7 +229,7 @@ fn calicos_kinds_in_both_groups() {
             if checked {
                 continue;
             }
-            // One that can be read again is there, one that no longer can is gone.
+            // A block that becomes readable is reported as existing, and a block that becomes unreadable as deleted.
             let cidr = |cidr: &str| json!({"spec": {"cidr": cidr}});
             client.patch(&path("10-0-0-4-31"), &cidr("10.0.0.4/31")).unwrap().success().unwrap();
             blocks.becomes(&known(&[("10.0.0.2/31", "h2"), ("10.0.0.4/31", "h3")]));

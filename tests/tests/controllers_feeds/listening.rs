@@ -1,4 +1,4 @@
-//! Feeds at work in a thread of their own, and what their listeners hear.
+//! Watches in a separate thread, and the state of their subscribers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -18,24 +18,24 @@ use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long changes may take to be heard.
+/// Timeout until changes are reported.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Where Calico's objects are.
+/// The location of Calico's objects.
 pub(crate) enum Calico {
-    /// Endpoint.
+    /// Endpoint of the etcd.
     Etcd(String),
     Kubernetes(ApiGroup),
 }
 
-/// Running feeds. They end when this is dropped.
+/// Running watches. They stop on drop.
 pub(crate) struct Listening {
     stop: CancellationToken,
     health: Vec<FeedHealth>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What one listener knows, as text.
+/// The state of one subscriber, as text.
 #[derive(Clone, Default)]
 pub(crate) struct Heard {
     state: Arc<Mutex<State>>,
@@ -45,13 +45,13 @@ pub(crate) struct Heard {
 struct State {
     synced: bool,
     known: BTreeMap<String, String>,
-    /// All that was ever taken out.
+    /// Keys of all objects that were ever reported as deleted.
     lost: BTreeSet<String>,
     events: usize,
 }
 
 impl Heard {
-    /// Listens to a feed; `show` says what of an object is compared.
+    /// Subscribes to a watch; `show` returns the part of an object to compare.
     pub(crate) fn to<T: Watched>(feed: &mut Feed<T>, show: impl Fn(&T) -> String + Send + 'static) -> Heard {
         let heard = Heard::default();
         let mut cache = Cache::<T::Key, String>::default();
@@ -74,7 +74,7 @@ impl Heard {
         heard
     }
 
-    /// Waits until exactly this is known.
+    /// Waits until the state is exactly `expected`.
     pub(crate) fn becomes(&self, expected: &BTreeMap<String, String>) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -89,19 +89,19 @@ impl Heard {
         }
     }
 
-    /// What was taken out since the last call.
+    /// Returns the keys reported as deleted since the last call.
     pub(crate) fn lost(&self) -> BTreeSet<String> {
         std::mem::take(&mut self.state.lock().unwrap().lost)
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub(crate) fn events(&self) -> usize {
         self.state.lock().unwrap().events
     }
 }
 
 impl Listening {
-    /// Starts what `subscribe` listens to.
+    /// Starts the watches to which `subscribe` subscribes.
     pub(crate) fn start(calico: Calico, kubeconfig: Option<PathBuf>, subscribe: impl FnOnce(&mut Feeds)) -> Listening {
         let mut feeds = Feeds::default();
         subscribe(&mut feeds);
@@ -119,7 +119,7 @@ impl Listening {
         Listening { stop, health: health.recv().unwrap(), thread: Some(thread) }
     }
 
-    /// How the feed of a kind is doing.
+    /// Returns the health of the watch of a kind.
     pub(crate) fn health(&self, kind: &str) -> &FeedHealth {
         self.health.iter().find(|feed| feed.kind == kind).unwrap()
     }
@@ -137,7 +137,7 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
     let deadline = Duration::from_secs(5);
     let (overrides, kubeconfig) = match kubeconfig {
         Some(file) => (Default::default(), vec![file]),
-        // Nobody is there, and nobody asks.
+        // No server listens there, and no request is sent.
         None => {
             let server = Some("http://127.0.0.1:1".to_owned());
             (datastore::kubernetes::config::Overrides { server, ..Default::default() }, Vec::new())

@@ -1,5 +1,5 @@
-//! Feeds on real servers: whatever happens on the way, listeners end up with what is there, and never lose sight of an
-//! object that stays.
+//! Watches on real servers: in spite of any fault, subscribers reach the state of the server, and an object that exists
+//! throughout is never reported as deleted.
 
 mod etcd;
 mod kubernetes;

@@ -1,4 +1,4 @@
-//! Empty blocks, and addresses that rest.
+//! Garbage collection of empty blocks, and of released addresses in their cooldown.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ on_each_datastore!(
     empty_blocks_stay_without_grace
 );
 
-/// t: kdd_ipam_gc_fv "empty block released after grace", "empty block kept within grace"; ipam_test "should NOT clean up all
-/// blocks assigned to a node", B-25.
+/// Covers upstream's cases "empty block released after grace", "empty block kept within grace" and "should NOT clean up
+/// all blocks assigned to a node". Unlike upstream, a dual-stack node keeps a block of each family (KC-455).
 fn an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.pool("pool6", "fd00::/64", 122);
@@ -42,7 +42,7 @@ fn an_empty_block_goes_after_its_grace_and_the_last_of_each_family_stays(lab: &L
     assert_eq!(lab.held().len(), 1);
 }
 
-/// KC-438, KC-455: without a grace period only gone nodes are cleaned up.
+/// Without a grace period, only addresses and blocks of deleted nodes are released (KC-438).
 fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -54,13 +54,13 @@ fn empty_blocks_stay_without_grace(lab: &Lab<'_>) {
     collecting.shows("ipam_allocations_gc_candidates{ippool=\"pool\",node=\"node-a\"} 1");
     sleep(GRACE);
     assert_eq!((lab.held().len(), lab.blocks().len()), (1, 2));
-    // Settings are followed while it runs.
+    // Changed settings apply without a restart.
     settings.leak_grace_period = Some(GRACE);
     collecting.settings.send_replace(settings.into());
     within(SOON, "the leak and the block", || lab.held().is_empty() && lab.blocks().len() == 1);
 }
 
-/// Bytes that are no block and no handle, and somebody who writes a block all the time.
+/// Covers values that are neither a block nor a handle, and a writer that constantly rewrites a block.
 #[test]
 fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
     lab::on(None, |lab| {
@@ -75,7 +75,7 @@ fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
         let key = "/calico/ipam/v2/assignment/ipv4/block/10.0.0.64-26";
         let end = Instant::now() + GRACE + Duration::from_secs(2);
         while Instant::now() < end {
-            // The same again: its revision is another.
+            // The same value with a new revision.
             let bytes = lab.servers.etcd.dump_raw().unwrap().remove(key);
             lab.servers.etcd.put(key, &bytes.unwrap()).unwrap();
             sleep(Duration::from_millis(20));
@@ -89,7 +89,7 @@ fn what_cannot_be_read_and_who_writes_all_the_time_stop_nothing() {
             };
             free("10.0.0.0-26") && free("10.0.0.64-26")
         });
-        // Nobody knows what the bad one counts.
+        // The number of addresses of the invalid handle is unknown.
         let handles = || stored().into_keys().filter(|key| key.contains("/handle/")).collect::<Vec<_>>();
         within(SOON, "their handles", || handles() == ["/calico/ipam/v2/handle/bad"]);
         drop(collecting);

@@ -1,4 +1,4 @@
-//! Claims that nobody goes on with, and those of nodes that are gone and of releases before the labels.
+//! Affinities in an incomplete state, of deleted nodes, and of releases that wrote no labels.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::on_each_datastore;
 
 on_each_datastore!(claims_of_a_node_that_is_there_are_finished_or_dropped);
 
-/// The shortest time that a claim must have looked the same.
+/// The minimum time for which an affinity must be unchanged before it is repaired.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
 fn claims_of_a_node_that_is_there_are_finished_or_dropped(lab: &Lab<'_>) {
@@ -26,7 +26,7 @@ fn claims_of_a_node_that_is_there_are_finished_or_dropped(lab: &Lab<'_>) {
     lab.block("10.0.0.128/26", Some("node-a"), &[]);
     lab.set_claim("node-a", "10.0.0.128/26", PendingDeletion);
     lab.claim("node-a", "10.0.0.192/26", Confirmed);
-    // In order.
+    // A consistent block and affinity.
     lab.block("10.0.1.0/26", Some("node-b"), &[]);
     let before = (lab.claims(), lab.blocks());
     let collecting = lab.collect(lab.settings());
@@ -39,7 +39,7 @@ fn claims_of_a_node_that_is_there_are_finished_or_dropped(lab: &Lab<'_>) {
     assert_eq!(owners, ["10.0.0.0/26 Some(\"host:node-a\")", "10.0.1.0/26 Some(\"host:node-b\")"]);
 }
 
-/// A list by node does not find them.
+/// A list of one node's affinities selects by labels and does not find these.
 #[test]
 fn claims_without_labels_of_a_node_that_is_gone_are_released() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {

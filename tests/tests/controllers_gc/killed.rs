@@ -1,4 +1,4 @@
-//! Leaks of our own making: the plugin is killed at each of its requests, and its pods go without DEL.
+//! Leaks of our own plugin: it is killed at each of its requests, and its pods are deleted without DEL.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use serde_json::json;
 
 use crate::lab::{Collecting, SOON, settings, within};
 
-/// What pods that were killed on their way held is free within the grace period, and `calico-ipam check` finds nothing.
+/// Asserts that the addresses of pods whose plugin was killed are released within the grace period, and that
+/// `calico-ipam check` finds no problem.
 fn is_clean_but_for(cluster: &Cluster<'_>, resident: &Pod) {
     let expected = [handle(resident)];
     within(SOON, "only the resident holds an address", || {
@@ -29,7 +30,7 @@ fn verbs_that_were_killed_leave_nothing() {
         let proxy = Arc::clone(&control_plane.proxy);
         let mut faulty = Faulty::new(cluster, &proxy, cluster.conf("node1", json!({})));
         let kubeconfig = control_plane.servers.api.admin_kubeconfig();
-        // It runs all the while: whoever is on its way to an address is not disturbed.
+        // Garbage collection runs all the time: it must not disturb a running ADD.
         let collecting = Collecting::start(Some(group), kubeconfig, settings(Some(group)));
         let resident = faulty.pod();
         faulty.run("ADD", &resident);

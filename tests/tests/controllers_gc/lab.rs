@@ -1,4 +1,4 @@
-//! A control plane, Calico's data beside it, and garbage collection at work in a thread of its own.
+//! A control plane with Calico's data, and garbage collection in a separate thread.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,10 +26,10 @@ use tokio::runtime::Runtime;
 
 /// The namespace of every pod.
 pub(crate) const NAMESPACE: &str = "suite";
-/// Who collects.
+/// The user of garbage collection.
 pub(crate) const COLLECTOR: &str = "system:serviceaccount:kube-system:collector";
 
-/// Where everything is.
+/// The servers, and access to Calico's objects.
 pub(crate) struct Lab<'k> {
     pub(crate) servers: &'k Kubernetes,
     pub(crate) group: Option<ApiGroup>,
@@ -38,7 +38,7 @@ pub(crate) struct Lab<'k> {
     kubeconfig: PathBuf,
 }
 
-/// Runs a test with Calico's objects in etcd, or as those of a group.
+/// Runs a test with Calico's objects in etcd, or as custom resources of a group.
 pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
     on_kubernetes(|_, servers| {
         let api = &servers.api;
@@ -62,20 +62,20 @@ pub(crate) fn on(group: Option<ApiGroup>, test: fn(&Lab<'_>)) {
 
 // === content ===
 
-/// An address that a block gives away.
+/// An allocation in a block.
 #[derive(Debug, Clone)]
 pub(crate) struct Given {
     pub(crate) handle: String,
     pub(crate) attributes: BTreeMap<String, String>,
 }
 
-/// To a pod of [`NAMESPACE`] on a node.
+/// Returns an allocation for a pod of [`NAMESPACE`] on a node.
 pub(crate) fn to_pod(node: &str, pod: &str) -> Given {
     let words = [("node", node), ("pod", pod), ("namespace", NAMESPACE)];
     Given { handle: format!("k8s-pod-network.{pod}"), attributes: words.map(owned).into() }
 }
 
-/// To a tunnel of a node.
+/// Returns an allocation for a tunnel of a node.
 pub(crate) fn to_tunnel(node: &str) -> Given {
     let words = [("node", node), ("type", "ipipTunnelAddress")];
     Given { handle: format!("ipip-tunnel-addr-{node}"), attributes: words.map(owned).into() }
@@ -86,7 +86,7 @@ pub(crate) fn owned((key, value): (&str, &str)) -> (String, String) {
 }
 
 impl Lab<'_> {
-    /// An administrator's client of the API server.
+    /// Returns an administrator's client of the API server.
     pub(crate) fn admin(&self) -> &Client {
         self.servers.api.admin()
     }
@@ -95,7 +95,7 @@ impl Lab<'_> {
         self.runtime.block_on(self.store.create::<K>(key, value)).unwrap();
     }
 
-    /// Changes whether the datastore is ready.
+    /// Sets `datastoreReady`.
     pub(crate) fn set_ready(&self, ready: bool) {
         let key = ObjectKey::global("default");
         self.runtime.block_on(async {
@@ -105,14 +105,14 @@ impl Lab<'_> {
         });
     }
 
-    /// A pool.
+    /// Creates a pool.
     pub(crate) fn pool(&self, name: &str, cidr: &str, block_size: u8) {
         let spec = IpPoolSpec { cidr: cidr.into(), block_size: Some(block_size), ..IpPoolSpec::default() };
         let pool = IpPool::new(name, spec);
         self.put(&pool.key(), &pool);
     }
 
-    /// A node of Kubernetes, and of Calico under the same name.
+    /// Creates a Kubernetes Node and, in etcd, a Calico Node of the same name.
     pub(crate) fn node(&self, name: &str) {
         self.kubernetes_node(name);
         if self.group.is_none() {
@@ -120,13 +120,13 @@ impl Lab<'_> {
         }
     }
 
-    /// A node of Kubernetes alone.
+    /// Creates a Kubernetes Node alone.
     pub(crate) fn kubernetes_node(&self, name: &str) {
         let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
         self.admin().create("/api/v1/nodes", &node).unwrap().success().unwrap();
     }
 
-    /// A node of Calico in etcd, which may be one of Kubernetes.
+    /// Creates a Calico Node in etcd, which may refer to a Kubernetes Node.
     pub(crate) fn calico_node(&self, name: &str, kubernetes: Option<&str>) {
         let reference =
             |name: &str| OrchRef { node_name: name.into(), orchestrator: "k8s".into(), ..OrchRef::default() };
@@ -135,7 +135,7 @@ impl Lab<'_> {
         self.put(&node.key(), &node);
     }
 
-    /// Deletes a node everywhere.
+    /// Deletes the Node objects of a node.
     pub(crate) fn delete_node(&self, name: &str) {
         self.admin().delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
         if self.group.is_none() {
@@ -144,7 +144,7 @@ impl Lab<'_> {
         }
     }
 
-    /// A pod on a node, that has reported these addresses.
+    /// Creates a pod on a node with these addresses in its status.
     pub(crate) fn pod(&self, name: &str, node: &str, addresses: &[IpAddr]) {
         let pod = json!({
             "metadata": { "name": name },
@@ -164,7 +164,7 @@ impl Lab<'_> {
         self.admin().delete(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}")).unwrap().success().unwrap();
     }
 
-    /// A block that a node has, or nobody, with its affinity and the handles of its addresses. Returns the addresses.
+    /// Creates a block, with or without an affinity to a node, and the handles of its addresses. Returns the addresses.
     pub(crate) fn block(&self, cidr: &str, owner: Option<&str>, given: &[Given]) -> Vec<IpAddr> {
         let cidr: Cidr = cidr.parse().unwrap();
         let host = Owner::Host(owner.unwrap_or("nobody").into());
@@ -184,7 +184,7 @@ impl Lab<'_> {
             addresses.push(address);
             self.count(&id, cidr);
         }
-        // Some ids have a tail that handles have not.
+        // Stored handle IDs may have a suffix that the names of handles lack.
         for (attribute, given) in block.attributes.iter_mut().zip(given) {
             attribute.handle_id = Some(given.handle.clone());
         }
@@ -222,7 +222,7 @@ impl Lab<'_> {
         endpoints.into_iter().map(|entry| entry.key.name).collect()
     }
 
-    /// Counts one address more on a handle.
+    /// Increments the count of a handle by one address.
     pub(crate) fn count(&self, id: &HandleId, cidr: Cidr) {
         self.runtime.block_on(async {
             match self.store.get::<Handle>(id).await {
@@ -239,7 +239,7 @@ impl Lab<'_> {
         });
     }
 
-    /// Addresses that are held, with their handles.
+    /// Returns the allocated addresses with their handles, without addresses in their cooldown.
     pub(crate) fn held(&self) -> BTreeMap<IpAddr, String> {
         let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
         let held = |block: &Block| -> Vec<(IpAddr, String)> {
@@ -249,25 +249,25 @@ impl Lab<'_> {
         blocks.iter().flat_map(|entry| held(&entry.value)).collect()
     }
 
-    /// The blocks, with their owners.
+    /// Returns the blocks with their affinities.
     pub(crate) fn blocks(&self) -> BTreeMap<String, Option<String>> {
         let blocks = self.runtime.block_on(self.store.list::<Block>(&None)).unwrap();
         blocks.iter().map(|entry| (entry.key.to_string(), entry.value.affinity.clone())).collect()
     }
 
-    /// The handles.
+    /// Returns the handles with the number of their addresses.
     pub(crate) fn handles(&self) -> BTreeMap<String, i64> {
         let handles = self.runtime.block_on(self.store.list::<Handle>(&())).unwrap();
         handles.iter().map(|entry| (entry.key.to_string(), entry.value.block.values().sum())).collect()
     }
 
-    /// A claim of a node, whatever its block says.
+    /// Creates an affinity of a node, independently of the block.
     pub(crate) fn claim(&self, node: &str, cidr: &str, state: AffinityState) {
         let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
         self.put(&key, &BlockAffinity { state, ..BlockAffinity::default() });
     }
 
-    /// Changes how far the claim to a block has come.
+    /// Changes the state of an affinity.
     pub(crate) fn set_claim(&self, node: &str, cidr: &str, state: AffinityState) {
         let key = AffinityKey { owner: Owner::Host(node.into()), cidr: cidr.parse().unwrap() };
         self.runtime.block_on(async {
@@ -277,24 +277,24 @@ impl Lab<'_> {
         });
     }
 
-    /// The claims, with how far each has come.
+    /// Returns the state of each affinity.
     pub(crate) fn claims(&self) -> BTreeMap<String, AffinityState> {
         let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
         claims.iter().map(|claim| (claim.key.cidr.to_string(), claim.value.state)).collect()
     }
 
-    /// The affinities: node and block.
+    /// Returns the affinities as pairs of node and block.
     pub(crate) fn affinities(&self) -> Vec<(String, String)> {
         let claims = self.runtime.block_on(self.store.list::<BlockAffinity>(&AffinitySelect::default())).unwrap();
         claims.iter().map(|claim| (claim.key.owner.name().to_owned(), claim.key.cidr.to_string())).collect()
     }
 
-    /// The settings of the tests.
+    /// Returns the settings of the tests.
     pub(crate) fn settings(&self) -> Settings {
         settings(self.group)
     }
 
-    /// Starts to collect.
+    /// Starts garbage collection.
     pub(crate) fn collect(&self, settings: Settings) -> Collecting {
         Collecting::start(self.group, self.kubeconfig.clone(), settings)
     }

@@ -1,4 +1,4 @@
-//! Addresses: which go, and when.
+//! Garbage collection of leaked addresses: the addresses to release, and the time of the release.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ on_each_datastore!(
     a_datastore_that_is_not_ready_is_not_written,
 );
 
-/// t: kdd_ipam_gc_fv "tunnel not collected", "non-pod allocation kept", "address without pod collected", "valid by podIP",
-/// "valid by podIPs", "pod without IP yet kept", "mismatch collected", "kept within grace".
+/// Covers upstream's cases "tunnel not collected", "non-pod allocation kept", "address without pod collected", "valid
+/// by podIP", "valid by podIPs", "pod without IP yet kept", "mismatch collected" and "kept within grace".
 fn what_nobody_holds_goes_after_its_grace_and_nothing_else(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -59,7 +59,7 @@ fn what_nobody_holds_goes_after_its_grace_and_nothing_else(lab: &Lab<'_>) {
     let collecting = lab.collect(lab.settings());
     collecting.has_looked();
     let before = lab.held();
-    // Whatever the machine does: what was read before the grace period was over was all there.
+    // On a slow machine, the grace period may be over by now. If it is not, no address has been released yet.
     if began.elapsed() < GRACE {
         assert_eq!(before.len(), 9, "{before:?}");
     }
@@ -68,14 +68,14 @@ fn what_nobody_holds_goes_after_its_grace_and_nothing_else(lab: &Lab<'_>) {
     sleep(GRACE);
     let held = lab.held();
     assert_eq!((held.len(), leaked.iter().find(|address| held.contains_key(address))), (5, None), "{held:?}");
-    // Handles go with their addresses.
+    // A handle is deleted with its last address.
     let handles: BTreeSet<String> = lab.handles().into_keys().collect();
     assert_eq!(handles, held.into_values().collect());
     assert_eq!(lab.blocks().len(), 1, "a node keeps its last block");
     collecting.shows("ipam_allocations_gc_reclamations{ippool=\"pool\",node=\"node-a\"} 4");
 }
 
-/// KC-466.
+/// The deletion of a pod alone makes its address a candidate; no full pass is necessary.
 fn a_deleted_pod_is_noticed_at_once(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -90,7 +90,7 @@ fn a_deleted_pod_is_noticed_at_once(lab: &Lab<'_>) {
     within(SOON, "the address is free", || lab.held().is_empty());
     let took = deleted.elapsed();
     assert!(took >= GRACE - Duration::from_millis(100), "{took:?}");
-    // The end of its own grace period, not the next look at everything.
+    // The release followed the address's own grace period, not a full pass.
     assert_eq!(collecting.full_passes(), looked);
 }
 
@@ -109,7 +109,7 @@ fn addresses_that_share_a_handle_go_together(lab: &Lab<'_>) {
     within(SOON, "both", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
-/// The API server tells of the pod, and of its address, later than the block does.
+/// The API server may report the pod, and later the pod's address, after the block.
 fn a_pod_that_appears_within_the_grace_keeps_its_address(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -149,8 +149,8 @@ fn a_datastore_that_is_not_ready_is_not_written(lab: &Lab<'_>) {
     within(SOON, "the leak", || lab.held().is_empty() && lab.handles().is_empty());
 }
 
-/// The grace period of leaks is shorter than that of endpoints here. A pod that reports another address runs, and its endpoint is
-/// newer than what kubelet reports.
+/// Here the grace period of leaks is shorter than that of endpoints. A pod that reports another address still runs, and
+/// its endpoint is newer than the status that the kubelet reported.
 #[test]
 fn address_that_an_endpoint_lists_goes_after_the_endpoint_and_stays_with_that_of_a_pod_or_sandbox_that_runs() {
     lab::on(None, |lab| {
@@ -163,7 +163,7 @@ fn address_that_an_endpoint_lists_goes_after_the_endpoint_and_stays_with_that_of
         lab.endpoint("node-a", "gone", "gone", gone);
         lab.endpoint("node-a", "gone-too", "gone-too", "10.0.9.9".parse().unwrap());
         lab.endpoint("node-a", "changed", "changed", changed);
-        // Its ADD took the address over after the pod was looked for.
+        // The ADD of a later sandbox took the address over, after garbage collection looked up the pod.
         lab.endpoint("node-a", "next", "later-sandbox", passed);
         lab.pod("changed", "node-a", &["10.0.9.8".parse().unwrap()]);
         let _collecting = lab.collect(lab.settings());

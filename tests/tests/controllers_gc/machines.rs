@@ -1,4 +1,4 @@
-//! Addresses of virtual machines: KubeVirt's objects are written by the test.
+//! Addresses of VMIs. The test writes KubeVirt's objects.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,10 +13,10 @@ on_each_datastore!(
     addresses_of_machines_go_when_kubevirt_is_uninstalled_and_no_pod_is_left,
 );
 
-/// As long as KubeVirt is looked for again, and a part of the grace period of machines.
+/// Longer than the interval in which KubeVirt's API group is looked up, and a fraction of the grace period of VMIs.
 const MINUTE: Duration = Duration::from_secs(61);
 
-/// To a machine on node-a, which this pod runs.
+/// Returns an allocation for a VMI on node-a, whose launcher is this pod.
 fn to_machine(name: &str, launcher: &str) -> Given {
     let words = [("node", "node-a"), ("pod", launcher), ("namespace", NAMESPACE), ("vmi-name", name)];
     Given { handle: format!("k8s-pod-network.vmi.{NAMESPACE}.{name}"), attributes: words.map(owned).into() }
@@ -34,7 +34,8 @@ fn remove(lab: &Lab<'_>, plural: &str, name: &str) {
     lab.admin().delete(&path).unwrap().success().unwrap();
 }
 
-/// A node, and a block with an address for each machine: its name, and the pod that is noted as its owner.
+/// Creates a node, and a block with an address for each VMI. A VMI is given by its name and the pod in the attributes
+/// of its address.
 fn machines<const N: usize>(lab: &Lab<'_>, machines: [(&str, &str); N]) -> [IpAddr; N] {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");

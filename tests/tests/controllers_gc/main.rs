@@ -1,4 +1,4 @@
-//! Garbage collection on real servers: what nobody holds any more goes within its grace period, and nothing else.
+//! Garbage collection on real servers: leaked addresses are released within their grace period, and no others.
 
 mod blocks;
 mod claims;
@@ -12,7 +12,7 @@ mod reused;
 mod swallowed;
 mod telling;
 
-/// Makes each named function, `fn(&Lab)`, a test with Calico's objects in etcd, and one with custom resources.
+/// Turns each named function, `fn(&Lab)`, into one test with Calico's objects in etcd and one with custom resources.
 macro_rules! on_each_datastore {
     ($($test:ident),* $(,)?) => {
         mod etcd {

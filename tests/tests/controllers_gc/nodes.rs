@@ -1,4 +1,4 @@
-//! Nodes that are gone, and nodes that are none of Kubernetes.
+//! Garbage collection for deleted nodes, and for nodes that are not Kubernetes nodes.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -8,11 +8,12 @@ use crate::on_each_datastore;
 
 on_each_datastore!(nodes_that_are_gone_leave_nothing, a_node_that_is_not_ready_keeps_everything);
 
-/// A grace period that no test lives to see the end of.
+/// A grace period that outlasts every test.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// t: node_controller_fv "should clean up IPAM data for missing nodes", "should handle improperly formatted handle IDs":
-/// three nodes that borrow from each other, of which two go. What is without node needs no grace period.
+/// Covers upstream's cases "should clean up IPAM data for missing nodes" and "should handle improperly formatted handle
+/// IDs": of three nodes that borrow addresses from each other, two are deleted. Addresses of deleted nodes are released
+/// without a grace period.
 fn nodes_that_are_gone_leave_nothing(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     for node in ["node-a", "node-b", "node-c"] {
@@ -44,7 +45,7 @@ fn nodes_that_are_gone_leave_nothing(lab: &Lab<'_>) {
     assert!(!collecting.metrics().contains("node-b"), "{}", collecting.metrics());
 }
 
-/// KC-433: NotReady is not gone.
+/// A NotReady node still exists.
 fn a_node_that_is_not_ready_keeps_everything(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -60,7 +61,7 @@ fn a_node_that_is_not_ready_keeps_everything(lab: &Lab<'_>) {
     assert_eq!((lab.held().len(), lab.blocks().len()), (2, 1));
 }
 
-/// t: etcd_ipam_gc_fv "mismatched Calico/K8s node names".
+/// Covers upstream's case "mismatched Calico/K8s node names".
 #[test]
 fn nodes_may_be_called_otherwise_in_kubernetes() {
     lab::on(None, |lab| {
@@ -74,17 +75,17 @@ fn nodes_may_be_called_otherwise_in_kubernetes() {
         collecting.has_looked();
         sleep(GRACE + Duration::from_secs(2));
         assert_eq!(lab.held().len(), 2);
-        // B-23: a pod is of a node by the name that Kubernetes has for it.
+        // A pod names its node by the Kubernetes name.
         lab.delete_pod("pod");
         within(SOON, "the pod's address", || lab.held().len() == 1);
         lab.admin().delete("/api/v1/nodes/kubernetes-node").unwrap().success().unwrap();
-        // The tunnel's address stays with its node in Calico; that one's deletion is another controller's.
+        // The tunnel's address remains as long as the Calico Node exists. Another controller deletes the Calico Node.
         sleep(Duration::from_secs(1));
         assert_eq!(lab.held().len(), 1);
     });
 }
 
-/// t: etcd_ipam_gc_fv "non-Kubernetes Calico node", "no Calico node".
+/// Covers upstream's cases "non-Kubernetes Calico node" and "no Calico node".
 #[test]
 fn nodes_of_others_are_left_alone() {
     lab::on(None, |lab| {
@@ -92,7 +93,7 @@ fn nodes_of_others_are_left_alone() {
         lab.calico_node("openstack", None);
         let other = Given { handle: "vm".into(), attributes: [("node", "openstack")].map(lab::owned).into() };
         lab.block("10.0.0.0/26", Some("openstack"), &[to_tunnel("openstack"), other]);
-        // This one is in Calico no more, and was of Kubernetes.
+        // This node has no Calico Node any more, but its addresses belong to pods.
         lab.block("10.0.0.64/26", Some("forgotten"), &[to_pod("forgotten", "missing")]);
         let _collecting = lab.collect(lab.settings());
         within(SOON, "the forgotten node's block", || lab.blocks().len() == 1);

@@ -1,4 +1,4 @@
-//! What a release costs, counted in the audit log.
+//! The number of requests of a garbage collection, counted in the audit log.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use libcalico::kubernetes::ApiGroup;
 
 use crate::lab::{self, COLLECTOR, GRACE, Lab, SOON, to_pod, within};
 
-/// Blocks, and addresses in each: a tenth of the figures, in their ratio.
+/// Number of blocks, and of addresses in each: a tenth of those of a large cluster.
 const BLOCKS: usize = 40;
 const EACH: usize = 25;
 
@@ -67,7 +67,7 @@ fn a_thousand_leaks_cost_a_write_for_each_block_and_each_handle() {
     });
 }
 
-/// When the first of each kind of request came and the last was answered, and what the server took for one.
+/// Prints the time span and the mean duration of each kind of request.
 fn timeline(requests: &[Request]) {
     let begin = requests[0].received;
     let mut spans = BTreeMap::new();

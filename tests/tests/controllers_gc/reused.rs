@@ -1,5 +1,5 @@
-//! An address that looks leaked and is given away again before the release arrives: the write of garbage collection is held
-//! while the plugin gives the address back and allocates it anew. Whoever has it then keeps it.
+//! An address that seems leaked but is reallocated before its release reaches the server: the test holds the write of
+//! garbage collection while the plugin releases the address and allocates it again. The new owner keeps the address.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use integration_tests::store::Store;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-/// One address in the whole cluster.
+/// The only address in the whole cluster.
 const POOL: &str = "10.65.0.4/32";
 const ADDRESS: &str = "10.65.0.4";
 const BLOCK: &str = "/ipamblocks/10-65-0-4-32";
@@ -24,11 +24,12 @@ struct Lab<'a, 'c> {
     collecting: Controllers,
 }
 
-/// Garbage collection has looked at the pod's address, and its write of the block is on its way.
+/// Starts garbage collection. Returns once it has judged the pod's address as leaked and its write of the block is
+/// held.
 fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, pod: &Pod) -> Controllers {
     let proxy = &control_plane.proxy;
     proxy.arm(Some((Point::First("PUT", BLOCK), Fault::Hold)));
-    // As the plugin's user, through the proxy.
+    // The requests pass through the proxy, with the plugin's user.
     let Store::Kubernetes(objects) = &cluster.store else { unreachable!("custom resources") };
     let kubeconfig = objects.kubeconfig().display().to_string();
     let setup = Setup::kubernetes(&control_plane.servers.api).unwrap().env("KUBECONFIG", kubeconfig);
@@ -40,7 +41,7 @@ fn with_release_held(cluster: &Cluster<'_>, control_plane: &ControlPlane<'_>, po
     collecting
 }
 
-/// A leak is taken back after a second.
+/// Sets a grace period of one second.
 fn configure(control_plane: &ControlPlane<'_>) {
     let path = format!("/apis/{}/kubecontrollersconfigurations/default", ApiGroup::CrdV1.api_version());
     let admin = control_plane.servers.api.admin();
@@ -50,7 +51,8 @@ fn configure(control_plane: &ControlPlane<'_>) {
 }
 
 impl Lab<'_, '_> {
-    /// The release goes on, and finds the address otherwise. It stays `pod`'s, while garbage collection looks again.
+    /// Lets the release continue, which fails because the block has changed. Asserts that `pod` keeps the address when
+    /// garbage collection reads the block again.
     fn stays_with(&self, pod: &Pod) {
         let proxy = &self.control_plane.proxy;
         let reads = || {
@@ -84,7 +86,7 @@ fn an_address_that_was_given_to_another_pod_stays_with_it() {
         assert_eq!(address_of(&cluster.add(&first, &conf)), POOL);
         let collecting = with_release_held(cluster, control_plane, &first);
         let lab = Lab { cluster, control_plane, conf, collecting };
-        // kubelet's DEL was late, and there is another pod for the only address there is.
+        // The kubelet's DEL was late, and another pod gets the only address.
         cluster.delete(&first, &lab.conf);
         assert_eq!(address_of(&cluster.add(&second, &lab.conf)), POOL);
         says_its_address(control_plane, &second);
@@ -92,7 +94,8 @@ fn an_address_that_was_given_to_another_pod_stays_with_it() {
     });
 }
 
-/// The same container once more: the handle is the same too, and the sequence number alone tells them apart.
+/// The same container is added again, so the handle is the same too. Only the sequence number distinguishes the two
+/// allocations.
 #[test]
 fn an_address_that_was_given_to_the_same_handle_again_stays_with_it() {
     on_api_server(ApiGroup::CrdV1, |cluster, control_plane| {
@@ -110,7 +113,7 @@ fn an_address_that_was_given_to_the_same_handle_again_stays_with_it() {
     });
 }
 
-/// As kubelet does.
+/// Writes the pod's status as a kubelet does.
 fn says_its_address(control_plane: &ControlPlane<'_>, pod: &Pod) {
     let name = pod.object.as_deref().unwrap_or_default();
     let status = json!({ "status": { "phase": "Running", "podIP": ADDRESS, "podIPs": [{ "ip": ADDRESS }] } });

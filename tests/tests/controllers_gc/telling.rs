@@ -1,4 +1,4 @@
-//! What is told: metrics, events, reports; and who may write.
+//! Metrics, events and reports of garbage collection, and the restriction of writes to the leader.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::on_each_datastore;
 
 on_each_datastore!(metrics_are_upstreams, only_the_leader_writes);
 
-/// t: metrics_fv "should export metrics for IPAM state".
+/// Covers upstream's case "should export metrics for IPAM state".
 fn metrics_are_upstreams(lab: &Lab<'_>) {
     for node in ["node-a", "node-b"] {
         lab.node(node);
@@ -49,7 +49,7 @@ fn metrics_are_upstreams(lab: &Lab<'_>) {
     assert!(!collecting.metrics().contains("borrowed_per_node"));
 }
 
-/// A replica that does not lead keeps its memory up to date, and acts at once when it may.
+/// A replica that is not the leader keeps its cache up to date, and acts at once when it becomes the leader.
 fn only_the_leader_writes(lab: &Lab<'_>) {
     lab.pool("pool", "10.0.0.0/16", 26);
     lab.node("node-a");
@@ -59,7 +59,7 @@ fn only_the_leader_writes(lab: &Lab<'_>) {
     let collecting = lab.collect(lab.settings());
     collecting.tenure.send_replace(Tenure::No);
     sleep(GRACE + Duration::from_secs(2));
-    // What was done in the moment before is no matter of this test: the leak was not confirmed then.
+    // The replica was the leader for a moment before, in which it may have acted, but the leak was not confirmed then.
     assert_eq!(lab.held().len(), 1);
     assert!(lab.blocks().contains_key("10.0.0.64/26"));
     collecting.tenure.send_replace(Tenure::Always);
@@ -67,7 +67,7 @@ fn only_the_leader_writes(lab: &Lab<'_>) {
     within(SOON, "the blocks", || lab.blocks().len() == 1 && lab.affinities().len() == 1);
 }
 
-/// `GC_MODE=report`: log, metrics and events say what would go, and nothing is written.
+/// With `GC_MODE=report`, log, metrics and events list the leaks, and nothing is written.
 #[test]
 fn a_report_changes_nothing() {
     lab::on(Some(ApiGroup::CrdV1), |lab| {

@@ -1,4 +1,4 @@
-//! Replicas that are different users before one API server, and work for them.
+//! Replicas with different users on one API server, and work for them.
 
 use integration_tests::controllers::{Controllers, PATIENCE, Setup, await_that};
 use integration_tests::kubernetes::{Audit, Kubernetes, Request, on_kubernetes};
@@ -7,11 +7,11 @@ use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
 pub(crate) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers";
-/// What the log says.
+/// Log messages.
 pub(crate) const LEADS: &str = "this replica leads";
 pub(crate) const LEADS_NO_MORE: &str = "this replica does not lead any more";
 
-/// Replicas that are different users, and work for them: each new node gets a host endpoint.
+/// Replicas with different users, and work for them: each new node gets a host endpoint.
 pub(crate) struct Lab<'a> {
     pub(crate) host: &'a Host,
     pub(crate) kubernetes: &'a Kubernetes,
@@ -28,12 +28,12 @@ pub(crate) fn on(test: impl FnOnce(Lab<'_>) + Send) {
 }
 
 impl Lab<'_> {
-    /// A replica of this name that is a user of this name.
+    /// Starts a replica whose name is also the name of its user.
     pub(crate) fn start(&self, user: &str, group: &str) -> Controllers {
         self.setup(user, group).start(self.host, user).unwrap()
     }
 
-    /// How to start it. From then on there is a Lease, given back.
+    /// Prepares a replica. Creates the Lease in a released state.
     pub(crate) fn setup(&self, user: &str, group: &str) -> Setup {
         let api = &self.kubernetes.api;
         let kubeconfig = api.kubeconfig(user, &api.user(user, group).unwrap()).unwrap();
@@ -42,7 +42,7 @@ impl Lab<'_> {
         setup.env("POD_NAME", user)
     }
 
-    /// One that leads, and one that stands by.
+    /// Starts a leader and a standby replica.
     pub(crate) fn pair(&self) -> (Controllers, Controllers) {
         let leader = self.start("one", "system:masters");
         leader.await_log(LEADS, 1).unwrap();
@@ -58,7 +58,7 @@ impl Lab<'_> {
         holder.split('_').next().unwrap().to_owned()
     }
 
-    /// Makes a node; the leader has something to write.
+    /// Creates a node, for which the leader writes a host endpoint.
     pub(crate) fn node(&mut self) -> String {
         self.nodes += 1;
         let name = format!("node-{}", self.nodes);
@@ -75,14 +75,14 @@ impl Lab<'_> {
         assert!(there.is_ok(), "no {name}: {:?}", self.audit.lines());
     }
 
-    /// The writes of a user, of Leases or of everything else.
+    /// Returns the writes of a user, either those of Leases or all others.
     pub(crate) fn writes(&self, user: &str, of_leases: bool) -> Vec<Request> {
         let written = |request: &Request| is_write(request) && (request.resource == "leases") == of_leases;
         self.audit.of(user).unwrap().into_iter().filter(written).collect()
     }
 }
 
-/// For people.
+/// Formats requests for output.
 pub(crate) fn lines(requests: &[Request]) -> Vec<String> {
     requests.iter().map(Request::to_string).collect()
 }

@@ -1,5 +1,5 @@
-//! Two replicas before one API server: who writes, and who takes over when the other is ended, killed, or paused. The audit
-//! log tells who wrote what.
+//! Two replicas on one API server: the leader writes, and the other takes over when the leader exits, is killed or is
+//! paused. The audit log shows the writes of each user.
 
 mod lab;
 mod middle;
@@ -27,10 +27,10 @@ fn only_the_leader_writes_and_gives_its_lease_back_at_its_end() {
         lab.await_endpoint(&endpoint);
         let first = before.first().unwrap().received;
         let early: Vec<_> = lab.writes("two", false).into_iter().filter(|request| request.received < first).collect();
-        // What makes the datastore usable is made by whoever comes first, and is the same whoever it is.
+        // The objects that make the datastore usable are created by the first replica that runs, leader or not.
         assert!(early.iter().all(|request| request.verb == "create"), "{early:?}");
         assert!(!early.iter().any(|request| request.resource == "hostendpoints"), "{early:?}");
-        // All three times the Lease was read before; what it was written over is named.
+        // Each of the writes read the Lease before and named the version that it replaced.
         let lease = lab.kubernetes.api.admin().get(LEASE).unwrap().success().unwrap();
         assert_eq!(lease["spec"]["leaseTransitions"], 2, "{lease}");
         assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
@@ -44,7 +44,7 @@ fn a_standby_takes_over_from_a_leader_that_was_killed() {
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
         leader.kill();
-        // Nobody is there for it now.
+        // No leader exists that could react to this node.
         let endpoint = lab.node();
         let killed = Instant::now();
         await_leader(&standby);
@@ -63,7 +63,7 @@ fn a_leader_that_was_paused_past_its_lease_writes_nothing_more() {
         lab.await_endpoint(&endpoint);
         leader.freeze().unwrap();
         let frozen = Instant::now();
-        // Its watch has this in its buffer when it goes on, and it has not asked since whether it leads.
+        // The leader's watch has this event in its buffer when it continues, and its last check of the Lease is older.
         let endpoint = lab.node();
         await_leader(&standby);
         lab.await_endpoint(&endpoint);
@@ -84,7 +84,7 @@ fn a_leader_that_was_paused_past_its_lease_writes_nothing_more() {
         assert!(!late(true).iter().any(succeeded), "{:?}", lines(&late(true)));
         assert_eq!(lab.holder(), "two");
 
-        // It stands by, and takes over in its turn.
+        // The former leader is on standby, and becomes the leader in its turn.
         let mut standby = standby;
         standby.terminate().unwrap();
         leader.await_log(LEADS, 2).unwrap();
@@ -93,7 +93,7 @@ fn a_leader_that_was_paused_past_its_lease_writes_nothing_more() {
     });
 }
 
-/// A role without Leases, as upstream's, or one with them.
+/// Replaces the role. `groups` decides whether it allows Leases, which upstream's role does not.
 fn role(lab: &lab::Lab<'_>, groups: &Value) {
     let rules = json!([
         { "apiGroups": groups, "resources": ["*"], "verbs": ["*"] }, { "nonResourceURLs": ["*"], "verbs": ["get"] },
@@ -112,17 +112,17 @@ fn role(lab: &lab::Lab<'_>, groups: &Value) {
     }
 }
 
-/// Upstream's own role knows no Leases.
+/// Upstream's role does not allow Leases.
 #[test]
 fn where_the_role_knows_no_leases_it_runs_alone_and_says_so_once() {
     on(|mut lab| {
         role(&lab, &json!(["", "crd.projectcalico.org", "apps"]));
         let replica = lab.start("one", "no-leases");
-        // After as long as another replica could hold one.
+        // Only after the time for which another replica could hold a Lease.
         await_leader(&replica);
         let endpoint = lab.node();
         lab.await_endpoint(&endpoint);
-        // It looks again and again, and is refused: nothing is told of that.
+        // The replica tries repeatedly and is denied, without further log lines.
         let looks = || lab.audit.of("one").unwrap().into_iter().filter(|request| request.resource == "leases").count();
         await_that(PATIENCE, || Ok(looks() >= 5)).unwrap();
         let log = replica.log().unwrap();
@@ -132,7 +132,7 @@ fn where_the_role_knows_no_leases_it_runs_alone_and_says_so_once() {
     });
 }
 
-/// The role comes to allow Leases while one replica writes without; another creates the Lease.
+/// The role is changed to allow Leases while one replica writes without a Lease; another replica creates the Lease.
 #[test]
 fn creator_of_the_lease_writes_after_the_replica_without_one_has_ended() {
     on(|mut lab| {
@@ -152,7 +152,7 @@ fn creator_of_the_lease_writes_after_the_replica_without_one_has_ended() {
         assert_eq!(lease["spec"]["leaseDurationSeconds"], 25, "{lease}");
         one.await_log(LEADS_NO_MORE, 1).unwrap();
         let mut endpoints = vec![lab.node()];
-        // Work for both all the time.
+        // Both replicas have work all the time.
         while !two.log().unwrap().contains(LEADS) {
             std::thread::sleep(Duration::from_secs(1));
             endpoints.push(lab.node());
@@ -165,7 +165,7 @@ fn creator_of_the_lease_writes_after_the_replica_without_one_has_ended() {
         let (last, first) = (of_nodes("one").pop().unwrap(), of_nodes("two").remove(0));
         assert!(last.answered < first.received, "{:?}\n{:?}", lines(&of_nodes("one")), lines(&of_nodes("two")));
         assert_eq!(of_nodes("two").len(), endpoints.len(), "{:?}", lines(&of_nodes("two")));
-        // The write that ended the wait may have begun within it.
+        // The last write of the old leader may have begun before the end of the new leader's waiting time.
         let lease = || api.admin().get(LEASE).unwrap().success().unwrap();
         let renewed = await_that(PATIENCE, || Ok(lease()["spec"]["leaseDurationSeconds"] == 15));
         assert!(renewed.is_ok() && lab.holder() == "two", "{}", lease());

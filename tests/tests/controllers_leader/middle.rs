@@ -1,5 +1,5 @@
-//! A leader that is stopped, or killed, in the middle of a write, of each kind of write in turn: the request is on its way and
-//! arrives when the other replica has taken over and done it.
+//! A leader that is stopped or killed in the middle of a write, for each kind of write: the request was sent, but
+//! arrives only after the other replica has become the leader and done the same write.
 
 use integration_tests::controllers::{NAMESPACE, World, handle_of};
 use libcalico::kubernetes::ApiGroup;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::replica::{Held, Pair, hold, on_pair};
 
-/// A node, and a Service that has an address.
+/// Creates a node, and a Service with an address.
 fn node_and_service(world: &World<'_>) {
     world.node("n1", "10.9.0.1");
     world.pool("pool4", "10.65.0.0/16", "Workload");
@@ -30,7 +30,7 @@ fn is_relabelled(world: &World<'_>) -> bool {
     world.calico("hostendpoints", "n1-auto-hep")["metadata"].to_string().contains("zone")
 }
 
-/// Without a pool a Service's address is withdrawn.
+/// Deletes the pool, which makes the controller withdraw the Service's address.
 fn delete_pool(world: &World<'_>) {
     world.remove(&world.path("ippools", "balancer"));
 }
@@ -39,7 +39,7 @@ fn holds_nothing(world: &World<'_>) -> bool {
     world.handles_and_blocks().0.is_empty()
 }
 
-/// The batch of leaks, the status that no longer shows an address, the update of a host endpoint.
+/// Covers the batch release of leaks, the status without the withdrawn address, and the update of a host endpoint.
 #[test]
 fn at_the_first_write_of_each_kind_and_then_killed_when_a_node_is_released() {
     const HELD: [Held; 3] =
@@ -63,7 +63,8 @@ fn at_the_first_write_of_each_kind_and_then_killed_when_a_node_is_released() {
     });
 }
 
-/// The handle of what was taken back, the block that a Service's address is given back to, a new host endpoint, a finalizer.
+/// Covers the deletion of a released address's handle, the block of a Service's released address, a new host endpoint,
+/// and a finalizer.
 #[test]
 fn at_the_second_write_of_each_kind() {
     const HELD: [Held; 4] = [
@@ -90,7 +91,7 @@ fn at_the_second_write_of_each_kind() {
     });
 }
 
-/// A node that is gone: its affinity first, then the block, then the affinity again.
+/// Covers the cleanup of a deleted node, which writes the affinity, then the block, then the affinity again.
 #[test]
 fn when_a_node_is_released() {
     const HELD: [Held; 1] = [("DELETE", "/ipamblocks/10-65-2-0-26")];
@@ -124,7 +125,7 @@ fn pod(world: &World<'_>, app: &str) {
     }));
 }
 
-/// What the controllers of etcd mirror and label, and a node that is gone with what it held.
+/// Creates objects that the controllers for etcd mirror and label, and a deleted node with its addresses.
 fn objects_of_etcd(world: &World<'_>) {
     node_and_service(world);
     world.node("n2", "10.9.0.2");
@@ -155,7 +156,7 @@ fn zone(world: &World<'_>) -> Value {
     world.calico("nodes", "n1")["metadata"]["labels"]["zone"].clone()
 }
 
-/// A leak, a mirror that changes, labels of an endpoint and of a node, and the deletion of a node.
+/// Covers a leak, a changed mirror object, the labels of an endpoint and of a node, and the deletion of a node.
 #[test]
 fn at_each_kind_of_write_to_etcd() {
     const HELD: [Held; 5] = [

@@ -1,5 +1,5 @@
-//! Replicas before proxies of their own, so that requests can be held that they have sent already; and proof that those of a
-//! replica that leads no more come to nothing.
+//! Replicas with their own proxies, which can hold requests that a replica has already sent, and the proof that late
+//! requests of a former leader have no effect.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -15,10 +15,10 @@ use time::OffsetDateTime;
 
 use crate::lab::{LEADS, LEADS_NO_MORE, await_leader, is_write, lines, succeeded};
 
-/// How long something late would take to show.
+/// Time within which a late effect would show.
 const CALM: Duration = Duration::from_secs(2);
 
-/// A request that is to be held: method, and part of its path and query.
+/// A request to hold: its method, and part of its path and query.
 pub(crate) type Held = (&'static str, &'static str);
 
 /// Two replicas in one world.
@@ -29,7 +29,8 @@ pub(crate) struct Pair<'a> {
     pub(crate) two: Proxied,
 }
 
-/// Runs a test with two replicas, of which `one` leads. A leak is taken back after a second, and nodes have host endpoints.
+/// Runs a test with two replicas, of which `one` is the leader. The grace period is one second, and nodes get host
+/// endpoints.
 pub(crate) fn on_pair(group: Option<ApiGroup>, before: fn(&World<'_>), test: fn(Pair<'_>)) {
     on_kubernetes(|host, kubernetes| {
         let world = World::new(kubernetes, group);
@@ -45,7 +46,7 @@ pub(crate) fn on_pair(group: Option<ApiGroup>, before: fn(&World<'_>), test: fn(
     });
 }
 
-/// Holds the first of each of these requests.
+/// Holds the first request that matches each of `held`.
 pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
     let faults = |of_etcd: bool| {
         let held = held.iter().filter(move |held| held.1.contains("KV/Txn") == of_etcd);
@@ -57,13 +58,13 @@ pub(crate) fn hold(replica: &Proxied, held: &[Held]) {
     }
 }
 
-/// Waits until all of them have come and are held.
+/// Waits until all of these requests are held.
 fn await_held(replica: &Proxied) {
     replica.proxies().for_each(|proxy| proxy.await_held().unwrap());
 }
 
-/// Lets them go on to the servers, and waits until so many have been answered. The replica must be frozen: it asks nothing
-/// besides, and can take nothing back.
+/// Lets the held requests continue to the servers, and waits for as many responses. The replica must be frozen, so that
+/// it sends no other requests and cancels none.
 fn let_through(replica: &Proxied, held: usize) {
     let answers = || replica.proxies().map(|proxy| proxy.traffic().answers).sum::<usize>();
     let before = answers();
@@ -77,9 +78,9 @@ fn start(host: &Host, world: &World<'_>, name: &str) -> Proxied {
 }
 
 impl Pair<'_> {
-    /// The leader is stopped while it waits for the answers to `held`, which have not reached the servers. The other takes
-    /// over and does all of it, until `is_done`. Then the requests arrive, and then the old leader goes on: none of what it
-    /// asks is done any more.
+    /// Freezes the leader while it waits for the responses to `held`, which have not reached the servers. The other
+    /// replica takes over and does all of the work, until `is_done`. Then the requests arrive, and then the old leader
+    /// continues: none of its requests may have an effect any more.
     pub(crate) fn freeze_in_the_middle(&self, held: &[Held], is_done: impl Fn(&World<'_>) -> bool) {
         let Pair { world, one, two, .. } = self;
         await_held(one);
@@ -91,7 +92,7 @@ impl Pair<'_> {
         assert_eq!(world.revisions(), settled, "what was on its way is done after the takeover");
         let refused: Vec<Request> = self.late(&one.user, &two.user);
         let to_api = held.iter().filter(|held| !held.1.contains("KV/Txn")).count();
-        // Conflict, or nothing there any more; a creation finds what it would make.
+        // A conflict or a missing object; a creation finds an existing object.
         assert!(refused.iter().all(|request| matches!(request.code, Some(404 | 409))), "{:?}", lines(&refused));
         assert_eq!(refused.len(), to_api, "{:?}", lines(&refused));
 
@@ -103,7 +104,7 @@ impl Pair<'_> {
         assert!(!late.iter().any(succeeded), "{:?}", lines(&late));
     }
 
-    /// What is stored, when nothing is written any more.
+    /// Returns the stored revisions once nothing is written any more.
     fn settled(&self) -> BTreeMap<String, u64> {
         let mut before = self.world.revisions();
         await_that(PATIENCE, || {
@@ -115,25 +116,25 @@ impl Pair<'_> {
         before
     }
 
-    /// The writes of `user` that arrived, or were answered, since `next` took the Lease.
+    /// Returns the writes of `user` that arrived or were answered after `next` acquired the Lease.
     pub(crate) fn late(&self, user: &str, next: &str) -> Vec<Request> {
         let taken = self.taken(next);
         let requests = self.audit.of(user).unwrap().into_iter();
         requests.filter(|request| is_write(request) && request.answered > taken).collect()
     }
 
-    /// When a user took the Lease.
+    /// Returns the time at which a user acquired the Lease.
     fn taken(&self, user: &str) -> OffsetDateTime {
         let requests = self.audit.of(user).unwrap();
         let mut leases = requests.iter().filter(|request| request.resource == "leases" && is_write(request));
         leases.find(|request| succeeded(request)).expect("it took the Lease").answered
     }
 
-    /// Kills `two` while it waits for the answers to requests that it holds; `one` takes over.
+    /// Kills `two` while it waits for the responses to held requests; `one` takes over.
     pub(crate) fn kill_in_the_middle(mut self, is_done: impl Fn(&World<'_>) -> bool) {
         await_held(&self.two);
         self.two.controllers.kill();
-        // They are lost with the connection.
+        // The held requests are lost with the connection.
         self.two.proxies().for_each(Proxy::resume);
         let Pair { world, one, .. } = &self;
         let leads = await_that(PATIENCE, || Ok(one.controllers.log()?.matches(LEADS).count() == 2));

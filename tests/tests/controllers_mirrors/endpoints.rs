@@ -1,4 +1,5 @@
-//! Labels of pods on their endpoints (KC-260 … KC-267), and endpoints that have outlived their pods (O-1).
+//! The labels of pods on their endpoints, and the deletion of endpoints whose pods no longer exist. Upstream never
+//! deletes such endpoints.
 
 use std::thread;
 use std::time::Duration;
@@ -23,7 +24,7 @@ impl Scene<'_> {
         }));
     }
 
-    /// As the kubelet does.
+    /// Sets the pod's status as a kubelet does.
     fn pod_runs(&self) {
         let status = json!({"status": {"phase": "Running", "podIP": "10.65.0.7", "podIPs": [{"ip": "10.65.0.7"}]}});
         self.admin.patch("/api/v1/namespaces/shop/pods/web/status", &status).unwrap().success().unwrap();
@@ -33,7 +34,7 @@ impl Scene<'_> {
         self.admin.delete("/api/v1/namespaces/shop/pods/web").unwrap().success().unwrap();
     }
 
-    /// As the CNI plugin does.
+    /// Writes an endpoint as the CNI plugin does.
     fn endpoint(&self, container: &str, app: &str) {
         self.put(ENDPOINT, endpoint(container, app));
     }
@@ -71,7 +72,7 @@ fn labels_follow_and_what_the_cni_plugin_writes_stays() {
         scene.node();
         scene.pod("a");
         let _running = scene.start(only_at_first);
-        // No endpoint is made for a pod that has none.
+        // The controller does not create a missing endpoint.
         scene.pod_runs();
         scene.pod("b");
         stays(None, || scene.get(ENDPOINT));
@@ -102,7 +103,7 @@ fn an_endpoint_goes_when_its_pod_has_been_gone_for_the_grace_period() {
         let other = json!({"kind": "WorkloadEndpoint", "metadata": {"name": "node1-cni-c9-eth0", "namespace": "shop"},
             "spec": {"orchestrator": "cni", "node": "node1", "containerID": "c9", "endpoint": "eth0"}});
         scene.put("workloadendpoints/shop/node1-cni-c9-eth0", other);
-        // A wrong object among them.
+        // An invalid object among the endpoints.
         scene.put("workloadendpoints/shop/node1-k8s-bad-eth0", json!({"spec": 5}));
         let running = scene.start(every_second);
         stays(json!("a"), || scene.app());
@@ -112,7 +113,7 @@ fn an_endpoint_goes_when_its_pod_has_been_gone_for_the_grace_period() {
         becomes(None, || scene.get(ENDPOINT));
         assert!(scene.get("workloadendpoints/shop/node1-cni-c9-eth0").is_some(), "another orchestrator's");
 
-        // Gone while nobody looked, and back within the grace period.
+        // The pod is deleted while no controller runs, and created again within the grace period.
         drop(running);
         scene.endpoint("c2", "a");
         let running = scene.start(every_second);

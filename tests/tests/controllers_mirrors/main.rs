@@ -1,5 +1,5 @@
-//! Policies, profiles and endpoints in etcd follow Kubernetes: the mirroring controllers at work on a real API server and
-//! etcd, and what upstream's controllers were recorded to write.
+//! Policies, profiles and endpoints in etcd follow Kubernetes: the mirroring controllers on a real API server and etcd,
+//! and a comparison with recorded writes of upstream's controllers.
 
 mod endpoints;
 mod names;

@@ -1,4 +1,4 @@
-//! Policies under the names of an older Calico (KC-280 … KC-287).
+//! Renames of policies that an older Calico stored under names with the prefix `default.`.
 
 use std::path::Path;
 
@@ -13,7 +13,8 @@ use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, on_scene_of,
 const COLLECTION: &str = "/apis/crd.projectcalico.org/v1/namespaces/shop/networkpolicies";
 
 impl Scene<'_> {
-    /// calico-node runs everywhere. The API server has no controller that would say so.
+    /// Creates calico-node's DaemonSet with a status of a complete rollout, in place of the controllers that a cluster
+    /// has. The renames wait for this rollout, because older calico-nodes need the old names (KC-284).
     fn roll_out(&self) {
         self.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "calico-system"}}));
         let labels = json!({"k8s-app": "calico-node"});
@@ -37,7 +38,7 @@ impl Scene<'_> {
         self.put(&format!("globalnetworkpolicies/{key}"), policy);
     }
 
-    /// Keys and orders of the global policies.
+    /// Returns keys and orders of the global policies.
     fn orders(&self) -> Vec<(String, Value)> {
         let all = self.all().into_iter();
         let of = |(key, policy): (String, Value)| {
@@ -46,7 +47,7 @@ impl Scene<'_> {
         all.filter_map(of).collect()
     }
 
-    /// Names and specs of the policies that are custom resources.
+    /// Returns names and specs of the policies that are custom resources.
     fn custom_resources(&self) -> Vec<(Value, Value)> {
         let list = self.admin.get(COLLECTION).unwrap().success().unwrap();
         let policy = |policy: &Value| (policy["metadata"]["name"].clone(), policy["spec"].clone());
@@ -54,14 +55,14 @@ impl Scene<'_> {
     }
 }
 
-/// KC-282.
+/// Policies of other tiers keep their names.
 #[test]
 fn old_names_go_when_every_node_has_the_new_version() {
     on_scene(|scene| {
         let old = json!({"kind": "GlobalNetworkPolicy", "metadata": {"name": "default.g", "uid": "u"}, "spec": {}});
         scene.put("globalnetworkpolicies/default.g", old);
         scene.put("globalnetworkpolicies/other.g", json!({"metadata": {"name": "other.g"}, "spec": {"tier": "other"}}));
-        // One that cannot be read stops no other.
+        // An unreadable policy does not prevent other renames.
         scene.etcd.put(&format!("{OBJECTS}globalnetworkpolicies/default.bad"), b"{").unwrap();
         scene.policy("a", 1);
         let _running = scene.start(only_at_first);
@@ -75,7 +76,7 @@ fn old_names_go_when_every_node_has_the_new_version() {
     });
 }
 
-/// The same where the policies are custom resources, which the API server keeps whole. Nothing is mirrored there.
+/// Policies as custom resources: a rename keeps every field, and no policy is mirrored.
 #[test]
 fn old_names_go_in_kubernetes_too() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {
@@ -95,7 +96,7 @@ fn old_names_go_in_kubernetes_too() {
         });
         scene.admin.create(COLLECTION, &old).unwrap().success().unwrap();
         scene.policy("k", 1);
-        // Definitions of a Calico that had no such kind.
+        // Removes a definition, as in a Calico without this kind.
         let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
         let staged = format!("{definitions}/stagedglobalnetworkpolicies.crd.projectcalico.org");
         scene.admin.delete(&staged).unwrap().success().unwrap();
@@ -107,7 +108,7 @@ fn old_names_go_in_kubernetes_too() {
     });
 }
 
-/// What people did to policies while nobody renamed them, one rename having been broken off before.
+/// Operators deleted policies while no controller ran, and one rename had been interrupted before.
 #[test]
 fn what_was_deleted_while_it_was_down_is_not_there_again() {
     on_scene(|scene| {
@@ -131,8 +132,8 @@ fn what_was_deleted_while_it_was_down_is_not_there_again() {
     });
 }
 
-/// The policy is changed under its old name when it has been copied and is about to be deleted. With the role that
-/// `deploy/rbac` gives.
+/// The policy is changed under its old name after it was copied and before it is deleted. The controller has the role
+/// of `deploy/rbac`.
 #[test]
 fn a_change_in_the_middle_of_a_rename_is_not_lost() {
     on_scene_of(Mode::Kubernetes(ApiGroup::CrdV1), |scene| {

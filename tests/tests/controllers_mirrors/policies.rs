@@ -1,4 +1,4 @@
-//! Network policies (KC-220 … KC-232).
+//! The mirroring of Kubernetes network policies.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::scene::{OBJECTS, Scene, becomes, every_second, on_scene, only_at_firs
 const POLICIES: &str = "networkpolicies/shop/";
 
 impl Scene<'_> {
-    /// The port that each mirrored policy lets in.
+    /// Returns the ingress port of each mirrored policy.
     pub(crate) fn ports(&self) -> BTreeMap<String, u64> {
         let all = self.all().into_iter();
         let port = |policy: Value| policy.pointer("/spec/ingress/0/destination/ports/0").and_then(Value::as_u64);
@@ -57,7 +57,7 @@ fn what_happened_while_it_was_down_is_made_up_for() {
         scene.policy("comes", 4);
         scene.delete_policy("goes");
         scene.delete(&format!("{POLICIES}knp.default.stays"));
-        // Without a reconcile period there is still the first comparison (B-10).
+        // The first comparison also takes place without a reconcile period. Upstream makes none then.
         let _running = scene.start(only_at_first);
         becomes(mirrored(&[("stays", 1), ("changes", 5), ("comes", 4)]), || scene.ports());
     });
@@ -95,7 +95,7 @@ fn what_others_do_to_mirrors_is_undone_and_nothing_else_is_touched() {
         scene.put(&format!("{POLICIES}knp.default.a"), wrong);
         scene.delete(&format!("{POLICIES}knp.default.b"));
         scene.put(&format!("{POLICIES}knp.default.orphan"), own.clone());
-        // No JSON, and JSON that is no policy.
+        // A value that is not JSON, and a JSON value that is not a policy.
         scene.etcd.put(&format!("{OBJECTS}{POLICIES}knp.default.junk"), b"{").unwrap();
         scene.put("networkpolicies/other/knp.default.junk", json!({"spec": 5}));
         let keys = || scene.keys("networkpolicies/");
@@ -108,7 +108,7 @@ fn what_others_do_to_mirrors_is_undone_and_nothing_else_is_touched() {
     });
 }
 
-/// B-48: the name is too long for Calico. The others do not wait for it.
+/// The mirrored policy's name would be too long for Calico. Other policies do not wait for it.
 #[test]
 fn a_policy_that_calico_refuses_stops_no_other() {
     on_scene(|scene| {

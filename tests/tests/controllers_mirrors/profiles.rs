@@ -1,4 +1,4 @@
-//! Profiles of namespaces and service accounts (KC-240 … KC-252).
+//! The profiles of namespaces and service accounts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -48,7 +48,7 @@ fn profiles_come_change_and_go() {
         assert!(scene.get("profiles/ksa.shop.ci.bot").unwrap()["spec"].get("ingress").is_none());
         scene.admin.delete("/api/v1/namespaces/shop/serviceaccounts/ci.bot").unwrap().success().unwrap();
         becomes(None, || scene.get("profiles/ksa.shop.ci.bot"));
-        // There is no controller that would end a namespace, so the test does.
+        // No controller runs that would remove the namespace's finalizer, so the test does.
         scene.admin.delete("/api/v1/namespaces/web").unwrap().success().unwrap();
         let mut namespace = scene.admin.get("/api/v1/namespaces/web").unwrap().success().unwrap();
         assert!(scene.get("profiles/kns.web").is_some(), "as long as the namespace is there");
@@ -86,7 +86,7 @@ fn orphans_go_wrong_ones_are_put_right_and_those_of_others_stay() {
     });
 }
 
-/// Bytes that are no profile are put right, and stop no other; whoever goes on writing something else loses in the end.
+/// An invalid profile is replaced and does not affect the others. A conflicting writer does not prevent convergence.
 #[test]
 fn wrong_profiles_and_conflicting_writers() {
     on_scene(|scene| {

@@ -1,4 +1,4 @@
-//! What upstream's controllers were recorded to write for the same objects of Kubernetes.
+//! Comparison with the recorded writes of upstream's controllers for the same Kubernetes objects.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn recordings() -> Vec<(String, Value)> {
     recordings
 }
 
-/// With the marks that recordings have for chance and time.
+/// Replaces random values and times by the marks of the recordings.
 fn marked(mut object: Value) -> Value {
     let metadata = &mut object["metadata"];
     let is_uid = metadata["uid"].as_str().is_some_and(|uid| uid.len() == 36);
@@ -33,7 +33,7 @@ fn marked(mut object: Value) -> Value {
     object
 }
 
-/// Whether a key is of one of these namespaces. The API server has others of its own.
+/// Returns true if a key belongs to one of these namespaces. The API server has namespaces of its own.
 fn is_of(key: &str, namespaces: &[&str]) -> bool {
     namespaces.iter().any(|namespace| {
         key.starts_with(&format!("networkpolicies/{namespace}/"))

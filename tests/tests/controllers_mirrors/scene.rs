@@ -1,4 +1,4 @@
-//! A control plane with Calico's objects in etcd, and controllers that come and go.
+//! A control plane with Calico's objects in etcd, and controllers that a test starts and stops.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -28,16 +28,16 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Where Calico keeps its objects.
+/// Key prefix of Calico's objects.
 pub(crate) const OBJECTS: &str = "/calico/resources/v3/projectcalico.org/";
-/// How long a change may take to be followed.
+/// Timeout of the reaction to a change.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long nothing happens where nothing is to happen.
+/// Time for which a test checks that nothing happens.
 const CALM: Duration = Duration::from_secs(2);
-/// How long an endpoint outlives its pod.
+/// The grace period of endpoints without a pod.
 pub(crate) const GRACE: Duration = Duration::from_secs(2);
 
-/// One control plane.
+/// A control plane.
 pub(crate) struct Scene<'a> {
     pub(crate) admin: Client,
     pub(crate) etcd: &'a Etcd,
@@ -46,19 +46,19 @@ pub(crate) struct Scene<'a> {
     kubernetes: KubernetesConfig,
 }
 
-/// Controllers at work in a thread of their own. Dropped, they finish the write under way and end.
+/// Running controllers in a separate thread. On drop, they finish the current write and stop.
 pub(crate) struct Running {
     stop: CancellationToken,
     thread: Option<JoinHandle<()>>,
     _settings: watch::Sender<Arc<Settings>>,
 }
 
-/// Runs a test on a control plane with a namespace `shop` and a Calico that is ready.
+/// Runs a test on a control plane with a namespace `shop` and a ready datastore.
 pub(crate) fn on_scene(test: impl FnOnce(&Scene<'_>) + Send) {
     on_scene_of(Mode::Etcd, test);
 }
 
-/// The same with Calico's objects elsewhere.
+/// Runs a test with Calico's objects in the datastore of `mode`.
 pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
     on_kubernetes(|_, Kubernetes { api, etcd, .. }| {
         let deadline = Duration::from_secs(5);
@@ -79,7 +79,7 @@ pub(crate) fn on_scene_of(mode: Mode, test: impl FnOnce(&Scene<'_>) + Send) {
 }
 
 impl Scene<'_> {
-    // === Calico's objects, by what follows the root of their keys ===
+    // === Calico's objects, by the part of their keys after the prefix ===
 
     pub(crate) fn get(&self, key: &str) -> Option<Value> {
         self.all().remove(key)
@@ -93,7 +93,7 @@ impl Scene<'_> {
         self.etcd.delete(&format!("{OBJECTS}{key}")).unwrap();
     }
 
-    /// All that is JSON.
+    /// Reads all objects that are JSON.
     pub(crate) fn all(&self) -> BTreeMap<String, Value> {
         let raw = self.etcd.dump_raw().unwrap().into_iter();
         let ours = raw.filter_map(|(key, value)| {
@@ -102,19 +102,19 @@ impl Scene<'_> {
         ours.collect()
     }
 
-    /// Keys below a prefix.
+    /// Returns the keys below a prefix.
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         let raw = self.etcd.dump_raw().unwrap().into_keys();
         raw.filter_map(|key| key.strip_prefix(OBJECTS)?.strip_prefix(prefix).map(str::to_owned)).collect()
     }
 
-    // === Kubernetes' own ===
+    // === Kubernetes objects ===
 
     pub(crate) fn apply(&self, object: Value) {
         self.admin.apply_object(&object).unwrap();
     }
 
-    /// A policy of the namespace `shop` that lets this port in.
+    /// Creates or updates a policy in the namespace `shop` that allows ingress to this port.
     pub(crate) fn policy(&self, name: &str, port: u16) {
         self.apply(json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
@@ -135,12 +135,12 @@ impl Scene<'_> {
         self.start_with(self.kubernetes.clone(), change)
     }
 
-    /// A proxy before the API server.
+    /// Starts a proxy before the API server.
     pub(crate) fn proxy(&self) -> Proxy {
         self.api.proxy().unwrap()
     }
 
-    /// The same through a proxy, as the account of `kube-system` that a manifest of roles is for.
+    /// Starts the controllers through a proxy, with the account of `kube-system` that a manifest of roles is for.
     pub(crate) fn start_as(
         &self,
         manifest: &Path,
@@ -191,7 +191,7 @@ impl Scene<'_> {
     }
 }
 
-/// Compares everything every second.
+/// Compares all objects every second.
 pub(crate) fn every_second(settings: &mut Settings) {
     for controller in [
         ControllerName::Policy,
@@ -203,7 +203,7 @@ pub(crate) fn every_second(settings: &mut Settings) {
     }
 }
 
-/// Compares everything once.
+/// Compares all objects once.
 pub(crate) fn only_at_first(settings: &mut Settings) {
     settings.reconcile_period.values_mut().for_each(|period| *period = Duration::ZERO);
 }
@@ -234,7 +234,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `found` is `expected`.
+/// Waits until `found` returns `expected`.
 #[track_caller]
 pub(crate) fn becomes<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
     let deadline = Instant::now() + PATIENCE;
@@ -248,7 +248,7 @@ pub(crate) fn becomes<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) 
     }
 }
 
-/// Waits a while; `found` is `expected` all the time.
+/// Asserts for a while that `found` always returns `expected`.
 #[track_caller]
 pub(crate) fn stays<T: PartialEq + Debug>(expected: T, found: impl Fn() -> T) {
     let end = Instant::now() + CALM;

@@ -1,4 +1,5 @@
-//! auto_hep_fv_test, in each datastore. Which endpoints there are to be is tested in libcalico/src/host_endpoints.
+//! Automatic host endpoints in each datastore, with the cases of upstream's auto_hep_fv_test. The selection of
+//! endpoints is tested in libcalico/src/host_endpoints.
 
 use kube_controllers::settings::Settings;
 use libcalico::api::{HostEndpointSpec, HostEndpointTemplate};
@@ -17,7 +18,7 @@ fn ours(labels: Value) -> Value {
     json!({ "labels": labels })
 }
 
-/// Labels but for the creator, interface and addresses of an endpoint.
+/// Returns labels, interface and addresses of an endpoint, without the label that names the creator.
 fn shown(scene: &Scene, name: &str) -> Option<(Vec<String>, String, Vec<String>)> {
     let endpoint = scene.get::<HostEndpointSpec>(name)?.value;
     let labels = endpoint.metadata.labels.iter().filter(|(key, _)| !key.ends_with("created-by"));
@@ -45,7 +46,7 @@ fn endpoints_follow_nodes() {
         becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
         becomes(line(&[], "*", &["10.0.0.3"]), || shown(scene, "node-2-auto-hep"));
 
-        // Others change it, and delete it.
+        // Another writer changes and deletes the endpoint.
         let spec = json!({"node": "node-1", "interfaceName": "eth7", "expectedIPs": ["1.2.3.4"]});
         scene.put::<HostEndpointSpec>("node-1-auto-hep", ours(json!({"more": "x"})), spec);
         becomes(line(&["rack=r2"], "*", &["10.0.0.2"]), || shown(scene, "node-1-auto-hep"));
@@ -54,7 +55,7 @@ fn endpoints_follow_nodes() {
         let revision = || scene.get::<HostEndpointSpec>("node-1-auto-hep").map(|entry| entry.revision);
         stays(revision(), revision);
 
-        // While nobody looks.
+        // Changes while no controller runs.
         drop(running);
         scene.delete_calico_node("node-2");
         scene.calico_node("node-3", json!({}), "10.0.0.4/24");

@@ -1,5 +1,5 @@
-//! Host endpoints, labels and deletion of nodes, addresses of Services, pools and tiers: the controllers at work on a real
-//! API server and etcd (the named cases of upstream's FV suites, spec 6.4 and 6.5).
+//! Host endpoints, labels and deletion of nodes, addresses of Services, pools and tiers: the controllers on a real API
+//! server and etcd, with the named cases of upstream's FV suites.
 
 mod host_endpoints;
 mod managers;

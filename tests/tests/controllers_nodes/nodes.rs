@@ -1,4 +1,4 @@
-//! node_controller_fv_test: labels and deletion of nodes (etcd).
+//! Labels and deletion of nodes (etcd), with the cases of upstream's node_controller_fv_test.
 
 use libcalico::api::{
     BgpPeerSpec, FelixConfigurationSpec, HostEndpointSpec, NodeSpec, WorkloadEndpoint, WorkloadEndpointSpec,
@@ -25,13 +25,13 @@ fn of_kubernetes(name: &str) -> Value {
     json!([{"nodeName": name, "orchestrator": "k8s"}])
 }
 
-/// "should sync labels from k8s -> calico".
+/// Covers upstream's case "should sync labels from k8s -> calico".
 #[test]
 fn labels_follow_those_of_kubernetes() {
     on_each(&[ETCD], |scene| {
         scene.kubernetes_node("k-1", json!({"a": "1"}), json!({}));
         calico(scene, "c-1", of_kubernetes("k-1"));
-        // One bad record does not stop the others.
+        // An invalid record does not affect the other nodes.
         scene.put::<NodeSpec>(
             "c-0",
             json!({"annotations": {"projectcalico.org/kube-labels": "{"}}),
@@ -51,7 +51,8 @@ fn labels_follow_those_of_kubernetes() {
     });
 }
 
-/// Upstream takes them at once (KC-472). A kubelet that registers anew within a minute finds its pods as they were.
+/// Upstream deletes the node with its addresses at once (KC-472). Here the node remains while it has pods, so that a
+/// kubelet that registers again finds the pods' addresses unchanged.
 #[test]
 fn a_node_keeps_its_addresses_while_its_pods_are_there() {
     on_each(&[ETCD], |scene| {
@@ -74,7 +75,8 @@ fn a_node_keeps_its_addresses_while_its_pods_are_there() {
     });
 }
 
-/// The three cases of names, with "should clean up weps, IPAM allocations, etc. when deleting a node".
+/// Covers upstream's three cases of node names, and "should clean up weps, IPAM allocations, etc. when deleting a
+/// node".
 #[test]
 fn nodes_go_with_their_node_of_kubernetes() {
     on_each(&[ETCD], |scene| {
@@ -110,7 +112,7 @@ fn nodes_go_with_their_node_of_kubernetes() {
         assert_eq!(scene.names::<FelixConfigurationSpec>(), named(&[]));
         assert_eq!(scene.names::<HostEndpointSpec>(), named(&[]));
 
-        // While nobody looks, and with a new one that registers late.
+        // A node that is deleted while no controller runs, and a node whose Kubernetes Node does not exist yet.
         drop(running);
         scene.delete_kubernetes_node("k-2");
         let _running = scene.start(|_| ());

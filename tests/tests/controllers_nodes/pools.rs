@@ -1,4 +1,4 @@
-//! pool_controller_test: conditions and finalizers (`projectcalico.org/v3`).
+//! Conditions and finalizers of pools (`projectcalico.org/v3`), with the cases of upstream's pool_controller_test.
 
 use libcalico::api::IpPoolSpec;
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
@@ -16,7 +16,7 @@ impl Scene {
         self.put::<IpPoolSpec>(name, json!({}), json!({"cidr": cidr, "blockSize": 30, "disabled": disabled}));
     }
 
-    /// Reason of the condition, and whether the pool has our finalizer.
+    /// Returns the reason of the condition, and true if the pool has our finalizer.
     fn verdict(&self, name: &str) -> Option<(String, bool)> {
         let pool = self.get::<IpPoolSpec>(name)?.value;
         let status = pool.status.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A control plane with Calico's objects in one of three places, and controllers that come and go.
+//! A control plane with Calico's objects in one of three datastores, and controllers that a test starts and stops.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,17 +29,17 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How long a change may take to be followed.
+/// Timeout of the reaction to a change.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How long nothing happens where nothing is to happen.
+/// Time for which a test checks that nothing happens.
 pub(crate) const CALM: Duration = Duration::from_secs(2);
 
-/// The places of Calico's objects.
+/// The datastores of Calico's objects.
 pub(crate) const ETCD: Mode = Mode::Etcd;
 pub(crate) const V1: Mode = Mode::Kubernetes(ApiGroup::CrdV1);
 pub(crate) const V3: Mode = Mode::Kubernetes(ApiGroup::V3);
 
-/// One control plane.
+/// A control plane.
 pub(crate) struct Scene {
     pub(crate) mode: Mode,
     pub(crate) admin: Client,
@@ -50,21 +50,21 @@ pub(crate) struct Scene {
     runtime: Runtime,
 }
 
-/// Controllers at work in a thread of their own. Dropped, they finish the write under way and end.
+/// Running controllers in a separate thread. On drop, they finish the current write and stop.
 pub(crate) struct Running {
     stop: CancellationToken,
     settings: watch::Sender<Arc<Settings>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Runs a test once for each of the places.
+/// Runs a test once for each datastore.
 pub(crate) fn on_each(modes: &[Mode], test: impl Fn(&Scene) + Send + Sync) {
     for mode in modes {
         on_kubernetes(|_, kubernetes| test(&Scene::new(kubernetes, *mode)));
     }
 }
 
-/// The kubeconfig of the account that `deploy/rbac` makes, with its rights and no others.
+/// Returns the kubeconfig of the account that `deploy/rbac` creates, with exactly its rights.
 fn controllers_user(api: &ApiServer) -> PathBuf {
     let account = api.service_account("kube-system", "calico-kube-controllers").unwrap();
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/rbac/kubernetes/calico-kube-controllers.yaml");
@@ -118,7 +118,7 @@ impl Scene {
         }
     }
 
-    /// Creates, or changes what is there.
+    /// Creates or replaces an object.
     pub(crate) fn put<S: Spec>(&self, name: &str, metadata: Value, spec: Value) {
         let mut object: Object<S> = Object::new(name, serde_json::from_value(spec).unwrap());
         object.metadata = serde_json::from_value(metadata).unwrap();
@@ -138,7 +138,7 @@ impl Scene {
         listed.into_iter().map(|entry| entry.key.name).collect()
     }
 
-    // === Kubernetes' own ===
+    // === Kubernetes objects ===
 
     pub(crate) fn kubernetes_node(&self, name: &str, labels: Value, annotations: Value) {
         let node = json!({
@@ -152,11 +152,12 @@ impl Scene {
         self.admin.delete(&format!("/api/v1/nodes/{name}")).unwrap().success().unwrap();
     }
 
-    /// A node as Calico knows it, with an address.
+    /// Creates a Calico node with an address.
     pub(crate) fn calico_node(&self, name: &str, labels: Value, address: &str) {
         match self.mode {
             Mode::Etcd => {
-                // Not said to be a node of Kubernetes: it would go when Kubernetes has none of that name.
+                // Without a reference to a Kubernetes Node: with one, the controller would delete the Calico Node,
+                // since no such Kubernetes Node exists.
                 let spec = json!({"bgp": {"ipv4Address": address}});
                 self.put::<libcalico::api::NodeSpec>(name, json!({"labels": labels}), spec);
             }
@@ -225,7 +226,7 @@ fn made<C: Controller>(context: &Context, feeds: &mut Feeds) -> BoxFuture<'stati
 }
 
 impl Running {
-    /// Other settings from now on.
+    /// Changes the settings of the running controllers.
     pub(crate) fn set(&self, change: impl FnOnce(&mut Settings)) {
         self.settings.send_modify(|settings| change(Arc::make_mut(settings)));
     }
@@ -239,7 +240,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until `found` is `expected`.
+/// Waits until `found` returns `expected`.
 #[track_caller]
 pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(expected: T, found: impl Fn() -> T) {
     let deadline = Instant::now() + PATIENCE;
@@ -253,7 +254,7 @@ pub(crate) fn becomes<T: PartialEq + std::fmt::Debug>(expected: T, found: impl F
     }
 }
 
-/// Waits a while; `found` is `expected` all the time.
+/// Asserts for a while that `found` always returns `expected`.
 #[track_caller]
 pub(crate) fn stays<T: PartialEq + std::fmt::Debug>(expected: T, found: impl Fn() -> T) {
     let end = Instant::now() + CALM;

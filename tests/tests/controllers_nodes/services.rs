@@ -1,4 +1,4 @@
-//! loadbalancer_fv_test, in two datastores.
+//! Addresses of Services in two datastores, with the cases of upstream's loadbalancer_fv_test.
 
 use std::net::IpAddr;
 
@@ -36,7 +36,7 @@ impl Scene {
         self.admin.delete(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
     }
 
-    /// The addresses and names in a Service's status.
+    /// Returns the addresses and host names in a Service's status.
     fn shown(&self, name: &str) -> Vec<String> {
         let service = self.admin.get(&format!("{SERVICES}/{name}")).unwrap().success().unwrap();
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().cloned().unwrap_or_default();
@@ -44,14 +44,14 @@ impl Scene {
         entries.iter().map(text).collect()
     }
 
-    /// How often a Service's status was written, conflicts included.
+    /// Returns the number of writes of a Service's status, conflicts included.
     fn status_writes(&self, name: &str) -> usize {
         let requests = self.audit.requests().unwrap();
         let of_status = |request: &&Request| request.resource == "services/status" && request.name == name;
         requests.iter().filter(of_status).filter(|request| request.verb == "update").count()
     }
 
-    /// The addresses that Services hold.
+    /// Returns the addresses of all Services.
     fn held(&self) -> Vec<String> {
         let blocks = self.wait_on(self.store.list::<Block>(&None)).unwrap();
         let mut held: Vec<_> = blocks.iter().flat_map(|block| block.value.allocated()).map(|held| held.ip).collect();
@@ -59,7 +59,7 @@ impl Scene {
         held.iter().map(IpAddr::to_string).collect()
     }
 
-    /// How many handles hold addresses.
+    /// Returns the number of handles.
     fn holders(&self) -> usize {
         self.wait_on(self.store.list::<Handle>(&())).unwrap().len()
     }
@@ -79,14 +79,14 @@ fn services_get_and_lose_addresses() {
         let running = scene.start(|_| ());
         scene.service("early", json!({}), json!({}));
         stays(Vec::new(), || scene.shown("early"));
-        // 10.7.0.4 to 10.7.0.7: of a pool that appears the Service that waited gets one.
+        // The waiting Service gets an address of the new pool, 10.7.0.4 to 10.7.0.7.
         scene.pool("auto", "10.7.0.4/30", json!({}));
         becomes(1, || scene.shown("early").len());
         assert!(scene.shown("early")[0].starts_with("10.7.0."));
         let select = AffinitySelect::of(Owner::Virtual(LOAD_BALANCER_HOST.into()));
         assert_eq!(scene.wait_on(scene.store.list::<BlockAffinity>(&select)).unwrap().len(), 1);
 
-        // By pool, by address, by spec.loadBalancerIP, and not at all.
+        // Requests by pool, by address, by spec.loadBalancerIP, and Services without a valid request.
         scene.pool("manual", "10.8.0.0/30", json!({"assignmentMode": "Manual"}));
         scene.service("pooled", json!({"projectcalico.org/ipv4pools": "[\"manual\"]"}), json!({}));
         becomes(1, || scene.shown("pooled").len());
@@ -101,13 +101,13 @@ fn services_get_and_lose_addresses() {
         scene.service("broken", json!({"projectcalico.org/loadBalancerIPs": "10.8.0.1"}), json!({}));
         scene.service("node-port", json!({}), json!({"type": "NodePort"}));
 
-        // An address that is taken is taken over when it becomes free.
+        // A requested address that is in use is assigned once it is free.
         scene.service("second", wants("10.8.0.2"), json!({}));
         stays(Vec::new(), || scene.shown("second"));
         scene.patch("asked", json!({"metadata": {"annotations": wants("10.8.0.1")}}));
         becomes(ip("10.8.0.1"), || scene.shown("asked"));
         becomes(ip("10.8.0.2"), || scene.shown("second"));
-        // Of another type, a Service gives its address back.
+        // A Service whose type changes releases its address.
         scene.patch("second", json!({"spec": {"type": "NodePort"}}));
         scene.service("third", wants("10.8.0.2"), json!({}));
         becomes(ip("10.8.0.2"), || scene.shown("third"));
@@ -115,7 +115,7 @@ fn services_get_and_lose_addresses() {
             assert_eq!(scene.shown(name), ip("")[..0], "{name}");
         }
 
-        // While nobody looks.
+        // Changes while no controller runs.
         drop(running);
         scene.remove("third");
         scene.remove("old-style");
@@ -126,7 +126,7 @@ fn services_get_and_lose_addresses() {
         becomes(1, || scene.shown("late").len());
         becomes(3, || scene.holders());
 
-        // Without pools there are no addresses.
+        // Without pools no Service has an address.
         scene.delete::<IpPoolSpec>("manual");
         scene.delete::<IpPoolSpec>("auto");
         for name in ["asked", "late", "early"] {
@@ -137,7 +137,8 @@ fn services_get_and_lose_addresses() {
     });
 }
 
-/// A family that has no pool, that gets one, and that the Service has no more (B-33).
+/// Covers a family without a pool, a family that gets a pool later, and a family that is removed from the Service.
+/// Upstream never assigns the second family later.
 #[test]
 fn each_family_of_a_dual_stack_service_has_an_address() {
     on_each(&[ETCD, V3], |scene| {
@@ -150,7 +151,7 @@ fn each_family_of_a_dual_stack_service_has_an_address() {
         let both = scene.shown("web");
         assert!(both[0].starts_with("10.7.0.") && both[1].starts_with("fd00:7::"), "{both:?}");
         assert_eq!(scene.holders(), 1, "one handle for both");
-        // A Service of one family among them takes no address of the other.
+        // A single-stack Service gets an address of its own family only.
         scene.service("six", json!({}), json!({"ipFamilies": ["IPv6"]}));
         becomes(1, || scene.shown("six").len());
         assert!(scene.shown("six")[0].starts_with("fd00:7::"), "{:?}", scene.shown("six"));
@@ -158,7 +159,7 @@ fn each_family_of_a_dual_stack_service_has_an_address() {
         scene.service("asked", either, json!({"ipFamilyPolicy": "PreferDualStack"}));
         becomes(["10.7.0.7", "fd00:7::7"].map(str::to_owned).to_vec(), || scene.shown("asked"));
 
-        // While nobody looks; and what it does not have any more is another's to have.
+        // A family is removed while no controller runs. Its address can be assigned to another Service afterwards.
         drop(running);
         scene.patch("web", json!({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}}));
         let _running = scene.start(|_| ());
@@ -171,7 +172,8 @@ fn each_family_of_a_dual_stack_service_has_an_address() {
     });
 }
 
-/// The other family's address is judged by its own list, of which there is none.
+/// The list of pools restricts only its own family. The other family has no list, so the address from any pool is
+/// valid.
 #[test]
 fn dual_stack_service_with_the_list_of_one_family_settles() {
     on_each(&[ETCD, V3], |scene| {
@@ -200,10 +202,10 @@ fn changed_load_balancer_ip_leaves_one_address() {
             becomes(ip(&next), || scene.held());
             assert_eq!(scene.status_writes("web"), changes + 2, "no write without the address in between");
         }
-        // Nobody asks for it any more, and it serves as well as another.
+        // Without a request, the Service keeps its address, which is as suitable as any other.
         scene.patch("web", json!({"spec": {"loadBalancerIP": null}}));
         stays(ip("10.7.0.6"), || scene.shown("web"));
-        // Of no pool: what is published stays.
+        // The requested address is in no pool: the published address remains.
         scene.patch("web", json!({"spec": {"loadBalancerIP": "172.16.0.1"}}));
         stays(ip("10.7.0.6"), || scene.shown("web"));
         assert_eq!((scene.held(), scene.status_writes("web")), (ip("10.7.0.6"), 4));
@@ -257,7 +259,7 @@ fn what_others_write_in_the_status_stays() {
         running.set(|settings| settings.assign_ips = Some(AssignIps::AllServices));
         becomes(2, || scene.shown("web").len());
         assert_eq!(scene.shown("web")[1], "elsewhere");
-        // A word that is not known.
+        // An unknown value of the setting.
         running.set(|settings| settings.assign_ips = None);
         stays(2, || scene.shown("web").len());
         running.set(|settings| settings.assign_ips = Some(AssignIps::RequestedServicesOnly));

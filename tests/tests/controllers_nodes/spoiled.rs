@@ -1,4 +1,4 @@
-//! Objects that cannot be read, and writers that do not give up: what there is to do for the others is done.
+//! Unreadable objects and conflicting writers: the work for other objects is done nevertheless.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::scene::{ETCD, Scene, V3, becomes, on_each, stays};
 
 impl Scene {
-    /// Puts bytes into etcd that are no object.
+    /// Writes a value to etcd that is not an object.
     fn spoil<S: Spec>(&self, name: &str) {
         let path = Object::<S>::path(&ObjectKey::global(name));
         let op = WriteOp::Create(b"{".to_vec());
@@ -62,13 +62,13 @@ fn what_cannot_be_read_stops_no_other() {
         scene.delete_kubernetes_node("k-2");
         becomes(true, || scene.get::<NodeSpec>("k-2").is_none());
         becomes(true, || scene.get::<HostEndpointSpec>("k-2-auto-hep").is_none());
-        // Without a pool that can be read the address stays: the other may be its pool.
+        // The unreadable pool may be the pool of the address, so the Service keeps its address.
         scene.delete::<IpPoolSpec>("good");
         stays(1, shown);
     });
 }
 
-/// Labels of nodes, their endpoints, and nodes that go, while somebody writes all the time.
+/// Covers labels of nodes, their host endpoints, and deleted nodes, while another writer constantly writes.
 #[test]
 fn conflicting_writers_of_nodes_are_outlasted() {
     on_each(&[ETCD], |scene| {
@@ -81,7 +81,7 @@ fn conflicting_writers_of_nodes_are_outlasted() {
         let end = Instant::now() + Duration::from_secs(3);
         for round in (0..).take_while(|_| Instant::now() < end) {
             for name in ["k-1", "k-2"] {
-                // As calico-node does, and loses against the controllers now and then.
+                // Writes as calico-node does, and sometimes conflicts with the controllers.
                 let Some(mut node) = scene.get::<NodeSpec>(name) else { continue };
                 node.value.metadata.annotations.insert("round".into(), format!("{round}"));
                 let _ = scene.wait_on(libcalico::store::Store::update(
@@ -105,7 +105,7 @@ fn conflicting_writers_of_nodes_are_outlasted() {
     });
 }
 
-/// Finalizers and conditions of pools and tiers.
+/// Covers finalizers and conditions of pools and tiers.
 #[test]
 fn conflicting_writers_of_pools_and_tiers_are_outlasted() {
     on_each(&[V3], |scene| {
@@ -116,7 +116,7 @@ fn conflicting_writers_of_pools_and_tiers_are_outlasted() {
         let begin = Instant::now();
         for round in (0..).take_while(|_| begin.elapsed() < Duration::from_secs(2)) {
             for (plural, name) in [("ippools", "pool"), ("tiers", "tier")] {
-                // Whatever was written before, somebody takes the finalizers away.
+                // The other writer always removes the finalizers.
                 let finalizers = if round == 0 { json!({}) } else { json!({"finalizers": null}) };
                 let mut patch = json!({"metadata": finalizers});
                 patch["metadata"]["labels"] = json!({"round": round.to_string()});
@@ -132,7 +132,7 @@ fn conflicting_writers_of_pools_and_tiers_are_outlasted() {
         };
         becomes((1, true), || kept("ippools", "pool"));
         becomes((1, true), || kept("tiers", "tier"));
-        // Deleted while nobody looks.
+        // The objects are deleted while no controller runs.
         drop(running);
         scene.delete::<IpPoolSpec>("pool");
         scene.delete::<TierSpec>("tier");

@@ -1,4 +1,4 @@
-//! tier_controller_fv_test (`projectcalico.org/v3`).
+//! Conditions and finalizers of tiers (`projectcalico.org/v3`), with the cases of upstream's tier_controller_fv_test.
 
 use libcalico::api::TierSpec;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ impl Scene {
         self.admin.create(&format!("{GROUP}/{collection}"), &policy).unwrap().success().unwrap();
     }
 
-    /// Message of the condition, and whether the tier has our finalizer.
+    /// Returns the message of the condition, and true if the tier has our finalizer.
     fn tier(&self, name: &str) -> Option<(String, bool)> {
         let tier = self.get::<TierSpec>(name)?.value;
         let status: Value = tier.status.unwrap_or_default();
@@ -51,7 +51,7 @@ fn a_tier_stays_until_its_policies_are_gone() {
         remove("globalnetworkpolicies/used.a");
         remove("namespaces/default/networkpolicies/used.c");
         becomes(message("1 GlobalNetworkPolicy"), || scene.tier("used"));
-        // A policy that is moved to another tier no longer counts (B-35).
+        // A policy that moves to another tier no longer counts for the old tier.
         let moved = json!({"spec": {"tier": "default"}});
         scene.admin.patch(&format!("{GROUP}/globalnetworkpolicies/used.b"), &moved).unwrap().success().unwrap();
         becomes(None, || scene.tier("used"));

@@ -1,9 +1,9 @@
-//! [`Grudging`]: permissions that are withheld until nothing goes on without them.
+//! [`Grudging`]: a role whose permissions are withheld until kube-controllers cannot continue without them.
 //!
-//! A life in which a verb is withheld altogether comes to a standstill again and again. Each time, what was refused more than
-//! once is granted: whoever is refused and does it in another way does not ask again. What is left at the end of a life was not
-//! needed for it. So few lives show what one for each permission would, and besides that kube-controllers goes on by itself
-//! when its role is mended.
+//! If all permissions of a verb are withheld, a run stops repeatedly. Each time, every permission that was denied more
+//! than once is granted: a program that can do without a permission does not request it a second time. A permission
+//! that is still withheld at the end of the run was not needed. Therefore a few runs suffice instead of one for each
+//! permission, and they also show that kube-controllers continues by itself when its role is corrected.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -13,12 +13,12 @@ use integration_tests::kubernetes::{ApiServer, Audit, Permission, Role, ServiceA
 
 use super::NAME;
 
-/// How often it is looked what was refused.
+/// Interval between checks for denied requests.
 const LOOK: Duration = Duration::from_millis(250);
-/// Told once, and not asked for again: nothing depends on it.
+/// A permission that is requested only once, since no further work depends on it.
 const ASKED_ONCE: &str = "create events";
 
-/// An account whose role is not whole.
+/// An account with an incomplete role.
 pub(crate) struct Grudging<'a> {
     api: &'a ApiServer,
     audit: Audit,
@@ -29,7 +29,7 @@ pub(crate) struct Grudging<'a> {
 }
 
 impl<'a> Grudging<'a> {
-    /// The account has `role` but for what is `withheld`.
+    /// Gives the account `role` without the permissions in `withheld`.
     pub(crate) fn new(api: &'a ApiServer, account: &ServiceAccount, role: &Role, withheld: Role) -> Grudging<'a> {
         let granted = Role(role.0.difference(&withheld.0).cloned().collect());
         api.cluster_role(NAME, &granted.rules()).unwrap();
@@ -47,12 +47,12 @@ impl<'a> Grudging<'a> {
         }
     }
 
-    /// What is still withheld.
+    /// Returns the permissions that are still withheld.
     pub(crate) fn withheld(&self) -> Role {
         self.withheld.borrow().clone()
     }
 
-    /// Grants what was refused more than once.
+    /// Grants the permissions that were denied more than once.
     pub(crate) fn grant_what_is_missed(&self) {
         if self.looked.get().elapsed() < LOOK || self.withheld.borrow().0.is_empty() {
             return;

@@ -1,20 +1,20 @@
-//! What happens in a cluster while kube-controllers runs. Each step needs permissions that those before it do not.
+//! Events in a cluster while kube-controllers runs. Each step needs permissions that the steps before do not need.
 
 use integration_tests::controllers::{Controllers, NAMESPACE, PATIENCE, Setup, World, await_that};
 use integration_tests::namespaces::Host;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 
-/// A cluster and its life.
+/// A cluster and its events.
 pub(crate) struct Life<'a> {
     pub(crate) host: &'a Host,
     pub(crate) world: World<'a>,
-    /// Done again and again while something is waited for.
+    /// A function that is called repeatedly while the test waits.
     pub(crate) meanwhile: &'a dyn Fn(),
 }
 
 impl Life<'_> {
-    /// From the first start on an empty datastore until all has been done that is to be done. Returns the log.
+    /// Runs the program from its first start on an empty datastore until all work is done. Returns the log.
     pub(crate) fn live(&self, setup: Setup) -> String {
         self.beginning();
         let mut controllers = setup.start(self.host, "controllers").unwrap();
@@ -53,7 +53,7 @@ impl Life<'_> {
         }
     }
 
-    /// A tier and a pool that go.
+    /// Covers a tier and a pool that are deleted.
     fn life_of_finalizers(&self, controllers: &Controllers) {
         let world = &self.world;
         for (plural, name) in [("tiers", "going"), ("ippools", "going")] {
@@ -65,7 +65,7 @@ impl Life<'_> {
         }
     }
 
-    /// The block of the node that is there stays, and so does that of the Service with its handle.
+    /// Returns true if only the blocks of the existing node and of the Service remain, and the handle of the Service.
     fn is_collected(&self) -> bool {
         let (handles, blocks) = self.world.handles_and_blocks();
         handles.len() == 1 && !blocks.iter().any(|block| block.starts_with("10-65-2-0"))
@@ -79,7 +79,7 @@ impl Life<'_> {
         }));
         world.apply(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "n1" } }));
         world.pool("pool4", "10.65.0.0/16", "Workload");
-        // Namespaces count where a pool selects them.
+        // The controller reads namespaces only if a pool selects them.
         let spec = json!({ "cidr": "10.80.0.0/16", "blockSize": 26, "nodeSelector": "all()", "allowedUses": ["LoadBalancer"],
             "ipipMode": "Never", "vxlanMode": "Never", "namespaceSelector": "all()" });
         world.put("IPPool", "ippools", "balancer", &spec);
@@ -89,7 +89,7 @@ impl Life<'_> {
         }
     }
 
-    /// Addresses of pods that are not there: one on a node that is, one on a node that is gone too.
+    /// Creates addresses of missing pods: one on an existing node, one on a node that does not exist either.
     fn leave_addresses_behind(&self) {
         for (node, block) in [("n1", "10.65.1.0"), ("n2", "10.65.2.0")] {
             if self.world.group.is_none() {

@@ -1,7 +1,7 @@
-//! The roles in `deploy/rbac`: that of kube-controllers grants what a life of them needs and nothing besides, and those of users
-//! open Calico's resources to whoever may view, edit or administer a namespace.
+//! The roles in `deploy/rbac`: the role of kube-controllers grants exactly the permissions that its work needs, and the
+//! roles for users grant access to Calico's resources to users who may view, edit or administer a namespace.
 //!
-//! That each permission is needed is shown by withholding it: see `grudging.rs`.
+//! The tests prove that each permission is needed by withholding it, see `grudging.rs`.
 
 mod grudging;
 mod life;
@@ -20,8 +20,8 @@ use life::Life;
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "calico-kube-controllers";
 
-/// What a life without KubeVirt and without an older Calico's policies has no use for: resources, and single verbs that only
-/// another writer at the same moment calls for, or a handle with addresses in several blocks.
+/// Permissions that a run without KubeVirt and without policies of an older Calico does not use: resources, and single
+/// verbs that are needed only after a conflicting write or for a handle with addresses in several blocks.
 const OCCASIONAL: [&str; 11] = [
     "get hostendpoints",
     "update ipamhandles",
@@ -40,7 +40,7 @@ fn manifest(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/rbac").join(name)
 }
 
-/// The account, as a person makes it with this manifest.
+/// Creates the account as an operator does, with this manifest.
 fn account(api: &ApiServer, manifest: &Path, role: &Role) -> ServiceAccount {
     let account = api.service_account(NAMESPACE, NAME).unwrap();
     api.admin().apply(&std::fs::read_to_string(manifest).unwrap()).unwrap();
@@ -64,7 +64,7 @@ fn every_permission_is_used_and_needed(group: Option<ApiGroup>) {
         let role = Role::of_manifest(&manifest(file)).unwrap().of_groups(&groups);
         let account = account(world.api, &manifest(file), &role);
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
-        // The first life has to create it.
+        // The first run has to create the Lease.
         world.remove("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/calico-kube-controllers");
         let audit = world.api.audit().unwrap();
         Life { host, world, meanwhile: &|| () }.live(setup.clone());
@@ -95,9 +95,9 @@ fn is_occasional(Permission { resource, verb, .. }: &Permission) -> bool {
     OCCASIONAL.contains(&resource.as_str()) || OCCASIONAL.contains(&format!("{verb} {resource}").as_str())
 }
 
-/// What is withheld in each of the lives that follow: `get`, so that no list does in its place; the lists and watches; what
-/// makes something; what changes it or takes it away. The rules of the two groups are the same ones, but for what is there in
-/// `projectcalico.org` alone, which is shown in one life.
+/// Returns the permissions to withhold in each of the following runs: `get`, separately so that a list cannot replace
+/// it; lists and watches; creations; updates and deletions. The rules of the two groups are equal except for the
+/// resources that only `projectcalico.org` has, which one run covers.
 fn withheld_together(group: Option<ApiGroup>, used: &Role) -> Vec<Role> {
     let that = |is_it: &dyn Fn(&Permission) -> bool| Role(used.0.iter().filter(|one| is_it(one)).cloned().collect());
     let of_verbs = |verbs: &[&str]| that(&|one| verbs.contains(&one.verb.as_str()) && !is_occasional(one));
@@ -124,7 +124,7 @@ fn every_permission_is_used_and_needed_beside_etcd() {
     every_permission_is_used_and_needed(None);
 }
 
-/// The role of a cluster that has upstream's: no Leases, no Events.
+/// With the role of a cluster that has upstream's role: no Leases, no Events.
 #[test]
 fn without_leases_and_events_one_replica_runs_by_itself() {
     with_kubernetes(|host, servers| {
@@ -137,7 +137,7 @@ fn without_leases_and_events_one_replica_runs_by_itself() {
         api.bind(&account, NAME).unwrap();
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         let log = Life { host, world, meanwhile: &|| () }.live(setup);
-        // Once for each life of the controllers, which begin anew with other settings.
+        // At most one such line for each restart of the controllers, which restart when the settings change.
         let lives = log.matches("] kube-controllers/session").count();
         let told = log.matches("may not create events").count();
         assert!(told > 0 && told <= lives, "{log}");

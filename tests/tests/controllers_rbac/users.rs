@@ -1,4 +1,4 @@
-//! Who may view, edit or administer a namespace may do so with Calico's policies in it.
+//! Users who may view, edit or administer a namespace have the same rights on Calico's policies in it.
 
 use integration_tests::kubernetes::{ApiServer, Kubernetes, with_kubernetes};
 use serde_json::{Value, json};
@@ -40,14 +40,14 @@ fn users_of_a_namespace_get_calicos_resources_with_their_role() {
                 assert!(!may(&api, user, verb, resource, "others"), "{user} {verb} {resource} of others");
             }
         }
-        // What is of the whole cluster is not opened by a binding in a namespace, and written by no such role.
+        // A binding in a namespace grants no right to cluster-scoped resources, and none of these roles may write them.
         for user in ["view", "edit", "admin"] {
             for resource in ["ippools", "ipamblocks", "hostendpoints", "globalnetworkpolicies", "tiers"] {
                 assert!(!may(&api, user, "update", resource, "mine"), "{user} {resource}");
             }
         }
 
-        // And so it goes with real requests.
+        // The same with real requests.
         let policy = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "NetworkPolicy",
             "metadata": { "name": "mine", "namespace": "mine" }, "spec": { "selector": "all()" },
@@ -67,11 +67,11 @@ fn users_of_a_namespace_get_calicos_resources_with_their_role() {
     });
 }
 
-/// What the controller of aggregated roles does in a cluster, which this one does not run: the rules of an aggregated role are
-/// those of all roles that its selectors match.
+/// Aggregates roles, in place of the controller that does this in a cluster: the rules of an aggregated role are those
+/// of all roles that its selectors match.
 fn aggregate(api: &ApiServer) {
     let roles = api.admin().get(ROLES).unwrap().success().unwrap()["items"].as_array().unwrap().clone();
-    // Roles are aggregated from others that are: view into edit, edit into admin.
+    // Some source roles are themselves aggregated: view into edit, edit into admin.
     for name in ["view", "edit", "admin"] {
         let current = |name: &str| api.admin().get(&format!("{ROLES}/{name}")).unwrap().success().unwrap();
         let mut role = current(name);
@@ -93,7 +93,7 @@ fn aggregate(api: &ApiServer) {
     }
 }
 
-/// Binds the user called like the role to it, in one namespace.
+/// Binds a role in one namespace to the user of the same name.
 fn bind(api: &ApiServer, role: &str) {
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",

@@ -1,4 +1,4 @@
-//! ADD where something is already there.
+//! ADD with existing interfaces or routes.
 
 use std::net::IpAddr;
 
@@ -50,14 +50,14 @@ fn a_foreign_interface_in_the_pod_is_an_error_and_nothing_is_destroyed() {
     });
 }
 
-/// Interfaces of two pods may have the same numbers; only the namespace tells whose the interface is.
+/// Interfaces in different network namespaces may have the same index. Only the namespace identifies an interface.
 #[test]
 fn equal_interface_numbers_are_not_taken_for_the_same_pair() {
     isolated(|host| {
         set_up(host, "old", &plan("cali1", &["10.65.0.2"])).unwrap();
         host.add_pod("pod1").unwrap();
         let stale = only("link show dev cali1")["ifindex"].clone();
-        // The other end of eth0 has the number of cali1, in a third namespace.
+        // The peer of eth0, in a third network namespace, has the index of cali1.
         host.add_pod("third").unwrap();
         ip(&format!("-n third link add other index {stale} type veth peer name eth0 netns pod1")).unwrap();
         let outcome = set_up(host, "pod1", &plan("cali1", &["10.65.0.3"]));
@@ -80,7 +80,7 @@ fn the_host_route_of_a_dead_interface_is_replaced_in_each_family() {
     });
 }
 
-/// An address that IPAM did not give may be in use behind an interface that is down for a moment.
+/// An address from another source than IPAM may be in use behind an interface that is down for a moment.
 #[test]
 fn the_host_route_of_a_dead_interface_stays_unless_ipam_gave_the_address() {
     isolated(|host| {
@@ -101,7 +101,7 @@ fn the_host_route_of_a_dead_interface_stays_unless_ipam_gave_the_address() {
     });
 }
 
-/// Several routes to one address: the one in use stays, and so does the idle one, as the ADD fails.
+/// With several routes to an address, the route in use remains, and the idle one too, because the ADD fails.
 #[test]
 fn an_idle_route_beside_a_busy_one_stays() {
     isolated(|host| {
@@ -116,7 +116,7 @@ fn an_idle_route_beside_a_busy_one_stays() {
     });
 }
 
-/// The ADD fails because of the route to the second address: the route to the first one stays.
+/// The ADD fails because of the route to the second address, so the route to the first one remains.
 #[test]
 fn an_idle_route_stays_where_the_route_to_another_address_is_busy() {
     isolated(|host| {
@@ -131,7 +131,7 @@ fn an_idle_route_stays_where_the_route_to_another_address_is_busy() {
     });
 }
 
-/// A bridge of a virtual machine without ports has no carrier, and gets no route back when it has.
+/// A VM's bridge without ports has no carrier, and nothing restores its route when the carrier returns.
 #[test]
 fn an_idle_route_through_an_interface_that_is_no_pair_is_a_conflict() {
     isolated(|host| {
@@ -147,7 +147,7 @@ fn an_idle_route_through_an_interface_that_is_no_pair_is_a_conflict() {
 #[test]
 fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
     let addresses = [("-4", "10.65.0.2"), ("-6", "fd00:65::2")];
-    // Felix gives routes to pods the metric 1024, and 512 to those of a virtual machine that moves.
+    // Felix creates routes to pods with metric 1024, and with metric 512 during the migration of a VM.
     let metrics = ["", "metric 1024", "metric 512"];
     for (family, address, metric) in addresses.into_iter().flat_map(|(f, a)| metrics.map(|metric| (f, a, metric))) {
         isolated(|host| {
@@ -164,7 +164,7 @@ fn the_host_route_of_a_living_interface_is_a_conflict_that_names_it() {
     }
 }
 
-/// The block of the address has a route that refuses, as BIRD makes it. The kernel looks routes up with it in place.
+/// The block of the address has a blackhole route, as BIRD creates it. A lookup in the kernel would find that route.
 #[test]
 fn an_idle_host_route_with_another_metric_is_replaced() {
     isolated(|host| {
@@ -189,7 +189,8 @@ fn a_route_that_drops_packets_is_a_conflict_that_says_so() {
     });
 }
 
-/// After a restore of the datastore IPAM may give a tunnel's address; keepalived may have any.
+/// After a restore of the datastore, IPAM may assign the address of a tunnel; keepalived may add any address to the
+/// host.
 #[test]
 fn an_address_of_the_host_itself_is_a_conflict() {
     for (family, address, length) in [("-4", "10.65.0.2", 32), ("-6", "fd00:65::2", 128)] {

@@ -1,4 +1,4 @@
-//! ADD that fails at one step after another: the error names the step, and nothing stays.
+//! ADD with a failure at each step: the error names the step, and no interface or route remains.
 
 use cni_plugin::dataplane::EndpointPlan;
 use integration_tests::command::{ip_json, run};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{link_names, plan, set_up};
 
-/// The ADD must fail with a message that contains `step`, and leave no interface and no route.
+/// Asserts that ADD fails with a message that contains `step`, and leaves no interface and no route.
 fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
     let routes = || [without_flags("-4 route show"), without_flags("-6 route show")];
     let (links_before, routes_before) = (link_names(), routes());
@@ -19,7 +19,8 @@ fn fails_cleanly(host: &Host, plan: &EndpointPlan, step: &str) {
     assert_eq!(host.in_pod("pod1", || Ok(link_names())).unwrap(), ["lo"], "{step}");
 }
 
-/// Routes as iproute2 lists them, but for `linkdown`: the kernel takes it away some time after the carrier is there.
+/// Returns the routes as iproute2 lists them, without flags: the kernel clears `linkdown` some time after the carrier
+/// returned.
 fn without_flags(args: &str) -> Value {
     let mut routes = ip_json(args).unwrap();
     for route in routes.as_array_mut().into_iter().flatten() {
@@ -28,7 +29,7 @@ fn without_flags(args: &str) -> Value {
     routes
 }
 
-/// Makes /proc/sys unwritable for what runs in this private host.
+/// Makes /proc/sys read-only on this private host.
 fn make_sysctls_read_only() {
     let nothing = None::<&str>;
     mount(Some("/proc/sys"), "/proc/sys", nothing, MsFlags::MS_BIND, nothing).unwrap();
@@ -54,7 +55,7 @@ fn settings_of_the_host_end() {
     });
 }
 
-/// Settings that have their value already are not written: of those that are required only the pod's is wrong here.
+/// ADD does not write a setting that already has its value. Of the required settings, only the pod's is wrong here.
 #[test]
 fn settings_of_the_pod() {
     isolated(|host| {

@@ -1,4 +1,5 @@
-//! The kernel state of the recordings, by the dataplane alone: names and addresses are taken from each recorded result.
+//! The kernel state of the recordings, reproduced by the dataplane alone. Names and addresses come from the recorded
+//! results.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,8 @@ use integration_tests::namespaces::{Host, NETNS_DIR, isolated};
 
 use super::{plan, set_up};
 
-/// What a recorded ADD did, or `None` when it failed, was not of `calico`, or its result names no interfaces.
+/// Returns the plan of a recorded ADD, or `None` if the step failed, did not run `calico`, or its result names no
+/// interfaces.
 fn recorded_plan(step: &Step) -> Option<EndpointPlan> {
     let interfaces = step.stdout["interfaces"].as_array()?;
     let addresses = step.stdout["ips"].as_array()?.iter().map(|ip| ip["address"].as_str());
@@ -36,7 +38,7 @@ fn carry_out(host: &Host, step: &Step) {
         host.delete_pod(name).unwrap();
     }
     if let Some(pod) = pod_name(step).filter(|_| step.env["CNI_COMMAND"] == "ADD") {
-        // The recorder made one for each ADD, also for those that failed.
+        // The recorder created the network namespace of each ADD, whether or not the ADD succeeded.
         host.ensure_pod(&pod).unwrap();
     }
     if let Some(plan) = recorded_plan(step) {
@@ -53,7 +55,7 @@ fn carry_out(host: &Host, step: &Step) {
     }
 }
 
-/// Replays the steps of a recording and compares the kernel after each.
+/// Replays the steps of a recording and compares the kernel state after each.
 fn replay(name: &str) {
     isolated(|host| {
         let recording = recording::read("etcd", name).unwrap();

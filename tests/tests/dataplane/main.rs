@@ -1,5 +1,5 @@
-//! The dataplane alone, on a real kernel: what it makes, what it leaves, what it finds. Checked with iproute2, an
-//! implementation of its own.
+//! The dataplane alone on a real kernel: the state that it creates, leaves and finds, checked with iproute2, an
+//! independent implementation.
 
 mod conflicts;
 mod failures;
@@ -18,7 +18,7 @@ use integration_tests::namespaces::{Host, NETNS_DIR};
 use libcalico::names::InterfaceAlias;
 use serde_json::Value;
 
-/// The plan of an ordinary endpoint: veth, default MTU, default routes.
+/// Returns the plan of an ordinary endpoint: veth, default MTU, default routes.
 fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
     EndpointPlan {
         host_ifname: host_ifname.into(),
@@ -39,24 +39,24 @@ fn plan(host_ifname: &str, addresses: &[&str]) -> EndpointPlan {
     }
 }
 
-/// The open namespace of a pod, made if need be.
+/// Opens the network namespace of a pod, after creating it if necessary.
 fn open(host: &Host, pod: &str) -> NetnsFd {
     host.ensure_pod(pod).unwrap();
     NetnsFd::open(&Path::new(NETNS_DIR).join(pod)).unwrap()
 }
 
-/// Sets an endpoint up.
+/// Sets up an endpoint.
 fn set_up(host: &Host, pod: &str, plan: &EndpointPlan) -> Result<Attached, DataplaneError> {
     cni_plugin::dataplane::setup(plan, &open(host, pod))
 }
 
-/// Names of the interfaces of the calling thread's namespace, in the kernel's order.
+/// Returns the names of the interfaces in the calling thread's network namespace, in the kernel's order.
 fn link_names() -> Vec<String> {
     let links = ip_json("link show").unwrap();
     links.as_array().unwrap().iter().map(|link| link["ifname"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The only object that `ip -json -details <args>` prints.
+/// Returns the only object that `ip -json -details <args>` prints.
 fn only(args: &str) -> Value {
     let list = ip_json(&format!("-details {args}")).unwrap();
     assert_eq!(list.as_array().map(Vec::len), Some(1), "ip {args}: {list}");

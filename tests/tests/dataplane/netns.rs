@@ -1,4 +1,4 @@
-//! Opening and entering namespaces.
+//! Opening and entering network namespaces.
 
 use std::path::Path;
 use std::{fs, thread};
@@ -23,7 +23,7 @@ fn what_is_no_namespace_is_told_apart() {
         let error = NetnsFd::open(Path::new("/proc/self/status")).unwrap_err();
         assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");
 
-        // A namespace, of another kind: only using it tells.
+        // A namespace of another type is detected only when it is entered.
         let mounts = NetnsFd::open(Path::new("/proc/self/ns/mnt")).unwrap();
         let error = mounts.run_in(|| Ok::<_, NetnsError>(())).unwrap_err();
         assert!(matches!(error, NetnsError::NotANamespace { .. }), "{error:?}");

@@ -51,7 +51,7 @@ fn without_a_mac_and_an_mtu_the_kernel_chooses() {
 #[test]
 fn pods_reach_each_other_and_the_host() {
     isolated(|host| {
-        // The host answers ARP for 169.254.1.1 when it has a route for it.
+        // The host answers ARP for 169.254.1.1 only if it has a route to that address.
         host.add_uplink().unwrap();
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2", "fd00:65::2"])).unwrap();
         set_up(host, "pod2", &plan("cali2", &["10.65.0.3", "fd00:65::3"])).unwrap();
@@ -134,8 +134,8 @@ fn a_host_without_link_local_addresses_is_told_which_setting_to_mend() {
     });
 }
 
-/// One test for both kinds of kernel: which of the two it is comes from the kernel's symbols, not from the code under
-/// test; Debian 12's `ip` does not know netkit.
+/// Covers kernels with and without netkit. The test reads the kernel's symbols to distinguish them, independently of
+/// the code under test, because Debian 12's `ip` does not support netkit.
 #[test]
 fn netkit_is_made_where_the_kernel_has_it_and_a_veth_pair_elsewhere() {
     isolated(|host| {

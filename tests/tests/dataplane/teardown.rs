@@ -55,7 +55,7 @@ fn traffic_is_cut_before_the_deletion_is_waited_for() {
     isolated(|host| {
         set_up(host, "pod1", &plan("cali1", &["10.65.0.2"])).unwrap();
         let under_way = Teardown::start(endpoint(Some(&pod_path("pod1")), HostLinkProof::Absent)).unwrap();
-        // Down, or gone already.
+        // The link is down or already deleted.
         let inside = ip_json("-n pod1 link show up").unwrap();
         assert_eq!(inside.as_array().unwrap().iter().filter(|link| link["ifname"] == "eth0").count(), 0);
         assert_eq!(under_way.finish().unwrap(), removed("eth0"));
@@ -102,7 +102,7 @@ fn without_the_namespace_a_successors_host_end_stays() {
     isolated(|host| {
         let alias = InterfaceAlias::for_pod("net", "suite", "cali1", "c2");
         set_up(host, "pod1", &EndpointPlan { alias, ..plan("cali1", &["10.65.0.2"]) }).unwrap();
-        // Of the same name and, as virtual machines have it, of the same address.
+        // An interface of the same name and, as with VMIs, with a route to the same address.
         let proofs = [HostLinkProof::Name, HostLinkProof::Absent, route_to(&["10.65.0.2"]), HostLinkProof::Index(2)];
         for proof in proofs {
             assert_eq!(tear_down(endpoint(None, proof.clone())).unwrap(), Removed::default(), "{proof:?}");
@@ -111,7 +111,7 @@ fn without_the_namespace_a_successors_host_end_stays() {
     });
 }
 
-/// As upstream makes it.
+/// Upstream creates interfaces without an alias.
 #[test]
 fn without_an_alias_a_route_is_proof_for_an_interface_without_carrier_only() {
     isolated(|host| {
@@ -134,7 +134,7 @@ fn without_an_alias_a_route_is_proof_for_an_interface_without_carrier_only() {
     });
 }
 
-/// A path such as /proc/<process>/ns/net is another process's after a while.
+/// A path such as /proc/<process>/ns/net may refer to another process after a while.
 #[test]
 fn an_interface_of_another_container_in_the_namespace_stays() {
     isolated(|host| {
@@ -173,7 +173,7 @@ fn an_interface_renamed_inside_the_pod_goes_by_its_host_end() {
     });
 }
 
-/// A caller that does not know of the pod's other interfaces must not cut them.
+/// The call must not disconnect other interfaces of the pod, of which it has no information.
 #[test]
 fn a_host_end_whose_peer_is_another_interface_of_the_pod_may_stay() {
     isolated(|host| {

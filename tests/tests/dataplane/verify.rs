@@ -1,4 +1,4 @@
-//! CHECK: each thing broken alone is found and named, and nothing else is.
+//! CHECK: each item broken alone is reported, and no other.
 
 use cni_plugin::dataplane::{Aspect, Difference, EndpointPlan, verify};
 use integration_tests::command::run;
@@ -6,7 +6,7 @@ use integration_tests::namespaces::{Host, isolated};
 
 use super::{link_names, open, plan, set_up};
 
-/// A dual-stack endpoint and the plan that CHECK gets: with what prevResult recorded.
+/// Returns a dual-stack endpoint's plan with the values that prevResult recorded.
 fn endpoint(host: &Host) -> EndpointPlan {
     let wanted = EndpointPlan { mtu: 1400, ..plan("cali1", &["10.65.0.2", "fd00:65::2"]) };
     let attached = set_up(host, "pod1", &wanted).unwrap();
@@ -17,7 +17,7 @@ fn differences(host: &Host, plan: &EndpointPlan) -> Vec<Difference> {
     verify(plan, &open(host, "pod1")).unwrap()
 }
 
-/// Breaks the endpoint with shell commands and returns what CHECK says.
+/// Breaks the endpoint with shell commands and returns the differences that CHECK reports.
 fn after(commands: &str) -> Vec<String> {
     let mut said = Vec::new();
     isolated(|host| {
@@ -109,7 +109,7 @@ fn another_mtu() {
 
 #[test]
 fn a_missing_or_changed_address() {
-    // The kernel takes the IPv4 routes away with the last IPv4 address.
+    // The kernel removes the IPv4 routes with the last IPv4 address.
     let said = after("ip -n pod1 address del 10.65.0.2/32 dev eth0");
     assert_eq!(said[0], "address 10.65.0.2 of interface eth0: expected 10.65.0.2/32, found none");
     assert_eq!(said.len(), 3, "{said:#?}");
@@ -190,7 +190,7 @@ fn each_setting_of_the_host_end() {
         let said = after(&format!("echo {wrong} > /proc/sys/net/{key}"));
         assert_eq!(said, [format!("sysctl net/{key}: expected {right}, found {wrong}")]);
     }
-    // Turning IPv6 off takes its routes away too.
+    // Disabling IPv6 also removes the IPv6 routes.
     let said = after("echo 1 > /proc/sys/net/ipv6/conf/cali1/disable_ipv6");
     assert!(said.contains(&"sysctl net/ipv6/conf/cali1/disable_ipv6: expected 0, found 1".to_owned()), "{said:#?}");
 }

@@ -1,4 +1,4 @@
-//! The chart renders what kustomize does, object by object, for the same options; and refuses values that it does not know.
+//! The chart renders the same objects as kustomize for the same options, and rejects unknown values.
 
 mod options;
 mod pods;
@@ -13,7 +13,7 @@ const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
 
-/// Whether helm and kubectl are there; the test is skipped otherwise.
+/// Returns true if helm and kubectl are available; otherwise marks the test as skipped.
 fn can_render() -> bool {
     helm().and_then(|_| kustomizers()).map_err(|missing| skipped(&missing.to_string())).is_ok()
 }

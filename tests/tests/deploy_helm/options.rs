@@ -1,11 +1,11 @@
-//! Values that no component stands for.
+//! Values without a corresponding kustomize component.
 
 use integration_tests::manifests::{Objects, changes, containers, template};
 use serde_json::{Value, json};
 
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render};
 
-/// The chart with one value, and where it differs from the chart without.
+/// Renders the chart with some values. Returns the objects, and their differences from the chart without these values.
 pub(super) fn with(values: &[&str]) -> (Objects, Vec<String>) {
     let set: Vec<&str> = values.iter().flat_map(|value| ["--set", value]).collect();
     let objects = template(&set).unwrap();
@@ -83,7 +83,7 @@ fn the_agent() {
     }
 }
 
-/// Probes ask where the agent listens, whatever port something else has left it.
+/// Probes use the address at which the agent listens, whatever the port.
 #[test]
 fn probes_follow_the_agent() {
     if !can_render() {
@@ -132,7 +132,7 @@ fn what_is_said_of_all_pods() {
         assert_eq!(template["spec"]["nodeSelector"], json!({ "kubernetes.io/os": "linux", "pool": "a" }));
         assert_eq!(template["metadata"]["labels"]["team"], "net");
         assert_eq!(template["metadata"]["annotations"], json!({ "note": "x" }));
-        // Which pods are whose stays.
+        // The selectors, which assign pods to workloads, do not change.
         assert_eq!(objects[workload]["spec"]["selector"]["matchLabels"].as_object().unwrap().len(), 1);
     }
     assert_eq!(objects[DAEMON_SET]["spec"]["template"]["spec"]["priorityClassName"], "mine");
@@ -152,7 +152,7 @@ fn what_is_said_of_all_pods() {
     assert_eq!(*endpoint, expected);
 }
 
-/// The directories of other platforms: what is mounted, and what paths in the configuration begin with (INST-151).
+/// The directories of other platforms, such as OpenShift, in mounts and in paths of the configuration.
 #[test]
 fn directories_of_the_node() {
     if !can_render() {
@@ -171,7 +171,7 @@ fn directories_of_the_node() {
         let env = container["env"].as_array().unwrap();
         let net_dir = env.iter().find(|variable| variable["name"] == "CNI_NET_DIR").unwrap();
         assert_eq!(net_dir["value"], "/var/run/multus/cni/net.d");
-        // What is mounted inside stays.
+        // The mount points in the container do not change.
         assert_eq!(container["volumeMounts"][1]["mountPath"], "/host/etc/cni/net.d");
     }
 }
@@ -187,7 +187,7 @@ fn etcd_without_tls() {
     assert_eq!([&data["etcd_ca"], &data["etcd_cert"], &data["etcd_key"]], ["", "", ""]);
 }
 
-/// A patch is merged as kustomize merges one: by name in lists, null takes away.
+/// The chart merges patches as kustomize does: lists by name, and null deletes a value.
 #[test]
 fn patches_are_merged() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! Where pods run and as whom, and what operators say of their logs, certificates and monitors.
+//! The nodes and users of pods, and settings of logs, certificates and monitors.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, can_render};
 
-/// The chart with these values, and where it differs from the chart without.
+/// Renders the chart with these values. Returns the objects, and their differences from the chart without these values.
 fn with(values: &Value) -> (Objects, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("values.yaml");
@@ -150,7 +150,7 @@ fn monitors_have_the_labels_by_which_they_are_selected() {
     }
 }
 
-/// The monitor of nodes finds the agents where they listen, and none where nobody else reaches them.
+/// The monitor uses the agents' address. It is rejected if only the node itself can reach that address.
 #[test]
 fn agents_are_monitored_where_they_listen() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! Where pods get their addresses from.
+//! The pools of pod addresses.
 
 use integration_tests::command::run;
 use integration_tests::manifests::{NAMESPACE, containers, deploy, helm, template};
@@ -14,7 +14,7 @@ fn both_families_and_their_pools() {
     }
     let (objects, changed) = with(&["ipam.assignIPv6=true"]);
     assert_eq!(changed, [format!("{CONFIG}/data/cni_network_config")]);
-    // Upstream's plugin takes words, not booleans (INST-103).
+    // Upstream's plugin accepts these as strings only, not as booleans (INST-103).
     let expected = json!({ "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" });
     assert_eq!(network(&objects)["plugins"][0]["ipam"], expected);
     let (objects, _) = with(&[
@@ -45,7 +45,8 @@ fn both_families_and_their_pools() {
     assert!(template(&twice).unwrap_err().to_string().contains("two pools of IPv4"));
 }
 
-/// In etcd the same variables make them, by the way in that the plugins have; no role of Kubernetes is larger for it.
+/// In etcd, the same variables create the pools through the plugins' access to the datastore. No Kubernetes role is
+/// needed.
 #[test]
 fn pools_are_made_in_etcd_too() {
     if !can_render() {
@@ -59,7 +60,7 @@ fn pools_are_made_in_etcd_too() {
     assert!(!objects.keys().any(|name| name == "ClusterRole.rbac.authorization.k8s.io calico-cni"));
 }
 
-/// Who has asked for no pool is told how to make one, which is not kubectl's work where etcd has them.
+/// Without a pool in the values, the notes explain how to create one. With etcd, kubectl cannot do this.
 #[test]
 fn the_notes_say_how_to_make_a_pool() {
     if !can_render() {

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::can_render;
 
-/// What the chart adds to each definition: helm leaves it there when the release is deleted, and all addresses with it.
+/// Removes the annotation that only the chart adds to each definition: with it, helm keeps the definition, and with the
+/// definition all addresses, when the release is deleted.
 fn without_keep(mut objects: Objects) -> Objects {
     for (name, object) in objects.iter_mut().filter(|(name, _)| name.starts_with("CustomResourceDefinition")) {
         let annotations = object["metadata"].as_object_mut().unwrap().remove("annotations");
@@ -66,7 +67,7 @@ fn components_are_values() {
     }
 }
 
-/// A namespace of one's own is everywhere that the usual one was.
+/// The release's namespace replaces the default one everywhere.
 #[test]
 fn the_namespace_is_the_releases() {
     if !can_render() {
@@ -81,7 +82,7 @@ fn the_namespace_is_the_releases() {
     assert!(places(&usual, "kube-system") > 10);
 }
 
-/// Helm's own checks of the chart find nothing to say.
+/// Helm's own checks of the chart report nothing.
 #[test]
 fn lint_is_silent() {
     if !can_render() {

@@ -1,4 +1,4 @@
-//! What the chart's schema refuses, and that everything in values.yaml is said in it.
+//! The chart's schema rejects wrong values and covers all of values.yaml.
 
 use std::fs;
 
@@ -45,7 +45,7 @@ fn wrong_values_are_refused() {
     }
 }
 
-/// Whoever adds a value says in the schema what it may be, and the other way round.
+/// Each value in values.yaml has an entry in the schema, and each entry of the schema has a value.
 #[test]
 fn values_and_schema_name_the_same() {
     let values: Value =
@@ -57,7 +57,7 @@ fn values_and_schema_name_the_same() {
 
 fn compare(values: &Value, schema: &Value, path: &str) {
     let (Some(values), Some(properties)) = (values.as_object(), schema["properties"].as_object()) else { return };
-    // `{}`: nothing of it is said by default.
+    // `{}` has no default content to compare.
     if values.is_empty() {
         return;
     }
@@ -66,13 +66,13 @@ fn compare(values: &Value, schema: &Value, path: &str) {
         compare(value, property, &format!("{path}.{name}"));
     }
     for name in properties.keys() {
-        // helm gives it to every chart.
+        // helm passes `global` to every chart.
         assert!(values.contains_key(name) || name == "global", "values.yaml has no {path}.{name}");
     }
     assert_eq!(schema["additionalProperties"], false, "{path}");
 }
 
-/// The server takes what the chart makes of many values at once.
+/// The server accepts the rendering of a chart with many values.
 #[test]
 fn a_dry_run_takes_many_options_at_once() {
     if !can_render() {

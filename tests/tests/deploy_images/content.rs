@@ -1,4 +1,4 @@
-//! What is in each image: the programs, under all the names that manifests call them by, and no shell.
+//! The content of each image: the programs, under all names that manifests use, and no shell.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::images;
 use super::layout::Image;
 
-/// An image's files, unpacked into a folder as a runtime does.
+/// Unpacks an image's files into a folder, as a runtime does.
 pub(super) fn unpacked(image: &Image, into: &Path) {
     fs::create_dir_all(into).unwrap();
     for layer in image.layers() {
@@ -22,7 +22,7 @@ pub(super) fn unpacked(image: &Image, into: &Path) {
     }
 }
 
-/// Every file below a folder, without folders.
+/// Lists every file below a folder, without folders.
 fn files(folder: &Path) -> BTreeSet<String> {
     let found = run("find", &[folder.display().to_string().as_str(), "-type", "f", "-printf", "%P\n"]).unwrap();
     found.lines().map(str::to_owned).collect()
@@ -58,7 +58,7 @@ fn programs_are_there_under_all_their_names() {
             assert_eq!(metadata.mode() & 0o7777, mode, "{file}");
         }
     }
-    // Names of one program are one file.
+    // The names of a program are hard links to one file.
     let inode = |path: PathBuf| fs::metadata(path).unwrap().ino();
     let one = |names: &[&str], image: &str| {
         let inodes: BTreeSet<u64> = names.iter().map(|name| inode(root.join(image).join(name))).collect();
@@ -70,7 +70,7 @@ fn programs_are_there_under_all_their_names() {
     assert_eq!((status.uid(), status.gid()), (999, 999));
 }
 
-/// They run on hosts of all kinds, and in images without a C library (INST-113).
+/// Programs of the cni image run on hosts of any distribution, and those of both images without a C library.
 #[test]
 fn every_program_is_static() {
     let Some(directory) = images() else { return };
@@ -87,7 +87,7 @@ fn every_program_is_static() {
     }
 }
 
-/// Each bill of materials names what the image is made of, with its licence, and lies beside the layout too.
+/// Each bill of materials lists the components of the image with their licenses. A copy is beside the layout.
 #[test]
 fn bills_of_materials() {
     let Some(directory) = images() else { return };
@@ -111,7 +111,7 @@ fn bills_of_materials() {
         for component in components.iter().filter(|one| one["purl"].as_str().unwrap().starts_with("pkg:cargo/")) {
             assert!(component["licenses"][0]["expression"].is_string(), "{component}");
         }
-        // What tests, builds and the compiler use is no part of it, and neither is a path of this machine.
+        // Dependencies of tests, builds and the compiler are not part of the bill, nor is any path of this machine.
         for not_in_it in ["/proptest@", "/prost-build@", "/syn@"] {
             assert!(!urls.iter().any(|url| url.contains(not_in_it)), "{name}: {not_in_it}");
         }

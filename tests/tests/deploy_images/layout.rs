@@ -1,4 +1,4 @@
-//! The form of a layout: every blob is there, has the digest and size that it is named with, and nothing else is.
+//! The form of an image layout: every blob exists with the digest and size in its descriptor, and no other files exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,16 +13,16 @@ use super::{arch, images, images_of};
 
 /// An image of a layout.
 pub(super) struct Image {
-    /// The layout.
+    /// The folder of the layout.
     pub(super) folder: PathBuf,
-    /// Its one manifest.
+    /// The manifest of the image.
     pub(super) manifest: Value,
-    /// Its configuration.
+    /// The configuration of the image.
     pub(super) config: Value,
 }
 
 impl Image {
-    /// The image of this machine's architecture.
+    /// Reads the image of this machine's architecture.
     pub(super) fn read(folder: &Path) -> Image {
         let index = index(folder);
         let platform = json!({ "architecture": arch(), "os": "linux" });
@@ -33,13 +33,13 @@ impl Image {
         Image { folder: folder.to_owned(), manifest, config }
     }
 
-    /// The files of its layers, those that are applied first before the others.
+    /// Returns the files of the layers, in the order in which they are applied.
     pub(super) fn layers(&self) -> Vec<PathBuf> {
         self.manifest["layers"].as_array().unwrap().iter().map(|layer| blob(&self.folder, layer)).collect()
     }
 }
 
-/// What the layout's own index names: the index of all architectures.
+/// Reads the index of all architectures, the only entry of the layout's own index.
 fn index(folder: &Path) -> Value {
     let top: Value = serde_json::from_str(&fs::read_to_string(folder.join("index.json")).unwrap()).unwrap();
     let manifests = top["manifests"].as_array().unwrap();
@@ -50,18 +50,18 @@ fn index(folder: &Path) -> Value {
     document(folder, &manifests[0])
 }
 
-/// Where a blob is.
+/// Returns the path of a blob.
 fn blob(folder: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().unwrap();
     folder.join("blobs").join(digest.replace(':', "/"))
 }
 
-/// A blob that is JSON.
+/// Reads a blob that is JSON.
 fn document(folder: &Path, descriptor: &Value) -> Value {
     serde_json::from_str(&fs::read_to_string(blob(folder, descriptor)).unwrap()).unwrap()
 }
 
-/// sha256 of a file, or of what a gzip file holds.
+/// Returns the SHA-256 digest of a file, or of the content of a gzip file.
 fn digest(file: &Path, unpacked: bool) -> String {
     let read = if unpacked { "gzip -dc" } else { "cat" };
     let line = format!("{read} '{}' | sha256sum", file.display());
@@ -96,14 +96,14 @@ fn every_blob_is_what_it_is_named() {
         for layer in image.manifest["layers"].as_array().unwrap() {
             assert_eq!(layer["mediaType"], "application/vnd.oci.image.layer.v1.tar+gzip");
         }
-        // The configuration knows layers by what they hold.
+        // The configuration refers to layers by the digest of their uncompressed content.
         let held: Vec<Value> = image.layers().iter().map(|layer| digest(layer, true).into()).collect();
         assert_eq!(image.config["rootfs"], json!({ "type": "layers", "diff_ids": held }));
         assert_eq!(image.config["history"].as_array().unwrap().len(), held.len());
     }
 }
 
-/// Made twice, each file of both layouts is the same to the byte.
+/// Two builds produce the same layouts, byte for byte.
 #[test]
 fn made_twice_they_are_the_same() {
     let (Some(first), Some(second)) = (images(), images()) else { return };
@@ -111,7 +111,7 @@ fn made_twice_they_are_the_same() {
     run("diff", &["--recursive", &paths[0], &paths[1]]).unwrap();
 }
 
-/// How each is run (INST-115), as whom, and what it is.
+/// Checks command, user and labels of each image.
 #[test]
 fn configurations() {
     let Some(directory) = images() else { return };
@@ -132,7 +132,8 @@ fn configurations() {
     assert_eq!(controllers["config"]["Entrypoint"], json!(["/usr/bin/kube-controllers"]));
 }
 
-/// Which commit an image is of, its programs say; those of `make build` do not, and then the image says none.
+/// The revision of an image is the commit that its programs print. Programs of `make build` print none, and then the
+/// image has no revision.
 #[test]
 fn the_revision_is_the_programs() {
     if !can_be_made().unwrap() {

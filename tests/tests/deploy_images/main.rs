@@ -1,4 +1,4 @@
-//! `make image`: two images as OCI image layouts, of this machine's architecture and of the programs that `make build` has made.
+//! `make image`: two images as OCI image layouts, for this machine's architecture, with the programs of `make build`.
 
 mod content;
 mod layout;
@@ -9,8 +9,8 @@ use integration_tests::images::{ANY_SIZE, arch, can_be_made, in_tree};
 use integration_tests::plugin::Plugins;
 use tempfile::TempDir;
 
-/// Both images, freshly made in a folder of their own; nothing where this machine lacks what that takes, and then the test is
-/// skipped.
+/// Builds both images in a new folder. Returns `None`, and marks the test as skipped, if this machine lacks a program
+/// for the build.
 fn images() -> Option<TempDir> {
     if !can_be_made().unwrap() {
         return None;
@@ -18,7 +18,7 @@ fn images() -> Option<TempDir> {
     Some(images_of(&Plugins::locate().unwrap().dir().display().to_string()))
 }
 
-/// Both images, of these programs.
+/// Builds both images with these programs.
 fn images_of(programs: &str) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().display().to_string();

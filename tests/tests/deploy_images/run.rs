@@ -1,4 +1,4 @@
-//! The programs run with nothing around them but the image.
+//! The programs run with only the files of their image.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use super::content::unpacked;
 use super::images;
 use super::layout::Image;
 
-/// Runs a program of an unpacked image with the image for its whole file system.
+/// Runs a program of an unpacked image, with the image as its root file system.
 fn inside(root: &Path, user: &str, line: &str) -> anyhow::Result<String> {
     let root = root.display().to_string();
     let user = format!("--userspec={user}");
@@ -40,7 +40,7 @@ fn every_program_runs_by_itself() {
             let said = inside(cni, "0:0", &format!("CNI_COMMAND=VERSION /opt/cni/bin/{plugin}")).unwrap();
             let said: Value = serde_json::from_str(&said).unwrap();
             let versions = said["supportedVersions"].as_array().unwrap();
-            // CRI-O asks each plugin of a chain; 1.1.0 is what components/cni-1.1 needs (INST-106).
+            // CRI-O asks each plugin of a chain for its versions. components/cni-1.1 needs 1.1.0.
             for wanted in ["0.3.1", "1.0.0", "1.1.0"] {
                 assert!(versions.iter().any(|version| version == wanted), "{plugin}: {versions:?}");
             }
@@ -48,7 +48,7 @@ fn every_program_runs_by_itself() {
         for line in ["/opt/cni/bin/calico -v", "/opt/cni/bin/calico-ipam -v", "/usr/bin/calico -v"] {
             assert!(inside(cni, "0:0", line).unwrap().contains(version), "{line}");
         }
-        // What the manifests of deploy/ and upstream's call.
+        // The commands in the manifests of deploy/ and of upstream.
         for command in [
             "/opt/cni/bin/install",
             "/usr/bin/calico component cni install",
@@ -58,7 +58,7 @@ fn every_program_runs_by_itself() {
         ] {
             assert!(inside(cni, "0:0", &format!("{command} --help")).unwrap().contains("Usage"), "{command}");
         }
-        // As the user that the image names, under every name that upstream's manifests call (INST-3).
+        // These run as the image's user, under every name that upstream's manifests and images use.
         for line in [
             "/usr/bin/kube-controllers --version",
             "/usr/bin/wrapper /usr/bin/kube-controllers --version",
@@ -75,7 +75,8 @@ fn every_program_runs_by_itself() {
     });
 }
 
-/// What a runtime starts: `command` is in the place of the image's entry point and of its arguments, `args` of these alone.
+/// Returns the command line that a runtime starts: `command` replaces the image's entry point and arguments, `args`
+/// only the arguments.
 fn started(container: &Value, config: &Value) -> String {
     let own = &config["config"];
     let words = |list: &Value| -> Vec<String> {
@@ -91,7 +92,7 @@ fn started(container: &Value, config: &Value) -> String {
     [program, arguments].concat().join(" ")
 }
 
-/// As whom: as the manifest says, if it does, or else the image; in the group of root unless that is said.
+/// Returns the user and group of a container: the manifest's if set, else the image's user and the group root.
 fn user(container: &Value, config: &Value) -> String {
     let said = &container["securityContext"];
     let id = |field: &str, own: &str| said[field].as_u64().map_or(own.to_owned(), |id| id.to_string());
@@ -100,21 +101,22 @@ fn user(container: &Value, config: &Value) -> String {
     format!("{user}:{}", id("runAsGroup", "0"))
 }
 
-/// The image that replaces a container's, and how its program calls itself when it is asked.
+/// Returns the image that replaces a container's, and the text with which its program begins its help.
 fn replaced(container: &Value) -> Option<(&'static str, &'static str)> {
     match container["name"].as_str().unwrap() {
         "install-cni" => Some(("cni", "Usage: calico install")),
         "cni-agent" => Some(("cni", "Usage: calico refresh-token")),
         "uninstall" => Some(("cni", "Usage: calico uninstall")),
-        // It says its usage where upstream's does, on stderr.
+        // This program prints its help to stderr, as upstream's does.
         "upgrade-ipam" => Some(("cni", "")),
         "calico-kube-controllers" => Some(("kube-controllers", "Usage: kube-controllers")),
         _ => None,
     }
 }
 
-/// Upstream's manifests of both generations and its operator's, with nothing changed but the image, as `kubectl set image` does, and
-/// ours: what each container starts is in the image, and is what the container is for (INST-1).
+/// In upstream's manifests of both generations, in its operator's rendering and in our manifests, only the images are
+/// replaced, as `kubectl set image` does. The command of each container exists in our image and is the intended
+/// program.
 #[test]
 fn manifests_start_what_they_mean_when_only_the_image_is_ours() {
     let Some(directory) = images() else { return };

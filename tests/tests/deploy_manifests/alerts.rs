@@ -1,14 +1,14 @@
-//! The alerts ask for metrics that the programs have, by labels that those have.
+//! The alerts use only metrics that the programs have, with the labels of these metrics.
 
 use std::fs;
 
 use integration_tests::manifests::{deploy, parse};
 use serde_json::Value;
 
-/// Words of PromQL, and units of time.
+/// Keywords and functions of PromQL, and units of time.
 const WORDS: [&str; 10] = ["sum", "max", "by", "increase", "delta", "time", "h", "m", "and", "or"];
 
-/// The rules of all groups.
+/// Returns the rules of all groups.
 fn rules() -> Vec<Value> {
     let file = deploy("components/prometheus-rule/prometheus-rule.yaml");
     let objects = parse(&fs::read_to_string(file).unwrap()).unwrap();
@@ -16,11 +16,12 @@ fn rules() -> Vec<Value> {
     groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
 }
 
-/// What a line of the documents or of the agent says that there is of a metric: its labels.
+/// Returns the labels of a metric according to the documentation or to the agent's source; `None` if there is no such
+/// metric.
 fn labels_of(metric: &str) -> Option<String> {
     let read = |path: &str| fs::read_to_string(deploy("..").join(path)).unwrap();
     if let Some(name) = metric.strip_prefix("calico_cni_") {
-        // The agent's have none of their own.
+        // The agent's metrics have no labels.
         return read("installer/src/agent/status.rs").contains(&format!("\"{name}\"")).then(String::new);
     }
     let readme = read("kube-controllers/README.md");

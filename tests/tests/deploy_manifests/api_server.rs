@@ -1,5 +1,5 @@
-//! A real API server takes every rendering: a dry run on the server with strict validation, which knows each field of each
-//! kind, and then in earnest.
+//! A real API server accepts every rendering: first in a dry run with strict validation, which checks each field of
+//! each kind, and then as a real installation.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{COMPONENTS, OVERLAYS, can_render, is_for_prometheus, overlay};
 
-/// Objects as a manifest that kubectl reads. Kinds that this server does not define are left out.
+/// Writes objects as a manifest for kubectl, without kinds that this server does not define.
 pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
     let known = |name: &&String| !is_for_prometheus(name);
     let items: Vec<&Value> = objects.iter().filter(|(name, _)| known(name)).map(|(_, object)| object).collect();
@@ -19,7 +19,7 @@ pub(super) fn manifest(directory: &Path, objects: &Objects) -> String {
     file.display().to_string()
 }
 
-/// What the server says of a dry run.
+/// Applies a manifest in a dry run on the server and returns the output.
 fn dry_run(api: &ApiServer, file: &str) -> anyhow::Result<String> {
     api.kubectl(&["apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", file])
 }
@@ -46,7 +46,8 @@ fn a_dry_run_takes_every_rendering() {
     });
 }
 
-/// The DaemonSet that takes the plugins off, and the patches at the head of its file, which make it do what it has said, and more.
+/// Covers the DaemonSet that uninstalls the plugins, and the patches in the comment of its file: with the first it
+/// deletes what it otherwise only lists, and with the second also pods' networks and addresses.
 #[test]
 fn the_uninstallation_is_taken_and_its_patch_fits() {
     if !can_render() {
@@ -79,7 +80,7 @@ fn the_uninstallation_is_taken_and_its_patch_fits() {
     });
 }
 
-/// With SELinux in the way it can have the rights that `components/privileged` gives.
+/// `components/privileged` has a counterpart for nodes with SELinux.
 #[test]
 fn the_uninstallation_can_be_privileged() {
     if !can_render() {
@@ -106,7 +107,7 @@ fn the_uninstallation_can_be_privileged() {
     });
 }
 
-/// The dry run sees a field that does not exist, one of the wrong type, and a value that is refused.
+/// The dry run rejects an unknown field, a field of the wrong type, and an invalid value.
 #[test]
 fn a_dry_run_refuses_what_is_wrong() {
     if !can_render() {
@@ -129,8 +130,8 @@ fn a_dry_run_refuses_what_is_wrong() {
     });
 }
 
-/// Applied in earnest, each object is there with all that it was sent with, a second time changes nothing, and the examples
-/// are taken by the definitions.
+/// After a real installation each object is stored with all of its fields, a second application changes nothing, and
+/// the definitions accept the examples.
 #[test]
 fn an_installation_is_kept_whole_and_applied_twice_is_the_same() {
     if !can_render() {
@@ -156,7 +157,7 @@ fn an_installation_is_kept_whole_and_applied_twice_is_the_same() {
         for example in fs::read_dir(deploy("examples")).unwrap() {
             let text = fs::read_to_string(example.unwrap().path()).unwrap();
             dry_run(&api, &manifest(&directory, &parse(&text).unwrap())).unwrap();
-            // The other group takes the same.
+            // The other group accepts the same objects.
             if text.contains("crd.projectcalico.org/v1") {
                 api.define("projectcalico.org/v3").unwrap();
                 let text = text.replace("crd.projectcalico.org/v1", "projectcalico.org/v3");
@@ -166,18 +167,18 @@ fn an_installation_is_kept_whole_and_applied_twice_is_the_same() {
     });
 }
 
-/// The objects of a manifest as the server keeps them.
+/// Returns the stored objects of a manifest.
 pub(super) fn stored(api: &ApiServer, file: &str) -> Objects {
     let list: Value = serde_json::from_str(&api.kubectl(&["get", "-f", file, "-o", "json"]).unwrap()).unwrap();
     let documents: Vec<String> = list["items"].as_array().unwrap().iter().map(Value::to_string).collect();
     parse(&documents.join("\n---\n")).unwrap()
 }
 
-/// Whether everything of `sent` is in `kept`, which may hold more.
+/// Returns true if `kept` contains everything in `sent`.
 fn holds(kept: &Value, sent: &Value) -> bool {
     match (kept, sent) {
         (Value::Object(kept), Value::Object(sent)) => {
-            // `preserveUnknownFields: false` is what is meant where nothing is said, and is not kept.
+            // The server does not store `preserveUnknownFields: false`, which is the default.
             let default = |key: &str, value: &Value| key == "preserveUnknownFields" && *value == false;
             sent.iter().all(|(key, value)| default(key, value) || kept.get(key).is_some_and(|kept| holds(kept, value)))
         }

@@ -1,8 +1,8 @@
-//! Upstream's own manifest with our images in it: nothing else is changed, the API server takes it, and upstream's manifest
-//! applied again is the way back.
+//! Upstream's own manifest with our images: no other field changes, the API server accepts the result, and applying
+//! upstream's manifest again restores upstream.
 //!
-//! The two manifests here have what upstream's generated ones are known to have (INST-64, INST-76..85, INST-2), for the parts
-//! that are about CNI, IPAM and kube-controllers.
+//! The two upstream manifests in this folder contain the parts about CNI, IPAM and kube-controllers of upstream's
+//! generated manifests, with their defects (INST-2).
 
 use std::fs;
 use std::path::Path;
@@ -25,12 +25,15 @@ fn upstream(name: &str) -> String {
     fs::read_to_string(file).unwrap()
 }
 
-/// An overlay, as a person uses it: with upstream's manifest put beside the kustomization of beside-upstream.
+/// Renders an overlay as an operator does: with upstream's manifest beside the kustomization of beside-upstream.
 fn swapped(overlay: &str, upstream: &str) -> Objects {
     render_swapped(overlay, upstream, "").unwrap()
 }
 
-/// The same with one more line in the overlay; or why it cannot be rendered.
+/// Renders an overlay with an additional line.
+///
+/// # Errors
+/// Returns an error if the overlay cannot be rendered.
 fn render_swapped(overlay: &str, upstream: &str, line: &str) -> Result<Objects> {
     let directory = tempfile::tempdir()?;
     let from = deploy("").display().to_string();
@@ -48,7 +51,7 @@ fn sorted(mut changed: Vec<String>) -> Vec<String> {
     changed
 }
 
-/// Each of upstream's manifests, by the registry that its images come from.
+/// Returns each of upstream's manifests with images of several registries.
 fn upstreams() -> Vec<(String, String)> {
     let (separate, one) = (upstream("upstream-v3.32.yaml"), upstream("upstream-v3.33.yaml"));
     let mut manifests = Vec::new();
@@ -57,7 +60,7 @@ fn upstreams() -> Vec<(String, String)> {
             manifests.push((format!("{name} of {registry}"), text.replace("quay.io/calico", registry)));
         }
     }
-    // Canal's DaemonSet has another name, and with it or with etcd there is no upgrade-ipam (INST-78, INST-93).
+    // Canal's DaemonSet has another name. Its manifests, and those for etcd, have no upgrade-ipam (INST-78).
     let mut canal = parse(&separate).unwrap();
     let mut daemon_set = canal.remove(NODE).unwrap();
     daemon_set["metadata"]["name"] = json!("canal");
@@ -67,8 +70,8 @@ fn upstreams() -> Vec<(String, String)> {
     manifests
 }
 
-/// Whoever the images come from, and also where one image has all of upstream's programs, which is so from v3.33 on: calico-node
-/// and every other container keep theirs.
+/// The images are replaced whatever their registry. From v3.33 on, upstream has a single image with all programs;
+/// calico-node and all other containers keep it.
 #[test]
 fn the_images_of_two_containers_are_swapped_and_nothing_else() {
     if !can_render() {
@@ -95,7 +98,7 @@ fn the_images_of_two_containers_are_swapped_and_nothing_else() {
     }
 }
 
-/// A manifest without the containers is not taken for one in which they are swapped.
+/// A manifest without install-cni is rejected, because nothing would be replaced.
 #[test]
 fn a_manifest_without_install_cni_is_refused() {
     if !can_render() {
@@ -106,8 +109,8 @@ fn a_manifest_without_install_cni_is_refused() {
     assert!(error.contains("install-cni"), "{error}");
 }
 
-/// Upstream mounts the node's `/var/lib/calico` into calico-node alone (INST-77, INST-79): what install-cni notes there ends
-/// with its container, unless one more directory is asked for.
+/// Upstream mounts the node's `/var/lib/calico` only into calico-node. Therefore install-cni's state file is lost with
+/// its container, unless the overlay adds that mount.
 #[test]
 fn what_is_put_on_a_node_is_noted_there_if_that_is_asked_for() {
     if !can_render() {
@@ -127,14 +130,14 @@ fn what_is_put_on_a_node_is_noted_there_if_that_is_asked_for() {
         assert_eq!(noted(&without), Vec::<Value>::new(), "{file}");
         let name = json!({ "name": "var-lib-calico", "mountPath": "/var/lib/calico" });
         assert_eq!(noted(&with), [name], "{file}");
-        // The volume is there already.
+        // The pod already has the volume.
         let volumes = without[NODE]["spec"]["template"]["spec"]["volumes"].as_array().unwrap();
         assert!(volumes.iter().any(|volume| volume["name"] == "var-lib-calico"), "{file}");
     }
 }
 
-/// Our DaemonSet in the place of the init container: one writes the files, one renews the token, and what upstream's manifest has is
-/// as it was, its calico-config too.
+/// Our DaemonSet replaces the init container: only one program writes the files, and only one renews the token. All
+/// other objects of upstream's manifest, calico-config included, are unchanged.
 #[test]
 fn our_daemon_set_beside_calico_node_leaves_upstreams_objects() {
     if !can_render() {
@@ -168,7 +171,7 @@ fn our_daemon_set_beside_calico_node_leaves_upstreams_objects() {
     }
 }
 
-/// What upstream has in other manifests than calico.yaml: our DaemonSet has neither its settings nor its accounts.
+/// Other upstream manifests than calico.yaml have settings and accounts that our DaemonSet lacks.
 #[test]
 fn our_daemon_set_is_not_rendered_beside_etcd_canal_and_policy_alone() {
     if !can_render() {
@@ -185,8 +188,8 @@ fn our_daemon_set_is_not_rendered_beside_etcd_canal_and_policy_alone() {
     }
 }
 
-/// There and back again: upstream's, applied as its own documents say, ours in it, upstream's. The server keeps what each says, and
-/// the same before and after.
+/// Applies upstream's manifest as its documentation says, then the one with our images, then upstream's again. The
+/// server stores each manifest completely, and the same objects before and after.
 #[test]
 fn the_way_back_is_upstreams_manifest() {
     if !can_render() {
@@ -220,7 +223,7 @@ fn the_way_back_is_upstreams_manifest() {
     });
 }
 
-/// What of each object a person decides.
+/// Returns the parts of each object that an operator defines.
 fn decided(objects: Objects) -> Vec<Value> {
     let decided = |mut object: Value| {
         object.as_object_mut().unwrap().remove("status");

@@ -1,11 +1,12 @@
-//! Each option changes what it says, and nothing else.
+//! Each component changes its own settings and no others.
 
 use integration_tests::manifests::{Objects, changes, compose, containers};
 use serde_json::json;
 
 use super::{CONFIG, DAEMON_SET, DEPLOYMENT, OVERLAYS, can_render, overlay};
 
-/// An overlay with one option, and where it differs from the same without.
+/// Renders an overlay with a component. Returns the objects, and their differences from the overlay without the
+/// component.
 fn with(component: &str, base: &str) -> (Objects, Vec<String>) {
     let directory = tempfile::tempdir().unwrap();
     let objects = compose(directory.path(), &[base], &[component]).unwrap();
@@ -57,7 +58,7 @@ fn host_network_is_of_kube_controllers_alone() {
     assert_eq!(changed, [format!("{pod}/dnsPolicy"), format!("{pod}/hostNetwork")]);
 }
 
-/// Whoever makes the pool may list and create pools, and nobody else may.
+/// Only the role of the program that creates the pool permits it to list and create pools.
 #[test]
 fn a_default_pool_is_asked_for_and_permitted() {
     if !can_render() {
@@ -68,7 +69,7 @@ fn a_default_pool_is_asked_for_and_permitted() {
         let role = "ClusterRole.rbac.authorization.k8s.io calico-cni";
         let pod = format!("{DAEMON_SET}/spec/template/spec");
         let mut expected = vec![format!("{pod}/containers/0/env"), format!("{pod}/initContainers/0/env")];
-        // What etcd holds needs no right of Kubernetes.
+        // A pool in etcd needs no Kubernetes permission.
         if base != "overlays/etcd" {
             expected.insert(0, format!("{role}/rules"));
             let rule = objects[role]["rules"].as_array().unwrap().last().unwrap();
@@ -82,7 +83,7 @@ fn a_default_pool_is_asked_for_and_permitted() {
     }
 }
 
-/// Where SELinux keeps containers off the host's files, the migration is one of them.
+/// On nodes where SELinux protects the host's files from containers, the migration needs privileges too.
 #[test]
 fn privileged_is_of_the_migration_too() {
     if !can_render() {
@@ -98,13 +99,13 @@ fn privileged_is_of_the_migration_too() {
     }
 }
 
-/// The migration comes before the plugins that it waits for are installed (INST-78), with a role of its own.
+/// The migration runs before the plugins are installed, for which it waits (INST-78), with its own role.
 #[test]
 fn upgrade_ipam_comes_first() {
     if !can_render() {
         return;
     }
-    // Last, as deploy/README.md says, with all that patch install-cni before it.
+    // The component comes last, as deploy/README.md says, after all components that patch install-cni.
     let directory = tempfile::tempdir().unwrap();
     let all = ["components/default-pool", "components/privileged", "components/upgrade-ipam"];
     let together = compose(directory.path(), &[OVERLAYS[0]], &all).unwrap();

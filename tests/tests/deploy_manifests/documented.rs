@@ -1,4 +1,4 @@
-//! Commands of the documents: none applies images of a registry that nobody has.
+//! The commands of the documents never apply images of the placeholder registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use integration_tests::manifests::{deploy, kustomize};
 
 use super::can_render;
 
-/// The registry in the manifests of the tree.
+/// The placeholder registry in the manifests of the repository.
 const NOBODYS: &str = "registry.example.com";
 
-/// What puts the reader's in its place.
+/// The command that replaces the placeholder by the reader's registry.
 const REPLACED: &str = "sed \"s#registry.example.com/calico#$REGISTRY#\"";
 
-/// Pages, and manifests whose heads have commands.
+/// Pages, and manifests with commands in their comments.
 const DOCUMENTS: [&str; 9] = [
     "../README.md",
     "README.md",
@@ -26,7 +26,8 @@ const DOCUMENTS: [&str; 9] = [
     "overlays/beside-calico-node/kustomization.yaml",
 ];
 
-/// What each `kubectl apply` of a line takes: what stands before the command, `-f` or `-k`, and the file or folder.
+/// Returns the arguments of each `kubectl apply` in a line: the text before the command, `-f` or `-k`, and the file or
+/// folder.
 fn applied(line: &str) -> Vec<(&str, &str, &str)> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices("kubectl apply") {
@@ -38,13 +39,13 @@ fn applied(line: &str) -> Vec<(&str, &str, &str)> {
     found
 }
 
-/// A file or folder of the tree, named from the tree or from `deploy/`.
+/// Returns the path of a file or folder of the repository that is named relative to its root or to `deploy/`.
 fn of_the_tree(named: &str) -> Option<PathBuf> {
     let places = [deploy("..").join(named), deploy(named)];
     places.into_iter().find(|path| named != "." && path.exists())
 }
 
-/// Whether what is applied names the registry that nobody has.
+/// Returns true if the applied objects name the placeholder registry.
 fn is_nobodys(option: &str, path: &Path) -> bool {
     if option == "-k" {
         let objects = kustomize(path).unwrap();
@@ -75,7 +76,7 @@ fn no_command_applies_images_of_nobody() {
                 } else if let Some(path) = of_the_tree(named) {
                     assert!(!is_nobodys(option, &path), "{document}: {line}");
                 } else if let Some(written) = text.lines().find(|line| line.contains(&format!(">{named}"))) {
-                    // A file that an earlier command makes. Others are the reader's own.
+                    // A file that an earlier command writes. Other files are the reader's own.
                     assert!(written.contains(REPLACED), "{document}: {written}");
                 }
             }

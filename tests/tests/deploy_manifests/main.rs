@@ -1,4 +1,4 @@
-//! The manifests of `deploy/`: rendered by kustomize, whole in themselves, and taken by a real API server.
+//! The manifests of `deploy/`: rendered by kustomize, complete in themselves, and accepted by a real API server.
 
 mod alerts;
 mod api_server;
@@ -14,10 +14,10 @@ mod schemas;
 use integration_tests::manifests::{Objects, deploy, kustomize, kustomizers};
 use integration_tests::skip::skipped;
 
-/// The overlays that are whole installations.
+/// The overlays that are complete installations.
 const OVERLAYS: [&str; 3] = ["overlays/kubernetes-v1", "overlays/kubernetes-v3", "overlays/etcd"];
 
-/// The options of an installation.
+/// The optional components of an installation.
 const COMPONENTS: [&str; 9] = [
     "components/agent-metrics",
     "components/cni-1.1",
@@ -34,17 +34,17 @@ const DAEMON_SET: &str = "DaemonSet.apps kube-system/calico-cni";
 const DEPLOYMENT: &str = "Deployment.apps kube-system/calico-kube-controllers";
 const CONFIG: &str = "ConfigMap kube-system/calico-config";
 
-/// Whether kubectl and kustomize are there; the test is skipped otherwise.
+/// Returns true if kubectl and kustomize are available; otherwise marks the test as skipped.
 fn can_render() -> bool {
     kustomizers().map_err(|missing| skipped(&missing.to_string())).is_ok()
 }
 
-/// Whether an object is one for the operator of Prometheus, whose definitions are somebody else's.
+/// Returns true if an object is one for the Prometheus operator, whose definitions are not part of this repository.
 fn is_for_prometheus(name: &str) -> bool {
     name.split(' ').next().is_some_and(|kind| kind.ends_with(".monitoring.coreos.com"))
 }
 
-/// An overlay, rendered.
+/// Renders an overlay.
 fn overlay(name: &str) -> Objects {
     kustomize(&deploy(name)).unwrap()
 }

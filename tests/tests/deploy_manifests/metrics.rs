@@ -1,4 +1,4 @@
-//! What the documents ask kube-controllers for by `wget` inside of its pod, where our image has no `wget`.
+//! The documented replacement for `wget` in kube-controllers' pod, since our image has no `wget`.
 
 use std::fs;
 
@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::can_render;
 
-/// An address of the pod. The API server calls none of its own host's.
+/// An address of the pod. The API server sends no requests to loopback addresses.
 const POD_IP: &str = "10.9.0.9";
 
-/// The command that deploy/README.md gives, with the pod's name in it.
+/// Returns the command of deploy/README.md for this pod.
 fn documented(pod: &str) -> Vec<String> {
     let readme = fs::read_to_string(deploy("README.md")).unwrap();
     let row = readme.lines().find(|line| line.contains("wget -qO- http://localhost:9094/metrics")).unwrap();

@@ -1,4 +1,4 @@
-//! What is in each overlay.
+//! The content of each overlay.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,8 +16,8 @@ fn install_yaml_is_the_overlay_kubernetes_v1() {
     }
 }
 
-/// Upstream's names are kept (INST-64, INST-65), but those of calico-node, which may run beside us: its account and role are
-/// never touched (INST-70).
+/// The names are upstream's, except those of calico-node: an upstream calico-node may run in the same cluster, and its
+/// account and role must not change.
 #[test]
 fn names_are_upstreams_and_nothing_is_calico_nodes() {
     if !can_render() {
@@ -55,7 +55,7 @@ fn names_are_upstreams_and_nothing_is_calico_nodes() {
     }
 }
 
-/// The definitions, the group and the roles of users are another's; all the rest is the same.
+/// Only the definitions, the API group and the roles for users differ.
 #[test]
 fn the_two_api_groups_differ_in_little() {
     if !can_render() {
@@ -99,7 +99,7 @@ fn with_etcd_kubernetes_holds_nothing_of_calicos() {
     }
 }
 
-/// Names between underscores stand for what install-cni knows, once each (INST-11); with them filled in the text is JSON.
+/// After the replacement of their placeholders by install-cni, the templates are JSON.
 #[test]
 fn templates_are_configurations_with_names_to_fill_in() {
     if !can_render() {
@@ -123,7 +123,8 @@ fn templates_are_configurations_with_names_to_fill_in() {
     }
 }
 
-/// One version everywhere, that of the programs; a tag that moves would say which program runs by accident.
+/// All images have the version of the programs. With a moving tag such as `latest`, the version that runs would be
+/// random.
 #[test]
 fn every_image_has_the_version_of_the_programs() {
     if !can_render() {
@@ -139,7 +140,7 @@ fn every_image_has_the_version_of_the_programs() {
             }
         }
     }
-    // And wherever else one is named.
+    // Versions of images in other files.
     for (file, tags) in [
         ("components/upgrade-ipam/patch.yaml", 1),
         ("overlays/beside-upstream/images.yaml", 2),
@@ -153,7 +154,8 @@ fn every_image_has_the_version_of_the_programs() {
     assert!(chart.contains(&format!("\nappVersion: {}\n", env!("CARGO_PKG_VERSION"))));
 }
 
-/// Root on the node's files and nothing besides (INST-81); kube-controllers nobody at all (INST-92).
+/// The containers on nodes run as root for access to the node's files, without any other right. kube-controllers runs
+/// without any right on the node.
 #[test]
 fn containers_have_no_rights_that_they_do_not_use() {
     if !can_render() {
@@ -179,7 +181,7 @@ fn containers_have_no_rights_that_they_do_not_use() {
     }
 }
 
-/// A rollout, a drain or a deletion of the DaemonSet leaves the node's files alone (INST-150).
+/// The end of a pod, in a rollout, a drain or after the deletion of the DaemonSet, does not change the node's files.
 #[test]
 fn nothing_is_done_when_a_pod_ends() {
     if !can_render() {

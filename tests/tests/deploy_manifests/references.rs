@@ -1,4 +1,4 @@
-//! What an object names is in the same rendering, or said to be optional (INST-99).
+//! Every object to which another object refers is part of the same rendering, unless the reference is optional.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{COMPONENTS, OVERLAYS, can_render, overlay};
 
-/// What is named and not there.
+/// Returns the references to missing objects.
 pub(super) fn missing(objects: &Objects) -> Vec<String> {
     let mut missing = Vec::new();
     let workloads = objects.iter().filter(|(name, _)| name.starts_with("DaemonSet") || name.starts_with("Deployment"));
@@ -45,7 +45,7 @@ pub(super) fn missing(objects: &Objects) -> Vec<String> {
     missing
 }
 
-/// Bindings of roles or accounts that are not there.
+/// Returns the bindings of missing roles or accounts.
 fn unbound(objects: &Objects) -> Vec<String> {
     let mut missing = Vec::new();
     for (name, binding) in objects.iter().filter(|(_, object)| !object["roleRef"].is_null()) {
@@ -85,7 +85,7 @@ fn what_is_named_is_there() {
     assert_eq!(missing(&all), Vec::<String>::new());
 }
 
-/// The check itself sees each kind of gap.
+/// The check detects each kind of missing object.
 #[test]
 fn what_is_not_there_is_seen() {
     if !can_render() {
@@ -109,7 +109,8 @@ fn what_is_not_there_is_seen() {
     assert!(missing(&objects).iter().all(|gap| gap.contains("volume")) && !missing(&objects).is_empty());
 }
 
-/// Pods are found by the budget and by the Service of the metrics, and the monitor finds that Service.
+/// The selectors of the disruption budget and of the metrics Service match the pods, and the monitor's selector matches
+/// that Service.
 #[test]
 fn selectors_find_what_they_are_for() {
     if !can_render() {
@@ -130,7 +131,8 @@ fn selectors_find_what_they_are_for() {
     assert_eq!(monitor["endpoints"][0]["port"], port["name"]);
     let mut ports = list(&template["spec"]["containers"][0]["ports"]);
     assert!(ports.any(|of_pod| of_pod["name"] == port["targetPort"] && of_pod["containerPort"] == port["port"]));
-    // The agents have no Service: their monitor finds the pods, on the port where they listen for others.
+    // The agents have no Service: their monitor selects the pods, and the port on which the agents listen for other
+    // hosts.
     let agents = &objects["PodMonitor.monitoring.coreos.com kube-system/calico-cni"]["spec"];
     let template = &objects[super::DAEMON_SET]["spec"]["template"];
     assert!(chosen(&agents["selector"]["matchLabels"], &template["metadata"]["labels"]));
@@ -141,7 +143,7 @@ fn selectors_find_what_they_are_for() {
     assert_eq!(port["containerPort"], agent["livenessProbe"]["httpGet"]["port"]);
 }
 
-/// Whether every label of a selector is among these.
+/// Returns true if `labels` contains every label of a selector.
 fn chosen(selector: &Value, labels: &Value) -> bool {
     let wanted = selector.as_object().unwrap();
     !wanted.is_empty() && wanted.iter().all(|(key, value)| labels[key] == *value)

@@ -1,4 +1,4 @@
-//! The roles, as the API server's own authorizer sees them, and in use.
+//! The roles according to the API server's own authorizer, and in use.
 
 use integration_tests::kubernetes::{Access, ApiServer, Kubernetes, with_kubernetes};
 use integration_tests::manifests::NAMESPACE;
@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::{can_render, overlay};
 
-/// The account of the DaemonSet makes tokens for the plugin's user and for nobody else, looks for ClusterInformation, and may do
-/// nothing besides (INST-54, INST-70).
+/// The account of the DaemonSet may create tokens for the plugin's user only, and read ClusterInformation. It has no
+/// other permission.
 #[test]
 fn the_agent_makes_tokens_for_the_plugins_user_alone() {
     if !can_render() {
@@ -25,7 +25,7 @@ fn the_agent_makes_tokens_for_the_plugins_user_alone() {
             let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token");
             agent.client.create(&path, &request).unwrap()
         };
-        // Roles reach the authorizer a moment after they were written.
+        // The authorizer applies roles a moment after they were written.
         await_code(|| token("calico-cni-plugin").code, 201);
         for other in ["calico-kube-controllers", "calico-cni", "default"] {
             assert_eq!(token(other).code, 403, "{other}");
@@ -48,7 +48,7 @@ fn the_agent_makes_tokens_for_the_plugins_user_alone() {
             assert_eq!(may(&api, &agent.user, verb, group, resource), allowed, "{verb} {resource}");
         }
 
-        // And the plugin's user cannot make itself another token.
+        // The plugin's user cannot create another token for itself.
         let plugin = api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin/token");
         assert_eq!(plugin.client.create(&path, &request).unwrap().code, 403);

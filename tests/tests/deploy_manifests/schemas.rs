@@ -1,6 +1,7 @@
-//! Each object of a rendering fits the schema that the API server publishes of its kind, and has no field that the schema does
-//! not name. kubeconform decides, which asks no server: whoever reads a manifest with it is told nothing that kubectl is not.
-//! What is for Prometheus is left out: its definitions are somebody else's.
+//! Each object of a rendering fits the schema that the API server publishes for its kind, and has no field outside that
+//! schema. kubeconform checks this offline, so that users who check manifests with it get no reports of errors that
+//! kubectl does not find. Objects for Prometheus are left out, because their definitions are not part of this
+//! repository.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,16 +21,16 @@ fn can_check() -> bool {
     kubeconform().map_err(|missing| skipped(&missing.to_string())).is_ok() && can_render()
 }
 
-/// How often a schema is asked for, ten times in a second.
+/// Number of attempts to get a schema, ten per second.
 const PATIENCE: usize = 300;
 
 /// Kinds without a schema here.
 const FOR_PROMETHEUS: &str = "ServiceMonitor,PodMonitor,PrometheusRule";
 
-/// As kubeconform looks them up.
+/// Template of the file names under which kubeconform finds the schemas.
 const FILE: &str = "{{.Group}}_{{.ResourceAPIVersion}}_{{.ResourceKind}}.json";
 
-/// Writes the schemas of the kinds of `objects` into a folder, each a file of its own.
+/// Writes the schemas of the kinds of `objects` into a folder, one file per kind.
 fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
     let text = |object: &Value, field: &str| object[field].as_str().unwrap_or_default().to_owned();
     let of = |object: &Value| (text(object, "apiVersion"), text(object, "kind"));
@@ -49,7 +50,8 @@ fn write_schemas(api: &ApiServer, objects: &[Objects], into: &Path) {
     }
 }
 
-/// The name of a kind's schema, among all of its group. Those of definitions are published a moment after them.
+/// Returns the name of a kind's schema and all schemas of its group. Schemas of custom resources are published a moment
+/// after their definitions.
 fn published(api: &ApiServer, path: &str, names: &Value) -> (String, Value) {
     let get = |place: &str| api.admin().get(place).unwrap().success().unwrap();
     let is_it = |schema: &Value| {
@@ -68,7 +70,7 @@ fn published(api: &ApiServer, path: &str, names: &Value) -> (String, Value) {
     panic!("no schema of {names}");
 }
 
-/// An object that says which fields it has may have no others.
+/// Forbids additional fields in objects whose schema lists fields.
 fn forbid_others(schema: &mut Value) {
     let Value::Object(fields) = schema else { return };
     let is_open = fields.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
@@ -83,7 +85,7 @@ fn forbid_others(schema: &mut Value) {
     }
 }
 
-/// What kubeconform says of each object that does not fit; and how many do.
+/// Returns kubeconform's message for each object that does not fit, and the number of the others.
 fn check(directory: &Path, objects: &Objects) -> (Vec<String>, usize) {
     let file = directory.join("objects.yaml");
     let documents: Vec<String> = objects.values().map(Value::to_string).collect();

@@ -1,4 +1,4 @@
-//! What a release has, and that a user can rely on it.
+//! The files of a release, and the properties on which a user relies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use super::{can_release, release};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What the release is called, with V for its version and A for this machine's architecture.
+/// Returns the name of a file in the release: V stands for the version, A for this machine's architecture.
 fn named(name: &str) -> String {
     name.replace("-V", &format!("-{VERSION}")).replace("-A", &format!("-{}", arch()))
 }
@@ -24,7 +24,7 @@ fn path(folder: &Path, name: &str) -> String {
     folder.join("release").join(named(name)).display().to_string()
 }
 
-/// Unpacks an archive of the release into a folder of its own.
+/// Unpacks an archive of the release into a new folder.
 fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
     let into = folder.join("unpacked").join(named(name));
     fs::create_dir_all(&into).unwrap();
@@ -33,7 +33,7 @@ fn unpack(folder: &Path, name: &str) -> std::path::PathBuf {
     into
 }
 
-/// Whole, in itself and to the byte what the next one is; and the sums, by which users see that, are of every file.
+/// Two releases are equal, byte for byte, and the checksums cover every file.
 #[test]
 fn made_twice_it_is_the_same_and_its_sums_hold() {
     if !can_release() {
@@ -80,7 +80,7 @@ fn made_twice_it_is_the_same_and_its_sums_hold() {
     assert!(error.contains("1 computed checksum did NOT match"), "{error}");
 }
 
-/// Each tarball has the program under its two names, which are one file, and with it what its licences ask for.
+/// Each tarball has the program under both of its names, as hard links, and the texts that the licenses require.
 #[test]
 fn programs_run_out_of_their_tarballs() {
     if !can_release() {
@@ -98,7 +98,8 @@ fn programs_run_out_of_their_tarballs() {
         assert!(run(&own.display().to_string(), &[version]).unwrap().contains(VERSION), "{program}");
         assert!(fs::read_to_string(root.join("LICENSE")).unwrap().contains("Apache License"), "{program}");
         let notices = fs::read_to_string(root.join("THIRD-PARTY")).unwrap();
-        // One by choice; one that has a text of its own; what no list of packages has; nothing of ours.
+        // A license chosen from several, a component with its own license text, a component that no package list
+        // contains, and no component of ours.
         for wanted in ["\n  serde_json 1", "ring 0", "\nThe Rust standard library", "Rich Felker"] {
             assert!(notices.contains(wanted), "{program}: {wanted}");
         }
@@ -109,7 +110,7 @@ fn programs_run_out_of_their_tarballs() {
     }
 }
 
-/// The program knows the file with its names, and what looks at a profile finds them there.
+/// The program refers to the file with its function names, and a profiler finds the names there.
 #[test]
 fn names_of_functions_are_beside_the_program() {
     if !can_release() {
@@ -149,7 +150,7 @@ fn an_archive_of_an_image_is_loaded_by_podman() {
             ["--root", &storage, "--runroot", &storage, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"];
         run("podman", &[&options, words].concat()).unwrap()
     };
-    // Whatever its storage, podman notes blobs in /var/lib/containers/cache.
+    // podman records blobs in /var/lib/containers/cache, whatever its storage.
     isolated(|_| {
         for (name, user) in [("cni", "0"), ("kube-controllers", "999")] {
             let archive = path(made.path(), &format!("image-{name}-v{VERSION}.tar"));
@@ -160,12 +161,12 @@ fn an_archive_of_an_image_is_loaded_by_podman() {
     });
 }
 
-/// The lines of a manifest that are no comment.
+/// Returns the lines of a manifest that are not comments.
 fn applied(manifest: &str) -> impl Iterator<Item = &str> {
     manifest.lines().filter(|line| !line.trim_start().starts_with('#'))
 }
 
-/// The page in the archive refers to no file that is not there, but for what it says is elsewhere.
+/// The links of the page in the archive refer only to files in the archive or to other sites.
 #[test]
 fn the_pages_links_are_in_the_archive() {
     if !can_release() {
@@ -181,7 +182,7 @@ fn the_pages_links_are_in_the_archive() {
     assert!(row.contains("without `helm/`"), "{row}");
 }
 
-/// Who says where the images are finds that in every manifest and in the chart.
+/// A registry that is given for the release is in every manifest and in the chart.
 #[test]
 fn the_registry_is_named_everywhere() {
     if !can_release() {
@@ -199,7 +200,7 @@ fn the_registry_is_named_everywhere() {
         assert!(applied(&text).any(|line| line.contains("ghcr.io/me/calico/cni")), "{name}");
         assert!(applied(&text).all(|line| !line.contains("registry.example.com/calico")), "{name}");
     }
-    // Who says none runs the commands of the documents all the same: they replace the name that nobody has, here or nowhere.
+    // Without a registry, the commands of the documents still work: they replace the placeholder if it is there.
     for name in ["README.md", "uninstall/uninstall.yaml", "overlays/beside-upstream/kustomization.yaml"] {
         let text = fs::read_to_string(deploy.join(name)).unwrap();
         assert!(text.contains("s#registry.example.com/calico#$REGISTRY#") && !text.contains("s#ghcr.io"), "{name}");

@@ -1,4 +1,4 @@
-//! `make release`, of this machine's architecture and of the programs that `make build` has made.
+//! `make release`, for this machine's architecture, with the programs of `make build`.
 
 mod files;
 mod refused;
@@ -11,12 +11,12 @@ use integration_tests::plugin::Plugins;
 use integration_tests::skip::skipped;
 use tempfile::TempDir;
 
-/// Whether this machine has what a release is made with; the test is skipped otherwise.
+/// Returns true if this machine has the programs for a release; otherwise marks the test as skipped.
 fn can_release() -> bool {
     can_be_made().unwrap() && program("kubectl").map_err(|missing| skipped(&missing.to_string())).is_ok()
 }
 
-/// Makes a trial release with these variables.
+/// Builds a trial release with these variables.
 fn release(variables: &[&str]) -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     let script = in_tree("deploy/release.sh");

@@ -1,4 +1,4 @@
-//! What is no release.
+//! Releases that are rejected.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use integration_tests::images::in_tree;
 
 use super::{can_release, release};
 
-/// Images are small: nodes load them.
+/// Images must be small, because every node loads them.
 #[test]
 fn programs_that_are_too_large_are_in_no_image() {
     if !can_release() {
@@ -17,7 +17,7 @@ fn programs_that_are_too_large_are_in_no_image() {
     assert!(error.contains("images: cni: ") && error.contains("of which an image may have 1000000"), "{error}");
 }
 
-/// A folder of the user's own, named by mistake.
+/// The output folder is one of the user's own, given by mistake.
 #[test]
 fn what_is_no_release_is_not_replaced() {
     let directory = tempfile::tempdir().unwrap();
@@ -29,12 +29,12 @@ fn what_is_no_release_is_not_replaced() {
     assert_eq!(fs::read_to_string(mine).unwrap(), "mine");
 }
 
-/// What is not committed, nobody can make again.
+/// A release of uncommitted changes could not be reproduced.
 #[test]
 fn a_tree_with_changes_is_named_file_by_file() {
     let directory = tempfile::tempdir().unwrap();
     let tree = directory.path().join("tree").display().to_string();
-    // Not the commit, which may lack what is tested: its files, as they are here.
+    // Uses the present files instead of the commit, which may lack the changes under test.
     run("git", &["init", "--quiet", &tree]).unwrap();
     let from = in_tree("");
     let copy = format!(

@@ -1,17 +1,17 @@
-//! The commands of a document: what stands in its indented blocks and in those that are fenced as `sh` or `console`.
+//! The commands of a document: the content of its indented blocks and of blocks fenced as `sh` or `console`.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// A chapter of a document, by its heading, with its commands in their order.
+/// A chapter of a document, with its heading and its commands in order.
 #[derive(Debug)]
 pub(crate) struct Chapter {
     pub(crate) document: &'static str,
     pub(crate) heading: String,
     pub(crate) commands: Vec<String>,
-    /// Fenced blocks of other languages, each with its language.
+    /// Fenced blocks in other languages, each with its language.
     pub(crate) files: Vec<(String, String)>,
 }
 
@@ -62,7 +62,7 @@ fn chapters(document: &'static str, text: &str) -> Vec<Chapter> {
     chapters
 }
 
-/// The commands of a block: lines, with those that continue one before joined to it. Comments and prompts are left out.
+/// Returns the commands of a block: its lines, with continuation lines joined, without comments and prompts.
 fn commands(block: &str) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     let mut is_open = false;

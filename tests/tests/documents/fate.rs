@@ -1,5 +1,5 @@
-//! What becomes of each command of the documents: it is run, it is a target that the Makefile has, or it is named here
-//! with the reason why no test runs it.
+//! The test of each command in the documents: it is run, it is a target of the Makefile, or it is listed here with the
+//! reason why no test runs it.
 
 use crate::commands::Chapter;
 
@@ -16,7 +16,7 @@ const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_ma
 
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
-/// Commands that are not run, by document, heading and beginning, with the reason.
+/// Commands that no test runs: document, heading, beginning of the command, and the reason.
 const NOT_RUN: [(&str, &str, &str, &str); 26] = [
     ("README.md", "Install on a cluster", "sha256sum --check", "the suite deploy_release runs this on a release"),
     ("README.md", "When something fails", "POD=", NO_KUBELET),
@@ -61,15 +61,15 @@ const NOT_RUN: [(&str, &str, &str, &str); 26] = [
     (CONTROLLERS, "Profiles", "pprof http", NO_PPROF),
 ];
 
-/// Chapters whose indented blocks are no commands.
+/// Chapters whose indented blocks are not commands.
 const NO_COMMANDS: [(&str, &str); 3] =
     [("README.md", "Architecture"), ("README.md", "One pod"), ("deploy/README.md", "deploy")];
 
-/// What becomes of a command.
+/// The test of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Run,
-    /// The Makefile has the target.
+    /// The test checks that the Makefile has the target.
     Make,
     NotRun(&'static str),
 }
@@ -88,7 +88,7 @@ pub(crate) fn of(chapter: &Chapter, command: &str) -> Fate {
     named.map_or(Fate::Run, |(.., reason)| Fate::NotRun(reason))
 }
 
-/// Entries of the lists above that no document has any more.
+/// Returns the entries of these lists that no document contains any more.
 pub(crate) fn stale(chapters: &[Chapter]) -> Vec<String> {
     let there = |document: &str, heading: &str, beginning: &str| {
         let mut chapters =

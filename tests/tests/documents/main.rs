@@ -1,5 +1,5 @@
-//! The commands of README.md, of the pages in docs/ and of deploy/README.md, as they stand there: run on a private
-//! host, on the local file and on an API server, or named with the reason why not.
+//! The commands of README.md, of the pages in docs/ and of deploy/README.md, exactly as documented: run on a private
+//! host with the embedded datastore and with an API server, or listed with the reason why not.
 
 mod commands;
 mod fate;
@@ -20,10 +20,10 @@ use shell::{Person, Typed};
 const README: &str = "README.md";
 const DEPLOY: &str = "deploy/README.md";
 
-/// Headings of the chapters that are run on the local file.
+/// Headings of the chapters that are run with the embedded datastore.
 const ON_THE_LOCAL_FILE: [(&str, &str); 1] = [(README, "Use it by hand")];
 
-/// Headings of the chapters that are run on an API server, in this order.
+/// Headings of the chapters that are run with an API server, in this order.
 const ON_AN_API_SERVER: [(&str, &str); 8] = [
     (README, "Install on a cluster"),
     (README, "Against an existing cluster, by hand"),
@@ -44,13 +44,13 @@ fn chapter<'c>(chapters: &'c [Chapter], (document, heading): (&str, &str)) -> &'
     found.unwrap_or_else(|| panic!("{document} has no chapter {heading}"))
 }
 
-/// A fenced file of a chapter.
+/// Returns a fenced file of a chapter.
 fn file<'c>(chapter: &'c Chapter, language: &str) -> &'c str {
     let found = chapter.files.iter().find(|(of, _)| of == language);
     found.map(|(_, text)| text.as_str()).unwrap_or_else(|| panic!("{} has no {language}", chapter.heading))
 }
 
-/// Says how many commands were run, around libtest's capture.
+/// Writes to stderr around libtest's capture, so that the number of executed commands is visible.
 fn tell(words: &str) {
     let _ = writeln!(std::io::stderr(), "documents: {words}");
 }
@@ -93,7 +93,7 @@ fn every_command_of_the_documents_is_run_or_named_with_a_reason() {
     }
 }
 
-/// As written; then again without `init`, which the document calls needless for a new file.
+/// Runs the chapter as documented, then again without `init`, which the document says is unnecessary for a new file.
 #[test]
 fn the_sequence_by_hand_works_on_the_local_file_with_and_without_init() {
     let chapters = chapters();
@@ -125,8 +125,8 @@ fn nodename() -> String {
     fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_lowercase()
 }
 
-/// What a cluster has by itself: a node of this machine's name, the node of the documents with a pod on it, and a
-/// datastore that is ready.
+/// Objects that a cluster already has: a node of this machine's name, the documents' node with a pod, and a ready
+/// datastore.
 const CLUSTER: &str = r#"
 kubectl apply -f - <<END
 apiVersion: v1
@@ -149,7 +149,7 @@ spec: { datastoreReady: true }
 END
 "#;
 
-/// A node where an ADD has failed: its pool does not exist.
+/// Commands that create a node with a failed ADD, whose pool does not exist.
 const FAILED_ADD: &str = r#"
 jq '{name, cniVersion, plugins: [. + {log_file_path: "/var/log/calico/cni/cni.log"}]}' conf.json \
     >/etc/cni/net.d/10-calico.conflist
@@ -208,7 +208,7 @@ fn the_commands_for_a_cluster_work_on_an_api_server() {
     });
 }
 
-/// A person with the administrator's kubeconfig.
+/// Returns a person with the administrator's kubeconfig.
 fn on_cluster(host: &Host, kubernetes: &Kubernetes) -> Person {
     let kubectl = program("kubectl").unwrap();
     let tools: Vec<PathBuf> = kubectl.parent().map(Path::to_owned).into_iter().collect();

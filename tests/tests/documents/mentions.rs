@@ -1,4 +1,4 @@
-//! Commands of ours that stand within a sentence or a table of a document: their verbs and options exist.
+//! Our commands within sentences and tables of the documents: their subcommands and options exist.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use integration_tests::plugin::Plugins;
 
 use crate::fate::DOCUMENTS;
 
-/// A page with commands beside those of [`DOCUMENTS`].
+/// A page with commands in addition to those of [`DOCUMENTS`].
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
 
 const PROGRAMS: [&str; 4] = ["calico", "calico-ipam", "kube-controllers", "check-status"];
 
-/// A command within a text, as far as it does not depend on the reader's cluster.
+/// The parts of a command in a text that do not depend on the reader's cluster.
 #[derive(Debug, PartialEq, Eq)]
 struct Mention {
     program: String,
@@ -21,7 +21,7 @@ struct Mention {
     options: Vec<String>,
 }
 
-/// Returns the commands of these programs that stand between backquotes, outside of fenced and indented blocks.
+/// Returns the commands of these programs that are between backquotes, outside of fenced and indented blocks.
 fn mentions(text: &str, programs: &[&str]) -> Vec<Mention> {
     let mut is_fenced = false;
     let mut found = Vec::new();
@@ -50,7 +50,7 @@ fn mention(code: &str) -> Option<Mention> {
     Some(Mention { program, verbs, options: options.collect() })
 }
 
-/// Returns what is wrong with a command, if anything is.
+/// Returns the error in a command, if there is one.
 fn fault(programs: &Path, mention: &Mention) -> Option<String> {
     let Mention { program, verbs, options } = mention;
     let run = Command::new(programs.join(program)).args(verbs).arg("--help").output().unwrap();

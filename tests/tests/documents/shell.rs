@@ -1,4 +1,4 @@
-//! A person who types the commands of a chapter, one after the other, into one shell.
+//! A person who runs the commands of a chapter, one after the other, in one shell.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,27 +13,27 @@ use nix::mount::{MsFlags, mount};
 use crate::commands::Chapter;
 use crate::fate::{self, Fate};
 
-/// Commands that may end with status 1, which says that something was found.
+/// Commands whose exit status may be 1, which means that they found something.
 const MAY_FIND: [&str; 3] = ["/opt/cni/bin/calico doctor", "/opt/cni/bin/calico uninstall", "kubectl diff"];
 
-/// A directory that looks like a checkout with built programs, and a home.
+/// A directory that looks like a checkout with built programs, and a home directory.
 #[derive(Debug)]
 pub(crate) struct Person {
     checkout: PathBuf,
     path: String,
 }
 
-/// What a chapter came to.
+/// The result of a chapter.
 #[derive(Debug)]
 pub(crate) struct Typed {
-    /// Everything that the commands printed, each after a line `+ command`.
+    /// The output of all commands, each after a line `+ command`.
     pub(crate) printed: String,
-    /// How many commands were run.
+    /// Number of executed commands.
     pub(crate) count: usize,
 }
 
 impl Person {
-    /// Sits down at a host. `/opt` is the host's own. `tools`: directories of programs that PATH has.
+    /// Creates a person on a host, with an empty `/opt`. `tools` are directories for PATH.
     pub(crate) fn at(host: &Host, tools: &[PathBuf]) -> Result<Person> {
         mount(Some("tmpfs"), "/opt", Some("tmpfs"), MsFlags::empty(), Some("mode=755"))?;
         let checkout = host.dir("checkout");
@@ -41,7 +41,7 @@ impl Person {
         for name in ["tests", "Makefile"] {
             symlink(workspace.join(name), checkout.join(name))?;
         }
-        // Some commands write there.
+        // A copy, because some commands write to it.
         run("cp", &["--recursive", &workspace.join("deploy").display().to_string(), &checkout.display().to_string()])?;
         fs::create_dir_all(checkout.join("target"))?;
         symlink(Plugins::locate()?.dir(), checkout.join("target/plugin"))?;
@@ -55,7 +55,7 @@ impl Person {
         Ok(Person { checkout, path })
     }
 
-    /// The person's home.
+    /// Returns the person's home directory.
     pub(crate) fn home(&self) -> PathBuf {
         self.checkout.join("home")
     }
@@ -65,8 +65,8 @@ impl Person {
         Ok(fs::write(self.checkout.join(name), text)?)
     }
 
-    /// Types commands that prepare the surroundings of a chapter, and those of the chapter that are run, as `written`
-    /// changes them: placeholders become names. `None` leaves a command out.
+    /// Runs the commands `before`, which prepare a chapter, and those commands of the chapter that tests run. `written`
+    /// replaces placeholders in a command; a command for which it returns `None` is left out.
     pub(crate) fn types(
         &self,
         before: &str,
@@ -92,7 +92,7 @@ impl Person {
         Ok(Typed { printed, count: commands.len() })
     }
 
-    /// Runs a script in the checkout, with nothing of this process's environment; what it prints.
+    /// Runs a script in the checkout, without the environment of this process, and returns its output.
     pub(crate) fn run(&self, script: &str) -> Result<String> {
         let file = self.checkout.join("typed.sh");
         fs::write(&file, format!("exec 2>&1\n{script}"))?;

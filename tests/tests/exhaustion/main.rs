@@ -1,4 +1,4 @@
-//! The cost of an ADD that finds no free address in a large cluster: memory, requests, bytes.
+//! The cost of an ADD without a free address in a large cluster: memory, requests, bytes.
 
 mod server;
 
@@ -13,10 +13,10 @@ use libcalico::store::Kind;
 use serde_json::{Map, Value, json};
 use server::Server;
 
-/// The most memory that an ADD may take, in KiB.
+/// Maximum memory of an ADD, in KiB.
 const MOST_KIB: u64 = 16 << 10;
 
-/// The most bytes of answers that an ADD may cost which another one has just searched for, in vain.
+/// Maximum bytes of responses for an ADD after another one has just searched without success.
 const MOST_BYTES: usize = 64 << 10;
 
 struct Node {
@@ -31,7 +31,7 @@ impl Node {
         Node { plugins: Plugins::locate().unwrap(), netns, server: Server::start(blocks, pages) }
     }
 
-    /// An ADD of the program as it is shipped, and what it took.
+    /// Runs ADD with the release program. Returns the result and the resources that it used.
     fn add(&self, container: &str) -> (Outcome, Usage) {
         let conf = json!({
             "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "datastore_type": "kubernetes",
@@ -55,7 +55,7 @@ fn assert_small(what: &str, usage: Usage) {
     assert!(usage.peak_kib <= MOST_KIB, "{what}: {usage:?}");
 }
 
-/// A list of the API server's cache is in one piece, however long it is.
+/// A list from the API server's cache is not paged, however long it is.
 #[test]
 fn an_add_that_finds_no_address_takes_no_more_memory_in_a_large_cluster() {
     isolated(|host| {
@@ -95,7 +95,7 @@ fn an_add_that_another_one_has_searched_for_in_vain_costs_little() {
     });
 }
 
-/// The first call cannot know, and takes back what it did.
+/// The first call writes ahead, because it cannot know the state of the datastore yet, and reverts that write.
 #[test]
 fn nothing_is_written_ahead_once_a_call_has_seen_that_the_datastore_is_not_ready() {
     isolated(|host| {
@@ -115,7 +115,7 @@ fn nothing_is_written_ahead_once_a_call_has_seen_that_the_datastore_is_not_ready
     });
 }
 
-/// Full blocks of `node2`, as the other datastores keep them.
+/// Returns full blocks of `node2`, as etcd and the embedded datastore store them.
 fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
     (0..count).map(|number| {
         let cidr = format!("10.{}.{}.{}/26", number >> 10, number >> 2 & 255, (number & 3) << 6);
@@ -136,7 +136,7 @@ fn full_blocks(count: usize) -> impl Iterator<Item = (String, Value)> {
     })
 }
 
-/// Adds a pod twice: the first ADD searches, the second goes by its note. Both take little memory.
+/// Adds a pod twice: the first ADD searches, the second uses its note about the search. Both need little memory.
 fn searched(cluster: &Cluster<'_>) {
     cluster.load(&Content::ready().node("node1").node("node2").pool("pool4", "10.0.0.0/15", 26));
     cluster.store.load(&full_blocks(2048).collect()).unwrap();

@@ -1,4 +1,5 @@
-//! An API server as far as an ADD asks it, with as many blocks as a test wants: they are made while they are sent.
+//! An API server with the responses that an ADD needs, and any number of blocks, which it generates while it sends
+//! them.
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,24 +10,24 @@ use serde_json::{Value, json};
 
 /// The number of blocks in a pool of `/11`.
 const IN_FIRST_POOL: usize = 1 << 15;
-/// The blocks of the node that asks.
+/// Number of blocks of the requesting node.
 const OWN: usize = 2;
 
 /// The cluster, and the requests so far.
 pub(super) struct State {
     blocks: usize,
-    /// Answer lists in pages of as many objects as are asked for.
+    /// Whether to page lists, with pages of the requested size.
     pages: bool,
     pub(super) ready: bool,
     /// The resource version of the pools.
     pub(super) pools: usize,
     /// `METHOD path?query` of each request.
     pub(super) requests: Vec<String>,
-    /// Bytes of answers, their heads included.
+    /// Bytes of responses, headers included.
     pub(super) bytes: usize,
 }
 
-/// The server. It ends with the process.
+/// The server. It stops with the process.
 #[derive(Clone)]
 pub(super) struct Server {
     pub(super) state: Arc<Mutex<State>>,
@@ -34,7 +35,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Serves `blocks` full blocks of 64 addresses. The first two are of `node1`.
+    /// Serves `blocks` full blocks of 64 addresses. The first two belong to `node1`.
     pub(super) fn start(blocks: usize, pages: bool) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -44,14 +45,14 @@ impl Server {
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let server = serving.clone();
-                // A plugin that ends breaks its connection.
+                // The connection of an exiting plugin breaks, so the error is ignored.
                 thread::spawn(move || drop(server.serve(stream)));
             }
         });
         server
     }
 
-    /// Begins to count anew.
+    /// Resets the counters.
     pub(super) fn reset(&self) {
         let mut state = self.state.lock().unwrap();
         (state.requests, state.bytes) = (Vec::new(), 0);
@@ -86,7 +87,7 @@ impl Server {
             }
             let (code, body) = match method {
                 "GET" => (404, json!({"kind": "Status", "reason": "NotFound", "code": 404, "details": {"name": name}})),
-                // A handle that is made ahead, and what takes it back.
+                // A handle that an ADD creates ahead of its reads, and its deletion.
                 "POST" => {
                     (201, json!({"kind": "PartialObjectMetadata", "metadata": {"name": "h", "resourceVersion": "7"}}))
                 }
@@ -188,7 +189,7 @@ fn name_of(number: usize) -> String {
     cidr(number).replace(['.', '/'], "-")
 }
 
-/// A block of 64 addresses that pods hold, 17 KiB as upstream's are.
+/// Returns a block of 64 addresses of pods, 17 KiB long as upstream's blocks are.
 fn block(number: usize, metadata_only: bool) -> String {
     let metadata = format!(
         r#""metadata":{{"name":"{}","uid":"00000000-0000-4000-8000-{number:012}","resourceVersion":"5"}}"#,
@@ -228,7 +229,8 @@ fn block(number: usize, metadata_only: bool) -> String {
     )
 }
 
-/// Method and target of a request, whether it wants metadata alone, and how long its body is.
+/// Reads method and target of a request, a flag that is true for a request of metadata only, and the length of the
+/// body.
 fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>> {
     let (mut request, mut metadata_only, mut length) = (String::new(), false, 0);
     loop {
@@ -253,7 +255,7 @@ fn head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, bool, u64)>
     }
 }
 
-/// A connection that counts what is written.
+/// A connection that counts the bytes written.
 struct Counted {
     out: BufWriter<TcpStream>,
     bytes: usize,

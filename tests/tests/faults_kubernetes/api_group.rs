@@ -1,4 +1,4 @@
-//! The API group that the last process found out, and that is another now.
+//! A cached API group that has changed since the last process discovered it.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::on_faulty_api;
 
-/// How often the group was asked for since the proxy was armed.
+/// Returns the number of discovery requests since the proxy was armed.
 fn questions(faulty: &Faulty<'_>) -> usize {
     faulty.proxy.requests().iter().filter(|request| *request == "GET /apis").count()
 }
@@ -39,14 +39,15 @@ fn a_remembered_group_that_is_not_there_is_forgotten_and_asked_for_again() {
     });
 }
 
-/// Fresh nodes and upstream's take v1 from then on (DS-22): a node that went on with v3 would give out their addresses.
+/// From then on, new nodes and upstream's nodes use v1, since upstream prefers v1 if both groups are served (DS-22). A
+/// node that continued with v3 would assign addresses that the other nodes also assign.
 #[test]
 fn a_remembered_v3_ends_when_v1_comes_beside_it() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
         faulty.conf.as_object_mut().unwrap().remove("calico_api_group");
         let (first, second) = (faulty.pod(), faulty.pod());
         faulty.run("ADD", &first);
-        // All but the handle that an ADD makes ahead of its reads.
+        // All objects except the handle that an ADD creates ahead of its reads.
         let kept = |faulty: &Faulty<'_>| {
             let mut objects = faulty.cluster.store.dump().unwrap();
             objects.retain(|key, _| !key.contains("ipamhandles"));
@@ -56,7 +57,7 @@ fn a_remembered_v3_ends_when_v1_comes_beside_it() {
         control_plane.servers.api.define(ApiGroup::CrdV1.api_version()).unwrap();
         control_plane.servers.api.await_group("crd.projectcalico.org").unwrap();
         faulty.proxy.arm(None);
-        // There is nothing in it yet.
+        // The group has no objects yet.
         let error = faulty.call("ADD", &second).run().unwrap().error();
         assert!(error.msg.contains("ClusterInformation"), "{error:?}");
         assert_eq!(questions(faulty), 1);
@@ -66,8 +67,8 @@ fn a_remembered_v3_ends_when_v1_comes_beside_it() {
     });
 }
 
-/// Upstream's migration locks v1 for good, and opens v3 with its mark: v1 is there until an operator ends the
-/// migration.
+/// Upstream's migration permanently locks v1, and unlocks v3 together with a mark. v1 exists until an operator
+/// completes the migration.
 #[test]
 fn a_migration_to_v3_is_followed_while_v1_is_locked_and_with_v1_configured_the_error_names_the_way_out() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -80,7 +81,7 @@ fn a_migration_to_v3_is_followed_while_v1_is_locked_and_with_v1_configured_the_e
         let remembered = || fs::read_to_string(GROUP_FILE).unwrap();
         assert!(remembered().contains(ApiGroup::CrdV1.api_version()), "{}", remembered());
 
-        // The ADD works ahead, and has made a handle in v1 when it finds v1 locked.
+        // The ADD works ahead: when it finds v1 locked, it has already created a handle in v1.
         faulty.run("ADD", &second);
         assert!(remembered().contains(ApiGroup::V3.api_version()), "{}", remembered());
         let handles = |group: ApiGroup| {
@@ -104,7 +105,7 @@ fn a_migration_to_v3_is_followed_while_v1_is_locked_and_with_v1_configured_the_e
     });
 }
 
-/// Does what upstream's migration has done when it says `Converged`.
+/// Reproduces the state that upstream's migration reaches with `Converged`.
 fn migrate(api: &ApiServer) {
     let (v1, v3) = (ApiGroup::CrdV1.api_version(), ApiGroup::V3.api_version());
     let admin = api.admin();
@@ -121,7 +122,7 @@ fn migrate(api: &ApiServer) {
             object["apiVersion"] = json!(v3);
             match plural {
                 "clusterinformations" => object["spec"]["datastoreReady"] = json!(true),
-                // A text in v1.
+                // The value is a string in v1.
                 "blockaffinities" => object["spec"]["deleted"] = json!(false),
                 _ => {}
             }

@@ -1,5 +1,5 @@
-//! The API server is busy (429): of the calls of a node one asks, none keeps a lock that others wait for, and a DEL has
-//! cut the traffic and noted its debt before it waits.
+//! A busy API server (429): only one call of a node retries, no waiting call has a lock that others need, and a DEL
+//! removes the pod's network and writes its journal entry before it waits.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -19,14 +19,14 @@ use serde_json::json;
 use super::on_faulty_api;
 
 const BUSY: Fault = Fault::Refuse(Refusal { code: 429, retry_after: Some(1) });
-/// The process that asks has a lock on it.
+/// The retrying process has a lock on this file.
 const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 const IPAM_LOCK: &str = "/var/run/calico/ipam.lock";
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
-/// How long a test waits for what must happen.
+/// Timeout of an expected effect.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Waits until `is_so`.
+/// Waits until `is_so` returns true.
 #[track_caller]
 fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let until = Instant::now() + SOON;
@@ -36,7 +36,7 @@ fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Starts a verb, and returns when it waits for the API server.
+/// Starts a CNI command, and returns when it waits for the API server.
 #[track_caller]
 fn waiting(faulty: &Faulty<'_>, verb: &str, pod: &Pod) -> (Child, Instant) {
     let begun = Instant::now();
@@ -61,7 +61,7 @@ fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
         let (leaving, first) = (faulty.pod(), faulty.pod());
         let others = [faulty.pod(), faulty.pod()];
-        // The next ADD works ahead, with the lock of addresses.
+        // With a block of the node, the next ADD works ahead and takes the lock of addresses.
         faulty.run("ADD", &leaving);
         faulty.proxy.arm(Some((Point::EveryRequest, BUSY)));
         let mut calls = vec![waiting(faulty, "ADD", &first)];
@@ -70,10 +70,10 @@ fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
         lock.unlock().unwrap();
         calls.extend(others.iter().map(|pod| waiting(faulty, "ADD", pod)));
         calls.push(waiting(faulty, "DEL", &leaving));
-        // A call also opens the file to leave word, before it waits.
+        // The process opens the file also to leave a message there, before it waits.
         await_that("the DEL notes its debt", || debts() == 1);
         assert_eq!(kernel::host().unwrap()["links"], json!({}), "the DEL has sent nothing");
-        // A node whose calls wait is ready.
+        // A node is ready even while its calls wait.
         faulty.call("STATUS", &first).run().unwrap().success();
         let asked = faulty.proxy.faults();
         await_that("the first asks again", || faulty.proxy.faults() > asked);
@@ -99,7 +99,7 @@ fn of_the_calls_of_a_node_one_asks_while_the_server_is_busy() {
 #[test]
 fn del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
-        // Before anything was read, and when the address is to be released.
+        // Before any object is read, and when the address is to be released.
         for point in [Point::EveryRequest, Point::First("PUT", "/ipamblocks/")] {
             let pod = faulty.pod();
             faulty.run("ADD", &pod);
@@ -116,7 +116,7 @@ fn del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt() {
     });
 }
 
-/// How many requests of the plugins' flow schema the server has served.
+/// Returns the number of requests in the plugins' flow schema that the server has dispatched.
 fn served(api: &ApiServer) -> usize {
     let metrics = api.admin().get("/metrics").unwrap().body;
     let of_plugins = |line: &&str| {

@@ -1,4 +1,4 @@
-//! The API server's cache is of no use: what may come from it is read from the server's own store.
+//! The API server's cache fails: reads that it may answer are repeated from the server's own store.
 
 use integration_tests::proxy::{Fault, Point, Refusal};
 use libcalico::kubernetes::ApiGroup;
@@ -7,7 +7,7 @@ use super::on_faulty_api;
 
 /// Each read that the cache may answer.
 const CACHED: Point = Point::First("GET", "resourceVersion=");
-/// More such reads than any verb has.
+/// More such reads than any CNI command has.
 const MANY: usize = 20;
 
 #[test]

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::on_faulty_api;
 
-/// Try again later.
+/// CNI error code: try again later.
 const TRY_AGAIN: u32 = 11;
 
 #[test]
@@ -35,7 +35,7 @@ fn stopped_it_keeps_no_pod_and_restarted_it_is_told_what_went() {
 
         api.restart().unwrap();
         faulty.run("ADD", &next);
-        // It has paid what the DEL owed.
+        // This ADD has replayed the deferred DEL.
         faulty.cluster.assert_only(&[&next]);
         for pod in [&refused, &next] {
             faulty.run("DEL", pod);
@@ -44,7 +44,7 @@ fn stopped_it_keeps_no_pod_and_restarted_it_is_told_what_went() {
     });
 }
 
-/// What could not be sent is sent later, as long as the deadline is not over.
+/// A request that could not be sent is repeated until the deadline.
 #[test]
 fn away_for_a_moment_it_makes_no_verb_fail() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -62,11 +62,12 @@ fn away_for_a_moment_it_makes_no_verb_fail() {
     });
 }
 
-/// It goes away when addresses are taken and the endpoint is not written, or half a DEL is done.
+/// The server becomes unreachable after the addresses are assigned and before the endpoint is written, or in the middle
+/// of a DEL.
 #[test]
 fn gone_in_the_middle_it_leaves_nothing_when_it_is_back() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
-        // The node has a block.
+        // This ADD gives the node a block.
         let first = faulty.pod();
         faulty.run("ADD", &first);
         faulty.run("DEL", &first);
@@ -111,7 +112,7 @@ fn an_expired_token_is_told_and_a_renewed_one_is_found() {
             faulty.cluster.assert_unchanged(&before);
         }
 
-        // Renewed after the plugin has read it, and before the server has.
+        // The token is renewed after the plugin has read it and before the server receives it.
         faulty.proxy.arm(Some((Point::Request(0), Fault::Hold)));
         let call = faulty.call("ADD", &pod);
         let child = call.spawn().unwrap();
@@ -126,8 +127,7 @@ fn an_expired_token_is_told_and_a_renewed_one_is_found() {
     });
 }
 
-/// A proxy on the way that speaks HTTP/1.1 only: one request at a time, and each answer may be the last of its
-/// connection.
+/// A proxy that supports HTTP/1.1 only: one request at a time, and each response may be the last of its connection.
 #[test]
 fn over_http1_a_connection_may_break_at_each_request() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -174,7 +174,7 @@ fn a_certificate_may_be_replaced_by_one_of_the_same_authority_only() {
             assert!(error.msg.contains("certificate"), "{error:?}");
         });
 
-        // Whoever replaces the authority writes the kubeconfig anew.
+        // An operator who replaces the authority also rewrites the kubeconfig.
         let kubeconfig = account.identity.kubeconfig(&faulty.proxy.endpoint(), &authority).unwrap();
         std::fs::write(account_file(faulty), kubeconfig).unwrap();
         faulty.run("STATUS", &refused);
@@ -184,7 +184,7 @@ fn a_certificate_may_be_replaced_by_one_of_the_same_authority_only() {
     });
 }
 
-/// The kubeconfig that the plugins read.
+/// Returns the path of the plugins' kubeconfig.
 fn account_file(faulty: &Faulty<'_>) -> String {
     faulty.conf["kubernetes"]["kubeconfig"].as_str().unwrap().to_owned()
 }

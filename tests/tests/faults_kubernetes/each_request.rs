@@ -1,4 +1,4 @@
-//! Each fault at each request of each verb in turn.
+//! Each fault at each request of each CNI command in turn.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::on_faulty_api;
 
-/// Where ADD leaves word of the block that it took an address from.
+/// File in which ADD records the block from which it took an address.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
-/// The request is not carried out.
+/// Faults after which the server has not executed the request.
 const BEFORE: [Fault; 9] = [
     refused(401),
     refused(409),
@@ -29,14 +29,15 @@ const BEFORE: [Fault; 9] = [
     Fault::Kill,
 ];
 
-/// The request is carried out, and the client does not hear of it.
+/// Faults after which the server has executed the request, without a response to the client.
 const AFTER: [Fault; 4] = [refused(500), Fault::Cut, Fault::CutMidAnswer, Fault::Kill];
 
 const fn refused(code: u16) -> Fault {
     Fault::Refuse(Refusal { code, retry_after: None })
 }
 
-/// Whether a client that is asked to try again later, or whose token was renewed meanwhile, must not fail.
+/// Returns true if the client must succeed in spite of the fault, because it shall try again later or its token was
+/// renewed meanwhile.
 fn is_passing(fault: Fault) -> bool {
     matches!(fault, Fault::Refuse(Refusal { code: 401 | 429 | 503, .. }))
 }
@@ -55,13 +56,13 @@ fn addresses(result: &Value) -> BTreeSet<String> {
     result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].to_string()).collect()
 }
 
-/// A verb with a fault, which must have happened.
+/// Runs a call with a fault, and asserts that the fault has happened.
 #[track_caller]
 fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, Fault)) -> Option<Value> {
     let outcome = faulty.faulted(verb, pod, point, fault);
     assert!(faulty.proxy.fired(), "{verb} did not come to {point:?}: {:?}", faulty.proxy.requests());
     if let Fault::Refuse(Refusal { retry_after: Some(seconds), .. }) = fault {
-        // Clients come back after that time and up to half of it more, so that not all come at once.
+        // Clients retry after that time plus up to half of it, so that not all retry together.
         assert!(outcome.wall >= Duration::from_secs(seconds.into()), "{:?}", outcome.wall);
     }
     match is_passing(fault) {
@@ -70,7 +71,7 @@ fn faulted(faulty: &Faulty<'_>, verb: &str, pod: &Pod, (point, fault): (Point, F
     }
 }
 
-/// Each ADD is for a new pod, beside one that stays.
+/// Each ADD is for a new pod, beside a pod that remains unless the ADD has to claim a block.
 fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let stays = (!claiming).then(|| faulty.pod());
     let resident = stays.as_ref().map(|pod| addresses(&faulty.run("ADD", pod))).unwrap_or_default();
@@ -79,13 +80,13 @@ fn fault_at_each_request_of_add(faulty: &mut Faulty<'_>, claiming: bool) {
     let clean = faulty.pod();
     let requests = faulty.requests("ADD", &clean);
     faulty.run("DEL", &clean);
-    // Claiming adds writes that others may be before at, and that may break off half-way.
+    // Claiming a block adds writes that may conflict with other writers and may be interrupted halfway.
     let cases =
         if claiming { cases_of(requests, &[refused(409), refused(500)], &[Fault::Cut]) } else { cases(requests) };
     for case in cases {
         if claiming {
             faulty.cluster.store.keep_only(&empty).unwrap();
-            // Not there when the case before it claimed none.
+            // The file is missing if the case before claimed no block.
             let _ = fs::remove_file(RECENT_BLOCKS);
         }
         let pod = faulty.pod();
@@ -111,15 +112,15 @@ fn add_that_claims_a_block_with_a_fault_at_each_request() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| fault_at_each_request_of_add(faulty, true));
 }
 
-/// The server is still at work on the block when the plugin has given up waiting for it, until after DEL perhaps. An address
-/// that it then took would be counted by no handle.
+/// The server is still executing the write of the block when the plugin has stopped waiting for it, perhaps even after
+/// DEL. An address that this write allocated would be counted by no handle.
 fn block_written_late(faulty: &mut Faulty<'_>, write: Point) {
     let empty = faulty.cluster.store.dump().unwrap();
-    // Mostly while the plugin finds out what became of it.
+    // Most of these delays end while the plugin verifies the write with the unknown outcome.
     let soon = (0..40).map(|n| Duration::from_micros(250 * n));
     for late in soon.chain([Duration::from_millis(400)]) {
         faulty.cluster.store.keep_only(&empty).unwrap();
-        // Not there when the case before it came to no block.
+        // The file is missing if the case before got no block.
         let _ = fs::remove_file(RECENT_BLOCKS);
         let stays = faulty.pod();
         let resident = addresses(&faulty.run("ADD", &stays));
@@ -142,7 +143,7 @@ fn a_block_that_is_written_late() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| block_written_late(faulty, Point::First("PUT", "ipamblocks")));
 }
 
-/// Blocks of one address: whoever does not see that the first one was created after all creates another.
+/// A block has a single address here: an ADD that does not find the late block creates another one.
 #[test]
 fn a_block_that_is_created_late() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
@@ -170,7 +171,7 @@ fn del_with_a_fault_at_each_request() {
     });
 }
 
-/// CHECK changes nothing, whatever it is told.
+/// CHECK changes nothing, whatever the responses.
 #[test]
 fn check_with_a_fault_at_each_request() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {

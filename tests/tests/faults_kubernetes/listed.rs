@@ -1,4 +1,4 @@
-//! An address is free only when its endpoint, the pod's annotations, does not list it.
+//! No address is released while its endpoint, which is the pod's annotations, lists it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use super::on_faulty_api;
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 
-/// More often than a plugin tries.
+/// More attempts than a plugin makes.
 const OFTEN: usize = 12;
 
-/// No PATCH gets through.
+/// Faults with which no PATCH succeeds.
 const REFUSALS: [Fault; 5] = [refused(401), refused(403), refused(409), refused(500), Fault::Cut];
 
 const fn refused(code: u16) -> Fault {
@@ -35,14 +35,14 @@ fn object(client: &Client, pod: &Pod) -> Value {
     client.get(&pod_path(pod.object.as_ref().unwrap())).unwrap().success().unwrap()
 }
 
-/// The annotations that the plugin writes: containerID, podIP, podIPs.
+/// Returns the annotations that the plugin writes: containerID, podIP, podIPs.
 fn annotations(client: &Client, pod: &Pod) -> [Value; 3] {
     let object = object(client, pod);
     ["containerID", "podIP", "podIPs"]
         .map(|key| object["metadata"]["annotations"][format!("cni.projectcalico.org/{key}")].clone())
 }
 
-/// What a tenant may do at any time.
+/// Changes annotations, as a tenant may at any time.
 fn annotate(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     let annotations: Value =
         annotations.iter().map(|(key, text)| (format!("cni.projectcalico.org/{key}"), json!(text))).collect();
@@ -50,13 +50,13 @@ fn annotate(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     client.patch(&pod_path(pod.object.as_ref().unwrap()), &patch).unwrap().success().unwrap();
 }
 
-/// What kubelet does when all containers have ended.
+/// Sets the phase that the kubelet reports when all containers have ended.
 fn finish(client: &Client, pod: &Pod) {
     let status = json!({ "status": { "phase": "Succeeded" } });
     client.patch(&format!("{}/status", pod_path(pod.object.as_ref().unwrap())), &status).unwrap().success().unwrap();
 }
 
-/// Makes the pod anew, with another uid and these annotations.
+/// Replaces the pod by another one of the same name, with a new UID and these annotations.
 fn replace(client: &Client, pod: &Pod, annotations: &[(&str, &str)]) {
     let name = pod.object.as_ref().unwrap();
     client.delete(&pod_path(name)).unwrap().success().unwrap();
@@ -93,7 +93,7 @@ fn del_whose_patch_is_refused_keeps_the_address_until_a_later_call_releases_it()
             assert_eq!(annotations(admin, &pod), [json!(pod.container_id), json!(address), json!(address)]);
             assert!(is_held(faulty, &pod), "{fault:?}: {address} is free, and the pod's annotations list it");
             assert_eq!(entries().len(), 1, "{fault:?}");
-            // A later call cannot pay either.
+            // A later replay fails too.
             faulty.proxy.arm_all(&[(WRITES_ENDPOINT, fault); OFTEN]);
             _ = faulty.call("STATUS", &next).run().unwrap();
             assert!(is_held(faulty, &pod) && entries().len() == 1, "{fault:?}");
@@ -150,7 +150,8 @@ fn del_of_a_pod_that_is_gone_or_replaced_sends_no_patch() {
     });
 }
 
-/// Whatever a tenant writes into the annotations: what the container holds leaves the list, and nothing else does.
+/// Whatever a tenant writes into the annotations, DEL removes the container's address from the list and leaves the
+/// other addresses.
 #[test]
 fn del_takes_its_address_alone_off_the_annotations_of_another_sandbox() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -181,7 +182,8 @@ fn del_takes_its_address_alone_off_the_annotations_of_another_sandbox() {
     });
 }
 
-/// The endpoint of an address is that of the pod that the allocation names, whichever pod CNI_ARGS names.
+/// The attributes of the allocation name the pod whose annotations are the endpoint of an address, whatever pod
+/// CNI_ARGS names.
 #[test]
 fn del_takes_the_address_off_the_pod_that_the_allocation_names() {
     on_faulty_api(ApiGroup::V3, |faulty, control_plane| {
@@ -218,7 +220,7 @@ fn gc_whose_patch_is_refused_keeps_the_address() {
     });
 }
 
-/// Each fault at each request of an ADD that cannot make its interface.
+/// Injects each fault at each request of an ADD that cannot create its interface.
 #[test]
 fn add_that_fails_leaves_no_free_address_in_the_annotations() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {
@@ -246,7 +248,7 @@ fn add_that_fails_leaves_no_free_address_in_the_annotations() {
     });
 }
 
-/// A pod that asks for its addresses, and its first sandbox, which is up.
+/// Creates a pod that requests an address, and its first sandbox, which is networked.
 fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
     let pod = faulty.pod();
     annotate(client, &pod, &[("ipAddrs", &json!([address]).to_string())]);
@@ -254,7 +256,7 @@ fn asking(faulty: &mut Faulty<'_>, client: &Client, address: &str) -> Pod {
     pod
 }
 
-/// Runs the ADD of a pod's second sandbox with each fault at each request, and what the runtime does afterwards.
+/// Runs the ADD of a pod's second sandbox with each fault at each request, and the calls of a runtime afterwards.
 fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> &'static str + Sync + Send) {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
         let admin = control_plane.servers.api.admin();
@@ -291,7 +293,7 @@ fn fault_at_each_request_of_a_second_sandbox(prepare: impl Fn(&Client, &Pod) -> 
     });
 }
 
-/// The address passes from sandbox to sandbox.
+/// The address passes from one sandbox to the next.
 #[test]
 fn add_of_a_second_sandbox_with_the_same_address_leaves_no_free_address_in_the_annotations() {
     fault_at_each_request_of_a_second_sandbox(|_, _| "10.65.3.3");

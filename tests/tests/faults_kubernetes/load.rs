@@ -1,4 +1,4 @@
-//! A real API server that admits a tenth of the requests of the plugins' priority level, for BUSY_SECONDS.
+//! A real API server that admits a tenth of the requests in the plugins' priority level, for BUSY_SECONDS.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use super::on_faulty_api;
 
-/// Seats of the priority level: the smallest share of the 600 that an API server has by default.
+/// Seats of the priority level: the smallest share of the 600 seats that an API server has by default.
 const SEATS: usize = 3;
-/// Requests of the other account that are under way at any time, but for its pauses.
+/// Number of concurrent requests of the other account, apart from its pauses.
 const OTHERS: usize = 15 * SEATS;
-/// The time that each request of the other account takes. An admitted request has its seat for as long.
+/// Duration of each request of the other account. An admitted request occupies its seat for that time.
 const SEAT_TIME: Duration = Duration::from_secs(1);
-/// The pause of the other account after a refusal, which takes no notice of Retry-After.
+/// Pause of the other account after a rejection; it ignores Retry-After.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Requests that an ADD has under way at most.
+/// Maximum number of concurrent requests of an ADD.
 const OF_ONE_PROCESS: usize = 9;
 
 fn busy_time() -> Duration {
@@ -30,7 +30,7 @@ fn busy_time() -> Duration {
     Duration::from_secs(seconds.unwrap_or(10))
 }
 
-/// A body that takes as long as its request shall have its seat.
+/// A body whose transfer takes as long as its request shall occupy a seat.
 struct SlowBody(Duration);
 
 impl Read for SlowBody {
@@ -48,7 +48,7 @@ struct Load {
     refused: AtomicUsize,
 }
 
-/// Ends the load when it is dropped, so that a test that fails does not wait for the load.
+/// Ends the load on drop, so that a failing test does not wait for it.
 struct End<'a>(&'a Load);
 
 impl Drop for End<'_> {
@@ -71,7 +71,7 @@ impl Load {
     }
 }
 
-/// A priority level that refuses each request for which no seat is free, and these accounts in it.
+/// Returns a priority level that rejects each request without a free seat, and a flow schema with these accounts.
 fn scarce(users: [&str; 2]) -> [Value; 2] {
     let subjects: Vec<Value> = users.iter().map(|user| json!({ "kind": "User", "user": { "name": user } })).collect();
     let resources =
@@ -147,14 +147,14 @@ fn calls_at_ten_times_the_load_that_the_server_admits_end_well_and_ask_in_turn()
 
         let of_plugins: Vec<Request> = audit.of(&user.user).unwrap();
         let refused = of_plugins.iter().filter(|request| request.code == Some(429)).count();
-        // Each process sends its first requests before it hears that the server is busy; from then on the node asks at
-        // most once a second, which is the least that the server advises.
+        // Each process sends its first requests before it gets a 429. From then on the node sends at most one request
+        // per second, the minimum that the server advises.
         let (seconds, calls) = (busy.as_secs() as usize, coming.len() + 1);
         let most = OF_ONE_PROCESS * calls + seconds + 1;
         eprintln!("{refused} of {} requests of the plugins were refused in {seconds} s", of_plugins.len());
         assert!(refused > 0 && refused <= most, "{refused} in {seconds} s: {of_plugins:#?}");
 
-        // The debt of a DEL that waited for as long as it may.
+        // This call replays the deferred DEL, if the DEL waited for the maximum time.
         faulty.run("STATUS", &leaving);
         let coming: Vec<_> = coming.iter().collect();
         faulty.cluster.assert_only(&coming);

@@ -1,5 +1,5 @@
-//! The plugin and a real API server with everything in between and around going wrong, and what the runtime's retries
-//! make of it: nothing is leaked, nothing is held twice.
+//! The plugin and a real API server, with faults of every kind. After the runtime's retries, no address is leaked or
+//! assigned twice.
 
 mod api_group;
 mod busy;

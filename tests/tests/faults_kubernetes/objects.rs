@@ -1,4 +1,4 @@
-//! Objects that change or vanish while the plugin works.
+//! Objects that change or disappear while the plugin works.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ const READS_POD: Point = Point::First("GET", "/pods/");
 const WRITES_ENDPOINT: Point = Point::First("PATCH", "/pods/");
 const WRITES_BLOCK: Point = Point::First("PUT", "/ipamblocks/");
 
-/// Runs a verb, and does something while its request at `point` is on its way.
+/// Runs a CNI command, and calls `act` while its request at `point` is held.
 fn meanwhile(faulty: &Faulty<'_>, verb: &str, pod: &Pod, point: Point, act: impl FnOnce()) -> Outcome {
     faulty.proxy.arm(Some((point, Fault::Hold)));
     let call = faulty.call(verb, pod);
@@ -66,7 +66,7 @@ fn a_pod_deleted_before_its_endpoint_is_written_keeps_nothing() {
             faulty.cluster.remove_pod(&pod);
         }
 
-        // DEL has nobody to take the addresses from.
+        // DEL finds no pod whose annotations it could change.
         let pod = faulty.pod();
         faulty.run("ADD", &pod);
         meanwhile(faulty, "DEL", &pod, WRITES_ENDPOINT, || delete_object(admin, &pod)).success();
@@ -74,7 +74,7 @@ fn a_pod_deleted_before_its_endpoint_is_written_keeps_nothing() {
     });
 }
 
-/// The sandbox of a pod is made anew while the old one's DEL is on its way: the new one's addresses stay.
+/// A new sandbox of the pod is added while the old sandbox's DEL is running. The new sandbox keeps its addresses.
 #[test]
 fn a_del_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, _| {
@@ -92,7 +92,7 @@ fn a_del_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
     });
 }
 
-/// The ADD of the old sandbox is slow, and the sandbox is made anew meanwhile.
+/// The ADD of the old sandbox is slow, and a new sandbox is added meanwhile.
 #[test]
 fn an_add_that_is_overtaken_by_the_next_sandbox_leaves_that_one_alone() {
     on_faulty_api(ApiGroup::CrdV1, |faulty, control_plane| {
@@ -125,7 +125,7 @@ fn without_its_namespace_a_pod_goes_and_none_comes() {
         for pod in [&gone, &late] {
             delete_object(admin, pod);
         }
-        // No controller does the namespace's last step.
+        // No controller runs that would remove the namespace's finalizer.
         admin.delete(&path).unwrap().success().unwrap();
         let mut namespace = admin.get(&path).unwrap().success().unwrap();
         namespace["spec"]["finalizers"] = json!([]);
@@ -151,7 +151,7 @@ fn without_its_node_object_a_node_loses_its_pods_in_order() {
         admin.delete("/api/v1/nodes/node1").unwrap().success().unwrap();
         faulty.proxy.arm(None);
         let outcome = faulty.call("ADD", &late).run().unwrap();
-        // Whose pools the node may use cannot be told.
+        // Without the node, its labels are unknown, and so are the pools that it may use.
         assert!(outcome.error().msg.contains("node1"), "{outcome:?}");
         faulty.cluster.assert_only(&[&gone]);
         for pod in [&late, &gone] {
@@ -161,7 +161,7 @@ fn without_its_node_object_a_node_loses_its_pods_in_order() {
     });
 }
 
-/// Another node takes the very address that is about to be given, and releases are written around it.
+/// Another node allocates the same address at the same time, and another time it writes the block during a release.
 #[test]
 fn a_block_that_another_node_changes_meanwhile_gives_each_its_own() {
     for group in [ApiGroup::CrdV1, ApiGroup::V3] {
@@ -183,7 +183,7 @@ fn a_block_that_another_node_changes_meanwhile_gives_each_its_own() {
     }
 }
 
-/// Upstream on another node, that takes addresses for its tunnels.
+/// Upstream on another node, which allocates addresses for its tunnels.
 struct OtherNode<'a> {
     client: &'a Client,
     group: ApiGroup,
@@ -194,7 +194,7 @@ impl OtherNode<'_> {
         format!("ipip-tunnel-addr-{tunnel}")
     }
 
-    /// Takes the next free address of the only block; says which.
+    /// Allocates the next free address of the only block, and returns the address.
     fn take(&self, tunnel: &str) -> String {
         let collection = |plural: &str| format!("/apis/{}/{plural}", self.group.api_version());
         let blocks = self.client.get(&collection("ipamblocks")).unwrap().success().unwrap();
@@ -224,7 +224,8 @@ impl OtherNode<'_> {
     }
 }
 
-/// The endpoint's write is a round trip, and an endpoint in Kubernetes has nothing of what the kernel says.
+/// The write of the endpoint takes a round trip, and an endpoint in Kubernetes has no values that depend on the
+/// interface.
 #[test]
 fn the_interface_is_made_while_the_endpoint_is_on_its_way() {
     on_faulty_api(ApiGroup::V3, |faulty, _| {

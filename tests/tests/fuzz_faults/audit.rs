@@ -1,4 +1,4 @@
-//! What must hold after each round.
+//! The invariants that hold after each round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::world::{Live, World};
 
-/// Exactly what is networked is held, once, and everything agrees.
+/// Asserts that exactly the networked sandboxes have addresses, each once, and that the bookkeeping is consistent.
 pub(crate) fn check(world: &mut World<'_>) -> Result<()> {
     datastore(world)?;
     for node in 0..world.nodes.len() {
@@ -56,8 +56,9 @@ fn handle_of(live: &Live) -> String {
     format!("{NETWORK}.{}", live.sandbox.container_id)
 }
 
-/// A handle counts an address before its block gives it away, and a write that nobody waits for any more may count once
-/// more. While the sandbox lives, that keeps nobody from an address; with its DEL the handle goes.
+/// Returns true if a handle counts more addresses than it has. A handle counts an address before the block allocates
+/// it, and a late write may count an address once more. While the sandbox exists, this makes no address unusable; its
+/// DEL deletes the handle.
 fn is_overcount(problem: &str, handle: &str) -> bool {
     let numbers = problem.strip_prefix(&format!("handle {handle}: holds ")).and_then(|rest| {
         let (held, counted) = rest.split_once(" addresses, counts ")?;
@@ -72,8 +73,8 @@ fn is_overcount_of_live(world: &World<'_>, finding: &Value) -> bool {
         && world.live.values().any(|live| finding["handle"] == handle_of(live))
 }
 
-/// The next ADD of the node finishes or drops a claim that upstream left half-way, and one that an ADD could not confirm and said
-/// so. Not every round has such an ADD.
+/// Returns true for an affinity that upstream left incomplete or that an ADD reported as unconfirmed. The next ADD of
+/// the node confirms or deletes it, but not every round has such an ADD.
 fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
     let Some(block) = finding["block"].as_str() else { return false };
     let is_of_claim = finding["finding"] == "blockWithoutAffinity" && !finding["state"].is_null();
@@ -84,7 +85,7 @@ fn is_unfinished_claim(world: &World<'_>, finding: &Value) -> bool {
             || lines.any(|line| line.contains("claim not confirmed") && line.contains(&told)))
 }
 
-/// A node's interfaces and routes are those of what is networked on it.
+/// Checks that a node's interfaces and routes are those of its networked sandboxes.
 fn kernel_of(host: &Host, live: &[&Live]) -> Result<()> {
     let seen = kernel::host()?;
     let links = seen["links"].as_object().map_or(0, serde_json::Map::len);

@@ -1,4 +1,4 @@
-//! States that a call of upstream's leaves when it ends half-way: those between two of its writes.
+//! States that an interrupted call of upstream leaves behind: those between two of its writes.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,26 @@ use time::OffsetDateTime;
 
 use super::world::World;
 
-/// A moment at which upstream's call ends.
+/// A moment at which upstream's call is interrupted.
 #[derive(Debug, Clone, Copy)]
 enum Moment {
-    /// The handle counts an address that is not allocated yet, or not any more.
+    /// The handle counts an address that is not allocated yet, or not allocated any more.
     HandleWritten,
-    /// The address is allocated; nothing else is made.
+    /// The address is allocated, and nothing else is done.
     BlockWritten,
-    /// The handle counts more addresses than the sandbox has: a lost race for a block.
+    /// The handle counts more addresses than the sandbox has, after a conflict about a block.
     Overcounted,
-    /// The claim is there, the block is not.
+    /// The affinity exists, the block does not.
     ClaimPending,
-    /// The block is there, the claim is not confirmed.
+    /// The block exists, and the affinity is not confirmed.
     ClaimUnconfirmed,
-    /// The claim is to go, and its block is still the node's.
+    /// The affinity is pendingDeletion, and the block still has it.
     ClaimGoing,
-    /// The claim is to go, and its block is gone.
+    /// The affinity is pendingDeletion, and the block is deleted.
     BlockGone,
-    /// The handle is marked as deleted and still there.
+    /// The handle is marked as deleted but still exists.
     HandleBuried,
-    /// The same with a claim.
+    /// The affinity is marked as deleted but still exists.
     ClaimBuried,
 }
 
@@ -50,7 +50,7 @@ const MOMENTS: [Moment; 9] = [
     Moment::ClaimBuried,
 ];
 
-/// Leaves some of these states. Returns the sandboxes that they are of, which the runtime will delete.
+/// Creates some of these states. Returns their sandboxes, which the runtime will delete.
 pub(crate) fn leave(world: &mut World<'_>) -> Result<Vec<(usize, Sandbox)>> {
     let mut owners = Vec::new();
     for _ in 0..world.rng.usize(..3) {
@@ -59,7 +59,7 @@ pub(crate) fn leave(world: &mut World<'_>) -> Result<Vec<(usize, Sandbox)>> {
         world.history.push(format!("{}: upstream's call ends at {moment:?}", world.nodes[node].name));
         owners.extend(leave_one(world, moment, node)?.map(|sandbox| (node, sandbox)));
     }
-    // A sandbox with a handle that counts too much is deleted on its own node.
+    // A sandbox whose handle counts too many addresses is deleted on its own node.
     let node_of = |(node, sandbox): (usize, Sandbox)| {
         let live = world.live.get(&sandbox.container_id);
         (live.map_or(node, |live| live.node), sandbox)
@@ -68,7 +68,7 @@ pub(crate) fn leave(world: &mut World<'_>) -> Result<Vec<(usize, Sandbox)>> {
 }
 
 fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Option<Sandbox>> {
-    // Only upstream's plugin for Kubernetes marks what it deletes.
+    // Only upstream's plugin for Kubernetes marks objects before it deletes them.
     let is_buried = matches!(moment, Moment::HandleBuried | Moment::ClaimBuried);
     if is_buried && !world.has_pods() {
         return Ok(None);
@@ -124,7 +124,8 @@ fn leave_one(world: &mut World<'_>, moment: Moment, node: usize) -> Result<Optio
     }
 }
 
-/// Allocates an address of a block of the node to a new sandbox, as far as upstream's ADD has come then.
+/// Allocates an address in a block of the node to a new sandbox, with the writes that upstream's ADD has made at this
+/// moment.
 fn allocate(world: &mut World<'_>, node: usize, owner: &Owner) -> Result<Option<Sandbox>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&Some(IpVersion::V4)))?;
     let of_node = blocks.into_iter().filter(|block| block.value.owner().as_ref() == Some(owner));
@@ -149,7 +150,7 @@ fn allocate(world: &mut World<'_>, node: usize, owner: &Owner) -> Result<Option<
     Ok(Some(sandbox))
 }
 
-/// Makes a claim, unless there is one that lists do not show: it is marked as deleted.
+/// Creates an affinity. Returns false if it exists already, which lists do not show for an affinity marked as deleted.
 fn claim(world: &mut World<'_>, owner: Owner, cidr: Cidr, value: BlockAffinity) -> Result<bool> {
     world.claims.insert(cidr.to_string());
     let key = AffinityKey { owner, cidr };
@@ -163,7 +164,7 @@ fn handle_of(sandbox: &Sandbox) -> HandleId {
     HandleId::for_container(NETWORK, &sandbox.container_id)
 }
 
-/// A block of the IPv4 pool that is not there, and that nobody claims.
+/// Returns the CIDR of a block of the IPv4 pool that does not exist and has no affinity.
 fn free_block(world: &mut World<'_>) -> Result<Option<Cidr>> {
     let blocks = world.runtime.block_on(world.datastore.list::<Block>(&None))?;
     let claims = world.runtime.block_on(world.datastore.list::<BlockAffinity>(&AffinitySelect::default()))?;

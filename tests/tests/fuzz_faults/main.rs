@@ -1,7 +1,8 @@
-//! Calls of two nodes with faults at random moments, round after round: six at once, killed, cut off, slowed down, on states
-//! that upstream's calls leave half-way. After each round no address is held twice, and nothing of what was deleted is left.
+//! Random faults on two nodes, round after round: six concurrent calls are killed, disconnected or delayed, on states
+//! that upstream's interrupted calls leave. After each round no address is assigned twice, and nothing of a deleted
+//! sandbox is left.
 //!
-//! `FUZZ_FAULTS_SECONDS` says how long, `FUZZ_FAULTS_SEED` with which worlds to begin (`make fuzz-faults`).
+//! `FUZZ_FAULTS_SECONDS` sets the duration, and `FUZZ_FAULTS_SEED` the first world (`make fuzz-faults`).
 
 mod audit;
 mod halfway;

@@ -1,4 +1,4 @@
-//! What is called in a round, and what goes wrong meanwhile.
+//! Chooses the calls and the faults of a round.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 
 use super::world::World;
 
-/// Calls of a round.
+/// Number of calls in a round.
 const CALLS: usize = 6;
-/// Sandboxes that are networked at a time, and at most.
+/// Maximum number of networked sandboxes.
 const CROWD: usize = 10;
-/// The calls of a node make about as many requests in a round.
+/// Approximate number of requests of a node's calls in a round.
 const REQUESTS: usize = 24;
-/// A request that is cut off and carried out all the same is so within this time.
+/// Time within which the server executes a request after its connection was cut.
 pub(crate) const LATEST: Duration = Duration::from_millis(400);
 
 /// A call of a round.
@@ -22,13 +22,13 @@ pub(crate) const LATEST: Duration = Duration::from_millis(400);
 pub(crate) struct Job {
     pub(crate) node: usize,
     pub(crate) task: Task,
-    /// It begins so long after the round.
+    /// Delay of the call after the start of the round.
     pub(crate) after: Duration,
-    /// It is killed so long after it began.
+    /// Time after which the call is killed.
     pub(crate) killed: Option<Duration>,
 }
 
-/// What is called.
+/// The CNI command of a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Task {
     Add(Sandbox),
@@ -38,7 +38,7 @@ pub(crate) enum Task {
     Status,
 }
 
-/// The calls of a round.
+/// Chooses the calls of a round.
 pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
     let mut ready: Vec<(usize, Sandbox)> = world.live.values().map(|live| (live.node, live.sandbox.clone())).collect();
     world.rng.shuffle(&mut ready);
@@ -56,7 +56,7 @@ pub(crate) fn jobs(world: &mut World<'_>) -> Vec<Job> {
                 Some((node, sandbox)) => (node, Task::Check(sandbox)),
                 None => continue,
             },
-            // Runtimes delete what they have deleted, also when the pod has its next sandbox.
+            // Runtimes may repeat the DEL of a deleted sandbox, even if the pod already has its next sandbox.
             82..92 => match world.gone.pop() {
                 Some((node, old)) => {
                     if let Some((_, pod)) = old.pod.clone().filter(|_| world.rng.bool()) {
@@ -85,7 +85,7 @@ fn millis(rng: &mut Rng, most: u64) -> Duration {
     Duration::from_micros(rng.u64(..most * 1000))
 }
 
-/// What goes wrong between a node and the datastore in a round.
+/// Chooses the faults between a node and the datastore in a round.
 pub(crate) fn faults(rng: &mut Rng, has_http: bool) -> Vec<(Point, Fault)> {
     let count = *rng.choice(&[0, 0, 1, 1, 2, 4]).unwrap_or(&0);
     let mut faults = Vec::new();
@@ -96,7 +96,7 @@ pub(crate) fn faults(rng: &mut Rng, has_http: bool) -> Vec<(Point, Fault)> {
     match rng.u32(..100) {
         0..10 => faults.push((Point::EveryRequest, Fault::Delay(millis(rng, 60)))),
         10..18 if has_http => faults.push((Point::EachNth(rng.usize(4..12)), BROKEN)),
-        // The datastore is away until the round is over.
+        // The datastore is unreachable until the round is over.
         18..20 => faults.push((Point::Request(rng.usize(..REQUESTS)), Fault::Gone)),
         _ => {}
     }
@@ -133,7 +133,8 @@ fn place(rng: &mut Rng, has_http: bool) -> Point {
     }
 }
 
-/// A server that refuses with 409, 429 or 503 has not carried the request out. Etcd does not refuse as an API server does.
+/// Chooses a fault. A server that responds 409, 429 or 503 has not executed the request, so these occur only at
+/// requests. etcd has no such responses.
 fn fault(rng: &mut Rng, place: Point, has_http: bool) -> Fault {
     let is_answer = matches!(place, Point::Answer(_));
     let codes = if is_answer { &[500, 502, 504][..] } else { &[409, 429, 500, 503] };

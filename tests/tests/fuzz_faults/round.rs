@@ -1,4 +1,4 @@
-//! A round: calls at once with faults, then what a runtime does about those that failed.
+//! A round: concurrent calls with faults, then the calls of a runtime after the failed ones.
 
 use std::fs;
 use std::net::IpAddr;
@@ -19,11 +19,11 @@ use super::{audit, halfway};
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
 
-/// Calls that settle what a node owes. Each settles a part.
+/// Maximum number of calls that replay a node's deferred DELs. Each call replays some of them.
 const SETTLING: usize = 20;
 
 impl World<'_> {
-    /// Lives through a round.
+    /// Runs a round and checks its result.
     pub(crate) fn round(&mut self) -> Result<()> {
         let mut unsettled = halfway::leave(self).context("a state that upstream leaves")?;
         let jobs = plan::jobs(self);
@@ -42,7 +42,7 @@ impl World<'_> {
             unsettled.extend(self.after(job, &outcome)?);
         }
         if is_late {
-            // What was cut off is carried out by now.
+            // By now the server has executed the requests whose connections were cut.
             thread::sleep(LATEST);
         }
         for (node, sandbox) in unsettled {
@@ -52,7 +52,7 @@ impl World<'_> {
         audit::check(self)
     }
 
-    /// What happens to pods before the calls.
+    /// Changes pods before the calls.
     fn before(&mut self, jobs: &[Job]) {
         for job in jobs {
             let Task::Del(sandbox) = &job.task else { continue };
@@ -97,13 +97,14 @@ impl World<'_> {
         let child = node.spawn(&call)?;
         if let Some(moment) = job.killed {
             thread::sleep(moment);
-            // Not reaped yet: the number is still this process's.
+            // The process is not reaped yet, so no other process has its ID.
             let _ = kill(Pid::from_raw(i32::try_from(child.id())?), Signal::SIGKILL);
         }
         wait(child, started, RUNTIMES_LIMIT).with_context(|| format!("{job:?}"))
     }
 
-    /// What a runtime tells GC that there is: all that it has not deleted, and what it is adding.
+    /// Returns the valid attachments that a runtime passes to GC: all sandboxes without a DEL, and those with a running
+    /// ADD.
     fn valid(&self, node: usize, jobs: &[Job]) -> Vec<Value> {
         let of_node = self.live.values().filter(|live| live.node == node).map(|live| &live.sandbox);
         let under_way = jobs.iter().filter(|job| job.node == node).filter_map(|job| match &job.task {
@@ -114,7 +115,7 @@ impl World<'_> {
         of_node.chain(under_way).map(named).collect()
     }
 
-    /// Takes note of what a call came to. Returns what the runtime has to delete now.
+    /// Records the result of a call. Returns the sandbox that the runtime has to delete now.
     fn after(&mut self, job: &Job, outcome: &Outcome) -> Result<Option<(usize, Sandbox)>> {
         let said = match outcome.exit {
             Some(0) => "success".to_owned(),
@@ -158,11 +159,11 @@ impl World<'_> {
     }
 
     fn lose_netns(&self, node: usize, sandbox: &Sandbox) {
-        // It may be gone already.
+        // The network namespace may be deleted already.
         let _ = self.nodes[node].on(|host| host.delete_pod(&sandbox.netns));
     }
 
-    /// Has each node settle what it owes.
+    /// Lets each node replay its deferred DELs.
     fn settle(&mut self) -> Result<()> {
         let nobody = Sandbox { container_id: "nobody".into(), netns: "nobody".into(), pod: None };
         for node in &self.nodes {
@@ -186,7 +187,7 @@ impl World<'_> {
     }
 }
 
-/// The addresses of a result.
+/// Returns the addresses of a result.
 fn addresses(result: &Value) -> Vec<IpAddr> {
     let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse().ok();
     result["ips"].as_array().into_iter().flatten().filter_map(address).collect()

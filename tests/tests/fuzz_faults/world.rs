@@ -1,4 +1,4 @@
-//! Two nodes on one datastore, and which sandboxes they have.
+//! Two nodes on one datastore, and their sandboxes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,23 +19,23 @@ use tokio::runtime::Runtime;
 /// The nodes.
 const NODES: [&str; 2] = ["node1", "node2"];
 
-/// A world with its own randomness.
+/// A world with its own random numbers.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster<'a>,
     pub(crate) nodes: Vec<Node>,
-    /// What is networked, by container id.
+    /// The networked sandboxes, by container ID.
     pub(crate) live: BTreeMap<String, Live>,
-    /// What was networked and was deleted, with its node. A runtime may delete it once more.
+    /// Deleted sandboxes with their nodes. A runtime may delete them once more.
     pub(crate) gone: Vec<(usize, Sandbox)>,
-    /// Blocks to which upstream's calls left a claim half-way.
+    /// Blocks with an affinity that an interrupted call of upstream left incomplete.
     pub(crate) claims: BTreeSet<String>,
     pub(crate) rng: Rng,
-    /// Everything that was done, for the message of a failure.
+    /// All actions so far, for the message of a failure.
     pub(crate) history: Vec<String>,
-    /// Calico's objects, past all proxies.
+    /// Access to Calico's objects without a proxy.
     pub(crate) datastore: Datastore,
     pub(crate) runtime: Runtime,
-    /// Where pods are, if they are in Kubernetes.
+    /// Client for Pod objects; `None` without Kubernetes.
     client: Option<Client>,
     sandboxes: usize,
 }
@@ -46,23 +46,23 @@ pub(crate) struct Live {
     pub(crate) node: usize,
     pub(crate) sandbox: Sandbox,
     pub(crate) addresses: Vec<IpAddr>,
-    /// What ADD answered.
+    /// The result of the ADD.
     pub(crate) result: Value,
 }
 
-/// Both families, and everything in the log.
+/// Returns configuration keys for both families and a complete log.
 fn families() -> Value {
     json!({ "log_level": "debug", "ipam": { "type": "calico-ipam", "assign_ipv4": "true", "assign_ipv6": "true" } })
 }
 
-/// Few addresses in small blocks, so that nodes meet in them.
+/// Returns few addresses in small blocks, so that the nodes use the same blocks.
 fn content() -> Content {
     let pools = Content::ready().pool("pool4", "10.65.0.0/26", 29).pool("pool6", "fd00:65::/122", 125);
     NODES.iter().fold(pools, |content, node| content.node(node))
 }
 
 impl<'a> World<'a> {
-    /// A world of plain containers.
+    /// Creates a world of plain containers.
     pub(crate) fn on_etcd(cluster: &'a Cluster<'a>, seed: u64) -> World<'a> {
         cluster.load(&content());
         let node = |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, families()).unwrap();
@@ -75,7 +75,7 @@ impl<'a> World<'a> {
         World::new(cluster, NODES.iter().map(node).collect(), DatastoreConfig::Etcd(config), None, seed)
     }
 
-    /// A world of pods.
+    /// Creates a world of pods.
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
         cluster.load(&content());
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
@@ -117,7 +117,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Lives through so many rounds, and checks after each.
+    /// Runs this many rounds and checks the world after each.
     pub(crate) fn live_through(mut self, rounds: usize) {
         for number in 0..rounds {
             self.history.push(format!("=== round {number}"));
@@ -127,12 +127,12 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether containers are pods of Kubernetes.
+    /// Returns true if containers belong to Kubernetes pods.
     pub(crate) fn has_pods(&self) -> bool {
         self.client.is_some()
     }
 
-    /// A sandbox on a node for a new pod.
+    /// Creates a sandbox on a node for a new pod.
     pub(crate) fn sandbox(&mut self, node: usize) -> Sandbox {
         let name = self.client.is_some().then(|| format!("pod{}", self.sandboxes + 1));
         if let (Some(client), Some(name)) = (&self.client, &name) {
@@ -145,13 +145,13 @@ impl<'a> World<'a> {
         self.sandbox_of(node, name.as_deref())
     }
 
-    /// A sandbox on a node for a pod that is there.
+    /// Creates a sandbox on a node for an existing pod.
     pub(crate) fn sandbox_of(&mut self, node: usize, pod: Option<&str>) -> Sandbox {
         self.sandboxes += 1;
         self.nodes[node].sandbox(self.sandboxes, pod.map(|name| (NAMESPACE, name))).unwrap()
     }
 
-    /// Deletes the object of a sandbox's pod.
+    /// Deletes the Pod object of a sandbox.
     pub(crate) fn delete_pod(&self, sandbox: &Sandbox) {
         if let (Some(client), Some((_, name))) = (&self.client, &sandbox.pod) {
             let deleted = client.delete(&pod_path(name)).unwrap();

@@ -1,4 +1,4 @@
-//! What ADD notes on the host end.
+//! The alias that ADD writes on the host interface.
 
 use integration_tests::cluster::{Cluster, on_local};
 use integration_tests::command::present;
@@ -39,7 +39,7 @@ fn a_long_container_id_fits_into_the_alias(cluster: &Cluster<'_>) {
     assert!(alias.len() < 200, "{alias}");
 }
 
-/// The pair, the host end with alias and routes, the pod's end.
+/// The sends create the pair, set up the host interface with alias and routes, and set up the pod's end.
 #[test]
 fn an_ordinary_add_takes_three_sends_to_the_kernel() {
     if !present("strace") {

@@ -1,4 +1,4 @@
-//! GC leaves containers that run, whichever runtime they are of.
+//! GC keeps running containers, whichever runtime they belong to.
 
 use std::process::{Child, Command, Stdio};
 
@@ -37,7 +37,7 @@ impl Process {
         let netns = format!("--net={}", sandbox.pod.netns.display());
         let mut child =
             nsenter.args([&netns, "sh", "-c", "echo; exec sleep 600"]).stdout(Stdio::piped()).spawn().unwrap();
-        // The process is in the namespace when it prints.
+        // The process prints once it is in the namespace.
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         Process(child)
     }
@@ -73,7 +73,7 @@ impl<'a> Node<'a> {
         Node { cluster, conf, running, ended, process }
     }
 
-    /// GC of a runtime that knows no container.
+    /// Prepares a GC with an empty list of attachments.
     fn gc(&self, feature_control: Value) -> Call {
         self.gc_of(json!([]), feature_control)
     }
@@ -109,7 +109,7 @@ impl<'a> Node<'a> {
 fn a_container_that_runs_is_left_and_named(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     node.assert_left_and_named();
-    // Each call says so again.
+    // Each GC reports the container again.
     node.assert_left_and_named();
 }
 
@@ -162,7 +162,7 @@ fn a_pod_that_the_list_names_with_another_interface_is_left(cluster: &Cluster<'_
     assert_eq!(cluster.state(), before);
 }
 
-/// Two runtimes with networks of their own: no list of the one names containers of the other.
+/// Covers two runtimes with different networks: neither lists the containers of the other.
 fn gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     for with_alias in [true, false] {
@@ -182,7 +182,7 @@ fn gc_beside_a_pod_of_another_network_leaves_that_pod_and_succeeds(cluster: &Clu
     drop(node);
 }
 
-/// The interface has no alias, and IPAM holds no address for the container any more.
+/// The interface has no alias, and IPAM has no address of the container any more.
 fn gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     forget_alias(&node.ended.host_ifname());
@@ -192,7 +192,7 @@ fn gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint(clust
     let running = json!([{ "containerID": node.running.pod.container_id, "ifname": "eth0" }]);
     let outcome = node.gc_of(running, json!({})).run().unwrap();
     if cluster.endpoints().is_empty() {
-        // GC on Kubernetes finds pods by the addresses that IPAM holds.
+        // On Kubernetes, GC finds pods by their addresses in IPAM.
         outcome.success();
     } else {
         let error = outcome.error();
@@ -201,7 +201,7 @@ fn gc_of_an_interface_with_carrier_that_nothing_proves_leaves_its_endpoint(clust
     assert_eq!(cluster.state(), before);
 }
 
-/// An ADD of this network failed, and its address stayed; the ADD of another network came after.
+/// An ADD of this network failed and left its address, and an ADD of another network followed.
 fn gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     let sandbox = Sandbox::new(cluster, 3, "team-a", "web-2");
@@ -218,7 +218,7 @@ fn gc_of_a_leak_leaves_the_interface_that_the_container_has_in_another_network(c
     assert_eq!((&after["host"], &after["pods"]), (&before["host"], &before["pods"]));
 }
 
-/// A tenant's processes may be in more network namespaces than the plugin may open files.
+/// A tenant's processes may be in more network namespaces than the plugin may have open files.
 fn gc_with_few_open_files_leaves_a_container_that_runs(cluster: &Cluster<'_>) {
     const FILES: usize = 40;
     let mut others = Vec::new();
@@ -233,7 +233,7 @@ fn gc_with_few_open_files_leaves_a_container_that_runs(cluster: &Cluster<'_>) {
     alias_of(&node.running.host_ifname());
 }
 
-/// The block tells of which network a pod is whose interface has no alias.
+/// If an interface has no alias, only the block shows the network of its pod.
 fn gc_beside_a_block_that_cannot_be_read_leaves_a_pod_that_may_be_of_another_network(cluster: &Cluster<'_>) {
     let node = Node::new(cluster);
     ip(&format!("-n {} link set eth0 down", node.ended.pod.name)).unwrap();

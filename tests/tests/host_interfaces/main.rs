@@ -1,5 +1,6 @@
-//! Host interfaces belong to a sandbox: by their alias, and by what the allocator notes where another program made them. No
-//! ADD, DEL or GC takes an interface that another sandbox uses, whatever its name is.
+//! Host interfaces belong to a sandbox, identified by the interface's alias or, if another program created the
+//! interface, by the allocation in IPAM. No ADD, DEL or GC removes an interface that another sandbox uses, whatever its
+//! name.
 
 mod alias;
 mod gc;
@@ -15,7 +16,7 @@ use integration_tests::plugin::Call;
 use libcalico::names::{InterfaceAlias, pod_interface};
 use serde_json::Value;
 
-/// A sandbox of a pod, as a kubelet calls the plugin for it. No API server knows the pod.
+/// A sandbox of a pod, for which the plugin is called as by a kubelet. The pod exists on no API server.
 struct Sandbox {
     namespace: &'static str,
     name: &'static str,
@@ -23,7 +24,7 @@ struct Sandbox {
 }
 
 impl Sandbox {
-    /// The n-th sandbox of all.
+    /// Creates a sandbox: the n-th of all.
     fn new(cluster: &Cluster<'_>, number: usize, namespace: &'static str, name: &'static str) -> Sandbox {
         let netns = cluster.host.add_pod(&format!("sandbox{number}")).unwrap();
         let pod = Pod { name: format!("sandbox{number}"), netns, container_id: container_id(number), object: None };
@@ -44,14 +45,14 @@ impl Sandbox {
     }
 }
 
-/// The alias of a host interface; `None` without one.
+/// Returns the alias of a host interface, or `None`.
 fn alias_of(ifname: &str) -> Option<String> {
     let links = ip_json("-details link show").unwrap();
     let link = links.as_array().unwrap().iter().find(|link| link["ifname"] == ifname);
     Some(link.unwrap_or_else(|| panic!("no interface {ifname}: {links}"))["ifalias"].as_str()?.to_owned())
 }
 
-/// Counts the lines of a file that contain each of `words`.
+/// Returns the number of lines in a file that contain each of `words`.
 fn lines_with(file: &Path, words: &[&str]) -> usize {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()

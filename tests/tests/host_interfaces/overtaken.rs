@@ -1,4 +1,4 @@
-//! Two calls for one pod at once: the older one takes nothing of the newer one away.
+//! Two concurrent calls for one pod: the older call removes nothing that belongs to the newer one.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -15,8 +15,9 @@ use serde_json::json;
 
 use crate::{Sandbox, alias_of};
 
-/// Has the ADD of a second sandbox of the pod overtake the first one's, which waits at `point`; `at_point` looks at the host then. The
-/// first ADD fails, and the second sandbox has its network. `judge` gets the error of the first ADD.
+/// Holds the ADD of a pod's first sandbox at `point`, runs the ADD of its second sandbox, and then continues the first
+/// ADD. `at_point` inspects the host while the first ADD waits. Asserts that the first ADD fails and that the second
+/// sandbox keeps its network. `judge` gets the error of the first ADD.
 fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: fn(&CniError, &Sandbox)) {
     on_etcd(|cluster| {
         let proxy = Proxy::start("127.0.0.1:2379").unwrap();
@@ -47,14 +48,14 @@ fn overtake(point: Point, netns_override: &str, at_point: fn(&Sandbox), judge: f
     });
 }
 
-/// The first ADD of the pod waits at the write of its endpoint, which the second one's makes fail.
+/// The first ADD waits at the write of its endpoint, which fails because of the second ADD's write.
 #[test]
 fn an_add_that_is_overtaken_leaves_the_interface_of_the_later_add() {
     let has_interface = |first: &Sandbox| assert_eq!(alias_of(&first.host_ifname()), Some(first.alias()));
     overtake(Point::First("POST", "/workloadendpoints/"), "0", has_interface, |_, _| {});
 }
 
-/// The first ADD of the pod waits at its first request, before it has made an interface.
+/// The first ADD waits at its first request, before it has created an interface.
 #[test]
 fn an_add_that_was_overtaken_before_it_made_an_interface_leaves_that_of_the_later_add() {
     // A runtime that sets CNI_NETNS_OVERRIDE sets it for every call.
@@ -71,8 +72,8 @@ fn an_add_that_was_overtaken_before_it_made_an_interface_leaves_that_of_the_late
     }
 }
 
-/// As the sandboxes of a virtual machine's pod have it: one name, one address. The DEL reads the endpoint before the ADD has
-/// written it.
+/// The sandboxes of a VMI's pods have the same name and address. The DEL reads the endpoint before the ADD has written
+/// it.
 #[test]
 fn a_late_del_leaves_the_interface_of_the_next_sandbox_which_has_the_same_address() {
     on_etcd(|cluster| {
@@ -100,7 +101,7 @@ fn a_late_del_leaves_the_interface_of_the_next_sandbox_which_has_the_same_addres
     });
 }
 
-/// Where endpoints are pods, the pod can write any address into its own.
+/// On an API server, a pod may write any address into its own endpoint.
 #[test]
 fn a_del_takes_no_interface_for_an_address_that_only_the_endpoint_claims() {
     const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints";
@@ -123,13 +124,13 @@ fn a_del_takes_no_interface_for_an_address_that_only_the_endpoint_claims() {
             |sandbox: &Sandbox| sandbox.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
         late(&namesake);
         assert_eq!(alias_of(&ifname).as_deref(), Some("upstream"));
-        // What IPAM allocated to the pod proves it.
+        // The allocation in IPAM is proof.
         late(&victim);
         cluster.assert_nothing_left();
     });
 }
 
-/// What an ADD holds from the creation of its pair until its alias says whose it is.
+/// Lock that an ADD holds from the creation of its pair until the alias is set.
 const LOCK: &str = "/var/run/calico/interfaces.lock";
 
 /// Waits until a process waits for the lock.
@@ -143,7 +144,7 @@ fn await_waiter(lock: &File) {
     }
 }
 
-/// The other ADD is played by the test, which stops half-way.
+/// The test plays the part of another ADD, and stops halfway.
 #[test]
 fn an_interface_that_another_add_is_about_to_finish_is_not_taken_for_a_leftover() {
     on_local(|cluster| {

@@ -1,4 +1,4 @@
-//! ADDs whose host interface has a name that is taken.
+//! ADDs for which an interface with the name of the host interface already exists.
 
 use std::path::PathBuf;
 use std::thread;
@@ -24,7 +24,7 @@ on_each_datastore!(
     an_interface_without_alias_and_carrier_is_replaced,
 );
 
-/// Pods whose host interfaces have one name.
+/// Pods whose host interfaces have the same name.
 const VICTIM: (&str, &str) = ("team-a", "p723961");
 const NAMESAKE: (&str, &str) = ("team-a", "p6680456");
 const SHARED: &str = "calib3d7af96bd3";
@@ -43,7 +43,7 @@ fn add(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> Value {
     sandbox.call(cluster, "ADD", conf).run().unwrap().success()
 }
 
-/// The ADD fails and changes nothing, neither in the kernel nor in the datastore.
+/// Asserts that an ADD fails and changes neither the kernel nor the datastore.
 #[track_caller]
 fn refused(cluster: &Cluster<'_>, sandbox: &Sandbox, conf: &Value) -> CniError {
     let before = cluster.state();
@@ -73,12 +73,12 @@ fn a_name_that_another_pod_has_is_an_error_that_names_the_pod(cluster: &Cluster<
     let holder = [SHARED, &victim.pod.container_id, "team-a/p723961"];
     assert_says(&refused(cluster, &namesake, &conf), &holder);
     check(cluster, &victim, &conf, &result);
-    // The alias counts whatever the carrier: the pod may set its interface down.
+    // The alias is valid with or without a carrier, because the pod may set its interface down.
     ip(&format!("-n {} link set eth0 down", victim.pod.name)).unwrap();
     assert_says(&refused(cluster, &namesake, &conf), &holder[..2]);
     ip(&format!("-n {} link set eth0 up", victim.pod.name)).unwrap();
 
-    // The runtime's DEL of the ADD that failed, with and without the namespace.
+    // The runtime's DEL after the failed ADD, with and without the network namespace.
     let before = cluster.state();
     namesake.call(cluster, "DEL", &conf).run().unwrap().success();
     namesake.call(cluster, "DEL", &conf).env("CNI_NETNS", "").run().unwrap().success();
@@ -94,7 +94,7 @@ fn a_name_that_another_pod_has_is_an_error_that_names_the_pod(cluster: &Cluster<
     cluster.assert_nothing_left();
 }
 
-/// Nothing says whose a pair is between its creation and the note on its host end.
+/// Between the creation of a pair and the write of its alias, the pair has no identified owner.
 fn two_pods_of_one_name_at_once_leave_one_of_them_connected(cluster: &Cluster<'_>) {
     const TURNS: usize = 40;
     let conf = prepared(cluster);
@@ -118,12 +118,12 @@ fn two_pods_of_one_name_at_once_leave_one_of_them_connected(cluster: &Cluster<'_
     }
 }
 
-/// A runtime deletes what it failed to add: the pod's other interface and its addresses are not that.
+/// After the failed ADD, the runtime runs DEL. This DEL must not remove the pod's first interface or its addresses.
 fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
     let result = add(cluster, &pod, &conf);
-    // Another plugin has the name that is asked for; the pod's interface is Calico's all the same.
+    // Another plugin's interface has the requested name, but the pod's first interface is Calico's.
     ip(&format!("-n {} link add net1 type bridge", pod.pod.name)).unwrap();
     let before = cluster.state();
     let second = |verb: &str, conf: &Value| pod.call(cluster, verb, conf).env("CNI_IFNAME", "net1").run().unwrap();
@@ -132,7 +132,8 @@ fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &C
     second("DEL", &conf).success();
     cluster.assert_unchanged(&before);
 
-    // With the datastore out of reach a DEL without prevResult, as of a runtime before CNI 0.4.0, has to come again.
+    // With an unreachable datastore, the runtime has to repeat a DEL without prevResult, as sent by runtimes before CNI
+    // 0.4.0.
     let error = second("DEL", &away(&conf)).error();
     assert!(error.code == 11 && error.details.contains("without prevResult"), "{error:?}");
     let mut with_result = away(&conf);
@@ -154,7 +155,7 @@ fn a_second_interface_of_a_pod_is_an_error_and_its_del_takes_nothing(cluster: &C
     cluster.assert_nothing_left();
 }
 
-/// The configuration with a datastore that is out of reach.
+/// Returns the configuration with an unreachable datastore.
 fn away(conf: &Value) -> Value {
     let mut away = conf.clone();
     away["etcd_endpoints"] = json!("http://127.0.0.1:1");
@@ -162,13 +163,14 @@ fn away(conf: &Value) -> Value {
     away
 }
 
-/// Entries of the journal.
+/// Returns the entries of the journal.
 fn owed() -> Vec<PathBuf> {
     let journal = std::fs::read_dir("/var/lib/calico/cni-journal").into_iter().flatten().flatten();
     journal.map(|entry| entry.path()).filter(|path| path.extension().is_some()).collect()
 }
 
-/// As KubeVirt's bridge binding leaves the pod: the end of the pair has another name, and another interface has its name.
+/// Leaves the pod as KubeVirt's bridge binding does: the pod's end of the pair is renamed, and another interface has
+/// its name.
 fn del_of_a_pod_whose_interface_was_renamed_removes_the_pair(cluster: &Cluster<'_>) {
     let conf = prepared(cluster);
     let pod = sandbox(cluster, 1, VICTIM);
@@ -176,7 +178,7 @@ fn del_of_a_pod_whose_interface_was_renamed_removes_the_pair(cluster: &Cluster<'
     for change in ["set eth0 down", "set eth0 name eth0-nic", "set eth0-nic up", "add eth0 type bridge"] {
         ip(&format!("-n {} link {change}", pod.pod.name)).unwrap();
     }
-    // With the datastore out of reach only the result of the ADD tells that the interface is the container's.
+    // With an unreachable datastore, only the result of the ADD proves that the interface is the container's.
     let mut away = away(&conf);
     assert_eq!(pod.call(cluster, "DEL", &away).run().unwrap().error().code, 11);
     away["prevResult"] = result;
@@ -198,7 +200,7 @@ fn what_is_no_interface_pair_is_an_error(cluster: &Cluster<'_>) {
     add(cluster, &pod, &conf);
 }
 
-/// As upstream leaves an interface.
+/// Removes the alias of an interface, since upstream sets none.
 pub(super) fn forget_alias(ifname: &str) {
     ip(&format!("link set dev {ifname} alias other")).unwrap();
     assert_eq!(alias_of(ifname).as_deref(), Some("other"));
@@ -215,7 +217,7 @@ fn an_interface_without_alias_and_with_carrier_is_replaced_where_ipam_proves_it(
     let result = add(cluster, &new, &conf);
     assert_eq!(alias_of(SHARED), Some(new.alias()));
     check(cluster, &new, &conf, &result);
-    // The same sandbox once more: its own interface is in its namespace.
+    // The same sandbox again: its interface is in its own network namespace.
     forget_alias(SHARED);
     ip("route flush dev calib3d7af96bd3 scope link").unwrap();
     let result = add(cluster, &new, &conf);
@@ -231,7 +233,7 @@ fn an_interface_without_alias_and_with_carrier_stays_without_a_proof(cluster: &C
     ip(&format!("link set {SHARED} up")).unwrap();
     ip("-n elsewhere link set eth0 up").unwrap();
     assert_says(&refused(cluster, &pod, &conf), &[SHARED]);
-    // An address of another pod, and one of no pool, prove nothing.
+    // An address of another pod and an address in no pool prove nothing.
     let address = result["ips"][0]["address"].as_str().unwrap();
     ip(&format!("route add {address} dev {SHARED} metric 7")).unwrap();
     ip(&format!("route add 192.0.2.77/32 dev {SHARED}")).unwrap();

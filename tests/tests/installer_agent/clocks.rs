@@ -9,8 +9,8 @@ const REASON: &str = "the instructions of this machine are not known, so no cloc
 
 const HOUR: i32 = 3600;
 
-/// The token that the plugins have may have ended or not begun: a new one is asked for at once, and the end of it is counted
-/// by the clock that nobody sets.
+/// After a change of the clock the plugins' token may be expired or not yet valid. The agent requests a new one at
+/// once, and measures its lifetime with a clock that cannot be set.
 #[test]
 fn a_clock_that_is_set_forward_and_back_is_a_new_token_each() {
     if !KNOWN {
@@ -33,7 +33,7 @@ fn a_clock_that_is_set_forward_and_back_is_a_new_token_each() {
         agent.await_metric("clock_jumps_total", 2).unwrap();
         agent.await_metric("token_refreshes_total", 3).unwrap();
         assert!(user(kubernetes, &pod).is_some(), "the token opens");
-        // Neither wrong clock made it doubt its token, nor ask without end.
+        // The agent neither considered its token invalid nor requested tokens repeatedly.
         assert_eq!(agent.page("/readiness").unwrap().code, 200);
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         assert_eq!(asked(&audit, &pod).unwrap(), 3);
@@ -41,7 +41,7 @@ fn a_clock_that_is_set_forward_and_back_is_a_new_token_each() {
     });
 }
 
-/// Both clocks are ahead then. No clock was set, but the token is old.
+/// Both clocks are ahead after a sleep. No clock was set, but the token is old.
 #[test]
 fn a_machine_that_slept_has_a_new_token_when_it_wakes() {
     if !KNOWN {
@@ -51,7 +51,7 @@ fn a_machine_that_slept_has_a_new_token_when_it_wakes() {
         let agent = pod.agent().unwrap();
         agent.await_page("/readiness", 200).unwrap();
         let first = pod.token().unwrap();
-        // A token for a day is renewed after half of it at the latest.
+        // A token for a day is renewed after half a day at the latest.
         agent.set_clocks(Ahead { calendar: 13 * HOUR, boot: 13 * HOUR }).unwrap();
         agent.await_metric("token_refreshes_total", 2).unwrap();
         assert_ne!(pod.token().unwrap(), first);

@@ -1,4 +1,4 @@
-//! An idle node pays what its DELs owe: the agent does, with the plugins' credentials.
+//! On an idle node, the agent replays deferred DELs, with the plugins' credentials.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use crate::scene::{CONF, PLUGINS, in_pod, install};
 
 const CONTAINER: &str = "0123456789abcdef";
 
-/// The agent's own account may make tokens and nothing else.
+/// The agent's own account may only create tokens.
 #[test]
 fn an_idle_node_pays_through_its_agent_and_writes_nothing_while_the_datastore_is_not_ready() {
     in_pod(|_, kubernetes, mut pod| {

@@ -1,4 +1,4 @@
-//! The installer that stays, where Calico's objects are in an etcd.
+//! The installer that continues as the agent, with Calico's objects in etcd.
 
 use integration_tests::etcd;
 use integration_tests::proxy::Proxy;
@@ -6,7 +6,8 @@ use serde_json::json;
 
 use crate::scene::in_pod;
 
-/// The agent does not look for the Node, and nobody else makes it.
+/// The installer itself repeats the creation of the Node: the agent does not check for it, and no other program creates
+/// it.
 #[test]
 fn an_etcd_that_does_not_answer_yet_is_asked_again() {
     in_pod(|_, kubernetes, mut pod| {

@@ -1,4 +1,4 @@
-//! What was installed is put back, by whoever would install the same.
+//! The agent restores installed files, if it has the settings of the installation.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -30,7 +30,8 @@ fn files_that_are_gone_come_back() {
     });
 }
 
-/// istio-cni and linkerd-cni put themselves in again as soon as they are gone; a fight takes both sides' pods down.
+/// istio-cni and linkerd-cni restore their entries as soon as these are missing. If both sides rewrote the file, pods
+/// would fail.
 #[test]
 fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
     if !KNOWN {
@@ -48,7 +49,7 @@ fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
                 || fs::metadata(&file).map(|seen| (seen.ino(), seen.mtime(), seen.mtime_nsec(), seen.mode())).unwrap();
             let before = version();
             for _ in 0..2 {
-                // Tells that the agent has looked, and installed again.
+                // The restored program shows that the agent has checked the files and installed again.
                 fs::remove_file(pod.container.path(BIN).join("portmap")).unwrap();
                 agent.look();
                 mended += 1;
@@ -56,7 +57,7 @@ fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
                 assert_eq!(version(), before, "it was written");
             }
         }
-        // Ours is put back among theirs.
+        // Our entry is restored among the others.
         let text = pod.container.conf(CONF).unwrap();
         fs::write(&file, text.replace("\"snat\": true", "\"snat\": false")).unwrap();
         agent.look();
@@ -68,7 +69,7 @@ fn what_others_chain_into_the_configuration_stays_beside_an_agent() {
     });
 }
 
-/// A side-car with another template would fight the installer over the configuration.
+/// A sidecar with a different template would compete with the installer for the configuration.
 #[test]
 fn another_environment_keeps_the_token_alone() {
     in_pod(|_, _, mut pod| {
@@ -85,11 +86,12 @@ fn another_environment_keeps_the_token_alone() {
     });
 }
 
-/// What is noted and cannot or shall not be there is not missed, or the agent would install every minute.
+/// Files of the state that the installer cannot or must not write do not count as missing. Otherwise the agent would
+/// install every minute.
 #[test]
 fn what_the_installer_would_not_bring_is_not_missed() {
     in_pod(|_, _, mut pod| {
-        // Two directories, of which one turns out to be no place for programs.
+        // There are two plugin directories, one of them without execution rights.
         fs::create_dir_all(pod.container.path(SECONDARY_BIN)).unwrap();
         pod.container.remount(BIN, MsFlags::MS_NOEXEC).unwrap();
         install(&mut pod);
@@ -104,7 +106,8 @@ fn what_the_installer_would_not_bring_is_not_missed() {
     });
 }
 
-/// What was noted in a directory from which nothing can be run any more is looked for once.
+/// The directory of these files has become noexec. The agent tries to restore them once and removes them from the
+/// state.
 #[test]
 fn what_does_not_come_back_is_not_counted_as_mended() {
     in_pod(|_, _, mut pod| {
@@ -123,7 +126,7 @@ fn what_does_not_come_back_is_not_counted_as_mended() {
     });
 }
 
-/// The Secret changed while the agent runs (INST-37).
+/// The Secret changes while the agent runs.
 #[test]
 fn files_for_tls_follow_the_secret() {
     in_pod(|_, _, mut pod| {
@@ -138,7 +141,7 @@ fn files_for_tls_follow_the_secret() {
     });
 }
 
-/// kubelet rotates it, and the agent's container may have been started again since.
+/// The kubelet rotates the token, and the agent's container may have been restarted since the installation.
 #[test]
 fn another_token_of_the_pod_is_no_other_template() {
     in_pod(|_, kubernetes, mut pod| {
@@ -156,7 +159,7 @@ fn another_token_of_the_pod_is_no_other_template() {
     });
 }
 
-/// SLEEP=true is the same program after an installation (INST-37).
+/// With SLEEP=true, the installer continues as the agent.
 #[test]
 fn an_installer_that_stays_is_the_agent() {
     in_pod(|_, _, mut pod| {
@@ -170,7 +173,7 @@ fn an_installer_that_stays_is_the_agent() {
     });
 }
 
-/// The documented order: the DaemonSet, then a pool, which decides what encapsulation takes from the MTU.
+/// The documented order is to apply the DaemonSet first and then a pool, whose encapsulation determines the MTU.
 #[test]
 fn the_mtu_file_comes_with_the_first_pool() {
     if !KNOWN {

@@ -1,4 +1,4 @@
-//! The kubeconfig as whoever reads it sees it.
+//! The kubeconfig, as concurrent readers see it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use integration_tests::namespaces::isolated;
 
 use crate::scene::in_pod;
 
-/// INST-186: a reader in a tight loop never sees a truncated kubeconfig over 10,000 rewrites, nor anybody else's mode.
+/// Over 10,000 rewrites, a reader in a tight loop always reads a complete kubeconfig.
 #[test]
 fn nobody_ever_sees_half_of_it() {
     isolated(|host| {
@@ -55,7 +55,7 @@ fn nobody_ever_sees_half_of_it() {
     });
 }
 
-/// The same of the running agent, by its own exact bytes.
+/// The same for the running agent, whose file has the exact bytes of upstream's.
 #[test]
 fn the_agents_file_is_upstreams_to_the_byte() {
     in_pod(|_, kubernetes, mut pod| {

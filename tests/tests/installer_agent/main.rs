@@ -1,5 +1,5 @@
-//! `calico refresh-token` against a real API server: the rows of upstream's refresher (INST 9.4), and what upstream
-//! lacks: probes (INST-51), tokens that end before their time, a kubeconfig that is never seen half.
+//! `calico refresh-token` against a real API server: the cases of upstream's token refresher, and those that upstream
+//! lacks: probes, tokens that become invalid early, and readers during a write of the kubeconfig.
 
 mod clocks;
 mod debts;

@@ -1,4 +1,4 @@
-//! Readiness, liveness, metrics, and the end.
+//! Readiness, liveness, metrics, and the end of the process.
 
 use integration_tests::controllers::{PATIENCE, await_that};
 use integration_tests::kubernetes::on_kubernetes;
@@ -7,7 +7,7 @@ use integration_tests::proxy::{Fault, Point, Proxy};
 
 use crate::scene::{PLUGINS, in_pod};
 
-/// Runs a test with an agent that is ready, which reaches the API server through a proxy alone.
+/// Runs a test with a ready agent that reaches the API server only through a proxy.
 fn behind_a_proxy(test: impl FnOnce(&Proxy, &Agent) + Send) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
@@ -30,13 +30,14 @@ fn without_the_api_server_it_is_alive_and_not_ready_until_that_is_back() {
         assert_eq!(agent.page("/liveness").unwrap().code, 200);
         proxy.arm(None);
         agent.await_page("/readyz", 200).unwrap();
-        // The token held all the time: nobody asked for another one.
+        // The token was valid all the time, so the agent requested no other one.
         assert_eq!(agent.metric("token_refreshes_total").unwrap(), 1);
     });
 }
 
-/// Each outage is told once, and its end: with the words of the one before as well. How a connection ends is the kernel's to say, so
-/// there are outages until two in a row have the same words: another word is news by itself.
+/// The agent logs each outage once, and its end, even if the error is the same as in the outage before. The kernel
+/// decides how a connection breaks, so the test repeats outages until two consecutive ones have the same error; a
+/// different error would be logged anyway.
 #[test]
 fn a_second_outage_is_news() {
     behind_a_proxy(|proxy, agent| {
@@ -88,7 +89,7 @@ fn sigterm_ends_it_with_success_and_takes_nothing_back() {
     });
 }
 
-/// The API server holds the request: the agent need not wait for it.
+/// The API server does not respond to the request, and the agent need not wait for it.
 #[test]
 fn sigterm_ends_it_in_the_middle_of_a_request() {
     in_pod(|host, kubernetes, _| {
@@ -103,7 +104,7 @@ fn sigterm_ends_it_in_the_middle_of_a_request() {
     });
 }
 
-/// Whoever can reach the node can read metrics only if an operator says so.
+/// Other hosts can read metrics only if an operator configures it.
 #[test]
 fn other_machines_are_answered_where_an_operator_says_so() {
     in_pod(|host, _, mut pod| {

@@ -1,4 +1,4 @@
-//! Tokens that come, and come again.
+//! Requests and renewals of tokens.
 
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
@@ -10,7 +10,7 @@ use integration_tests::proxy::{Fault, Point, Refusal};
 
 use crate::scene::{PLUGINS, asked, claims, in_pod, user};
 
-/// "should create a token successfully"
+/// Covers upstream's case "should create a token successfully".
 #[test]
 fn the_plugins_get_a_token_that_opens_and_is_bound_to_nothing() {
     in_pod(|_, kubernetes, pod| {
@@ -18,7 +18,7 @@ fn the_plugins_get_a_token_that_opens_and_is_bound_to_nothing() {
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(user(kubernetes, &pod).unwrap(), format!("system:serviceaccount:{NAMESPACE}:{PLUGINS}"));
         let claims = claims(&pod.token().unwrap());
-        // A day; it outlives the pod that asked for it, and is for the API server.
+        // The token is valid for a day, is not bound to the pod that requested it, and is for the API server.
         assert_eq!(claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(), 86_400);
         assert!(claims["kubernetes.io"]["pod"].is_null(), "{claims}");
         assert_eq!(claims["aud"][0], "https://kubernetes.default.svc");
@@ -30,7 +30,7 @@ fn the_plugins_get_a_token_that_opens_and_is_bound_to_nothing() {
     });
 }
 
-/// "should bind a token to service account successfully"
+/// Covers upstream's case "should bind a token to service account successfully".
 #[test]
 fn the_token_is_of_the_account_that_was_named() {
     in_pod(|_, kubernetes, mut pod| {
@@ -38,13 +38,14 @@ fn the_token_is_of_the_account_that_was_named() {
         may_make_tokens(&kubernetes.api, &pod, "canal").unwrap();
         pod.set("CALICO_CNI_SERVICE_ACCOUNT", "canal");
         let agent = pod.agent().unwrap();
-        // Until the authorizer has seen the rule.
+        // The agent is ready once the authorizer applies the rule.
         agent.await_page("/readiness", 200).unwrap();
         assert_eq!(claims(&pod.token().unwrap())["sub"], format!("system:serviceaccount:{NAMESPACE}:canal"));
     });
 }
 
-/// "should create multiple tokens …": the shortest that an API server makes, in quick succession.
+/// Covers upstream's case "should create multiple tokens …", with the shortest lifetime that an API server allows, in
+/// quick succession.
 #[test]
 fn five_tokens_of_ten_minutes_come_one_after_the_other() {
     in_pod(|_, kubernetes, mut pod| {
@@ -60,7 +61,7 @@ fn five_tokens_of_ten_minutes_come_one_after_the_other() {
     });
 }
 
-/// "WakesUpOnTokenFileChange", "WakesUpOnAtomicWriterRotation", "HandlesBurstRotations"
+/// Covers upstream's cases "WakesUpOnTokenFileChange", "WakesUpOnAtomicWriterRotation" and "HandlesBurstRotations".
 #[test]
 fn a_new_token_of_the_pod_is_a_reason_and_a_burst_of_them_is_one() {
     in_pod(|_, kubernetes, mut pod| {
@@ -79,13 +80,13 @@ fn a_new_token_of_the_pod_is_a_reason_and_a_burst_of_them_is_one() {
             pod.mount(&own, &authority).unwrap();
         }
         agent.await_metric("token_refreshes_total", 3).unwrap();
-        // Longer than events are waited for.
+        // Longer than the agent collects events.
         thread::sleep(Duration::from_millis(500));
         assert_eq!(asked(&audit, &pod).unwrap(), 3);
     });
 }
 
-/// "RecoversAfterTransientUpdateTokenError"
+/// Covers upstream's case "RecoversAfterTransientUpdateTokenError".
 #[test]
 fn what_fails_is_tried_again() {
     in_pod(|host, kubernetes, _| {
@@ -117,7 +118,7 @@ fn a_token_ends_before_its_time_when_its_account_is_made_anew() {
     });
 }
 
-/// The pod's own token ends with the keys, too: kubelet brings a new one.
+/// The new key also makes the pod's own token invalid, for which the kubelet mounts a new one.
 #[test]
 fn another_signing_key_is_another_token() {
     in_pod(|_, kubernetes, mut pod| {

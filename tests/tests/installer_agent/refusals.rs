@@ -1,4 +1,4 @@
-//! What the agent says when it gets no token.
+//! Messages of the agent without a token.
 
 use integration_tests::kubernetes::{ENDPOINT, on_kubernetes};
 use integration_tests::node_pod::{NAMESPACE, NodePod, may_make_tokens};

@@ -1,4 +1,4 @@
-//! A pod that may make tokens, and what its requests for tokens come to.
+//! A pod that may create tokens, and the results of its requests.
 
 use anyhow::Result;
 use integration_tests::clock::Ahead;
@@ -10,17 +10,17 @@ use serde_json::Value;
 /// The account of the plugins.
 pub(crate) const PLUGINS: &str = "calico-cni-plugin";
 
-/// The configuration that it installs.
+/// The configuration that the pod installs.
 pub(crate) const CONF: &str = "10-calico.conflist";
 
-/// Why a test with [`Hastened`] is skipped.
+/// Reason for which a test with [`Hastened`] is skipped.
 pub(crate) const REASON: &str =
     "the instructions of this machine are not known, so no clock can be set for one process";
 
-/// More than passes between two looks at the files.
+/// Longer than the interval between two checks of the files, in seconds.
 const LOOK: i32 = 90;
 
-/// An agent whose clocks can be set on, so that it looks at its files when the test wants it to.
+/// An agent whose clocks a test can advance, so that it checks its files at once.
 pub(crate) struct Hastened {
     pub(crate) agent: Agent,
     slept: i32,
@@ -31,14 +31,14 @@ impl Hastened {
         Hastened { agent: pod.agent().unwrap(), slept: 0 }
     }
 
-    /// Both clocks: as if the machine had slept.
+    /// Advances both clocks, as if the machine had slept.
     pub(crate) fn look(&mut self) {
         self.slept += LOOK;
         self.agent.set_clocks(Ahead { calendar: self.slept, boot: self.slept }).unwrap();
     }
 }
 
-/// Runs a test in a pod that may make tokens for the plugins.
+/// Runs a test in a pod that may create tokens for the plugins.
 pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) {
     on_kubernetes(|host, kubernetes| {
         let api = &kubernetes.api;
@@ -49,19 +49,19 @@ pub(crate) fn in_pod(test: impl FnOnce(&Host, &mut Kubernetes, NodePod) + Send) 
     });
 }
 
-/// How many tokens the pod asked for.
+/// Returns the number of tokens that the pod requested.
 pub(crate) fn asked(audit: &Audit, pod: &NodePod) -> Result<usize> {
     Ok(audit.of(&pod.account.user)?.iter().filter(|request| request.resource == "serviceaccounts/token").count())
 }
 
-/// The claims of a token.
+/// Returns the claims of a token.
 pub(crate) fn claims(token: &str) -> Value {
     use base64::Engine;
     let middle = token.split('.').nth(1).unwrap();
     serde_json::from_slice(&base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(middle).unwrap()).unwrap()
 }
 
-/// As whom the API server knows a token.
+/// Returns the user for which the API server accepts the plugins' token.
 pub(crate) fn user(kubernetes: &Kubernetes, pod: &NodePod) -> Option<String> {
     let review = serde_json::json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
     let client = pod.client(&kubernetes.api).ok()?;

@@ -1,4 +1,4 @@
-//! The agent where files are not as they should be: what it says, what it leaves alone, and that it goes on when they are.
+//! The agent with unreadable, missing or read-only files: its messages, the files that it keeps, and its recovery.
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ fn a_directory_that_is_read_only_is_named_until_it_is_not() {
     });
 }
 
-/// The kubeconfig stays whole, and no draft stays beside it.
+/// The kubeconfig remains complete, and no temporary file is left.
 #[test]
 fn a_full_disk_leaves_the_token_that_is_there() {
     in_pod(|_, _, mut pod| {
@@ -71,7 +71,7 @@ fn a_full_disk_leaves_the_token_that_is_there() {
 const TEMPLATE: &str =
     r#"{"name":"n","cniVersion":"1.0.0","type":"calico","kubernetes":{"kubeconfig":"__KUBECONFIG_FILEPATH__"}}"#;
 
-/// Installs with the template in a file; where that is.
+/// Installs with the template in a file and returns the path of that file.
 fn install_by_a_file(pod: &mut NodePod) -> PathBuf {
     let template = pod.container.file("template/cni.json", TEMPLATE).unwrap();
     pod.set("CNI_NETWORK_CONFIG_FILE", "/template/cni.json");
@@ -103,8 +103,9 @@ fn a_template_that_is_gone_is_named_until_it_is_back() {
     });
 }
 
-/// Starts an agent whose configuration is gone, and which cannot tell whether it was installed from here: that is another thing than
-/// no. It names what it cannot read and, when that is put back, puts the configuration back.
+/// Starts an agent whose configuration was deleted, and which cannot determine whether it has the settings of the
+/// installation. It must not conclude that it has not: it reports the unreadable file, and restores the configuration
+/// once that file is readable.
 fn is_asked_for_again(pod: &NodePod, unreadable: &str, put_back: impl FnOnce()) {
     let before = pod.container.conf(CONF).unwrap();
     fs::remove_file(pod.container.path(NET).join(CONF)).unwrap();
@@ -149,7 +150,7 @@ fn a_note_that_cannot_be_read_at_the_start_is_asked_for_again() {
     });
 }
 
-/// A side-car beside the DaemonSet, on the host's network as both are.
+/// Covers a sidecar beside the DaemonSet, since both are on the host's network.
 #[test]
 fn of_two_agents_on_one_port_the_second_says_so_and_ends() {
     in_pod(|_, kubernetes, pod| {
@@ -166,7 +167,7 @@ fn of_two_agents_on_one_port_the_second_says_so_and_ends() {
     });
 }
 
-/// INST-37: a Secret that is changed reaches the node without a restart.
+/// A changed Secret reaches the node without a restart.
 #[test]
 fn other_files_for_etcd_are_copied() {
     if !KNOWN {

@@ -1,4 +1,4 @@
-//! One thing broken at a time.
+//! A node with one defect at a time.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn a_good_node_is_good_in_both_forms() {
         assert_eq!(text.exit, Some(0));
         assert!(text.stdout.starts_with("ok       configuration"), "{}", text.stdout);
         assert!(text.stdout.ends_with(" ok, 0 warnings, 0 failures, 0 skipped\n"), "{}", text.stdout);
-        // Whoever runs it sees no token.
+        // The output contains no token.
         let token = scene.pod.token().unwrap();
         let (_, secret) = token.rsplit_once('.').unwrap();
         assert!(!text.stdout.contains(secret) && !text.stderr.contains(secret));

@@ -1,4 +1,4 @@
-//! The configuration that a runtime picks.
+//! The configuration that a runtime selects.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn the_configuration() {
     });
 }
 
-/// `CNI_MTU=99999` of the installer: JSON, and of no use.
+/// The value of `CNI_MTU=99999` is valid JSON but not a valid MTU.
 #[test]
 fn what_the_plugin_refuses() {
     on_a_good_node(|scene| {
@@ -65,7 +65,7 @@ fn what_the_plugin_refuses() {
     });
 }
 
-/// All that is looked at is Calico's, and nobody is told to remove it.
+/// doctor examines Calico's configuration too, and does not advise removing Multus.
 #[test]
 fn multus_comes_first() {
     on_a_good_node(|scene| {

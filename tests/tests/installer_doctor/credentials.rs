@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::scene::{Examined, is_good, on_a_good_node};
 
-/// The token's end is told by the token, the API server's refusal by every answer.
+/// The check of the token reports its expiry, and every request to the API server is rejected.
 #[test]
 fn a_token_that_ended() {
     on_a_good_node(|scene| {
@@ -26,7 +26,7 @@ fn a_token_that_ended() {
         assert!(said.words("cluster information").contains("Unauthorized"), "{said:#?}");
         fs::write(&file, &text).unwrap();
 
-        // The account was made anew: the token looks good, and is refused.
+        // The account was recreated: its old token looks valid but is rejected.
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/calico-cni-plugin");
         scene.kubernetes.api.admin().delete(&path).unwrap().success().unwrap();
         scene.kubernetes.api.service_account(NAMESPACE, "calico-cni-plugin").unwrap();
@@ -37,7 +37,7 @@ fn a_token_that_ended() {
         assert_eq!(failed, ["fail token"], "roles and definitions are not the matter: {said:#?}");
         let words = said.words("token");
         assert!(words.contains("refuses it") && words.contains("run the installer again"), "{words}");
-        // The way out: the installer, once more.
+        // The remedy is to run the installer again.
         assert_eq!(scene.pod.calico(&["install"]).run().unwrap().exit, Some(0));
         is_good(scene);
     });

@@ -1,4 +1,4 @@
-//! A node with its data in an etcd that wants certificates, installed by `calico install`.
+//! A node with its data in an etcd that requires client certificates, installed by `calico install`.
 
 #[expect(unreachable_pub, reason = "the datastore's own tests share it as a module")]
 #[path = "../../../datastore/tests/harness/certificates.rs"]
@@ -25,7 +25,7 @@ const POOL: &str = "/calico/resources/v3/projectcalico.org/ippools/pool";
 const INFORMATION: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const NODE_KEY: &str = "/calico/resources/v3/projectcalico.org/nodes/node1";
 
-/// A node, and its etcd.
+/// A node and its etcd.
 pub(crate) struct Node {
     pub(crate) container: Container,
     pub(crate) etcd: Etcd,
@@ -84,7 +84,7 @@ impl Examined for Node {
     }
 }
 
-/// With one more endpoint that nobody listens on, for whoever wants it.
+/// Runs a test with an etcd that serves TLS. `endpoints` may contain an additional endpoint without a server.
 fn on_secured_etcd(endpoints: &str, test: impl FnOnce(&mut Node, &Certificates) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -103,7 +103,7 @@ fn on_secured_etcd(endpoints: &str, test: impl FnOnce(&mut Node, &Certificates) 
     });
 }
 
-/// A plain etcd on which nothing lives but one good node.
+/// Runs a test with an etcd without TLS that contains one good node.
 pub(crate) fn on_etcd(more: Value, test: impl FnOnce(&Host, &mut Node) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -269,7 +269,7 @@ fn a_user_who_may_not() {
     });
 }
 
-/// The file datastore: a look does not make it.
+/// With the embedded datastore, doctor does not create the file.
 #[test]
 fn a_file_that_is_not_there_is_not_made() {
     isolated(|host| {

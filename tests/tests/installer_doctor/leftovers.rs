@@ -1,4 +1,4 @@
-//! What processes and pods that are gone leave on a node, with real locks, interfaces and routes.
+//! Leftovers of ended processes and deleted pods on a node, with real locks, interfaces and routes.
 
 use std::fs;
 use std::path::Path;
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use crate::etcd::on_etcd;
 use crate::scene::{Break, Examined, NODE, RESULTS, is_good, on_a_good_node};
 
-/// Holds a lock until it is dropped.
+/// A lock on a file, released on drop.
 struct Held(Child);
 
 impl Held {
     fn new(file: &Path) -> Held {
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         let mut command = Command::new("flock");
-        // One process, which keeps the lock as `sleep`.
+        // `--no-fork` makes a single process, which keeps the lock while it runs `sleep`.
         command.arg("--no-fork").arg(file).args(["sleep", "1000"]).stdin(Stdio::null());
         let held = Held(command.spawn().unwrap());
         let is_locked = || !Command::new("flock").arg("--nonblock").arg(file).arg("true").status().unwrap().success();
@@ -58,7 +58,7 @@ fn who_holds_the_locks() {
     });
 }
 
-/// For a pod of the etcd's node.
+/// Returns a configuration for a pod on the etcd's node.
 fn conf() -> Value {
     json!({
         "cniVersion": "1.0.0", "name": "k8s-pod-network", "type": "calico", "log_level": "error", "nodename": "node1",
@@ -97,13 +97,13 @@ fn interfaces_and_routes_without_an_endpoint() {
             || node.etcd.delete(key).unwrap(),
             || node.etcd.put(key, stored[key].to_string().as_bytes()).unwrap(),
         );
-        // Somebody else's, named like one of ours.
+        // Another program's interface with a name like ours.
         ip("link add cali-theirs type veth peer name theirs").unwrap();
         is_good(node);
     });
 }
 
-/// A route of another program to the next address, and what an ADD noted.
+/// Covers a route of another program to the next address, and the hint of an ADD.
 #[test]
 fn addresses_that_ipam_has_free_and_the_kernel_does_not() {
     on_etcd(json!({}), |host, node| {
@@ -113,7 +113,7 @@ fn addresses_that_ipam_has_free_and_the_kernel_does_not() {
         is_good(node);
         ip("link add other0 type veth peer name other1").unwrap();
         ip("link set other0 up").unwrap();
-        // In the block of the pod, and nobody's.
+        // A free address in the block of the pod.
         let pods = result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap();
         let pods: u32 = pods.parse::<std::net::Ipv4Addr>().unwrap().into();
         let free = std::net::Ipv4Addr::from(pods ^ 1);
@@ -124,7 +124,7 @@ fn addresses_that_ipam_has_free_and_the_kernel_does_not() {
             || route("add"),
             || route("delete"),
         );
-        // Outside of every pool.
+        // An address in no pool.
         ip("route add 192.0.2.9/32 dev other0").unwrap();
         is_good(node);
         let until = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 50;
@@ -164,7 +164,7 @@ fn results_that_libcni_kept() {
     });
 }
 
-/// On Kubernetes the endpoint is the pod, which the plugins' account may get and not list.
+/// On Kubernetes the endpoint is the pod. The plugins' account may get pods but not list them.
 #[test]
 fn an_interface_whose_pod_is_gone() {
     on_a_good_node(|scene| {

@@ -1,5 +1,6 @@
-//! `calico doctor` on a node that was installed by `calico install`, with a real API server and the role of `deploy/rbac`: a
-//! good node, and one thing broken at a time; the same on an etcd; and what processes and pods left behind.
+//! `calico doctor` on a node that was installed by `calico install`, with a real API server and the role of
+//! `deploy/rbac`: a good node, a node with one defect at a time, both also with etcd, and leftovers of processes and
+//! pods.
 
 mod broken;
 mod configuration;
@@ -12,7 +13,7 @@ mod scene;
 use installer::doctor::role::{Scope, permissions};
 use integration_tests::kubernetes::Role;
 
-/// What doctor asks for is what the manifest grants: the two read it apart.
+/// doctor's list of required permissions and the manifest are written separately, so this test compares them.
 #[test]
 fn what_is_asked_for_is_what_the_manifest_grants() {
     let groups = ["crd.projectcalico.org", "projectcalico.org"];

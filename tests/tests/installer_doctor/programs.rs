@@ -1,4 +1,4 @@
-//! Programs that are there, and are not what they should be.
+//! Programs that exist but do not work or are not the expected ones.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::scene::{Break, Said, make_executable, on_a_good_node};
 
-/// Answers VERSION, and `-v` as upstream's does.
+/// A program that responds to VERSION, and to `-v` as upstream's does.
 const THEIRS: &str = r#"#!/bin/sh
 if [ "$1" = -v ]; then echo v3.31.0; exit; fi
 cat >/dev/null
@@ -49,7 +49,7 @@ fn what_hangs_and_what_is_not_the_file_that_was_installed() {
     });
 }
 
-/// GKE has them in /home/kubernetes/bin.
+/// GKE has its plugins in /home/kubernetes/bin.
 #[test]
 fn a_node_has_its_programs_where_it_is_said() {
     isolated(|host| {

@@ -1,4 +1,4 @@
-//! A node that was installed, and what doctor says of it.
+//! An installed node, and doctor's report about it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions, set_permissions};
@@ -13,7 +13,7 @@ use integration_tests::proxy::Proxy;
 use serde_json::{Value, json};
 
 pub(crate) const NODE: &str = "node1";
-/// What libcni keeps, mounted at its own place.
+/// libcni's directory of results, at the path of the node.
 pub(crate) const RESULTS: &str = "var/lib/cni/results";
 const GROUP: &str = "crd.projectcalico.org/v1";
 
@@ -21,13 +21,13 @@ const GROUP: &str = "crd.projectcalico.org/v1";
 pub(crate) struct Scene<'k> {
     pub(crate) kubernetes: &'k mut Kubernetes,
     pub(crate) pod: NodePod,
-    /// Between the node and the API server.
+    /// The proxy between the node and the API server.
     pub(crate) proxy: Proxy,
-    /// As whom the plugins call.
+    /// The service account of the plugins.
     pub(crate) plugins: ServiceAccount,
 }
 
-/// What doctor said: exit status, and the checks by name.
+/// The report of doctor: exit status, and the checks by name.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) exit: Option<i32>,
@@ -74,7 +74,7 @@ pub(crate) fn make_executable(path: &Path, yes: bool) {
     set_permissions(path, Permissions::from_mode(if yes { 0o755 } else { 0o644 })).unwrap();
 }
 
-/// A node that doctor can look at.
+/// A node that doctor can examine.
 pub(crate) trait Examined {
     /// Runs doctor.
     fn doctor(&self) -> Said;
@@ -87,7 +87,7 @@ impl Examined for Scene<'_> {
 }
 
 impl Scene<'_> {
-    /// Changes an object of Calico's.
+    /// Changes a Calico object.
     pub(crate) fn patch(&self, path: &str, patch: &Value) {
         let path = format!("/apis/{GROUP}/{path}");
         self.kubernetes.api.admin().patch(&path, patch).unwrap().success().unwrap();
@@ -95,7 +95,7 @@ impl Scene<'_> {
 }
 
 impl Said {
-    /// Reads the JSON form.
+    /// Parses the JSON report.
     #[track_caller]
     pub(crate) fn of(outcome: &Outcome) -> Said {
         let document = serde_json::from_str::<Value>(&outcome.stdout);
@@ -105,7 +105,7 @@ impl Said {
         Said { exit: outcome.exit, checks: checks.map(named).collect() }
     }
 
-    /// Names of the checks that are not well, with their states.
+    /// Returns the names and states of the checks that are not ok.
     pub(crate) fn wrong(&self) -> Vec<String> {
         let wrong = self.checks.iter().filter(|(_, check)| check["state"] != "ok");
         let mut wrong: Vec<String> =
@@ -114,23 +114,24 @@ impl Said {
         wrong
     }
 
-    /// What was seen, and the way out.
+    /// Returns the observation and the remedy of a check.
     pub(crate) fn words(&self, name: &str) -> String {
         let check = &self.checks[name];
         format!("{} -> {}", check["seen"].as_str().unwrap(), check["wayOut"].as_str().unwrap_or_default())
     }
 }
 
-/// Something to break.
+/// A defect.
 pub(crate) struct Break<'a> {
-    /// The checks that are not well then, in order of their states and names.
+    /// The checks that are not ok because of the defect, sorted by state and name.
     pub(crate) found: &'a [&'a str],
-    /// A check, and words of it.
+    /// A check, and words of its report.
     pub(crate) words: (&'a str, &'a str),
 }
 
 impl Break<'_> {
-    /// Exactly these checks are not well, and doctor's exit status says so; afterwards all is well again.
+    /// Breaks the node and asserts that exactly these checks and the exit status report it; then repairs the node and
+    /// asserts that all checks are ok.
     #[track_caller]
     pub(crate) fn and_mend(&self, scene: &impl Examined, break_it: impl FnOnce(), mend_it: impl FnOnce()) {
         break_it();

@@ -1,4 +1,4 @@
-//! What other programs chain into the configuration stays there, whatever becomes of ours.
+//! Entries that other programs chain into the configuration remain there, however our entries change.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use super::{DEFAULT, logged, succeeded};
 const FILE: &str = "10-calico.conflist";
 const STATE: &str = "var/lib/calico/cni-install-state.json";
 
-/// Upstream's manifest of release 3.29, on a node.
+/// The configuration of upstream's manifest of release 3.29, on a node.
 const UPSTREAMS: &str = r#"{
   "name": "k8s-pod-network", "cniVersion": "0.3.1",
   "plugins": [
@@ -31,7 +31,7 @@ const UPSTREAMS: &str = r#"{
   ]
 }"#;
 
-/// Ours as an earlier release rendered it.
+/// Returns our configuration as an earlier release rendered it.
 fn earlier() -> String {
     DEFAULT.replace("      \"require_mtu_file\": false,\n", "").replace("1500", "1480")
 }
@@ -44,7 +44,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Installs, expects that each neighbour's entry is there as it wrote it, and a second run to write nothing.
+/// Installs, and asserts that each neighbor's entry is unchanged and that a second run writes nothing.
 #[track_caller]
 fn installed_beside(container: &Container, variables: &[(&str, &str)], expected: &[&str]) {
     succeeded(&container.run(variables).unwrap());
@@ -89,7 +89,7 @@ fn another_configuration_or_another_version_of_ours_leaves_the_others_in_their_p
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[]).unwrap());
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
-        // By hand, between ours; it looks like what upstream's template makes.
+        // An entry added by hand between ours, equal to an entry of upstream's template.
         let mut conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
         let bandwidth = json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } });
         conf["plugins"].as_array_mut().unwrap().insert(1, bandwidth.clone());
@@ -102,14 +102,14 @@ fn another_configuration_or_another_version_of_ours_leaves_the_others_in_their_p
         installed_beside(&other, &[("CNI_MTU", "1400")], &expected);
         let text = container.conf(FILE).unwrap();
         assert_eq!((&plugin(&text, "calico")["mtu"], plugin(&text, "bandwidth")), (&json!(1400), bandwidth));
-        // Edited by hand.
+        // A value changed by hand.
         fs::write(path(&container), text.replace("1400", "9000")).unwrap();
         installed_beside(&container, &[("CNI_MTU", "1400")], &expected);
         let text = container.conf(FILE).unwrap();
         assert_eq!(plugin(&text, "calico")["mtu"], 1400);
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["disableCheck"], true);
 
-        // A template that has more, then less.
+        // A template with an additional plugin, then the template without it.
         let with_tuning = DEFAULT.replace("\n  ]\n}", ",\n{\"type\": \"tuning\"}\n  ]\n}");
         installed_beside(
             &container,
@@ -117,7 +117,7 @@ fn another_configuration_or_another_version_of_ours_leaves_the_others_in_their_p
             &["calico", "bandwidth", "portmap", "tuning", "istio-cni"],
         );
         installed_beside(&container, &[], &expected);
-        // Its owner takes it out, and nobody puts it back.
+        // The entry's owner removes it, and the installer does not restore it.
         let mut conf: Value = serde_json::from_str(&container.conf(FILE).unwrap()).unwrap();
         conf["plugins"].as_array_mut().unwrap().retain(|plugin| plugin["type"] != "istio-cni");
         fs::write(path(&container), conf.to_string()).unwrap();
@@ -125,7 +125,7 @@ fn another_configuration_or_another_version_of_ours_leaves_the_others_in_their_p
     });
 }
 
-/// A release that does not know the note drops it: what is left is what that release noted.
+/// An older release drops the unknown field of the state file. The fields that it writes remain.
 #[test]
 fn install_after_a_release_that_notes_no_plugins_keeps_what_others_chained() {
     isolated(|host| {
@@ -140,7 +140,7 @@ fn install_after_a_release_that_notes_no_plugins_keeps_what_others_chained() {
         };
         succeeded(&container.run(&[("CNI_NETWORK_CONFIG", &custom)]).unwrap());
         forget();
-        // The file is wholly that of the note.
+        // The file is exactly the one in the state.
         installed_beside(&container, &[], &["calico", "portmap"]);
         Neighbour::Istio.chains_into(&path(&container)).unwrap();
         forget();
@@ -173,7 +173,7 @@ fn another_name_takes_along_what_others_chained_into_the_old_one() {
     });
 }
 
-/// A runtime reads a single plugin from `.conf` alone and a list from `.conflist` alone.
+/// A runtime reads a single plugin only from `.conf` and a list only from `.conflist`.
 #[test]
 fn a_file_conf_that_a_neighbour_made_a_list_of_is_not_written_again() {
     isolated(|host| {
@@ -227,8 +227,8 @@ fn what_is_no_configuration_is_replaced_and_two_entries_of_calicos_are_refused()
     });
 }
 
-/// Each version of the file is looked at while one program changes our part, again and again, and a neighbour looks
-/// each moment whether its entry is there.
+/// The installer repeatedly changes our entry, and a neighbor constantly checks its own entry. Each version of the file
+/// must contain that entry.
 #[test]
 fn beside_a_neighbour_that_puts_itself_in_again_there_is_no_fight_and_no_moment_without_its_entry() {
     isolated(|host| {

@@ -1,4 +1,4 @@
-//! The configuration: which file, which bytes, which mode, and which other files go for it.
+//! The configuration file: its name, content and mode, and the files that it replaces.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ fn a_second_run_with_nothing_changed_writes_nothing() {
         let before = container.fingerprint();
         succeeded(&container.run(&[]).unwrap());
         assert_eq!(container.fingerprint(), before);
-        // What was changed by hand comes back.
+        // A change by hand is reverted.
         container.file(&format!("{NET}/{FILE}"), "{}").unwrap();
         succeeded(&container.run(&[]).unwrap());
         assert_eq!(container.conf(FILE).unwrap(), DEFAULT);
@@ -44,7 +44,7 @@ fn another_name_and_the_old_one_goes_if_it_is_calicos() {
         let container = Container::new(host, "c").unwrap();
         succeeded(&container.run(&[("CNI_CONF_NAME", "20-calico.conflist")]).unwrap());
         assert_eq!(container.conf("20-calico.conflist").unwrap(), DEFAULT);
-        // Upstream's, of an earlier installation.
+        // Upstream's file from an earlier installation.
         container.file(&format!("{NET}/{FILE}"), DEFAULT).unwrap();
         succeeded(&container.run(&[("CNI_CONF_NAME", "30-calico.conflist")]).unwrap());
         assert_eq!(container.names(NET), ["30-calico.conflist"]);
@@ -128,7 +128,8 @@ fn what_is_no_json_is_refused_before_anything_is_written() {
     });
 }
 
-/// A plugin that cannot read its configuration fails every ADD and every DEL: no trial helps, and none waits.
+/// With an unreadable configuration, the plugin would fail every ADD and DEL. The installer rejects it at once, without
+/// attempts.
 #[test]
 fn what_calicos_plugin_cannot_read_is_refused_before_anything_is_written() {
     isolated(|host| {

@@ -128,7 +128,7 @@ fn what_is_no_file_is_in_the_way_of_a_program() {
     });
 }
 
-/// Whoever sees it there knows what `calico uninstall` will not know.
+/// The warning names the files that `calico uninstall` will not find in the state.
 #[test]
 fn a_state_that_cannot_be_kept_is_a_warning() {
     isolated(|host| {
@@ -177,7 +177,7 @@ fn without_a_host_directory_the_root_is_the_nodes() {
     });
 }
 
-/// All nodes of an image would be one node to IPAM.
+/// Otherwise all nodes made from the image would be the same node to IPAM.
 #[test]
 fn an_image_of_a_node_does_not_get_the_name_of_its_builder() {
     isolated(|host| {

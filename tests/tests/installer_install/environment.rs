@@ -1,4 +1,4 @@
-//! Variables that are set to nothing, arguments that make no sense, and the two generations of command lines.
+//! Variables that are set to empty strings, invalid arguments, and the two generations of command lines.
 
 use std::fs;
 use std::os::unix::fs::symlink;

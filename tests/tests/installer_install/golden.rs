@@ -1,5 +1,5 @@
-//! The three templates of INST-100, and the exact bytes that they become: upstream's manifest, the operator's rendering, the
-//! document's.
+//! The exact bytes of three rendered templates: that of upstream's manifest, the operator's rendering, and the
+//! configuration of the users' documentation.
 
 use integration_tests::installation::Container;
 use integration_tests::namespaces::isolated;
@@ -124,7 +124,7 @@ fn the_operators_rendering() {
     renders(OPERATOR, &variables, expected);
 }
 
-/// It has no placeholders: whatever the environment says, its bytes stay.
+/// This configuration has no placeholders, so its bytes are independent of the environment.
 #[test]
 fn the_documents_configuration() {
     renders(DOCUMENT, &[("CNI_MTU", "9000"), ("LOG_LEVEL", "debug")], DOCUMENT);

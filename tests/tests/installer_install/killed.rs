@@ -1,5 +1,5 @@
-//! An installation that is killed at any moment leaves what works, and the next one gets to the end and leaves nothing of the
-//! killed one (INST-186, 3).
+//! An installation that is killed at any moment leaves a working node. The next installation completes and removes
+//! temporary files of the killed one.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ use super::succeeded;
 
 const KILLS: u32 = 200;
 
-/// Everything that may be there in between.
+/// Asserts that the files are valid at a moment between two runs.
 fn assert_whole(container: &Container, expected: &[&Container]) {
     let text = container.conf("10-calico.conflist").unwrap();
     assert!(serde_json::from_str::<Value>(&text).is_ok(), "{text}");
@@ -35,7 +35,8 @@ fn assert_whole(container: &Container, expected: &[&Container]) {
     assert_ours(container);
 }
 
-/// Every file but Calico's programs, which are told by their length, is one that the state knows as installed: the next run replaces it, `calico uninstall` takes it back.
+/// Asserts that the state lists every file as installed, so that the next run replaces it and `calico uninstall`
+/// deletes it. Calico's programs are excluded, because their length identifies the version.
 fn assert_ours(container: &Container) {
     let state = State::load(&Layout::below(&container.path(""))).unwrap();
     for (place, directory) in [(Place::Bin, BIN), (Place::Net, NET)] {
@@ -70,7 +71,7 @@ fn a_run_that_is_killed_anywhere_leaves_what_works_and_the_next_one_converges() 
             assert_whole(&first, &[&first, &second]);
             swept += usize::from(drafts(&first) > 0);
         }
-        // Otherwise nothing was tried.
+        // Otherwise the test covered no interrupted run.
         assert!(
             killed > KILLS / 10 && swept > 0,
             "{killed} of {KILLS} runs were killed, {swept} in the middle of a file"
@@ -94,7 +95,7 @@ fn drafts(container: &Container) -> usize {
     names.filter(|name| name.ends_with(".tmp")).count()
 }
 
-/// Two at once, as while a DaemonSet is replaced.
+/// Two installations run concurrently when a DaemonSet is replaced.
 #[test]
 fn two_installations_at_once_both_succeed() {
     isolated(|host| {

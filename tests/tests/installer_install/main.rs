@@ -1,5 +1,5 @@
-//! `calico install` as a process: real files and mounts, real inotify, a real API server. The rows of INST 9.1, items 1
-//! to 4 of INST-186, and what a run that fails leaves behind.
+//! `calico install` as a process, with real files and mounts, real inotify, and a real API server: the files that it
+//! installs, and the state that a failed run leaves.
 
 mod chained;
 mod conflist;
@@ -14,7 +14,7 @@ mod readers;
 
 use integration_tests::plugin::Outcome;
 
-/// What the built-in template becomes for `my-node`.
+/// The rendering of the built-in template for `my-node`.
 const DEFAULT: &str = r#"{
   "name": "k8s-pod-network",
   "cniVersion": "1.0.0",
@@ -45,7 +45,7 @@ fn succeeded(outcome: &Outcome) {
     assert_eq!((outcome.exit, outcome.stdout.as_str()), (Some(0), ""), "{}", outcome.stderr);
 }
 
-/// Exit status 1, and this in the log.
+/// Asserts exit status 1 and this text in the log.
 #[track_caller]
 fn failed(outcome: &Outcome, words: &str) {
     assert_eq!(outcome.exit, Some(1), "{}", outcome.stderr);

@@ -1,4 +1,5 @@
-//! `/var/lib/calico/mtu`, where the configuration leaves the MTU to it (INST-59): a real uplink, pools of a real datastore.
+//! `/var/lib/calico/mtu`, which the installer writes if the configuration sets no MTU: with a real uplink, and pools of
+//! a real datastore.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::succeeded;
 
-/// A node whose datastore is a file.
+/// A node with an embedded datastore.
 struct Node {
     container: Container,
 }
@@ -22,7 +23,7 @@ impl Node {
         Node { container: Container::new(host, "c").unwrap() }
     }
 
-    /// Installs, with `more` in the configuration; what is logged.
+    /// Installs, with `more` in the configuration, and returns the log.
     fn install(&self, more: Value) -> String {
         let mut plugin = json!({ "type": "calico", "ipam": { "type": "calico-ipam" }, "datastore_type": "local" });
         plugin.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -40,7 +41,7 @@ impl Node {
         fs::read_to_string(self.file()).ok()
     }
 
-    /// Puts a pool with VXLAN into the datastore.
+    /// Writes a pool with VXLAN to the datastore.
     fn encapsulate(&self) {
         let pool = json!({
             "apiVersion": "projectcalico.org/v3", "kind": "IPPool", "metadata": { "name": "p" },
@@ -67,7 +68,7 @@ fn it_is_the_uplinks_without_what_encapsulation_takes() {
     isolated(|host| {
         host.add_uplink().unwrap();
         let node = Node::new(host);
-        // The documented order: the pool comes after the DaemonSet.
+        // The documentation creates the pool after the DaemonSet.
         let log = node.install(json!({}));
         assert_eq!(node.written(), None);
         assert!(log.contains("/var/lib/calico/mtu is not written: there is no IPPool yet"), "{log}");
@@ -104,7 +105,7 @@ fn the_one_that_felix_keeps_stays() {
         fs::remove_file(node.file()).unwrap();
         node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1450"));
-        // Felix came later.
+        // Felix has replaced the file meanwhile.
         fs::write(node.file(), "1380").unwrap();
         node.install(json!({}));
         assert_eq!(node.written().as_deref(), Some("1380"));

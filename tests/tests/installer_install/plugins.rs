@@ -1,4 +1,4 @@
-//! The programs: which are copied, which stay, and as what.
+//! The programs: those that are copied or kept, and the form of the installed files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -50,7 +50,7 @@ fn the_second_name_is_a_link_unless_a_copy_is_asked_for() {
         succeeded(&other.run(&[("CNI_LINK_IPAM", "false")]).unwrap());
         assert_ne!(inode(&container, "calico"), inode(&container, "calico-ipam"));
         assert_eq!(fs::read(container.path(BIN).join("calico-ipam")).unwrap(), fs::read(other.installer()).unwrap());
-        // Two files that are right are left alone.
+        // Two correct files are not written again, although they are no links.
         let before = container.fingerprint();
         succeeded(&other.run(&[]).unwrap());
         assert_eq!(container.fingerprint(), before);
@@ -87,7 +87,7 @@ fn others_plugins_are_replaced_when_they_came_from_here_or_when_asked() {
     });
 }
 
-/// Renames fail on a mount point, as they do on a file that may not be changed.
+/// A rename onto a mount point fails, as a rename onto an immutable file does.
 #[test]
 fn an_upgrade_that_fails_half_way_leaves_what_is_still_ours() {
     isolated(|host| {

@@ -1,4 +1,5 @@
-//! In a pod, with a real API server: the token and the kubeconfig, what a new cluster lacks, the trial of the configuration.
+//! The installer in a pod, with a real API server: token and kubeconfig, the objects that a new cluster lacks, and the
+//! trial of the configuration.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +19,7 @@ use super::{DEFAULT, failed, logged, succeeded};
 
 const KUBECONFIG: &str = "calico-kubeconfig";
 
-/// A container with the pod's service account mounted, and the variables that Kubernetes sets.
+/// A container with the pod's service account mounted, and with the variables that Kubernetes sets.
 struct Pod<'k> {
     container: Container,
     api: &'k ApiServer,
@@ -34,7 +35,7 @@ impl<'k> Pod<'k> {
         Pod { container, api, token: token.to_owned() }
     }
 
-    /// As the account of the DaemonSet, with the rights of `deploy/`, and the plugins' account beside it.
+    /// Creates a pod with the DaemonSet's account and the rights of `deploy/`, and the plugins' account.
     fn of_daemon_set(host: &Host, kubernetes: &'k Kubernetes, more: &[Value]) -> Pod<'k> {
         let api = &kubernetes.api;
         let account = api.service_account("kube-system", "calico-cni").unwrap();
@@ -57,14 +58,14 @@ impl<'k> Pod<'k> {
         variables.fold(self.container.install(), |call, (name, value)| call.env(name, *value))
     }
 
-    /// The token in the kubeconfig.
+    /// Returns the token in the kubeconfig.
     fn plugins_token(&self) -> String {
         let text = self.container.conf(KUBECONFIG).unwrap();
         let token = text.lines().find_map(|line| line.trim().strip_prefix("token: ")).map(str::to_owned);
         token.unwrap_or_else(|| panic!("{text}"))
     }
 
-    /// Neither the pod's nor the plugins' (INST-35).
+    /// Asserts that the output contains neither the pod's nor the plugins' token.
     fn assert_no_token(&self, outcome: &Outcome) {
         let plugins = self.container.conf(KUBECONFIG).is_ok().then(|| self.plugins_token());
         for token in [Some(self.token.clone()), plugins].into_iter().flatten() {
@@ -84,7 +85,7 @@ fn grant(api: &ApiServer, account: &ServiceAccount, more: &[Value]) {
     api.bind(account, "calico-cni").unwrap();
 }
 
-/// Lets the plugins' account read the ClusterInformation, which is all that a trial asks for.
+/// Allows the plugins' account to read the ClusterInformation, the only object that a trial reads.
 fn let_the_plugins_in(api: &ApiServer) {
     let plugin = api.service_account("kube-system", "calico-cni-plugin").unwrap();
     let rule =
@@ -93,7 +94,7 @@ fn let_the_plugins_in(api: &ApiServer) {
     api.bind(&plugin, "calico-cni-plugin").unwrap();
 }
 
-/// The fixture of INST 9.1: the pod's token is worth nothing, the API server is reached by `KUBECONFIG`.
+/// As in upstream's test: the pod's token is invalid, and `KUBECONFIG` refers to the API server.
 #[test]
 fn a_kubeconfig_may_stand_in_for_the_pods_account() {
     on_kubernetes(|host, kubernetes| {
@@ -138,7 +139,7 @@ fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
             (&json!("10.65.0.0/16"), &json!(27), &json!(true))
         );
 
-        // Again: nothing is written, neither here nor there.
+        // A second run writes neither files nor objects.
         let (before, audit) = (pod.container.fingerprint(), pod.api.audit().unwrap());
         succeeded(&pod.run(&pool));
         assert_eq!(pod.container.fingerprint(), before);
@@ -147,7 +148,8 @@ fn a_new_cluster_gets_what_it_lacks_and_the_plugin_finds_it() {
     });
 }
 
-/// The debts of a DEL belong to the datastore that the node has learned by then, also where no agent stays.
+/// A deferred DEL belongs to the datastore whose identity the node knows at that time. Install stores this identity, so that
+/// the node knows it even if no agent runs.
 #[test]
 fn install_learns_the_identity_of_the_datastore_with_the_plugins_credentials() {
     on_kubernetes(|host, kubernetes| {
@@ -176,7 +178,7 @@ fn install_learns_the_identity_of_the_datastore_with_the_plugins_credentials() {
     });
 }
 
-/// Keys count without regard to case, and a configuration that names no datastore means Kubernetes, as for the plugin (CNI-63).
+/// As in the plugin, keys are case-insensitive, and a configuration without a datastore type means Kubernetes (CNI-63).
 #[test]
 fn the_datastore_is_the_one_that_the_plugin_takes() {
     on_kubernetes(|host, kubernetes| {
@@ -189,7 +191,7 @@ fn the_datastore_is_the_one_that_the_plugin_takes() {
             logged(&outcome, "made ClusterInformation default");
             pod.api.admin().delete(information).unwrap().success().unwrap();
         }
-        // Where it is not made, a pool that was asked for is not forgotten without a word.
+        // If the installer does not create a requested pool, it logs that.
         let local = r#"{"type": "calico", "datastore_type": "local"}"#;
         for template in [local, r#"{"type": "flannel"}"#] {
             let pool = ("CALICO_IPV4POOL_CIDR", "10.65.0.0/16");
@@ -200,7 +202,7 @@ fn the_datastore_is_the_one_that_the_plugin_takes() {
     });
 }
 
-/// Without the Node IPAM gives no address, and there nobody else makes it.
+/// IPAM assigns no address without the Node, and on etcd no other program creates it.
 #[test]
 fn an_etcd_gets_the_node_as_well() {
     on_kubernetes(|host, kubernetes| {
@@ -227,7 +229,7 @@ fn an_etcd_gets_the_node_as_well() {
     });
 }
 
-/// kubelet begins it again. What is there already works as before.
+/// The kubelet restarts the container. The existing installation works as before.
 #[test]
 fn an_etcd_that_does_not_answer_ends_the_run() {
     on_kubernetes(|host, kubernetes| {
@@ -241,7 +243,7 @@ fn an_etcd_that_does_not_answer_ends_the_run() {
     });
 }
 
-/// By hand there is no account, which an etcd does not need.
+/// An installer outside a pod has no service account, which etcd does not need.
 #[test]
 fn outside_of_a_pod_an_etcd_gets_the_same() {
     on_kubernetes(|host, kubernetes| {
@@ -255,14 +257,14 @@ fn outside_of_a_pod_an_etcd_gets_the_same() {
         let etcd = |endpoints: &str| {
             json!({ "type": "calico", "datastore_type": "etcdv3", "etcd_endpoints": endpoints }).to_string()
         };
-        // An image of a node is made away from it.
+        // For example, the image of a node is built on another machine.
         logged(&run(etcd("http://127.0.0.1:9")), "[WARNING]");
         let outcome = run(etcd(etcd::ENDPOINT));
         for words in ["made ClusterInformation default", "made Node my-node", "made IPPool default-ipv4-ippool"] {
             logged(&outcome, words);
         }
         assert!(kubernetes.etcd.dump().unwrap().contains_key("/calico/resources/v3/projectcalico.org/nodes/my-node"));
-        // With Kubernetes nobody may, and nobody may think that it was made.
+        // On Kubernetes the installer lacks the rights outside a pod. It must log that it created no pool.
         let outcome = run(r#"{"type": "calico", "datastore_type": "kubernetes"}"#.into());
         logged(&outcome, "IPPool default-ipv4-ippool, 10.65.0.0/16, is not made: outside of a pod");
     });
@@ -277,7 +279,7 @@ fn a_token_that_does_not_open_any_more_is_made_anew() {
         let token = pod.plugins_token();
         succeeded(&pod.run(&quick));
         assert_eq!(pod.plugins_token(), token);
-        // With the account its tokens end.
+        // A deleted account makes its tokens invalid.
         let account = "/api/v1/namespaces/kube-system/serviceaccounts/calico-cni-plugin";
         pod.api.admin().delete(account).unwrap().success().unwrap();
         pod.api.service_account("kube-system", "calico-cni-plugin").unwrap();
@@ -308,7 +310,7 @@ fn without_leave_to_make_tokens_the_former_installation_stays() {
     });
 }
 
-/// calico-node starts after this container, and makes the datastore ready.
+/// calico-node starts after this container and makes the datastore ready.
 #[test]
 fn a_configuration_that_does_not_work_yet_is_told_and_put_in_place() {
     on_kubernetes(|host, kubernetes| {
@@ -344,7 +346,7 @@ fn by_default_it_stays_until_it_is_told_to_end_and_takes_nothing_back() {
         let call = pod.call(&[("CNI_TRY_SECONDS", "0"), ("CNI_AGENT_LISTEN", "off")]).without_env("SLEEP");
         let (started, audit) = (Instant::now(), pod.api.audit().unwrap());
         let child = call.spawn().unwrap();
-        // The installer's token and the agent's: by then it listens to signals.
+        // The two token requests are the installer's and the agent's. After the second one, the agent handles signals.
         let made = || audit.lines().unwrap().iter().filter(|line| line.contains("token")).count();
         while made() < 2 && started.elapsed() < DEADLINE / 2 {
             std::thread::sleep(std::time::Duration::from_millis(10));

@@ -1,5 +1,5 @@
-//! Who reads the configuration or runs a plugin while an installation goes on sees the old one or the new one, never half of
-//! one and never none (INST-186, 1 and 2), and is told when there is a new one (INST-161).
+//! During an installation, readers of the configuration and processes that run a plugin get a complete old or new file,
+//! and a runtime that watches the directory detects the new configuration.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,7 +19,7 @@ use super::succeeded;
 
 const REWRITES: usize = 10_000;
 
-/// Runs `write` while `read` runs again and again; says how often it did.
+/// Runs `write` while `read` runs repeatedly. Returns the number of reads.
 fn meanwhile(read: impl Fn() + Sync, write: impl FnOnce()) -> usize {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -51,7 +51,7 @@ fn ten_thousand_rewrites_are_never_seen_half() {
             let conf: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
             assert_eq!(conf["name"], "n");
             for path in paths(&directory) {
-                // It may be gone by now.
+                // The temporary file may be renamed by now.
                 if let Ok(found) = fs::metadata(&path) {
                     assert_eq!(found.permissions().mode() & 0o077, 0, "{}", path.display());
                 }
@@ -78,7 +78,7 @@ fn installations_that_alternate_are_seen_whole_by_readers_and_runners() {
             let conf: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
             assert_eq!(conf["name"], "k8s-pod-network");
         };
-        // Not there, not to be executed, busy: each would be an error here.
+        // A missing, non-executable or busy program would be an error here.
         let run = |name: &str| {
             let status = Command::new(bin.join(name)).arg("-v").stdout(Stdio::null()).status();
             assert!(status.unwrap_or_else(|error| panic!("{name}: {error}")).success());
@@ -105,7 +105,7 @@ fn installations_that_alternate_are_seen_whole_by_readers_and_runners() {
     });
 }
 
-/// containerd reads again when something is written, moved away or removed, not when something appears.
+/// containerd reloads the configuration after a Write, Rename or Remove event, but not after a Create event (INST-161).
 #[test]
 fn a_runtime_that_watches_the_directory_sees_a_file_move() {
     isolated(|host| {

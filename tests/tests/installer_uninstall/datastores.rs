@@ -1,4 +1,4 @@
-//! Addresses that are given back to a cluster's datastore, and those that stay.
+//! Addresses that uninstall releases in a cluster's datastore, and those that it keeps.
 
 use std::fs;
 use std::path::Path;
@@ -17,14 +17,14 @@ use serde_json::{Value, json};
 use super::uninstall;
 
 const NODE: &str = "node1";
-/// Calico's name of a node that Kubernetes names otherwise.
+/// Calico's name of a node whose Kubernetes name differs.
 const OTHER_NAME: &str = "node1.example.org";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUP: &str = "crd.projectcalico.org/v1";
 const RELEASE: [&str; 2] = ["--yes", "--release-addresses"];
 
-/// Takes an address for a container of a network, without an interface: as one holds it whose pod is gone. Returns
-/// the address.
+/// Assigns an address to a container in a network without an interface, as after the deletion of a pod without DEL.
+/// Returns the address.
 fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &str) -> String {
     let mut conf = json!({
         "cniVersion": "1.0.0", "name": network, "type": "calico", "log_level": "error", "nodename": NODE,
@@ -37,8 +37,8 @@ fn hold(host: &Host, datastore: &Value, network: &str, container: &str, args: &s
     result["ips"][0]["address"].as_str().unwrap().split('/').next().unwrap().to_owned()
 }
 
-/// Of three containers one is of this network and no virtual machine's. `rows` are what the blocks say: how many addresses
-/// are held, and whose the block is.
+/// Asserts that uninstall releases only the address of this network's container, among three containers: another handle
+/// is a VMI's and another network's. `blocks` reads the blocks.
 #[track_caller]
 fn only_what_is_this_networks_is_given_back(
     host: &Host,
@@ -73,7 +73,7 @@ fn only_what_is_this_networks_is_given_back(
     assert!(container.names(NET).is_empty());
 }
 
-/// A node of a cluster with one pool, and the installation on it, with these variables besides.
+/// Creates a node of a cluster with one pool, and installs with additional variables.
 fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> NodePod {
     api.define(GROUP).unwrap();
     api.cni_user().unwrap();
@@ -96,7 +96,7 @@ fn installation(host: &Host, api: &ApiServer, variables: &[(&str, &str)]) -> Nod
     pod
 }
 
-/// As the plugins' user, with the role of `deploy/rbac` and no more.
+/// uninstall runs as the plugins' user, with exactly the role of `deploy/rbac`.
 #[test]
 fn the_plugins_role_is_enough_on_kubernetes() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
@@ -108,7 +108,7 @@ fn the_plugins_role_is_enough_on_kubernetes() {
             let dump = objects.dump().unwrap().into_iter();
             dump.filter(|(key, _)| key.starts_with("ipamblocks/")).map(|(_, block)| block["spec"].clone()).collect()
         };
-        // Every node does so, and blocks are those of the whole cluster.
+        // Every node lists the blocks of the whole cluster, so it must do that only once.
         let audit = api.audit().unwrap();
         uninstall(&pod.container, &RELEASE[1..]).run().unwrap().success();
         let requests = audit.lines().unwrap();
@@ -119,7 +119,7 @@ fn the_plugins_role_is_enough_on_kubernetes() {
     });
 }
 
-/// Creates a pod on the node, and holds an address for it. Returns the address.
+/// Creates a pod on the node and assigns an address to it. Returns the address.
 fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str) -> String {
     let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": "default", "namespace": "default" } });
     api.admin().apply_object(&account).unwrap();
@@ -130,7 +130,7 @@ fn pod_with_address(host: &Host, api: &ApiServer, datastore: &Value, name: &str)
     hold(host, datastore, NETWORK, name, &format!("K8S_POD_NAMESPACE=default;K8S_POD_NAME={name}"))
 }
 
-/// The pod's annotation has the address of its sandbox before.
+/// The pod's annotation has the address of its previous sandbox.
 #[test]
 fn release_during_an_add_is_refused_on_a_node_that_kubernetes_names_otherwise_than_calico() {
     on_kubernetes(|host, Kubernetes { api, etcd, .. }| {
@@ -159,14 +159,14 @@ fn release_during_an_add_is_refused_on_a_node_that_kubernetes_names_otherwise_th
     });
 }
 
-/// The configuration names the node of the pod, but this host is another one: no interface here has the address.
+/// The configuration names the node of the pod, but the pod's interface is not on this host.
 #[test]
 fn release_of_an_address_that_a_pod_reports_is_refused_until_the_pod_is_gone() {
     on_kubernetes(|host, Kubernetes { api, .. }| {
         let pod = installation(host, api, &[]);
         let kubeconfig = pod.kubeconfig();
         let datastore = json!({ "datastore_type": "kubernetes", "kubernetes": { "kubeconfig": kubeconfig } });
-        // The pod "new" was added a moment ago: kubelet has not reported the address yet.
+        // The pod "new" was added a moment ago, and the kubelet has not reported its address yet.
         let held = ["web", "new"].map(|name| pod_with_address(host, api, &datastore, name));
         let url = |name: &str| format!("{PODS}/{name}");
         let change = |path: &str, change: &Value| _ = api.admin().patch(path, change).unwrap().success().unwrap();
@@ -195,7 +195,8 @@ fn release_of_an_address_that_a_pod_reports_is_refused_until_the_pod_is_gone() {
     });
 }
 
-/// An installation on a node of a cluster that keeps its objects in etcd, and the configuration of its datastore.
+/// Runs a test with an installation on a node whose cluster stores its objects in etcd, and with the configuration of
+/// that datastore.
 fn on_etcd(test: impl FnOnce(&Host, &Etcd, &Container, &Value) + Send) {
     if !Etcd::installed() {
         return skipped(etcd::REQUIRES);
@@ -228,8 +229,8 @@ fn addresses_go_back_to_etcd() {
     });
 }
 
-/// An address whose endpoint lists it is not free. The endpoint goes first where its interface was deleted here; where it was
-/// not, its container may run on another node, of which the configuration has the name.
+/// An address is not free while an endpoint lists it. The endpoint is deleted first if its interface was deleted on
+/// this node. Otherwise the container may run on another node, whose name the configuration has.
 #[test]
 fn release_on_etcd_deletes_the_endpoints_of_torn_down_pods_and_is_refused_for_others() {
     on_etcd(|host, etcd, container, datastore| {
@@ -265,7 +266,7 @@ fn release_on_etcd_deletes_the_endpoints_of_torn_down_pods_and_is_refused_for_ot
         let unreadable = format!("endpoint default/{NODE}-cni-elsewhere-eth0 may list theirs and cannot be read");
         assert!(outcome.stdout.contains(&unreadable), "{}", outcome.stdout);
         etcd.delete(&other).unwrap();
-        // The interface is gone since the run before.
+        // The run before has deleted the interface.
         let outcome = uninstall(container, &RELEASE).run().unwrap();
         assert_eq!(outcome.exit, Some(0), "{}{}", outcome.stdout, outcome.stderr);
         assert!(outcome.stdout.contains("released the addresses of 2 containers"), "{}", outcome.stdout);

@@ -1,4 +1,4 @@
-//! Directories that are not the ones that were installed into.
+//! Mounted directories that differ from those of the installation.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn said(outcome: &Outcome, exit: i32) -> &str {
     &outcome.stdout
 }
 
-/// As with `deploy/uninstall` as it is on a node whose runtime has its directories elsewhere.
+/// As with an unmodified `deploy/uninstall` on a node whose runtime uses other directories.
 #[test]
 fn with_another_directory_mounted_nothing_is_done_and_nothing_forgotten() {
     for directory in [BIN, SECONDARY_BIN, NET] {
@@ -74,14 +74,15 @@ fn what_somebody_removed_is_forgotten_on_request() {
     });
 }
 
-/// By hand, on a node on which a container installed into two directories that only the container's manifest knows.
+/// An operator runs uninstall on a node with two plugin directories, whose paths only the container's manifest
+/// contains.
 #[test]
 fn by_hand_the_directories_of_programs_are_told() {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
         fs::create_dir_all(container.path(SECONDARY_BIN)).unwrap();
         install(&container);
-        // The node, as it sees itself.
+        // The same directories at their paths on the node.
         fs::rename(container.path("var"), container.path("host/var")).unwrap();
         fs::create_dir_all(container.path("host/home")).unwrap();
         fs::rename(container.path(BIN), container.path("host/home/bin")).unwrap();

@@ -1,4 +1,4 @@
-//! Which files go, which stay, and in which order.
+//! The files that uninstall deletes or keeps, and their order.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ use super::uninstall;
 const CONF: &str = "10-calico.conflist";
 const STATE: &str = "var/lib/calico/cni-install-state.json";
 
-/// Installs on an empty node.
+/// Runs a test with an installation on an empty node.
 fn installed(test: impl FnOnce(Container) + Send) {
     isolated(|host| {
         let container = Container::new(host, "c").unwrap();
@@ -27,7 +27,7 @@ fn install(container: &Container) {
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
 }
 
-/// Runs it, expects its exit status, and returns what it said.
+/// Runs uninstall, asserts its exit status, and returns its output.
 #[track_caller]
 fn said(container: &Container, options: &[&str], exit: i32) -> String {
     let outcome = uninstall(container, options).run().unwrap();
@@ -50,7 +50,7 @@ fn without_yes_nothing_changes_and_everything_is_said() {
     });
 }
 
-/// The plugin remembers the cluster's API group, and what it owes.
+/// The plugin's own files are the cached API group and the journal.
 #[test]
 fn what_the_plugin_keeps_goes_with_it_but_for_its_debts() {
     const GROUP: &str = "var/lib/calico/api-group.json";
@@ -73,7 +73,7 @@ fn what_the_plugin_keeps_goes_with_it_but_for_its_debts() {
     }
 }
 
-/// What is still there goes by it.
+/// The remaining program uses these files.
 #[test]
 fn what_the_plugin_keeps_stays_with_a_program_that_was_changed() {
     installed(|container| {
@@ -84,7 +84,7 @@ fn what_the_plugin_keeps_stays_with_a_program_that_was_changed() {
     });
 }
 
-/// INST-202, 7.
+/// Covers an uninstallation from a node that had files of its own before the installation.
 #[test]
 fn the_node_is_as_it_was_before_the_installation() {
     isolated(|host| {
@@ -103,11 +103,11 @@ fn the_node_is_as_it_was_before_the_installation() {
             assert_eq!(after.get(path), Some(seen), "{}", path.display());
         }
         assert!(!container.path(STATE).exists());
-        // It ends with what is left and why.
+        // The output ends with the remaining files and the reasons for keeping them.
         let (_, left) = done.split_once("left on this node:\n").unwrap();
         assert!(left.contains("var/lib/calico/nodename: calico-node goes by it"), "{done}");
         assert!(left.contains("/var/log/calico: logs are kept"), "{done}");
-        // And once more, on a node where nothing is.
+        // A second run finds no installation.
         let again = said(&container, &["--yes"], 0);
         assert!(again.contains("everything: no run of the installer is noted in"), "{again}");
         assert_eq!(names(), names_before);
@@ -124,7 +124,7 @@ fn what_somebody_changed_stays_and_is_named() {
         let line = format!("  {}: {reason}", container.path(BIN).join("portmap").display());
         assert!(done.lines().any(|found| found == line), "{done}");
         assert!(container.names(NET).is_empty());
-        // It stays noted, and is looked at again.
+        // The file remains in the state, and the next run checks it again.
         assert!(container.path(STATE).exists());
         container.program(&format!("{BIN}/portmap"), "first").unwrap();
         said(&container, &["--yes"], 0);
@@ -132,7 +132,7 @@ fn what_somebody_changed_stays_and_is_named() {
     });
 }
 
-/// A configuration that stays must be able to run.
+/// A configuration that remains must be able to run.
 #[test]
 fn programs_of_a_configuration_that_stays_stay() {
     installed(|container| {
@@ -145,7 +145,7 @@ fn programs_of_a_configuration_that_stays_stay() {
     });
 }
 
-/// A list of plugins that only continue another's work makes no network.
+/// A list of chained plugins alone creates no network.
 #[test]
 fn a_configuration_that_others_chained_to_goes_and_they_are_named() {
     installed(|container| {
@@ -184,7 +184,7 @@ fn what_others_chained_moves_into_the_configuration_of_calicos_that_follows() {
     });
 }
 
-/// They are chained to Calico's plugin, not to any.
+/// These plugins are chained to Calico's plugin, not to any plugin.
 #[test]
 fn what_others_chained_moves_into_no_other_network() {
     installed(|container| {
@@ -212,7 +212,7 @@ fn loopback_stays_for_another_network() {
 #[test]
 fn a_kubeconfig_that_calico_node_refreshes_stays() {
     installed(|container| {
-        // As an installation in a pod notes it.
+        // The state after an installation in a pod.
         let state = container.path(STATE);
         let mut noted: serde_json::Value = serde_json::from_slice(&fs::read(&state).unwrap()).unwrap();
         noted["files"]["net"]["calico-kubeconfig"] = serde_json::json!({});
@@ -241,7 +241,8 @@ fn files_for_tls_with_etcd_go_with_their_directory() {
     });
 }
 
-/// The first thing to go is what a runtime starts pods by: it is away even where nothing else can be removed.
+/// The configuration is deleted first, because a runtime starts pods with it. It is gone even if no other file can be
+/// deleted.
 #[test]
 fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
     installed(|container| {
@@ -259,7 +260,7 @@ fn the_configuration_goes_first_and_what_failed_is_done_by_the_next_run() {
     });
 }
 
-/// What is left is all that tells the next run, and the person, that this one began.
+/// The renamed configuration and the output are the only signs of this run for the next run and for the operator.
 #[test]
 fn a_state_that_cannot_be_kept_keeps_the_renamed_configuration_and_all_is_told() {
     installed(|container| {
@@ -280,7 +281,7 @@ fn a_state_that_cannot_be_kept_keeps_the_renamed_configuration_and_all_is_told()
     });
 }
 
-/// As a run leaves it that was killed after its first step. No runtime reads that name.
+/// The state after a run that was killed after its first step. No runtime reads a file of that name.
 #[test]
 fn what_a_killed_run_renamed_is_removed_by_the_next() {
     installed(|container| {
@@ -291,7 +292,7 @@ fn what_a_killed_run_renamed_is_removed_by_the_next() {
     });
 }
 
-/// The same, after which somebody wrote a configuration of the same name.
+/// After the killed run, another program wrote a configuration of the original name.
 #[test]
 fn what_a_killed_run_renamed_goes_beside_anothers_configuration() {
     installed(|container| {
@@ -304,13 +305,14 @@ fn what_a_killed_run_renamed_goes_beside_anothers_configuration() {
     });
 }
 
-/// Orphaned, it would be what every pod fails by (INST-148).
+/// Without its programs and credentials, the remaining configuration would make every new pod fail, as after upstream's
+/// removal (INST-148).
 #[test]
 fn a_configuration_that_cannot_be_taken_away_keeps_what_it_runs() {
     installed(|container| {
         let conf = container.path(NET).join(CONF);
         let nothing = None::<&str>;
-        // Nobody renames what something is mounted on.
+        // A mount point cannot be renamed.
         mount(Some(&conf), &conf, nothing, MsFlags::MS_BIND, nothing).unwrap();
         let before = container.fingerprint();
         let failed = said(&container, &["--yes"], 1);

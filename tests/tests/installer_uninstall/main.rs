@@ -1,5 +1,5 @@
-//! `calico uninstall`: takes back what was installed and nothing else, the configuration first; without `--yes`, says what
-//! that would be.
+//! `calico uninstall`: removes the installed files and no others, the configuration first. Without `--yes` it only
+//! lists the changes.
 
 mod datastores;
 mod directories;
@@ -9,7 +9,7 @@ mod node;
 use integration_tests::installation::Container;
 use integration_tests::plugin::{Call, Plugins};
 
-/// A call of `calico uninstall` in a container.
+/// Prepares a call of `calico uninstall` in a container.
 fn uninstall(container: &Container, options: &[&str]) -> Call {
     let root = container.path("").display().to_string();
     Plugins::locate().unwrap().call("calico").args(["uninstall", "--root", &root]).args(options.iter().copied())

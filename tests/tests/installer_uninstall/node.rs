@@ -1,4 +1,4 @@
-//! What pods left on the node and in the datastore, on request.
+//! Removal of leftovers of pods on the node and in the datastore, on request.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::uninstall;
 
 const DATABASE: &str = "/var/lib/calico/calico.db";
 
-/// An installation with a file as datastore, and two pods that were started with it.
+/// An installation with an embedded datastore, and two running pods.
 struct Node {
     container: Container,
     plugins: Plugins,
@@ -41,7 +41,7 @@ impl Node {
         })
     }
 
-    /// Where the container sees it.
+    /// Returns the path of the database in the container.
     fn database(&self) -> String {
         self.container.path(&DATABASE[1..]).display().to_string()
     }
@@ -63,7 +63,7 @@ impl Node {
         self.ipam(&["export", "-"]).matches("/workloadendpoints/").count()
     }
 
-    /// Everything that the datastore keeps about addresses: blocks, their owners, handles.
+    /// Returns the number of IPAM objects in the datastore: blocks, affinities and handles.
     fn kept(&self) -> usize {
         let exported = self.ipam(&["export", "-"]);
         exported.matches("/calico/ipam/v2/").count()
@@ -76,7 +76,7 @@ fn interfaces() -> usize {
     names.filter(|name| name.starts_with("cali")).count()
 }
 
-/// Those that routes lead to.
+/// Returns the addresses of pods to which the host has routes.
 fn addresses() -> Vec<String> {
     let routes = ip_json("route show").unwrap();
     let destinations = routes.as_array().unwrap().iter().filter_map(|route| route["dst"].as_str());
@@ -107,7 +107,7 @@ fn interfaces_and_addresses_stay_unless_they_are_asked_for() {
 fn on_request_they_go_and_strangers_stay() {
     isolated(|host| {
         let node = Node::new(host);
-        // Named like one of ours.
+        // An interface of another program with a name like ours.
         ip("link add cali-theirs type veth peer name theirs").unwrap();
         let before = (interfaces(), routes(), node.kept());
         assert_eq!(node.endpoints(), 2);
@@ -130,12 +130,12 @@ fn on_request_they_go_and_strangers_stay() {
     });
 }
 
-/// They are another pod's the moment that they are free.
+/// A released address could be assigned to another pod at once.
 #[test]
 fn addresses_of_pods_that_are_connected_are_not_given_back() {
     isolated(|host| {
         let node = Node::new(host);
-        // But for the database, which is in use by looking into it.
+        // All files except the database, which reading changes too.
         let files = || {
             let seen = node.container.fingerprint().into_iter();
             seen.filter(|(path, _)| !path.display().to_string().contains("calico.db")).collect::<Vec<_>>()
@@ -154,8 +154,8 @@ fn addresses_of_pods_that_are_connected_are_not_given_back() {
     });
 }
 
-/// As the DaemonSet of `deploy/uninstall` is by itself. What cannot be cut off keeps its addresses, and its programs
-/// for DEL.
+/// The unmodified DaemonSet of `deploy/uninstall` lacks the capability. A pod that cannot be disconnected keeps its
+/// addresses, and the node keeps the programs for its DEL.
 #[test]
 fn without_the_capability_pods_keep_their_addresses() {
     isolated(|host| {
@@ -185,14 +185,14 @@ fn without_the_capability_pods_keep_their_addresses() {
     });
 }
 
-/// The pods of such a node are those of another installation, as upstream's.
+/// The pods of such a node belong to another installation, such as upstream's.
 #[test]
 fn on_a_node_that_another_installation_serves_nothing_is_torn_down() {
     isolated(|host| {
         let node = Node::new(host);
         let before = (interfaces(), routes(), node.kept());
         let options = ["--yes", "--tear-down-pods", "--release-addresses"];
-        // Somebody installed another one over it, and its configuration serves the pods.
+        // Another installation has replaced the configuration, which is used for the pods.
         let configuration = node.container.path(NET).join("10-calico.conflist");
         let text = std::fs::read_to_string(&configuration).unwrap();
         let mut another: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -233,8 +233,8 @@ fn what_is_left_in_calicos_directories_is_named() {
     });
 }
 
-/// What leads to the addresses stays as long as they are asked for and not given back. The configuration is away all
-/// the same.
+/// The programs and files that are needed for the release of addresses remain until the release succeeds. The
+/// configuration is removed in any case.
 #[test]
 fn a_datastore_that_cannot_be_reached_is_told_and_asked_again() {
     isolated(|host| {

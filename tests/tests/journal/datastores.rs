@@ -1,4 +1,4 @@
-//! A debt belongs to a datastore by what the datastore is, not by how a configuration spells it.
+//! A deferred DEL belongs to a datastore by the datastore's identity, not by its endpoint in the configuration.
 
 use std::fs;
 use std::path::Path;
@@ -13,14 +13,14 @@ use super::{JOURNAL, conf, entries, etcd, later_call, owed_pod, with_etcd};
 
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 
-/// The same etcd, by a name of its host instead of the address.
+/// Returns a configuration with the same etcd, by host name instead of address.
 fn spelled_anew(conf: &Value) -> Value {
     let mut conf = conf.clone();
     conf["etcd_endpoints"] = json!(ENDPOINT.replace("127.0.0.1", "localhost"));
     conf
 }
 
-/// Has the node learn what its datastore is, as GC does.
+/// Makes the node store the identity of its datastore, which GC does.
 fn learn(cluster: &Cluster<'_>) {
     let mut conf = conf(cluster);
     conf["cni.dev/valid-attachments"] = json!([]);
@@ -37,7 +37,7 @@ fn is_held(cluster: &Cluster<'_>, pod: &Pod) -> bool {
     cluster.accounts().held.values().any(|holder| *holder == handle(pod))
 }
 
-/// `calico-ipam` on the etcd of the test.
+/// Runs `calico-ipam` on the etcd of the test.
 fn calico_ipam(cluster: &Cluster<'_>, arguments: &[&str]) -> String {
     let outcome = cluster.store.calico_ipam(&cluster.plugins, arguments).unwrap();
     assert_eq!(outcome.exit, Some(0), "{}", outcome.stderr);
@@ -64,7 +64,7 @@ fn a_debt_of_another_datastore_stays_and_is_listed_until_it_is_adopted() {
         set_guid(cluster, "0123456789abcdef");
         learn(cluster);
         let pod = owed_pod(cluster, 1);
-        // Somebody made the datastore anew at the same place.
+        // The datastore was recreated at the same endpoint.
         set_guid(cluster, "fedcba9876543210");
         later_call(cluster, "STATUS", &pod);
         later_call(cluster, "DEL", &pod);
@@ -83,7 +83,7 @@ fn a_debt_of_another_datastore_stays_and_is_listed_until_it_is_adopted() {
     });
 }
 
-/// As entries of earlier releases are.
+/// Entries of earlier releases have no identity.
 #[test]
 fn a_debt_without_identity_is_paid_to_the_first_datastore_that_its_spelling_reaches() {
     with_etcd(|cluster| {
@@ -102,14 +102,14 @@ fn a_debt_without_identity_is_paid_to_the_first_datastore_that_its_spelling_reac
     });
 }
 
-/// Notes the debts of pods whose DELs etcd did not answer.
+/// Creates deferred DELs of pods, with etcd stopped.
 fn owed_pods(cluster: &mut Cluster<'_>, numbers: std::ops::Range<usize>) -> Vec<Pod> {
     let conf = conf(cluster);
     let pods: Vec<Pod> = numbers.map(|number| cluster.pod(number)).collect();
     let results: Vec<Value> = pods.iter().map(|pod| cluster.add(pod, &conf)).collect();
     etcd(cluster).stop();
     for (pod, result) in pods.iter().zip(results) {
-        // As a runtime calls DEL.
+        // A runtime passes prevResult to DEL.
         let mut conf = conf.clone();
         conf["prevResult"] = result;
         cluster.delete(pod, &conf);
@@ -161,7 +161,7 @@ fn a_debt_that_cannot_be_paid_fails_an_add_of_the_same_container_alone() {
     });
 }
 
-/// A block that cannot be read does not tell whether the address is free.
+/// With an unreadable block, the state of the address is unknown.
 #[test]
 fn a_debt_in_a_damaged_block_is_logged_and_fails_an_add_of_the_same_container_or_of_its_address_alone() {
     with_etcd(|cluster| {
@@ -206,7 +206,7 @@ fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
         cluster.add(&pod, &conf);
         let path = conf["datastore_path"].as_str().unwrap();
         let (directory, aside) = (Path::new(path).parent().unwrap(), format!("{path}.aside"));
-        // A directory in the file's place cannot be opened.
+        // A directory in place of the file cannot be opened.
         let moved = |from: &str, to: &str| {
             for suffix in ["", "-wal", "-shm"] {
                 let _ = fs::rename(format!("{from}{suffix}"), format!("{to}{suffix}"));
@@ -237,7 +237,7 @@ fn a_debt_of_an_embedded_datastore_is_paid_when_its_file_was_moved() {
     });
 }
 
-/// `calico-ipam init` gives the datastore another identity.
+/// `calico-ipam init` gives the datastore a new identity.
 #[test]
 fn a_debt_that_the_lack_of_cluster_information_caused_is_paid_when_the_datastore_is_set_up_anew() {
     with_etcd(|cluster| {

@@ -1,7 +1,7 @@
-//! The same with an API server that is out of reach.
+//! Deferred DELs with an unreachable API server.
 //!
-//! A call looks for it until its deadline, so one outage serves many cases: pods are deleted side by side, and each
-//! case brings the entry of one of them back.
+//! A call tries to reach the server until its deadline. Therefore many cases share an outage: all pods are deleted in
+//! parallel, and each case restores the journal entry of a pod.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::entries;
 
-/// A pod whose DEL did not reach the API server: its interface is gone, its address and endpoint are there.
+/// A pod whose DEL did not reach the API server: its interface is gone, but its address and endpoint remain.
 struct Owed {
     pod: Pod,
     entry: PathBuf,
@@ -27,14 +27,14 @@ struct Owed {
 }
 
 impl Owed {
-    /// Puts the entry into the journal, as it was.
+    /// Writes the entry to the journal again.
     fn note(&self) -> &Pod {
         fs::write(&self.entry, &self.text).unwrap();
         &self.pod
     }
 }
 
-/// Adds pods, and deletes them while the API server is away; the journal is emptied.
+/// Adds pods, deletes them while the API server is unreachable, and empties the journal.
 fn outage(faulty: &mut Faulty<'_>, pods: usize) -> Vec<Owed> {
     let pods: Vec<Pod> = (0..pods).map(|_| faulty.pod()).collect();
     pods.iter().for_each(|pod| drop(faulty.run("ADD", pod)));
@@ -98,7 +98,7 @@ fn paid_by_each_verb(faulty: &mut Faulty<'_>, owed: [Owed; 4]) {
         assert!(is_held(faulty, pod));
         let newcomer = faulty.pod();
         if verb == "GC" {
-            // Everything that is not in the journal now is another case's.
+            // Addresses of pods without a journal entry belong to other cases, and GC must keep them.
             let others: Vec<Value> = faulty.cluster.accounts().held.values().map(|holder| {
                 json!({ "containerID": holder.trim_start_matches(&format!("{NETWORK}.")), "ifname": "eth0" })
             }).collect();
@@ -112,7 +112,7 @@ fn paid_by_each_verb(faulty: &mut Faulty<'_>, owed: [Owed; 4]) {
     }
 }
 
-/// ADD pays first: nothing is left that could take away later what it gives.
+/// ADD replays the deferred DEL first, so that no later replay can remove the new network.
 fn paid_by_an_add_of_the_same_container(faulty: &mut Faulty<'_>, owed: &Owed) {
     let pod = owed.note();
     let result = faulty.run("ADD", pod);
@@ -158,7 +158,7 @@ fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
     let error = faulty.call("ADD", pod).run().unwrap().error();
     assert!(error.msg.contains("not ready"), "{error:?}");
     assert_eq!((store.dump().unwrap(), entries().len()), (before, 1));
-    // Not either while the server is busy for a moment.
+    // A busy server also defers the replay.
     let busy = Fault::Refuse(Refusal { code: 429, retry_after: Some(0) });
     let error = faulty.faulted("STATUS", pod, Point::First("GET", CLUSTER), busy).error();
     assert!(error.code == 50 && error.msg.contains("not ready"), "{error:?}");
@@ -167,7 +167,7 @@ fn not_paid_while_not_ready(faulty: &mut Faulty<'_>, owed: &Owed) {
     assert_eq!(entries(), Vec::<PathBuf>::new());
 }
 
-/// The endpoint gives the address up first, as in DEL.
+/// A replay removes the address from the endpoint before it releases it, as DEL does.
 #[test]
 fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_the_annotations() {
     on_group(ApiGroup::V3, |faulty, _| {
@@ -186,7 +186,7 @@ fn a_payment_that_is_killed_at_any_request_leaves_no_free_address_in_the_annotat
     });
 }
 
-/// The pod has another sandbox by the time the old one's debt is paid: its endpoint is the same annotations.
+/// When the old sandbox's DEL is replayed, the pod has another sandbox, whose endpoint is the same annotations.
 #[test]
 fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
     on_group(ApiGroup::CrdV1, |faulty, identity| {
@@ -206,7 +206,7 @@ fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
         faulty.cluster.assert_only(&[&new]);
         faulty.cluster.verb("CHECK", &new, &checked).run().unwrap().success();
 
-        // Paying breaks off after the API server has done its part: what is left of it is paid the next time.
+        // The replay is interrupted after the API server has executed part of it, and the next call completes it.
         owed.note();
         faulty.faulted("STATUS", &new, Point::First("GET", "/ipamhandles/"), Fault::Cut).success();
         faulty.run("STATUS", &new);
@@ -217,13 +217,13 @@ fn a_debt_leaves_the_next_sandbox_its_addresses_and_hides_its_secrets() {
     });
 }
 
-/// The uid of the namespace kube-system tells one cluster from another at the same address.
+/// The UID of the namespace kube-system identifies a cluster among those with the same address.
 #[test]
 fn a_debt_of_another_cluster_stays_and_is_listed_until_it_is_of_the_cluster_that_is_reached() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
         let Store::Kubernetes(objects) = &faulty.cluster.store else { unreachable!() };
         let namespace = objects.client().get("/api/v1/namespaces/kube-system").unwrap().success().unwrap();
-        // The node learns the identity.
+        // GC makes the node store the identity.
         let collector = faulty.pod();
         faulty.conf["cni.dev/valid-attachments"] = json!([]);
         faulty.run("GC", &collector);

@@ -1,4 +1,5 @@
-//! The datastore is away: DEL takes the pod's network away, notes what the datastore is owed, and later calls pay it.
+//! An unreachable datastore: DEL removes the pod's network and records the remaining cleanup in the journal, and later
+//! calls replay it.
 
 mod datastores;
 mod kubernetes;
@@ -41,18 +42,18 @@ fn etcd<'c>(cluster: &'c mut Cluster<'_>) -> &'c mut Etcd {
     }
 }
 
-/// STATUS and GC need 1.1.0.
+/// Returns a configuration of version 1.1.0, which STATUS and GC need.
 fn conf(cluster: &Cluster<'_>) -> Value {
     cluster.conf("node1", json!({ "cniVersion": "1.1.0" }))
 }
 
-/// The entries of the journal.
+/// Returns the entries of the journal.
 fn entries() -> Vec<PathBuf> {
     let files = fs::read_dir(JOURNAL).into_iter().flatten().flatten().map(|entry| entry.path());
     files.filter(|path| path.extension().is_some_and(|extension| extension == "json")).collect()
 }
 
-/// The endpoint may list the address: nobody can tell until it is mended or deleted.
+/// The unreadable endpoint may list the address, until it is repaired or deleted.
 #[test]
 fn del_beside_an_endpoint_that_cannot_be_read_keeps_the_address_until_the_endpoint_is_gone() {
     with_etcd(|cluster| {
@@ -62,7 +63,7 @@ fn del_beside_an_endpoint_that_cannot_be_read_keeps_the_address_until_the_endpoi
         let content = cluster.store.dump().unwrap();
         let key = content.keys().find(|key| key.contains("/workloadendpoints/")).unwrap();
         cluster.store.put(key, &json!("no endpoint")).unwrap();
-        // The runtime deletes what it failed to add: that is not the interface of the endpoint.
+        // The runtime's DEL after a failed ADD is not for the interface of the endpoint.
         let before = cluster.state();
         cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", "net1").run().unwrap().success();
         cluster.assert_unchanged(&before);
@@ -77,7 +78,7 @@ fn del_beside_an_endpoint_that_cannot_be_read_keeps_the_address_until_the_endpoi
     });
 }
 
-/// Adds a pod, stops etcd, deletes the pod, and starts etcd again: its address and endpoint are left behind.
+/// Adds a pod, stops etcd, deletes the pod, and starts etcd again. The address and the endpoint remain.
 fn owed_pod(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     let conf = conf(cluster);
     let pod = cluster.pod(number);
@@ -89,7 +90,7 @@ fn owed_pod(cluster: &mut Cluster<'_>, number: usize) -> Pod {
     pod
 }
 
-/// A call of a verb for a newcomer, on a cluster where an earlier pod is owed.
+/// Runs a CNI command for another pod, on a cluster with a deferred DEL of an earlier pod.
 fn later_call(cluster: &Cluster<'_>, verb: &str, newcomer: &Pod) {
     let mut conf = conf(cluster);
     if verb == "GC" {
@@ -120,11 +121,11 @@ fn without_etcd_the_pods_network_goes_and_the_debt_is_noted_without_secrets() {
         assert!(noted.contains(&handle(&pod)) && noted.contains(NETWORK), "{noted}");
         assert!(!noted.contains("correct-horse"), "{noted}");
 
-        // Again, as runtimes do: still success, still one debt.
+        // A repeated DEL succeeds too, and there is still a single entry.
         cluster.delete(&pod, &conf);
         assert_eq!(entries().len(), 1);
 
-        // Back again, DEL pays its own debt.
+        // Once etcd is reachable, DEL removes its own entry.
         etcd(cluster).restart().unwrap();
         cluster.delete(&pod, &conf);
         assert_eq!(entries(), Vec::<PathBuf>::new());
@@ -132,7 +133,7 @@ fn without_etcd_the_pods_network_goes_and_the_debt_is_noted_without_secrets() {
     });
 }
 
-/// A line about a debt has the container of the debt, and names that of the call.
+/// A log line about a deferred DEL has the container of that DEL, and also names the container of the call.
 #[test]
 fn the_lines_of_a_payment_name_the_debts_container() {
     with_etcd(|cluster| {
@@ -199,7 +200,7 @@ fn an_add_of_the_same_container_pays_first_and_keeps_what_it_gets() {
         assert_eq!(accounts.held.len(), 1);
         assert_eq!(accounts.held.values().next(), Some(&handle(&pod)));
         assert_eq!(cluster.endpoints().len(), 1);
-        // Nothing is left that could take it back later.
+        // No later call can remove the new network.
         later_call(cluster, "STATUS", &pod);
         conf["prevResult"] = result;
         cluster.verb("CHECK", &pod, &conf).run().unwrap().success();
@@ -296,7 +297,7 @@ fn two_payments_at_once_release_once() {
     });
 }
 
-/// A pod's next sandbox has an endpoint of the same name: a debt of the old sandbox must not take it.
+/// The endpoint of a pod's next sandbox has the same name. A replay for the old sandbox must not delete it.
 #[test]
 fn the_endpoint_of_the_pods_next_sandbox_survives() {
     const ARGS: &str = "IgnoreUnknown=1;K8S_POD_NAMESPACE=prod;K8S_POD_NAME=web-0";
@@ -328,7 +329,8 @@ fn the_endpoint_of_the_pods_next_sandbox_survives() {
     });
 }
 
-/// The host's link and the handle are named after the container alone, and may be its other interface's.
+/// The names of the host interface and of the handle depend only on the container, so they may belong to its other
+/// interface.
 #[test]
 fn a_debt_of_another_interface_leaves_the_container_its_own() {
     with_etcd(|cluster| {
@@ -344,7 +346,7 @@ fn a_debt_of_another_interface_leaves_the_container_its_own() {
         assert_eq!(entries(), Vec::<PathBuf>::new());
         cluster.assert_unchanged(&before);
 
-        // Both owed at once, the other interface first.
+        // Both DELs are deferred, that of the other interface first.
         etcd(cluster).stop();
         for ifname in ["eth1", "eth0"] {
             cluster.verb("DEL", &pod, &conf).env("CNI_IFNAME", ifname).run().unwrap().success();
@@ -356,7 +358,7 @@ fn a_debt_of_another_interface_leaves_the_container_its_own() {
     });
 }
 
-/// A node may serve networks of several datastores: a debt is paid where it is owed.
+/// A node may have networks in several datastores. A DEL is replayed on its own datastore.
 #[test]
 fn a_debt_waits_for_its_own_datastore() {
     with_etcd(|cluster| {
@@ -371,7 +373,7 @@ fn a_debt_waits_for_its_own_datastore() {
     });
 }
 
-/// An entry that is damaged is left for a person; the others are paid.
+/// A damaged entry remains for an operator, and the other DELs are replayed.
 #[test]
 fn a_damaged_entry_stops_nobody() {
     with_etcd(|cluster| {

@@ -1,5 +1,4 @@
-//! The datastore answers and does not serve, or nothing tells which node this is: DEL takes the network away and notes
-//! the debt.
+//! DEL defers its cleanup if the datastore responds but rejects requests, or if the name of the node is unknown.
 
 use std::fs;
 
@@ -17,7 +16,7 @@ use super::{conf, entries, later_call, with_etcd};
 const CLUSTER: &str = "/calico/resources/v3/projectcalico.org/clusterinformations/default";
 const NODENAME: &str = "/var/lib/calico/nodename";
 
-/// The DEL succeeded: the pod has no network, and the journal has the debt, which is returned.
+/// Asserts that DEL succeeded, that the pod has no network, and that the journal has one entry. Returns the entry.
 #[track_caller]
 fn noted(outcome: &Outcome) -> Value {
     assert_eq!(outcome.success(), "");
@@ -27,7 +26,7 @@ fn noted(outcome: &Outcome) -> Value {
     serde_json::from_slice(&fs::read(entry).unwrap()).unwrap()
 }
 
-/// A configuration that makes the plugin say what it could not do.
+/// Returns the configuration with warnings in the log.
 fn telling(mut conf: Value) -> Value {
     conf["log_level"] = json!("warning");
     conf
@@ -55,7 +54,7 @@ fn del_without_cluster_information_takes_the_network_and_notes_the_debt() {
     });
 }
 
-/// The host's name may be another node's.
+/// The host name may be the name of another node, so DEL does not use it.
 #[test]
 fn del_without_a_name_of_the_node_notes_a_debt_that_the_node_pays_which_comes_next() {
     with_etcd(|cluster| {
@@ -92,7 +91,7 @@ fn del_of_a_node_whose_name_is_configured_needs_no_file_with_the_name() {
 fn del_that_the_api_server_refuses_takes_the_network_and_notes_the_debt() {
     on_group(ApiGroup::CrdV1, |faulty, _| {
         faulty.conf = telling(faulty.conf.take());
-        // After one 401 the token is read again, and is good: the second request after it succeeds.
+        // After a single 401 the plugin reads the token again, and the next request would succeed with it.
         let write = Point::First("PUT", "ipamblocks");
         for (code, point) in [(401, Point::EveryRequest), (403, Point::EveryRequest), (403, write)] {
             let pod = faulty.pod();

@@ -1,4 +1,4 @@
-//! Addresses that a pod chooses: kept by IPAM (`ipAddrs`), or not (`ipAddrsNoIpam`).
+//! Addresses that a pod requests in its annotations: allocated in IPAM (`ipAddrs`), or not (`ipAddrsNoIpam`).
 
 use integration_tests::cluster::{handle, on_each_group};
 use integration_tests::content::Content;
@@ -17,18 +17,18 @@ fn addresses_that_a_pod_asks_for() {
         assert_eq!(addresses(&result), ["10.65.3.3/32", "fd00:65::33/128"]);
         assert_eq!(result["routes"], Value::Null);
         assert_eq!(annotation(cluster, "pod1", "podIPs"), "10.65.3.3/32,fd00:65::33/128");
-        // Felix makes them (CNI-127).
+        // As in upstream, Felix creates the host routes of such pods (CNI-127).
         assert_eq!(host_routes(), [""; 0]);
         cluster.assert_only(&[&pod]);
         check(cluster, &pod, &conf, &result);
 
-        // A new sandbox gets the same ones, although the old one was not deleted yet.
+        // A new sandbox gets the same addresses before the old sandbox is deleted.
         let newer = cluster.sandbox(&pod, 11);
         assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
         cluster.assert_only(&[&newer]);
         cluster.delete(&pod, &conf);
         cluster.assert_only(&[&newer]);
-        // The same sandbox once more.
+        // A second ADD of the same sandbox.
         assert_eq!(cluster.add(&newer, &conf)["ips"], result["ips"]);
         cluster.assert_only(&[&newer]);
         cluster.delete(&newer, &conf);
@@ -36,7 +36,7 @@ fn addresses_that_a_pod_asks_for() {
     });
 }
 
-/// A killed call may have lost the handle. The pod could never start.
+/// A killed call may have lost the handle. Otherwise the pod could never start.
 #[test]
 fn addresses_of_an_earlier_sandbox_without_a_handle_pass_to_the_next() {
     on_each_group(|cluster, _| {
@@ -91,7 +91,7 @@ fn an_address_that_cannot_be_had_leaves_nothing() {
     });
 }
 
-/// CNI-246: upstream frees it.
+/// Upstream releases the old address by address alone, and thus the other pod's allocation (CNI-246).
 #[test]
 fn an_address_of_an_earlier_sandbox_that_is_anothers_by_now_stays_that_ones() {
     on_each_group(|cluster, _| {
@@ -106,7 +106,7 @@ fn an_address_of_an_earlier_sandbox_that_is_anothers_by_now_stays_that_ones() {
     });
 }
 
-/// Annotations are the tenant's: these name another pod's sandbox and its address as this pod's own.
+/// Annotations are under the tenant's control: these name another pod's sandbox and its address.
 #[test]
 fn add_with_anothers_sandbox_and_address_in_the_annotations_leaves_that_ones() {
     on_each_group(|cluster, _| {
@@ -135,7 +135,8 @@ fn add_with_anothers_sandbox_and_address_in_the_annotations_leaves_that_ones() {
     });
 }
 
-/// A machine's handle is made of the names of objects. Here it holds the address for the pod itself, as for a launcher.
+/// A VMI's handle consists of the names of objects. Here it has the address for the pod itself, as for a virt-launcher
+/// pod.
 #[test]
 fn add_with_a_machines_handle_in_the_annotations_leaves_the_machines_address() {
     on_each_group(|cluster, _| {
@@ -157,7 +158,7 @@ fn addresses_that_ipam_does_not_keep() {
     on_each_group(|cluster, _| {
         cluster.load(&Content::dual_stack());
         let conf = cluster.conf("node1", json!({ "feature_control": { "ip_addrs_no_ipam": true } }));
-        // IPAM keeps one of them for another pod, and has never heard of the other.
+        // IPAM has assigned one of the addresses to another pod, and has no record of the other one.
         let holder = annotated(cluster, 1, &[("ipAddrs", "[\"10.65.3.3\"]")]);
         cluster.add(&holder, &conf);
         let held = cluster.accounts().held;

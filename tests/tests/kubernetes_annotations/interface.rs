@@ -27,7 +27,7 @@ fn the_mac_address_is_the_pods_choice() {
     });
 }
 
-/// CNI-240: while the pod's status still has the address of its earlier sandbox, upstream's ADD fails.
+/// Upstream's ADD fails while the pod's status still has the address of the previous sandbox (CNI-240).
 #[test]
 fn floating_addresses_follow_a_new_sandbox() {
     on_each_group(|cluster, _| {
@@ -63,7 +63,7 @@ fn a_floating_address_of_a_family_that_the_pod_has_not_is_refused() {
     });
 }
 
-/// In etcd the endpoint has them; on Kubernetes they are read from the pod.
+/// On etcd they are in the endpoint; on an API server, programs read them from the pod.
 #[test]
 fn an_endpoint_in_etcd_has_floating_addresses_and_prefixes() {
     with_kubernetes(|host, kubernetes| {
@@ -95,7 +95,7 @@ fn an_endpoint_in_etcd_has_floating_addresses_and_prefixes() {
             container_id: container_id(number),
             object: Some("pod1".into()),
         };
-        // Twice: upstream's list would grow (CNI-240).
+        // A second ADD must not extend the list, as upstream's does (CNI-240).
         for sandbox in [sandbox(1), sandbox(2)] {
             let result = cluster.add(&sandbox, &conf);
             let own: Vec<_> = addresses(&result).iter().map(|ip| ip.split_once('/').unwrap().0.to_owned()).collect();

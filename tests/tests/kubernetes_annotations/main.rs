@@ -1,5 +1,5 @@
-//! What the annotations of pods and namespaces ask for, what is refused, a pod's successor of the same name, and the
-//! settings that only pods have: on a real API server, in both API groups.
+//! Annotations of pods and namespaces, their rejection, a pod's successor of the same name, and settings that only pods
+//! have: on a real API server, in both API groups.
 
 mod addresses;
 mod interface;
@@ -14,10 +14,10 @@ use integration_tests::kubernetes::Client;
 use integration_tests::store::Store;
 use serde_json::{Map, Value, json};
 
-/// What the names of Calico's annotations begin with.
+/// Prefix of Calico's annotations.
 const PREFIX: &str = "cni.projectcalico.org/";
 
-/// The API server, past the proxy that the plugins use.
+/// Returns a client of the API server that does not use the plugins' proxy.
 fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
     match &cluster.store {
         Store::Kubernetes(objects) => objects.client(),
@@ -25,24 +25,24 @@ fn api<'c>(cluster: &'c Cluster<'_>) -> &'c Client {
     }
 }
 
-/// Names without a domain are Calico's.
+/// Returns annotations with Calico's prefix on names without a domain.
 fn named(annotations: &[(&str, &str)]) -> Value {
     let full = |name: &str| if name.contains('/') { name.to_owned() } else { format!("{PREFIX}{name}") };
     annotations.iter().map(|(name, value)| (full(name), json!(value))).collect::<Map<_, _>>().into()
 }
 
-/// The n-th pod, with annotations.
+/// Creates the n-th pod, with annotations.
 fn annotated(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)]) -> Pod {
     create(api(cluster), &format!("pod{number}"), annotations);
     cluster.pod(number)
 }
 
-/// A pod object with annotations.
+/// Creates a pod object with annotations.
 fn create(client: &Client, name: &str, annotations: &[(&str, &str)]) -> Value {
     create_on(client, name, "node1", annotations)
 }
 
-/// The same on a node.
+/// Creates a pod object on a node.
 fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str)]) -> Value {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -52,7 +52,7 @@ fn create_on(client: &Client, name: &str, node: &str, annotations: &[(&str, &str
     client.create(&format!("/api/v1/namespaces/{NAMESPACE}/pods"), &pod).unwrap().success().unwrap()
 }
 
-/// One of Calico's annotations of a pod as it is now.
+/// Reads one of a pod's Calico annotations.
 fn annotation(cluster: &Cluster<'_>, pod: &str, name: &str) -> Value {
     let object = api(cluster).get(&pod_path(pod)).unwrap().success().unwrap();
     object["metadata"]["annotations"][format!("{PREFIX}{name}")].clone()
@@ -65,19 +65,19 @@ fn mark_namespace(cluster: &Cluster<'_>, annotations: &Value, labels: &Value) {
     api(cluster).patch(&path, &metadata).unwrap().success().unwrap();
 }
 
-/// The addresses of a result.
+/// Returns the addresses of a result.
 fn addresses(result: &Value) -> Vec<&str> {
     result["ips"].as_array().unwrap().iter().map(|ip| ip["address"].as_str().unwrap()).collect()
 }
 
-/// Where the host has routes to, but for the link-local ones.
+/// Returns the destinations of the host's routes, without link-local ones.
 fn host_routes() -> Vec<String> {
     let host = kernel::host().unwrap();
     let destinations = host["routes"].as_array().unwrap().iter().map(|route| route["dst"].as_str().unwrap());
     destinations.filter(|to| *to != "fe80::/64").map(str::to_owned).collect()
 }
 
-/// CHECK finds everything as an ADD left it.
+/// Asserts that CHECK succeeds with the result of an ADD.
 #[track_caller]
 fn check(cluster: &Cluster<'_>, pod: &Pod, conf: &Value, result: &Value) {
     let mut conf = conf.clone();

@@ -1,4 +1,4 @@
-//! Pools and families, by the pod, its namespace and the configuration, and by the namespace's labels.
+//! Selection of pools and families by the pod, its namespace and the configuration, and by the namespace's labels.
 
 use integration_tests::cluster::{Cluster, on_each_group};
 use integration_tests::content::Content;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{addresses, annotated, api, mark_namespace, named};
 
-/// An ADD and a DEL of a new pod; the addresses that it had.
+/// Runs ADD and DEL of a new pod and returns its addresses.
 fn addresses_of(cluster: &Cluster<'_>, number: usize, annotations: &[(&str, &str)], conf: &Value) -> Vec<String> {
     let pod = annotated(cluster, number, annotations);
     let result = cluster.add(&pod, conf);
@@ -45,7 +45,7 @@ fn the_pods_word_counts_before_its_namespaces_before_the_configurations() {
     });
 }
 
-/// A pool for the pods of some namespaces.
+/// Creates a pool for the pods of some namespaces.
 fn pool_of_namespaces(cluster: &Cluster<'_>, name: &str, cidr: &str, selector: &str) {
     let Store::Kubernetes(objects) = &cluster.store else { panic!("the suite runs on Kubernetes") };
     let spec = json!({ "cidr": cidr, "blockSize": 26, "namespaceSelector": selector, "nodeSelector": "all()",
@@ -74,7 +74,7 @@ fn selectors_of_pools_see_the_labels_of_the_namespace() {
         {
             mark_namespace(cluster, &json!({}), &labels);
             assert!(addresses_of(cluster, number, &[], &conf)[0].starts_with(start), "{labels}");
-            // The same by another main plugin, which calls `calico-ipam`.
+            // The same with another main plugin, which runs `calico-ipam`.
             let pod = cluster.pod(number + 10);
             let ipam = |verb: &str| {
                 let call = cluster.plugins.verb("calico-ipam", verb, &pod.container_id, &pod.netns, &conf);
@@ -92,7 +92,7 @@ fn selectors_of_pools_see_the_labels_of_the_namespace() {
     });
 }
 
-/// Without the switch annotations reach every pool, as upstream's.
+/// Without this feature, annotations select from all pools, as in upstream.
 #[test]
 fn restricted_annotations_reach_only_the_pools_of_the_namespace() {
     on_each_group(|cluster, _| {

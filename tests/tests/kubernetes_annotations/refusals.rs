@@ -1,4 +1,4 @@
-//! Annotations that cannot be obeyed change nothing, in the kernel and in the datastore.
+//! Rejected annotations: the ADD changes neither the kernel nor the datastore.
 
 use integration_tests::cluster::{on_each_group, pod_path};
 use integration_tests::content::Content;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{annotated, api};
 
-/// Annotations, what the configuration has beside the usual, the CNI code, and what the message begins with.
+/// Annotations, additional keys of the configuration, the CNI error code, and the beginning of the message.
 type Refusal = (&'static [(&'static str, &'static str)], Value, u32, &'static str);
 
 fn refusals() -> Vec<Refusal> {
@@ -128,14 +128,14 @@ fn annotations_that_cannot_be_obeyed_change_nothing() {
             assert!(error.msg.starts_with(text), "{annotations:?}: {error:?}");
             assert_eq!(error.code, code, "{annotations:?}: {error:?}");
             cluster.assert_unchanged(&before);
-            // What cannot be read must not keep the pod from being deleted (CNI-245).
+            // Unreadable annotations must not prevent the deletion of the pod, as they do in upstream (CNI-245).
             cluster.delete(&pod, &conf);
             cluster.remove_pod(&pod);
         }
     });
 }
 
-/// CNI-115.
+/// As in upstream, no annotation has an effect without the policy type `k8s` (CNI-115).
 #[test]
 fn without_kubernetes_policy_they_do_not_count() {
     on_each_group(|cluster, _| {

@@ -1,4 +1,5 @@
-//! What ADD waits for and reads on the node: Felix's word that policy is set up, gates, the MTU and the node's name.
+//! Conditions and files on the node for which ADD waits or which it reads: Felix's policy status, gates, the MTU and
+//! the node's name.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -27,7 +28,7 @@ fn policy_is_waited_for() {
         assert!(error.msg.contains("policy_setup_timeout_seconds"), "{error:?}");
         cluster.assert_unchanged(&before);
 
-        // Felix writes the file once the endpoint is there; no sooner can it know.
+        // Felix writes the file only after the endpoint exists.
         let (file, conf) = (directory.join("k8s suite%2Fpod1 eth0"), wait(600));
         let call = cluster.verb("ADD", &pod, &conf);
         let child = call.spawn().unwrap();
@@ -50,8 +51,8 @@ fn policy_is_waited_for() {
     });
 }
 
-/// Adds a pod that waits at a gate, does something meanwhile, lets it through and judges how it ended; the pod is
-/// deleted after.
+/// Adds a pod that waits at a gate, calls `meanwhile`, opens the gate, passes the outcome to `judge`, and deletes the
+/// pod.
 fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: impl FnOnce(&Outcome)) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let gate = format!("http://{}/ready", listener.local_addr().unwrap());
@@ -62,7 +63,7 @@ fn add_at_a_gate(cluster: &Cluster, pod: &Pod, meanwhile: impl FnOnce(), judge: 
     let _ = asking.read(&mut [0; 4096]).unwrap();
     asking.write_all(b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n").unwrap();
     judge(&plugin::wait(child, Instant::now(), plugin::DEADLINE).unwrap());
-    // DEL asks no gate.
+    // DEL does not check the gates.
     drop(listener);
     cluster.delete(pod, &conf);
     cluster.assert_nothing_left();
@@ -81,7 +82,7 @@ fn gates_are_waited_for_before_anything_is_changed() {
     });
 }
 
-// A gate may take half a minute; what was read before is out of date then (IPAM-100).
+// A gate may take half a minute, after which objects read before would be out of date.
 #[test]
 fn what_changes_while_gates_are_waited_for_counts() {
     on_each_group(|cluster, _| {
@@ -104,7 +105,7 @@ fn the_mtu_file_and_the_nodename_file() {
         let before = cluster.state();
         let error = cluster.verb("ADD", &pod, &required).run().unwrap().error();
         assert!(error.msg.starts_with("failed to read MTU file /var/lib/calico/mtu"), "{error:?}");
-        // Checked before an address is taken: the block's sequence number would tell.
+        // The file is checked before an address is assigned; otherwise the block's sequence number would have changed.
         cluster.assert_unchanged(&before);
         let mut by_file = cluster.conf("node1", json!({ "nodename_file_optional": false }));
         by_file.as_object_mut().unwrap().remove("nodename");

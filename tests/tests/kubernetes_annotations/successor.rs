@@ -1,4 +1,4 @@
-//! `K8S_POD_UID`: a pod that was deleted, and another of the same name.
+//! `K8S_POD_UID`: a deleted pod, and another pod of the same name.
 
 use integration_tests::cluster::{Cluster, Pod, on_each_group, pod_path};
 use integration_tests::content::Content;
@@ -16,7 +16,7 @@ fn run(cluster: &Cluster<'_>, verb: &str, pod: &Pod, uid: &str, conf: &Value) ->
     cluster.verb(verb, pod, conf).env("CNI_ARGS", args).run().unwrap()
 }
 
-/// Deletes the pod object and makes it anew; the uid that it had.
+/// Deletes the pod object and creates it again. Returns the previous UID.
 fn replaced(cluster: &Cluster<'_>) -> String {
     let before = uid(cluster);
     api(cluster).delete(&pod_path("pod1")).unwrap().success().unwrap();
@@ -52,7 +52,8 @@ fn a_late_del_leaves_the_successors_annotations() {
         let old = annotated(cluster, 1, &[]);
         run(cluster, "ADD", &old, &uid(cluster), &conf).success();
         let old_uid = replaced(cluster);
-        // Not networked yet: it has no annotation that would say whose it is (CNI-262).
+        // The new pod has no network yet, hence no container ID in its annotations. Upstream would change its
+        // annotations (CNI-262).
         run(cluster, "DEL", &old, &old_uid, &conf).success();
         assert_eq!(annotation(cluster, "pod1", "podIP"), Value::Null);
         cluster.assert_nothing_left();
@@ -67,7 +68,7 @@ fn a_late_del_leaves_the_successors_annotations() {
     });
 }
 
-/// A kubelet's own pods have another uid on the node than in the API.
+/// A static pod has a different UID on the node than in the API.
 #[test]
 fn a_static_pod_is_known_by_its_mirror() {
     on_each_group(|cluster, _| {

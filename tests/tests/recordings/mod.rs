@@ -1,16 +1,16 @@
-//! The list of recordings: one test each, calling `replay` of the suite that includes it.
+//! The list of recordings. Each is a test that calls `replay` of the including suite.
 
 use integration_tests::golden::recording;
 
-/// Recordings that need Kubernetes beside etcd: golden_kubernetes.rs replays them.
+/// Recordings that need Kubernetes and etcd, which golden_kubernetes.rs replays.
 const ELSEWHERE: [&str; 1] = ["k8s-on-etcd"];
 
-/// Makes a test of each recording.
+/// Defines a test for each recording.
 macro_rules! replayed {
     ($($test:ident $name:literal)*) => {
         $(#[test] fn $test() { super::replay($name) })*
 
-        /// A recording that is added or taken away must be here too.
+        /// The list must contain every recording and no others.
         #[test]
         fn every_recording_is_in_the_list() {
             let mut listed = vec![$($name),*];

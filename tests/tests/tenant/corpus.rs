@@ -1,5 +1,5 @@
-//! The texts that a tenant chooses: the others' names, ids, handles, addresses and paths, and texts that break a program which
-//! takes them for more than a text.
+//! The texts that a tenant chooses: names, IDs, handles, addresses and paths of other owners, and texts that break
+//! programs which interpret them.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::others::{VICTIM_FILES, Victim};
 use super::texts::FORGED;
 use super::world::World;
 
-/// Annotations that the plugins, Multus, VPC CNIs and kubelet read or write.
+/// Annotations that the plugins, Multus, VPC CNIs and the kubelet read or write.
 const ANNOTATIONS: [&str; 21] = [
     "cni.projectcalico.org/containerID",
     "cni.projectcalico.org/podIP",
@@ -41,12 +41,12 @@ const LABELS: [&str; 5] = [
 ];
 
 impl World<'_> {
-    /// Somebody to whom nothing may happen.
+    /// Chooses another owner, of which nothing may change.
     pub(crate) fn victim(&mut self) -> Victim {
         self.rng.choice(self.victims.clone()).expect("others")
     }
 
-    /// Any text.
+    /// Chooses a text.
     pub(crate) fn text(&mut self) -> String {
         let victim = self.victim();
         let address = victim.addresses.first().map(ToString::to_string).unwrap_or_default();
@@ -92,20 +92,20 @@ impl World<'_> {
             "K8S_POD_NAME=db-1;K8S_POD_NAMESPACE=prod".into(),
             "é\u{0}z".replace('\u{0}', "\u{1}"),
         ];
-        // Each third text is one of those that command a terminal.
+        // A third of the texts contain control characters for terminals.
         let commands = texts.iter().filter(|text| text.contains(char::is_control) || text.contains('\u{202e}'));
         let commands: Vec<String> = commands.cloned().collect();
         let chosen = if self.rng.u32(..3) == 0 { self.rng.choice(commands) } else { self.rng.choice(texts) };
         chosen.unwrap_or_default()
     }
 
-    /// Annotations of any text, or those with which a pod says that it is another.
+    /// Chooses annotations with random texts, or annotations that claim the identity of another pod.
     pub(crate) fn annotations(&mut self) -> Value {
         let mut annotations = Map::new();
         if self.rng.bool() {
             let victim = self.victim();
             let id = match self.rng.u32(..4) {
-                // Behind the network's name this is the machine's handle.
+                // The VMI's handle consists of the network's name and this ID.
                 0 => victim.handle.trim_start_matches("k8s-pod-network.").to_owned(),
                 _ => victim.container_id,
             };
@@ -132,13 +132,13 @@ impl World<'_> {
         annotations.into()
     }
 
-    /// Labels. Most texts are no value of a label.
+    /// Chooses labels. Most of the texts are invalid as the value of a label.
     pub(crate) fn labels(&mut self) -> Value {
         let label = LABELS[self.rng.usize(..LABELS.len())];
         if self.rng.bool() { json!({}) } else { json!({ label: self.text() }) }
     }
 
-    /// Owners of a pod: none, or an instance of a name of their own with the uid of another's.
+    /// Chooses the owners of a pod: none, or a VMI with the UID of another owner.
     pub(crate) fn owners(&mut self) -> Value {
         if self.rng.u32(..3) > 0 {
             return json!([]);
@@ -149,18 +149,18 @@ impl World<'_> {
             "uid": self.rng.choice(uids), "controller": true }])
     }
 
-    /// Namespace and name of a pod of the tenant's.
+    /// Chooses namespace and name of a pod of the tenant.
     pub(crate) fn names(&mut self) -> (String, String) {
         let victim = self.victim();
         match self.rng.u32(..8) {
-            // Together they spell another's handle.
+            // Namespace and name together are another owner's handle.
             0..=2 => {
                 let (namespace, name) = victim.handle.split_once('.').unwrap_or(("tenant", &victim.handle));
                 (namespace.to_owned(), name.to_owned())
             }
-            // Its interface has the name of team-a.p723961's.
+            // The pod's host interface has the same name as that of team-a/p723961.
             3 => ("team-a".into(), "p6680456".into()),
-            // The others' name in the tenant's namespace.
+            // Another pod's name in the tenant's namespace.
             4 if !victim.name.is_empty() => ("tenant".into(), victim.name),
             5..=6 => ("tenant".into(), self.text()),
             _ => ("tenant".into(), format!("web-{}", self.rng.u32(..4))),

@@ -1,9 +1,9 @@
-//! A tenant beside other owners' pods, virtual machines, tunnels and Services. The tenant chooses every text of their own pods
-//! out of the others' names, ids, handles, addresses and paths; calls of two nodes and passes of garbage collection come in any
-//! order. Nothing of the others changes, no file outside the plugin's directories does, and no control character of a text
-//! is printed.
+//! A tenant beside pods, VMIs, tunnels and Services of other owners. The tenant chooses every text of their own pods
+//! from the others' names, IDs, handles, addresses and paths. Calls on two nodes and passes of garbage collection run
+//! in random order. Nothing of the other owners changes, nor any file outside the plugin's directories, and no control
+//! character of a text is printed.
 //!
-//! `FUZZ_TENANT_SECONDS` says how long, `FUZZ_TENANT_SEED` with which worlds to begin (`make fuzz-tenant`).
+//! `FUZZ_TENANT_SECONDS` sets the duration, and `FUZZ_TENANT_SEED` the first world (`make fuzz-tenant`).
 
 mod corpus;
 mod others;

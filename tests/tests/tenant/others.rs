@@ -1,4 +1,4 @@
-//! What the other owners have: pods on both nodes, a virtual machine, tunnels, Services, plain containers, and a debt.
+//! The objects of the other owners: pods on both nodes, a VMI, tunnels, Services, plain containers, and a deferred DEL.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::world::{NODES, World};
 
-/// Somebody who holds addresses.
+/// An owner of addresses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Victim {
-    /// Namespace and name, as far as they have one.
+    /// Namespace and name; empty if the owner has none.
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) container_id: String,
@@ -27,11 +27,11 @@ pub(crate) struct Victim {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// A file that nobody who is called here may touch, at a path to which texts lead.
+/// Files that no program in this test may change, at paths that occur in the tenant's texts.
 pub(crate) const VICTIM_FILES: [&str; 3] = ["/run/victim", "/var/lib/victim.json", "/etc/cni/net.d/10-victim.conflist"];
 
 impl World<'_> {
-    /// Gives the others what they have.
+    /// Creates the objects of the other owners.
     pub(crate) fn settle_others(&mut self) -> Result<()> {
         for (node, namespace, name) in [(0, "prod", "db-1"), (1, "prod", "db-2"), (0, "team-a", "p723961")] {
             let uid = self.create_pod(node, namespace, name, &json!({}))?;
@@ -60,7 +60,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Makes a pod in a namespace, which is made too. Returns its uid; an empty one where pods are no objects.
+    /// Creates a pod and its namespace. Returns the pod's UID, or an empty string without Kubernetes.
     pub(crate) fn create_pod(&self, node: usize, namespace: &str, name: &str, metadata: &Value) -> Result<String> {
         let Some(client) = &self.client else { return Ok(String::new()) };
         self.make_namespace(namespace)?;
@@ -73,7 +73,7 @@ impl World<'_> {
         Ok(made["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Makes a namespace and its account, if its name is one.
+    /// Creates a namespace and its account, if its name is valid.
     pub(crate) fn make_namespace(&self, name: &str) -> Result<()> {
         let Some(client) = &self.client else { return Ok(()) };
         let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
@@ -85,7 +85,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Networks somebody's sandbox.
+    /// Adds a sandbox of another owner to the network.
     fn add_other(&mut self, node: usize, pod: Option<(&str, &str)>, uid: String) -> Result<()> {
         let sandbox = self.sandbox(node, pod)?;
         let outcome = self.nodes[node].run(&self.nodes[node].verb("ADD", &sandbox))?;
@@ -105,17 +105,17 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Has kubelet report what a sandbox got.
+    /// Writes the pod's status as the kubelet does after the ADD.
     pub(crate) fn report(&self, sandbox: &Sandbox, addresses: &[IpAddr]) -> Result<()> {
         let (Some(client), Some((namespace, name))) = (&self.client, &sandbox.pod) else { return Ok(()) };
         let ips: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
         let status = json!({ "status": { "phase": "Running", "podIP": addresses.first(), "podIPs": ips } });
-        // A pod that is gone has no status.
+        // A deleted pod has no status.
         client.patch(&format!("/api/v1/namespaces/{namespace}/pods/{name}/status"), &status)?;
         Ok(())
     }
 
-    /// A virtual machine that runs in a launcher.
+    /// Creates a VMI in a virt-launcher pod.
     fn settle_machine(&mut self) -> Result<()> {
         let client = self.client.clone().context("objects")?;
         let make = |kind: &str, owners: Value| -> Result<String> {
@@ -138,7 +138,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Allocates an address of a block of the node to something that is no pod.
+    /// Allocates an address in a block of the node to an owner that is not a pod.
     fn allocate(&mut self, node: usize, handle: &str, attributes: &Value) -> Result<()> {
         let owner = Owner::Host(NODES[node].into());
         let blocks = self.runtime.block_on(self.datastore.list::<Block>(&Some(IpVersion::V4)))?;
@@ -165,7 +165,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A debt to a datastore that no call here reaches: it stays.
+    /// Creates a deferred DEL for a datastore that no call here can reach, so that it remains.
     fn owe(&mut self, node: usize) -> Result<()> {
         let sandbox = self.sandbox(node, Some(("prod", "owing")))?;
         let elsewhere = json!({ "datastore_type": "etcdv3", "etcd_endpoints": "http://127.0.0.1:1", "policy": {} });
@@ -184,7 +184,7 @@ impl World<'_> {
     }
 }
 
-/// The addresses of a result.
+/// Returns the addresses of a result.
 pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
     let address = |ip: &Value| ip["address"].as_str()?.split('/').next()?.parse().ok();
     result["ips"].as_array().into_iter().flatten().filter_map(address).collect()

@@ -1,4 +1,4 @@
-//! What the others have: allocations, handles, endpoints, interfaces, routes, debts and files.
+//! A snapshot of the other owners' state: allocations, handles, endpoints, interfaces, routes, deferred DELs and files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,15 +15,15 @@ use serde_json::{Map, Value, json};
 use super::world::World;
 
 const JOURNAL: &str = "/var/lib/calico/cni-journal";
-/// Directories of a node, and those of them that are the plugin's own or the runtime's.
+/// Directories of a node, and those below them that belong to the plugin or the runtime.
 const DIRECTORIES: [&str; 4] = ["/run", "/var/lib", "/var/log", "/etc/cni"];
 const OURS: [&str; 5] = ["/run/netns", "/run/calico", "/var/lib/calico", "/var/log/calico", "/run/lock"];
 
-/// Which of all things are the others': those that were there before the tenant.
+/// Names of everything that belongs to the other owners, because it existed before the tenant.
 pub(crate) struct Others {
     handles: BTreeSet<String>,
     endpoints: BTreeSet<String>,
-    /// In the order of the nodes.
+    /// Per node, in the order of the nodes.
     nodes: Vec<OfNode>,
 }
 
@@ -35,7 +35,7 @@ struct OfNode {
 }
 
 impl Others {
-    /// Takes all that there is for the others'.
+    /// Records everything that exists as the other owners'.
     pub(crate) fn of(world: &World<'_>) -> Result<Others> {
         let content = world.cluster.store.dump()?;
         let mut others = Others {
@@ -55,7 +55,7 @@ impl Others {
         Ok(others)
     }
 
-    /// What the others have now.
+    /// Returns the present state of the other owners' objects.
     pub(crate) fn snapshot(&self, world: &World<'_>) -> Result<Value> {
         let content = world.cluster.store.dump()?;
         let allocated: BTreeMap<String, Value> =
@@ -75,7 +75,7 @@ impl Others {
 }
 
 impl OfNode {
-    /// What the calling thread's node has of it.
+    /// Returns their state on the calling thread's node.
     fn snapshot(&self) -> Result<Value> {
         let mut seen = kernel::host()?;
         for part in ["links", "sysctls"] {
@@ -110,7 +110,7 @@ impl OfNode {
     }
 }
 
-/// Two snapshots are the same.
+/// Checks that two snapshots are equal.
 pub(crate) fn same(before: &Value, after: &Value) -> Result<()> {
     if before == after {
         return Ok(());
@@ -128,7 +128,7 @@ fn is_endpoint(key: &str) -> bool {
     key.starts_with("pods/") || key.contains("/workloadendpoints/")
 }
 
-/// Each allocation of each block: block and ordinal, with its attribute.
+/// Returns each allocation of each block: block and ordinal, with its attribute.
 fn allocations(content: &BTreeMap<String, Value>) -> impl Iterator<Item = (String, Value)> {
     let blocks = content.iter().filter(|(key, _)| key.starts_with("ipamblocks/") || key.contains("/assignment/"));
     blocks.flat_map(|(_, block)| {
@@ -157,7 +157,7 @@ fn debts() -> Result<BTreeMap<String, String>> {
     Ok(debts)
 }
 
-/// Files that are nobody's here: number, time of the last change, and content.
+/// Returns the files that belong neither to the plugin nor to the runtime: inode, time of the last change, and content.
 fn files() -> Result<BTreeMap<String, (u64, i64, i64, String)>> {
     let mut found = BTreeMap::new();
     let mut open: Vec<_> = DIRECTORIES.iter().map(|dir| Path::new(dir).to_owned()).collect();

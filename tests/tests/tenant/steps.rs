@@ -1,4 +1,4 @@
-//! A step: a call, an edit of the tenant's, or a pass of garbage collection.
+//! A step: a call, an edit by the tenant, or a pass of garbage collection.
 
 use anyhow::{Result, ensure};
 use integration_tests::node::Sandbox;
@@ -10,7 +10,7 @@ use super::tenant::{Attachment, short};
 use super::world::World;
 
 impl World<'_> {
-    /// Takes a step.
+    /// Executes a random step.
     pub(crate) fn step(&mut self) -> Result<()> {
         match self.rng.u32(..24) {
             0..=5 => self.add_new(),
@@ -29,10 +29,10 @@ impl World<'_> {
         }
     }
 
-    /// A new pod is networked. A sandbox whose ADD fails is deleted, now or later.
+    /// Adds a new pod. A sandbox whose ADD fails is deleted, at once or later.
     fn add_new(&mut self) -> Result<()> {
         let (namespace, name) = self.names();
-        // Where the other pod is whose interface has the same name.
+        // The node of the pod whose host interface has the same name.
         let node = if name == "p6680456" { 0 } else { self.rng.usize(..2) };
         if !self.tenants_pod(node, &namespace, &name)? {
             return Ok(());
@@ -41,7 +41,7 @@ impl World<'_> {
         self.add(attachment)
     }
 
-    /// A pod that has a sandbox gets another one.
+    /// Adds another sandbox of a pod.
     fn add_again(&mut self) -> Result<()> {
         let Some(old) = self.any() else { return Ok(()) };
         let Some((namespace, name)) = old.sandbox.pod.clone() else { return Ok(()) };
@@ -66,9 +66,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// DEL of a sandbox of now or before, also without its network namespace.
+    /// Runs DEL for a present or former sandbox, with or without its network namespace.
     fn delete(&mut self) -> Result<()> {
-        // A container that nobody has added may be deleted too.
+        // The runtime may also delete a container without an ADD.
         let found = if self.rng.u32(..3) == 0 { None } else { self.any() };
         let attachment = match found {
             Some(attachment) => attachment,
@@ -81,7 +81,7 @@ impl World<'_> {
             }
         };
         if self.rng.bool() {
-            // It may be gone already.
+            // The network namespace may be deleted already.
             let _ = self.nodes[attachment.node].on(|host| host.delete_pod(&attachment.sandbox.netns));
         }
         let outcome = self.nodes[attachment.node].run(&self.call("DEL", &attachment, &Value::Null))?;
@@ -92,7 +92,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The tenant changes annotations and labels of a pod.
+    /// Changes annotations and labels of a pod, as the tenant.
     fn edit(&mut self) -> Result<()> {
         let (annotations, labels) = (self.annotations(), self.labels());
         let (Some(client), Some(attachment)) = (&self.client, self.attachments.last()) else { return Ok(()) };
@@ -103,7 +103,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The tenant deletes a pod, with a long grace period or none.
+    /// Deletes a pod, as the tenant, with a long grace period or none.
     fn delete_pod(&mut self) -> Result<()> {
         let seconds = if self.rng.bool() { 0 } else { 3600 };
         let Some(attachment) = self.any() else { return Ok(()) };
@@ -115,7 +115,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A pod of the same name comes up on the other node.
+    /// Starts a pod of the same name on the other node.
     fn move_pod(&mut self) -> Result<()> {
         let Some(old) = self.any() else { return Ok(()) };
         let Some((namespace, name)) = old.sandbox.pod.clone() else { return Ok(()) };
@@ -138,7 +138,7 @@ impl World<'_> {
         self.note(&format!("CHECK {attachment:?}"), &outcome)
     }
 
-    /// GC with all that lives: the others', and what the tenant still has.
+    /// Runs GC with the valid attachments: those of the other owners and those of the tenant.
     fn collect_on_node(&mut self) -> Result<()> {
         let node = self.rng.usize(..2);
         let tenants = self.attachments.iter().filter(|known| known.node == node && known.result.is_some());

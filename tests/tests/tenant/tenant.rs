@@ -1,4 +1,4 @@
-//! What the tenant has: pods, and their sandboxes.
+//! The pods of the tenant, and their sandboxes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,24 +14,26 @@ use serde_json::{Value, json};
 use super::others::addresses;
 use super::world::{NODES, World};
 
-/// A sandbox of a pod of the tenant's.
+/// A sandbox of a tenant's pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Attachment {
     pub(crate) node: usize,
     pub(crate) sandbox: Sandbox,
-    /// CNI_ARGS, where they are not those that kubelet gives.
+    /// CNI_ARGS that differ from those of a kubelet.
     pub(crate) args: Option<OsString>,
-    /// What ADD answered, while the sandbox lives.
+    /// The result of the ADD, while the sandbox exists.
     pub(crate) result: Option<Value>,
-    /// The pod's uid, once kubelet has reported the sandbox's addresses. Empty where pods are no objects.
+    /// The pod's UID, once the kubelet has reported the sandbox's addresses. Empty without Kubernetes.
     pub(crate) reported: Option<String>,
 }
 
 impl World<'_> {
-    /// Makes a pod of the tenant's, unless the API server refuses. Where pods are no objects there is nothing to make.
+    /// Creates a pod of the tenant. Returns false if the API server rejects it. Without Kubernetes there is nothing to
+    /// create.
     pub(crate) fn tenants_pod(&mut self, node: usize, namespace: &str, name: &str) -> Result<bool> {
         let Some(client) = self.client.clone() else { return Ok(true) };
-        // Of the others' namespaces the tenant has none but the one that shares an interface's name.
+        // The tenant has access to no namespace of the others, except the one in which two pods share the name of an
+        // interface.
         if self.make_namespace(namespace).is_err() || matches!(namespace, "prod" | "shop") {
             return Ok(false);
         }
@@ -48,7 +50,7 @@ impl World<'_> {
         });
         let mut made = client.create(&pods, &pod)?;
         for part in ["labels", "serviceAccountName"] {
-            // One text that is refused must not keep the others from being tried.
+            // A rejected text is left out, so that the other texts are still tried.
             if made.code >= 400 {
                 let place = if part == "labels" { &mut pod["metadata"] } else { &mut pod["spec"] };
                 place[part] = Value::Null;
@@ -59,14 +61,14 @@ impl World<'_> {
         Ok(made.code < 300 || made.code == 409)
     }
 
-    /// A sandbox for a pod.
+    /// Creates a sandbox for a pod.
     pub(crate) fn attach(&mut self, node: usize, namespace: &str, name: &str) -> Result<Attachment> {
         let sandbox = self.sandbox(node, Some((namespace, name)))?;
         let args = (self.client.is_none()).then(|| self.raw_args(namespace, name));
         Ok(Attachment { node, sandbox, args, result: None, reported: None })
     }
 
-    /// CNI_ARGS of a runtime that hands names on as they are.
+    /// Returns the CNI_ARGS of a runtime that does not validate names.
     fn raw_args(&mut self, namespace: &str, name: &str) -> OsString {
         let mut args = format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME=").into_bytes();
         args.extend(name.bytes().filter(|byte| *byte != 0));
@@ -76,7 +78,7 @@ impl World<'_> {
         OsString::from_vec(args)
     }
 
-    /// The uid of a pod as it is now; `None` if it is gone, empty where pods are no objects.
+    /// Returns the present UID of a pod; `None` if the pod is missing, empty without Kubernetes.
     pub(crate) fn uid_of(&self, sandbox: &Sandbox) -> Result<Option<String>> {
         let (Some(client), Some((namespace, name))) = (&self.client, &sandbox.pod) else {
             return Ok(Some(String::new()));
@@ -85,7 +87,7 @@ impl World<'_> {
         Ok(found.body["metadata"]["uid"].as_str().filter(|_| found.code == 200).map(str::to_owned))
     }
 
-    /// The newest sandbox of each pod that lives has what kubelet reported of it.
+    /// Checks that the newest sandbox of each existing pod still has the addresses that the kubelet reported.
     pub(crate) fn check_in_use(&self, held: &BTreeMap<IpAddr, String>) -> Result<()> {
         for (n, known) in self.attachments.iter().enumerate() {
             let is_newest = self.attachments[n + 1..].iter().all(|later| later.sandbox.pod != known.sandbox.pod);
@@ -101,7 +103,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A call for a sandbox of the tenant's.
+    /// Prepares a call for a sandbox of the tenant.
     pub(crate) fn call(&self, verb: &str, attachment: &Attachment, more: &Value) -> Call {
         let call = self.nodes[attachment.node].verb_with(verb, &attachment.sandbox, more);
         match &attachment.args {
@@ -111,7 +113,7 @@ impl World<'_> {
     }
 }
 
-/// The beginning of a value, for the history.
+/// Returns the beginning of a value, for the history.
 pub(crate) fn short(value: &Value) -> String {
     value.to_string().chars().take(600).collect()
 }

@@ -1,4 +1,4 @@
-//! What is printed: log lines, answers, Events, and what the command line for people shows.
+//! Checks of printed texts: log lines, results, Events, and the output of the command-line tool.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use anyhow::{Result, ensure};
 
 use super::world::World;
 
-/// How a line begins that a text of the tenant's has made.
+/// Beginning of a forged line in the tenant's texts.
 pub(crate) const FORGED: &str = "FORGED";
 
-/// Where the plugins log.
+/// The directory of the plugins' logs.
 pub(crate) const LOGS: &str = "/var/log/calico/cni";
 
-/// Nothing in a printed text commands a terminal, and no line is a tenant's.
+/// Checks that a printed text has no control character for terminals and no line of the tenant.
 pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
     let bad = printed.chars().find(|c| {
         let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2028}' | '\u{2029}' | '\u{2066}'..='\u{2069}');
@@ -24,7 +24,7 @@ pub(crate) fn check(place: &str, printed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Checks the logs of the nodes and of kube-controllers, the Events, and what `calico-ipam` shows.
+/// Checks the logs of the nodes and of kube-controllers, the Events, and the output of `calico-ipam`.
 pub(crate) fn check_all(world: &World<'_>) -> Result<()> {
     for node in &world.nodes {
         let logs = node.on(|_| {

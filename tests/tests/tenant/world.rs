@@ -1,4 +1,4 @@
-//! Two nodes on one datastore, with what the others have and what the tenant has.
+//! Two nodes on one datastore, with the objects of the other owners and of the tenant.
 
 use std::time::Duration;
 
@@ -21,29 +21,30 @@ use super::snapshot::Others;
 use super::tenant::Attachment;
 use super::{snapshot, texts};
 
-/// The nodes. A dot in the name: a tunnel's handle is then one that a namespace and a pod may spell.
+/// The nodes. Because of the dot in a node's name, a namespace and a pod can have the names of which a tunnel's handle
+/// consists.
 pub(crate) const NODES: [&str; 2] = ["node1.lab", "node2.lab"];
 
-/// A world with its own randomness.
+/// A world with its own random numbers.
 pub(crate) struct World<'a> {
     pub(crate) cluster: &'a Cluster<'a>,
     pub(crate) nodes: Vec<Node>,
-    /// Those to whom nothing may happen.
+    /// The other owners, of which nothing may change.
     pub(crate) victims: Vec<Victim>,
     pub(crate) attachments: Vec<Attachment>,
     pub(crate) rng: Rng,
-    /// Everything that was done, for the message of a failure.
+    /// All actions so far, for the message of a failure.
     pub(crate) history: Vec<String>,
-    /// Calico's objects, past all proxies.
+    /// Access to Calico's objects without a proxy.
     pub(crate) datastore: Datastore,
     pub(crate) runtime: Runtime,
-    /// Where pods are, if they are in Kubernetes.
+    /// Client for Pod objects; `None` without Kubernetes.
     pub(crate) client: Option<Client>,
     pub(crate) collecting: Option<Collecting>,
     sandboxes: usize,
 }
 
-/// Both families, and everything in a log.
+/// Returns configuration keys for both families and a complete log.
 fn conf() -> Value {
     json!({
         "log_level": "debug", "log_file_path": format!("{}/cni.log", texts::LOGS),
@@ -57,7 +58,7 @@ fn content() -> Content {
 }
 
 impl<'a> World<'a> {
-    /// A world of containers that are named by CNI_ARGS alone.
+    /// Creates a world of containers that only CNI_ARGS name.
     pub(crate) fn on_etcd(cluster: &'a Cluster<'a>, seed: u64) -> World<'a> {
         cluster.load(&content());
         let node = |name: &&str| Node::on_etcd(cluster.host, name, &cluster.store, conf()).unwrap();
@@ -70,7 +71,7 @@ impl<'a> World<'a> {
         World::new(cluster, NODES.iter().map(node).collect(), &DatastoreConfig::Etcd(config), None, seed)
     }
 
-    /// A world of pods.
+    /// Creates a world of pods.
     pub(crate) fn on_api_server(cluster: &'a Cluster<'a>, control_plane: &ControlPlane<'_>, seed: u64) -> World<'a> {
         let (api, Store::Kubernetes(objects)) = (&control_plane.servers.api, &cluster.store) else {
             panic!("objects of Kubernetes")
@@ -121,7 +122,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// Lets the tenant take so many steps, and looks at what the others have after each.
+    /// Executes this many steps of the tenant, and checks the other owners' state after each.
     pub(crate) fn live_through(mut self, steps: usize) {
         let others = Others::of(&self).unwrap();
         let before = others.snapshot(&self).unwrap();
@@ -143,7 +144,7 @@ impl<'a> World<'a> {
         snapshot::same(&before, &after).unwrap();
     }
 
-    /// Lets garbage collection pass until the grace period is over for all that it knows.
+    /// Runs garbage collection until the grace period of all known leaks is over.
     pub(crate) fn pass(&mut self) -> anyhow::Result<()> {
         if let Some(collecting) = &self.collecting {
             for _ in 0..2 {
@@ -153,13 +154,13 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// A sandbox on a node, with a number of its own.
+    /// Creates a sandbox on a node, with a unique number.
     pub(crate) fn sandbox(&mut self, node: usize, pod: Option<(&str, &str)>) -> anyhow::Result<Sandbox> {
         self.sandboxes += 1;
         self.nodes[node].sandbox(self.sandboxes, pod)
     }
 
-    /// Notes a call, and what it printed.
+    /// Records a call, and checks its output.
     pub(crate) fn note(&mut self, what: &str, outcome: &Outcome) -> anyhow::Result<()> {
         let ended = outcome.exit.map_or("a signal".to_owned(), |code| code.to_string());
         self.history.push(format!("{what}: {ended} {}", outcome.stdout));

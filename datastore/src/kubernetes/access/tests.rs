@@ -1,4 +1,4 @@
-//! Kubeconfigs that cannot be used, and what is said of them.
+//! Kubeconfigs that cannot be used, and the errors about them.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What a kubeconfig leads to, or what is said of it.
+/// Returns the access that a kubeconfig yields, or the text of the error.
 async fn read_text(content: &str) -> Result<Access, String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
@@ -20,7 +20,7 @@ async fn read_text(content: &str) -> Result<Access, String> {
     Err(refused)
 }
 
-/// A kubeconfig whose user and cluster are these.
+/// Returns a kubeconfig with this user and cluster.
 fn with(user: Value, mut cluster: Value) -> String {
     cluster["server"] = json!("https://localhost:1");
     json!({

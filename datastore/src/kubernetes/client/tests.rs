@@ -1,4 +1,4 @@
-//! The client against a TLS server in this process that answers from a script.
+//! Tests the client with a TLS server in this process that sends scripted responses.
 
 mod server;
 mod two_addresses;
@@ -35,7 +35,7 @@ async fn requests_share_one_connection_in_either_protocol() {
     }
 }
 
-/// Which would wait for ever behind a watch if they shared its connection.
+/// Over a shared connection, the request would wait for the watch forever.
 #[tokio::test]
 async fn a_watch_keeps_no_request_waiting() {
     for alpn in [&["h2"][..], &["http/1.1"]] {
@@ -78,7 +78,7 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
     assert_eq!(server.requests().len(), 3);
 }
 
-/// A DELETE may be answered with what is no object, and has no metadata.
+/// A DELETE requests no metadata, because the response may not be an object.
 #[tokio::test]
 async fn of_what_is_written_the_metadata_is_asked_for() {
     let server = Server::start(&["h2"], &[Reply::Written("a"); 4]).await;
@@ -111,7 +111,7 @@ async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
     }
 }
 
-/// A proxy may answer a write by itself.
+/// A proxy may respond to a write without forwarding it.
 #[tokio::test]
 async fn a_success_without_the_written_object_leaves_the_outcome_unknown() {
     for (method, reply) in [
@@ -150,7 +150,7 @@ async fn a_renewed_token_is_read_again_and_a_stale_one_is_named() {
     assert!(!stale.contains("second"), "{stale}");
 }
 
-/// What a login that was refused for good is told to be.
+/// Returns the error about credentials that the server rejects repeatedly.
 async fn stale(config: KubernetesConfig) -> String {
     let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
     failure.explain("Pod(p)", "k", false).to_string()
@@ -200,7 +200,7 @@ async fn whom_the_kubeconfig_acts_as_the_server_is_told() {
     assert_eq!(server.seen.lock().unwrap().acts_as, expected);
 }
 
-/// The token of a broken file is told as such, by each verb, and nobody is asked.
+/// The invalid token of a file is reported by each request, and nothing is sent.
 #[tokio::test]
 async fn a_token_that_cannot_be_sent_is_told_at_once() {
     let server = Server::start(&["h2"], &[]).await;
@@ -220,7 +220,7 @@ async fn every_request_has_a_deadline() {
     client.send(&ApiRequest::get("/a")).await.unwrap();
     let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
     assert!(matches!(failure, Failure::NoAnswer(_)), "{failure}");
-    // Nobody listens.
+    // No server listens on this port.
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let config = KubernetesConfig {
         deadline: Duration::from_millis(300),
@@ -234,13 +234,13 @@ async fn every_request_has_a_deadline() {
     assert!(matches!(failure, Failure::NotSent(_)), "{failure}");
 }
 
-/// A read that the cache may answer, which may take so long.
+/// Returns a read that the cache may serve within `milliseconds`.
 fn cached(milliseconds: u64) -> ApiRequest {
     let patience = Duration::from_millis(milliseconds);
     ApiRequest::get("/a").or_cached(Some(Cache { version: 7, patience }))
 }
 
-/// The pauses that a busy server asks for are longer together than the patience with one attempt.
+/// The pauses that a busy server asks for are longer together than the time limit of one attempt.
 #[tokio::test]
 async fn patience_is_with_the_server_not_with_the_pauses() {
     const BUSY: Reply = Reply::Status(429);
@@ -251,7 +251,7 @@ async fn patience_is_with_the_server_not_with_the_pauses() {
     assert_eq!(server.requests()[1..], vec!["GET /a?resourceVersion=7 Bearer first"; 6]);
 }
 
-/// A client of a plugin's call, which may wait so long. Its node has no other.
+/// Returns the client of a CNI call that may wait for `limit`. No other process of its node uses the server.
 fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
     let (client, file) = (server.client(Duration::from_secs(1)), server.kubeconfig.path().join("turns"));
     client.wait_while_busy(WhenBusy { file, until: Instant::now() + limit, before_waiting: || {} });
@@ -266,7 +266,7 @@ async fn a_call_waits_for_a_busy_server_beyond_the_deadline_of_a_request() {
     assert_eq!(server.requests().len(), 3);
 }
 
-/// How long that is, and who waits for whom, is tested where turns are taken.
+/// The tests of [`Turns`] cover the exact limit and the order of several processes.
 #[tokio::test]
 async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
     let server = Server::start(&["h2"], &[Reply::Busy(3600)]).await;
@@ -279,7 +279,7 @@ async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
     assert_eq!((server.requests().len(), one.was_busy(), other.was_busy()), (1, true, true));
 }
 
-/// The cache has not that revision, fails, breaks off or does not answer.
+/// The cache does not have the revision, fails, breaks off or does not respond.
 #[tokio::test]
 async fn a_read_that_the_cache_does_not_serve_is_sent_to_the_store() {
     for (reply, patience) in [400, 410, 500, 502, 503, 504]
@@ -313,7 +313,7 @@ async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
         let server = Server::start(&["h2"], &[Reply::Status(code); 2]).await;
         let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
         assert!(matches!(&failure, Failure::Refused(refusal) if refusal.status.code == code), "{failure}");
-        // With the token that is read again.
+        // With a 401, the token is read again for the second request.
         assert_eq!(server.requests(), vec!["GET /a?resourceVersion=7 Bearer first"; requests], "{code}");
     }
 }
@@ -374,7 +374,7 @@ fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
         (2, Some(0), 100, 1, 2),
         (2, Some(4), 100, 4, 6),
         (8, Some(5), 100, 5, 9),
-        // The request itself takes time.
+        // The pause leaves time for the request itself.
         (2, Some(4), 6, 4, 5),
     ] {
         let wait = Wait::of(seconds(pause), advice.map(seconds));
@@ -385,8 +385,8 @@ fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
     }
 }
 
-/// It takes connections, as the kernel does in its place, and never says a word: nothing was sent, and nothing was
-/// done.
+/// The listener accepts connections, as the kernel does for a process that is too slow, but never sends a byte. The
+/// request was not sent and had no effect.
 #[tokio::test]
 async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -455,7 +455,7 @@ async fn a_process_that_lasts_has_several_connections_over_http_1() {
     }
 }
 
-/// Lets as much time pass as there is between two looks at the files.
+/// Advances the time by more than the interval between two checks of the files.
 async fn later() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(51)).await;

@@ -1,4 +1,4 @@
-//! The API group in the states of upstream's migration.
+//! The API group in each state of upstream's migration.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use ApiGroup::{CrdV1, V3};
 const V1_GROUP: &str = "crd.projectcalico.org";
 const V3_GROUP: &str = "projectcalico.org";
 
-/// An API server that has some API groups and a ClusterInformation in each.
+/// An API server with some API groups and a ClusterInformation in each.
 #[derive(Clone, Default)]
 struct Server {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
@@ -33,7 +33,7 @@ impl Server {
         self.objects.lock().unwrap().insert(path.into(), object);
     }
 
-    /// Has these groups, with a ClusterInformation in each that has one.
+    /// Creates a server with these groups, and with the ClusterInformations that are given.
     fn of(groups: &[&str], v1: Option<Value>, v3: Option<Value>) -> Server {
         let server = Server::default();
         let listed: Vec<_> = groups.iter().map(|name| json!({ "name": name })).collect();
@@ -91,7 +91,7 @@ async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_befo
         (both, information(true, None), information(true, MADE), CrdV1, 2),
         (both, information(false, None), None, CrdV1, 3),
         (both, information(false, None), information(false, MADE), CrdV1, 3),
-        // Calico's API server shows in v3 what is stored in v1.
+        // Calico's API server serves objects in v3 that are stored in v1.
         (both, information(false, None), information(true, None), CrdV1, 3),
         (both, information(false, None), information(true, MADE), V3, 3),
         (both, information(false, None), information(true, LOCKED), V3, 3),
@@ -101,7 +101,7 @@ async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_befo
         let config = server.start().await;
         let found = Kubernetes::lasting(&config).present_group().await.unwrap();
         assert_eq!((found, server.asked.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
-        // Whatever the settings name.
+        // The result does not depend on the configured group.
         let configured = KubernetesConfig { group: Some(CrdV1), ..config };
         assert_eq!(Kubernetes::lasting(&configured).present_group().await.unwrap(), expected);
     }

@@ -1,4 +1,4 @@
-//! [`Lanes`]: connections over HTTP/1.1, of which each carries one request at a time.
+//! [`Lanes`]: HTTP/1.1 connections, each of which carries one request at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,51 +10,51 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::TransportError;
 
-/// The connections, and the right to use one.
+/// The idle connections, and the permits to use one.
 pub(super) struct Lanes {
     permits: Arc<Semaphore>,
     idle: Idle,
 }
 
-/// Connections that carry nothing.
+/// Connections without a request.
 #[derive(Clone)]
 struct Idle {
     senders: Arc<Mutex<Vec<SendRequest<Body>>>>,
     most: usize,
 }
 
-/// The way of one request.
+/// The permission of one request to use a connection.
 pub(super) struct Lane {
-    /// None for a watch, which takes nobody's turn.
+    /// Absent for a watch, which does not count towards the limit.
     permit: Option<OwnedSemaphorePermit>,
     idle: Idle,
 }
 
 impl Lanes {
-    /// So many for requests that end soon.
+    /// Creates the permits for `count` short requests at a time.
     pub(super) fn new(count: usize) -> Self {
         let idle = Idle { senders: Arc::default(), most: count };
         Lanes { permits: Arc::new(Semaphore::new(count)), idle }
     }
 
-    /// A way for a request. Waits until there is one.
+    /// Returns the permission for a request. Waits until a permit is free.
     pub(super) async fn take_turn(&self, is_watch: bool) -> Lane {
         let permit = match is_watch {
             true => None,
-            // It is never closed.
+            // The semaphore is never closed.
             false => Arc::clone(&self.permits).acquire_owned().await.ok(),
         };
         Lane { permit, idle: self.idle.clone() }
     }
 
-    /// Keeps a connection that carries nothing.
+    /// Stores an idle connection for later requests.
     pub(super) fn put_back(&self, sender: SendRequest<Body>) {
         self.idle.put(sender);
     }
 }
 
 impl Lane {
-    /// A connection that is open and carries nothing, if there is one.
+    /// Returns an idle connection that is still open, if there is one.
     pub(super) async fn waiting(&self) -> Option<SendRequest<Body>> {
         loop {
             let mut sender = self.idle.take()?;
@@ -64,7 +64,8 @@ impl Lane {
         }
     }
 
-    /// Sends on `sender`, which is kept for the next when the answer has been read to its end.
+    /// Sends a request on `sender`. Stores the connection for later requests when the response has been read to its
+    /// end.
     pub(super) async fn send(
         self,
         mut sender: SendRequest<Body>,
@@ -99,7 +100,7 @@ impl Idle {
     }
 }
 
-/// Whether the answer to `request` goes on until someone ends it.
+/// Returns true if the response to `request` continues until either end closes it.
 pub(super) fn is_watch(request: &Request<Body>) -> bool {
     let parameters = request.uri().query().unwrap_or_default();
     parameters.split('&').any(|parameter| matches!(parameter, "watch=true" | "watch=1"))

@@ -1,4 +1,4 @@
-//! Several processes of a node, each with its own [`Turns`] on one file, on a clock that is paused.
+//! Simulates several processes of a node, each with its own [`Turns`] on one file, with a paused clock.
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicUsize;
@@ -15,7 +15,7 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// An API server that refuses all before `opens`, and notes which process asked after which time.
+/// An API server that rejects all requests before `opens`, and records the time and the process of each request.
 struct Server {
     began: Instant,
     opens: Duration,
@@ -34,7 +34,7 @@ impl Server {
         self.began.elapsed() >= self.opens
     }
 
-    /// Which processes asked before it opened.
+    /// Returns the processes of the rejected requests.
     fn refused(&self) -> Vec<usize> {
         self.asked.borrow().iter().filter(|(_, at)| *at < self.opens).map(|(process, _)| *process).collect()
     }
@@ -53,7 +53,7 @@ impl Process {
         Process { number, turns }
     }
 
-    /// Sends one request until it is admitted. Returns false if it gave up.
+    /// Sends one request until it is admitted. Returns false if the process gave up.
     async fn ask(&self, server: &Server) -> bool {
         let Ok(mut turn) = self.turns.admit().await else { return false };
         while !server.admits(self.number).await {
@@ -65,7 +65,7 @@ impl Process {
         true
     }
 
-    /// Sends four requests as an ADD does: one, and then some together.
+    /// Sends four requests as an ADD does: one, and then three in parallel.
     async fn call(&self, server: &Server) -> bool {
         self.ask(server).await && join_all((0..3).map(|_| self.ask(server))).await.into_iter().all(|done| done)
     }
@@ -75,7 +75,7 @@ fn node(directory: &tempfile::TempDir, limit: Duration) -> Vec<Process> {
     (0..NODE).map(|number| Process::new(number, &directory.path().join("run/turns"), limit)).collect()
 }
 
-/// The first process is refused, and then the others come.
+/// The first process is rejected, and then the others send their requests.
 async fn crowd(server: &Server, node: &[Process]) -> Vec<bool> {
     let others = async {
         sleep(Duration::from_millis(5)).await;
@@ -91,7 +91,8 @@ async fn a_node_asks_a_busy_server_as_often_as_one_process_does() {
         let directory = tempfile::tempdir().unwrap();
         let alone = Server::new(seconds(60), seconds(advice));
         assert!(node(&directory, CALL)[0].call(&alone).await);
-        // The other node: what the first has noted is still ahead on the system's clock, which is not paused.
+        // This part needs a new file: the time in the first file is still in the future, because the system's clock is
+        // not paused.
         let directory = tempfile::tempdir().unwrap();
         let server = Server::new(seconds(60), seconds(advice));
         assert_eq!(crowd(&server, &node(&directory, CALL)).await, vec![true; NODE]);
@@ -118,7 +119,7 @@ async fn a_process_that_was_refused_sends_its_requests_one_by_one() {
     assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
     let asked: Vec<_> = server.asked.borrow().iter().map(|(_, at)| at.as_millis()).collect();
     assert!(asked.windows(2).all(|two| two[0] < two[1]), "{asked:?}");
-    // That is no wait for the server.
+    // Sending one by one does not count as waiting for the server.
     let rule = WhenBusy { until: Instant::now(), ..process.turns.rule().unwrap() };
     process.turns.wait_by(rule);
     assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
@@ -140,7 +141,7 @@ async fn a_call_waits_until_its_limit_and_not_less() {
     }
 }
 
-/// A runtime kills what takes too long.
+/// A runtime kills a call that takes too long.
 #[tokio::test(start_paused = true)]
 async fn the_turn_of_a_process_that_ends_is_the_next_ones_when_the_server_wants_to_be_asked() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! [`CalicoObjects`]: Calico's kinds, read by the [`Transcoder`].
+//! [`CalicoObjects`]: Calico's kinds, decoded by the [`Transcoder`].
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl<K: Kind> CalicoObjects<K> {
         CalicoObjects { kubernetes, range, transcoder: None, object_kind: K::KIND, kind: PhantomData }
     }
 
-    /// Reads an object as a list does. `None` when it is not in the range.
+    /// Decodes an object in the same way as a list does. Returns `None` if the object is not in the range.
     fn read(&self, object: Value) -> Option<Change<Entry<K>, K::Key>> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let decoded = self.transcoder.as_ref()?.decode(&self.range, object)?;
@@ -40,7 +40,7 @@ impl<K: Kind> CalicoObjects<K> {
         })
     }
 
-    /// The key that the name alone tells.
+    /// Returns the key that the object's name determines.
     fn key_of_name(&self, metadata: Value) -> Option<K::Key> {
         let range = Range { keys_only: true, ..self.range.clone() };
         let decoded = self.transcoder.as_ref()?.decode(&range, json!({ "metadata": metadata }))?;
@@ -76,7 +76,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     fn put(&mut self, object: &str) -> Option<Change<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
             Ok(Reply(object)) => self.read(object),
-            // JSON it is, or the list could not have been cut into objects: it is nested too deeply.
+            // The text is valid JSON, or the list could not have been split into objects. It must be nested too deeply.
             Err(error) => Some(Change::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
         }
     }
@@ -84,7 +84,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
     fn key(&mut self, object: &str) -> Option<K::Key> {
         let Reply(mut object) = serde_json::from_str(object).ok()?;
         let metadata = object["metadata"].clone();
-        // One that is marked as deleted hides from lists.
+        // The transcoder hides an object that is marked as deleted, so the mark is removed.
         if let Some(spec) = object["spec"].as_object_mut() {
             spec.remove("deleted");
         }
@@ -95,7 +95,7 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         }
     }
 
-    /// An earlier process may have found another API group.
+    /// Discards the cached API group, which may be wrong.
     async fn is_missing(&mut self) {
         self.kubernetes.doubt_group().await;
     }

@@ -1,32 +1,32 @@
-//! [`Decode`]: how the text of an object becomes what is wanted of it.
+//! [`Decode`]: decodes the text of an object into the value that the watch delivers.
 
 use crate::watch::Change;
 
-/// Reads the objects of one kind. Each call is given the JSON of one object.
+/// A decoder of the objects of one kind. Each call gets the JSON of one object.
 pub trait Decode: Send + 'static {
-    /// What is wanted of an object.
+    /// The value that the watch delivers for an object.
     type Value: Send + 'static;
-    /// What names one.
+    /// The key of an object.
     type Key: Send + 'static;
 
-    /// The kind, for logs.
+    /// Returns the kind, for logs.
     fn kind(&self) -> &'static str;
 
-    /// The kind, as the API server has it in a list of these objects. Asked for after [`Decode::collection`].
+    /// Returns the kind that the API server uses in a list of these objects. Called after [`Decode::collection`].
     fn object_kind(&self) -> &'static str {
         self.kind()
     }
 
-    /// The URL path of all objects.
+    /// Returns the URL path of all objects.
     fn collection(&mut self) -> impl Future<Output = Result<String, String>> + Send;
 
-    /// Reads an object that is there; `None` for one that is of no concern.
+    /// Decodes an existing object. Returns `None` for an object that does not belong to the watch.
     fn put(&mut self, object: &str) -> Option<Change<Self::Value, Self::Key>>;
 
-    /// What names an object, whatever else may be wrong with it.
+    /// Returns the key of an object, even if other parts of it are invalid.
     fn key(&mut self, object: &str) -> Option<Self::Key>;
 
-    /// The server does not have the collection.
+    /// Handles a response that the server does not have the collection.
     fn is_missing(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }

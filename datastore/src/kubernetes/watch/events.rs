@@ -1,4 +1,4 @@
-//! [`Events`]: an open watch, line by line.
+//! [`Events`]: an open watch, read line by line.
 
 use std::borrow::Cow;
 
@@ -12,28 +12,28 @@ use super::super::failure::Refusal;
 use super::lost;
 use crate::watch::WatchFailure;
 
-/// A buffer larger than this is not kept for the next event.
+/// Maximum capacity of the buffer to keep for the next event.
 const LARGE: usize = 256 << 10;
 
-/// The body of a watch.
+/// The response body of a watch.
 pub(super) struct Events {
     body: Body,
-    /// What has arrived.
+    /// The bytes that have arrived.
     buffer: Vec<u8>,
-    /// How much of that has been given out.
+    /// The number of these bytes that have been returned.
     taken: usize,
 }
 
-/// What the server tells.
+/// An event from the server.
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<'a> {
-    /// New or changed.
+    /// The object is new or changed.
     Put { object: &'a str, position: String },
-    /// Deleted; the object as it was last.
+    /// The object was deleted; the text is its last state.
     Gone { object: &'a str, position: String },
-    /// Nothing up to here.
+    /// There are no changes up to this position.
     Bookmark { position: String },
-    /// The watch cannot go on.
+    /// The watch cannot continue.
     Error(Box<Refusal>),
 }
 
@@ -42,7 +42,7 @@ impl Events {
         Events { body, buffer: Vec::new(), taken: 0 }
     }
 
-    /// The next event; `None` at the end.
+    /// Returns the next event, or `None` at the end of the watch.
     pub(super) async fn next(&mut self) -> Result<Option<Event<'_>>, WatchFailure> {
         self.buffer.drain(..std::mem::take(&mut self.taken));
         if self.buffer.is_empty() {
@@ -66,7 +66,7 @@ impl Events {
             }
         };
         self.taken = end + 1;
-        // One that stays unreadable is passed over by a list.
+        // If the event stays unreadable, the driver lists again, and the list omits the object.
         let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("an event cannot be read: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }

@@ -1,4 +1,4 @@
-//! [`ApiSource`] and an API server that answers from a script.
+//! Tests [`ApiSource`] with an API server that sends scripted responses.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Names of objects.
+/// A decoder that reduces objects to their names.
 struct Names;
 
 impl Decode for Names {
@@ -32,7 +32,7 @@ impl Decode for Names {
     }
 }
 
-/// Answers in turn, and what was asked.
+/// A server with scripted responses, which records the requests.
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<VecDeque<(u16, Value)>>>,
@@ -65,7 +65,7 @@ fn refused(code: u16) -> (u16, Value) {
     (code, json!({"kind": "Status", "code": code, "message": "no"}))
 }
 
-/// As a broken proxy answers.
+/// A broken proxy may send such responses.
 #[tokio::test]
 async fn what_is_no_list_of_the_kind_is_no_empty_list() {
     for answer in [
@@ -96,7 +96,7 @@ async fn a_page_says_where_the_next_begins_and_the_last_where_a_watch_does() {
     assert!(asked[1].ends_with("&continue=x%2Fy%3D"), "{asked:?}");
 }
 
-/// Whoever lists begins anew, waits, or gives up by these.
+/// The class of a failure determines whether a watch lists again, pauses, or counts a rejection.
 #[tokio::test]
 async fn what_a_refusal_means() {
     for code in [401, 403, 404, 410, 429, 500, 503] {

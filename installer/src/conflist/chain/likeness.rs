@@ -1,13 +1,13 @@
-//! When two values of JSON are the same to a program that reads them.
+//! Equality of JSON values as the programs that read them see it.
 
 use serde_json::{Map, Number, Value};
 
 use crate::template::TOKEN;
 
-/// Above it not every whole number has a floating-point number of its own.
+/// Above this number, not every integer has its own floating-point representation.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// One form for all ways of writing a value: Go writes `1.0` as `1`.
+/// Returns one form for all spellings of a value. Go writes `1.0` as `1`.
 pub(super) fn canonical(value: &Value) -> Value {
     match value {
         Value::Number(number) => Value::Number(whole(number)),
@@ -27,7 +27,7 @@ fn whole(number: &Number) -> Number {
     }
 }
 
-/// Whether a value is what a pattern stands for: anything may be in the place of the pod's token.
+/// Returns true if a value matches a pattern, in which the token's placeholder matches any token.
 pub(super) fn fits(pattern: &Value, found: &Value) -> bool {
     match (pattern, found) {
         (Value::String(pattern), Value::String(found)) => text_fits(pattern, found),
@@ -44,7 +44,7 @@ fn text_fits(pattern: &str, found: &str) -> bool {
         None => pattern == found,
         Some((before, after)) => {
             let rest = found.strip_prefix(before);
-            // No token is empty. A second one in the same text is not told from it.
+            // A token is never empty. If the placeholder occurs twice, the text between both may be anything.
             let after = after.rsplit(TOKEN).next().unwrap_or_default();
             rest.and_then(|rest| rest.strip_suffix(after)).is_some_and(|token| !token.is_empty())
         }

@@ -1,37 +1,39 @@
-//! [`Merged`]: our entries, as they are rendered, among those of others.
+//! [`Merged`]: our rendered entries, merged with the foreign entries of the present configuration.
 
 use super::{Chain, Entry, PlaceFor, Rendering, is_calico, is_same, kind};
 
-/// The types that only continue the work of a plugin before them.
+/// Plugin types that only extend the network of a plugin before them.
 const CONTINUING: [&str; 8] = ["bandwidth", "firewall", "istio-cni", "linkerd-cni", "portmap", "sbr", "tuning", "vrf"];
 
-/// A rendered configuration, and the form by which its entries are known again.
+/// A rendered configuration, and a pattern that recognizes its entries.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(in super::super) struct Rendered {
     /// The configuration.
     pub(in super::super) chain: Chain,
-    /// The same with the placeholder where the pod's token is: the token changes, the entry stays ours.
+    /// The configuration with a placeholder instead of the pod's token. The pattern still matches after the token
+    /// changed.
     pub(in super::super) pattern: Chain,
 }
 
-/// A configuration with our entries as they are rendered and the entries of others where they were.
+/// A configuration with our rendered entries, and with the foreign entries at their present places.
 #[derive(Debug, Clone, PartialEq)]
 pub(in super::super) struct Merged {
     /// The configuration.
     pub(in super::super) chain: Chain,
-    /// The types of the entries of others, in order.
+    /// The types of the foreign entries, in order.
     pub(in super::super) foreign: Vec<String>,
-    /// The types of the entries that were taken for ours without being noted, and are not there any more.
+    /// The types of entries that were treated as ours although not recorded, and that the configuration no longer
+    /// contains.
     pub(in super::super) taken: Vec<String>,
-    /// The owners of the entries, to be noted.
+    /// The owners of the entries, to be recorded.
     pub(in super::super) rendering: Rendering,
-    /// The keys of the list that others added.
+    /// The keys of the list that other programs added.
     pub(in super::super) foreign_keys: Vec<String>,
 }
 
 impl Rendered {
-    /// The configuration to be written where `there` is: our entries as they are rendered now, in the places of ours,
-    /// and all others where they are. `noted` are the renderings that may be in place, none where nothing is noted.
+    /// Returns the configuration to write over `there`: our entries as rendered now replace ours, and foreign entries
+    /// stay in place. `noted` are the recorded renderings, of which one may be in place.
     pub(in super::super) fn over(&self, there: &Chain, noted: &[Rendering]) -> Merged {
         let noted = Rendering::in_place(noted, there);
         let ours = there.ours(&self.pattern, noted);
@@ -50,7 +52,7 @@ impl Rendered {
         }
         let mut keys = self.chain.keys.clone();
         keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), there.keys.get(key)?.clone()))));
-        // An entry that another program put in stays that program's, also when today's rendering has the same.
+        // An entry that another program added stays foreign even if today's rendering contains the same entry.
         let is_there = |entry: &Entry| foreign.iter().any(|foreign| is_same(foreign, entry));
         let added: Vec<Entry> = self.chain.entries.iter().filter(|entry| !is_there(entry)).cloned().collect();
         let entries = arranged(&added, &there.entries, &ours);
@@ -67,7 +69,8 @@ impl Rendered {
         }
     }
 
-    /// Returns the types of entries that are ours by what templates make alone, and that this rendering does not have.
+    /// Returns the types of entries that were identified as ours only because known templates generate them, and that
+    /// this rendering does not contain.
     fn taken(&self, there: &Chain, ours: &[bool], noted: Option<&Rendering>) -> Vec<String> {
         let is_known = |entry: &Entry| noted.is_some_and(|noted| noted.owns(entry).is_some());
         let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
@@ -76,7 +79,7 @@ impl Rendered {
         taken.map(|entry| kind(entry).to_owned()).collect()
     }
 
-    /// The configuration to be written where nothing of others is.
+    /// Returns the configuration to write where no foreign entries exist.
     pub(in super::super) fn alone(&self) -> Merged {
         Merged {
             chain: self.chain.clone(),
@@ -89,13 +92,13 @@ impl Rendered {
 }
 
 impl Merged {
-    /// Returns true if the configuration holds nothing of others.
+    /// Returns true if the configuration contains no foreign entries or keys.
     pub(in super::super) fn is_only_ours(&self) -> bool {
         self.foreign.is_empty() && self.foreign_keys.is_empty()
     }
 
-    /// Adds what others chained into a configuration that this one takes the place of. An entry that ours has as well is
-    /// theirs from then on.
+    /// Adds the foreign entries of a configuration that this one replaces. An entry that ours contains as well is
+    /// foreign from then on.
     pub(in super::super) fn adopt(&mut self, entries: Vec<Entry>) {
         for entry in entries {
             match self.chain.place_for(&entry) {
@@ -111,15 +114,15 @@ impl Merged {
     }
 }
 
-/// Returns true for a noted list that another program wrote anew without ours: its first plugin makes no network by
-/// itself, as that of another network does.
+/// Returns true for a recorded list that another program rewrote without our entries: its first plugin is recorded as
+/// foreign, or only extends a network. The first plugin of another network's configuration would create a network.
 fn is_bereft(there: &Chain, noted: &Rendering) -> bool {
     let first = there.entries.first();
     first.is_some_and(|first| CONTINUING.contains(&kind(first)) || noted.owns(first) == Some(false))
 }
 
-/// Our entries in the places of ours, in their order; those that are more come after the last one. Calico's plugin comes
-/// before all others where it was not there: they continue its work.
+/// Puts our entries into the places of our present entries, in order, and further ones after the last place. If
+/// Calico's plugin is missing, it goes first: all others extend its work.
 fn arranged(rendered: &[Entry], there: &[Entry], ours: &[bool]) -> Vec<Entry> {
     let last = ours.iter().rposition(|is_ours| *is_ours);
     let mut waiting = rendered.iter().cloned();

@@ -1,4 +1,4 @@
-//! [`Rendering`]: our part of a configuration, as the installer's state notes it.
+//! [`Rendering`]: our part of a configuration, as recorded in the installer's state.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,32 +7,32 @@ use super::{Chain, Entry, form, kind};
 use crate::digest;
 use serde::{Deserialize, Serialize};
 
-/// What was rendered: enough to know it again, and nothing of its text, which may hold a token.
+/// The digests of our entries. They identify the entries without storing their text, which may contain a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rendering {
-    /// The keys of the list, or those that a single plugin has for one.
+    /// The keys of the list, or the keys of a single plugin that belong to a list.
     pub keys: BTreeSet<String>,
-    /// The plugins, in order.
+    /// Our plugins, in order.
     pub plugins: Vec<NotedPlugin>,
-    /// SHA-256 of each entry that was another's when this was written.
+    /// SHA-256 of each entry that was foreign at the time of the write.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub foreign: BTreeSet<String>,
 }
 
-/// One plugin.
+/// A recorded plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NotedPlugin {
     /// Its `type`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// SHA-256 of what it says.
+    /// SHA-256 of its canonical form.
     pub digest: String,
 }
 
 impl Rendering {
-    /// What there is to be noted of a configuration.
+    /// Returns the record of a configuration in which all entries are ours.
     pub fn of(chain: &Chain) -> Rendering {
         let plugin = |entry: &Entry| NotedPlugin { kind: kind(entry).to_owned(), digest: digest_of(entry) };
         Rendering {
@@ -42,8 +42,8 @@ impl Rendering {
         }
     }
 
-    /// The one of several renderings that is in place, the first of those that are so to the same degree: a run that
-    /// was killed left one of them, and most of its entries.
+    /// Returns the recorded rendering that is in place: the one with the most entries in `there`, and the first of
+    /// equals. After a killed run any of the recorded ones may be in place.
     pub fn in_place<'a>(noted: &'a [Rendering], there: &Chain) -> Option<&'a Rendering> {
         let degree = |noted: &&Rendering| {
             let plugins = there.entries.iter().filter(|entry| noted.has(entry)).count();
@@ -54,39 +54,39 @@ impl Rendering {
         noted.iter().rev().max_by_key(degree)
     }
 
-    /// Whether it has this entry.
+    /// Returns true if the rendering contains this entry.
     pub fn has(&self, entry: &Entry) -> bool {
         let digest = digest_of(entry);
         self.plugins.iter().any(|plugin| plugin.digest == digest)
     }
 
-    /// Tells whose an entry was: true for ours, false for another's, `None` for one that was not there.
+    /// Returns `Some(true)` for an entry of ours, `Some(false)` for a foreign entry, and `None` for an unknown one.
     pub fn owns(&self, entry: &Entry) -> Option<bool> {
         let is_foreign = || self.foreign.contains(&digest_of(entry)).then_some(false);
         if self.has(entry) { Some(true) } else { is_foreign() }
     }
 
-    /// Leaves an entry to another program.
+    /// Records an entry as foreign.
     pub fn leave(&mut self, entry: &Entry) {
         let digest = digest_of(entry);
         self.plugins.retain(|plugin| plugin.digest != digest);
         self.foreign.insert(digest);
     }
 
-    /// Returns false for a configuration with an entry of Calico's that it does not have: another installer wrote it since,
-    /// or somebody edited ours.
+    /// Returns false if the configuration has an entry of Calico's plugin that this rendering lacks: another installer
+    /// wrote the file, or somebody edited our entry.
     pub fn describes(&self, there: &Chain) -> bool {
         there.entries.iter().filter(|entry| super::is_calico(entry)).all(|entry| self.has(entry))
     }
 
-    /// How many plugins of each type it has.
+    /// Returns the number of our plugins by type.
     pub fn counts(&self) -> BTreeMap<&str, usize> {
         let mut counts = BTreeMap::new();
         self.plugins.iter().for_each(|plugin| *counts.entry(plugin.kind.as_str()).or_default() += 1);
         counts
     }
 
-    /// Whether all of it is in a configuration as it was rendered, and no other plugin of Calico's.
+    /// Returns true if the configuration contains all our entries unchanged, and no other entry of Calico's plugin.
     pub fn is_whole_in(&self, there: &Chain) -> bool {
         let digests: BTreeSet<String> = there.entries.iter().map(digest_of).collect();
         !self.plugins.is_empty()

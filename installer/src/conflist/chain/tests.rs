@@ -41,7 +41,7 @@ fn istio() -> Value {
     json!({ "type": "istio-cni", "name": "istio-cni", "ipam": {}, "dns": {} })
 }
 
-/// Merges today's rendering with what is on the node. `noted` is the rendering before.
+/// Merges today's rendering with the present configuration. `noted` is the previous rendering.
 #[track_caller]
 fn over(today: Value, there: Value, noted: Option<Value>) -> Value {
     let noted: Vec<Rendering> = noted.map(|noted| Rendering::of(&list(noted))).into_iter().collect();
@@ -65,7 +65,7 @@ fn entries_of_others_stay_in_their_place_when_ours_change() {
             json!([calico(2), portmap(), tuning("9")]),
             json!([calico(2), portmap(), tuning("9"), istio()]),
         ),
-        // Removed by its owner.
+        // Its owner removed istio's entry.
         (json!([calico(1), portmap()]), json!([calico(2), portmap()]), json!([calico(2), portmap()])),
     ] {
         assert_eq!(over(today, there.clone(), noted()), expected, "{there}");
@@ -95,7 +95,7 @@ fn a_second_entry_of_a_type_of_ours_is_anothers() {
     let ours = json!([calico(1), tuning("1")]);
     let there = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
     assert_eq!(over(ours.clone(), there.clone(), Some(ours)), there);
-    // What was just written is read again: the note is of the rendering before.
+    // A second merge reads the configuration just written, while the record is still of the rendering before.
     let there = json!([calico(2), portmap(), tuning("2")]);
     let merged = over(json!([calico(2), portmap()]), there.clone(), Some(json!([calico(1), tuning("1")])));
     assert_eq!(merged, there);
@@ -115,7 +115,7 @@ fn where_nothing_is_noted_ours_are_calicos_and_what_templates_make() {
     let there = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
     let merged = over(json!([calico(1), portmap(), tuning("3")]), there.clone(), None);
     assert_eq!(merged, json!([calico(1), portmap(), tuning("3"), istio(), custom, tuning("4")]));
-    // With a note it is the operator's.
+    // With a record, the entry belongs to the operator.
     let merged = over(
         json!([calico(1), portmap()]),
         json!([calico(1), portmap(), bandwidth()]),
@@ -160,7 +160,7 @@ fn keys_of_others_stay_and_ours_that_are_no_longer_rendered_go() {
     assert_eq!(rendered(&today).over(&there, &[]).foreign_keys, ["disableCheck", "disableGC"]);
 }
 
-/// As istio-cni and linkerd-cni make it of a file `.conf`.
+/// istio-cni and linkerd-cni convert a `.conf` file in this way.
 #[test]
 fn a_single_plugin_becomes_a_list_with_entries_of_others() {
     let single = json!({ "name": "canal", "cniVersion": "0.3.1", "type": "flannel", "mtu": 1 });
@@ -209,7 +209,7 @@ fn entries_with_other_parameters_are_adopted_beside_those_of_their_type() {
     assert_eq!(chain.entries.len(), 7);
 }
 
-/// A plugin of few types and few parameters, so that entries meet.
+/// A plugin with one of few types and few parameters, so that equal entries occur.
 fn an_entry() -> impl Strategy<Value = Value> {
     let kind = prop_oneof![Just("calico"), Just("portmap"), Just("bandwidth"), Just("tuning"), Just("istio-cni")];
     prop_oneof![
@@ -219,7 +219,7 @@ fn an_entry() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// One that is never ours.
+/// A plugin that is never ours.
 fn a_neighbour() -> impl Strategy<Value = Value> {
     (0..3u8, 0..3u8).prop_map(|(kind, parameter)| json!({ "type": format!("mesh{kind}"), "parameter": parameter }))
 }
@@ -230,7 +230,7 @@ fn a_rendering() -> impl Strategy<Value = Vec<Value>> {
     (0..3u32, others).prop_map(|(mtu, others)| std::iter::once(calico(mtu)).chain(others).collect())
 }
 
-/// `entries` with others at any places.
+/// Inserts the neighbors into `entries` at any places.
 fn with_neighbours(entries: Vec<Value>, neighbours: Vec<(prop::sample::Index, Value)>) -> Vec<Value> {
     neighbours.into_iter().fold(entries, |mut entries, (at, neighbour)| {
         entries.insert(at.index(entries.len() + 1), neighbour);
@@ -256,18 +256,18 @@ proptest! {
         let (today, there) = (list(json!(today)), list(json!(there)));
         let noted: Vec<Rendering> = before.map(|before| Rendering::of(&list(json!(before)))).into_iter().collect();
         let merged = rendered(&today).over(&there, &noted);
-        // Calico's plugin is there once.
+        // Calico's plugin occurs once.
         prop_assert_eq!(merged.chain.calicos(), 1);
-        // All of ours is there, in order unless another's is the same, and with what is foreign there is nothing else.
+        // All our entries are present, in order unless an equal foreign entry exists. All other entries are foreign.
         let foreign: Vec<&Entry> = merged.chain.entries.iter().filter(|entry| !today.entries.contains(entry)).collect();
         prop_assert!(today.entries.iter().all(|entry| merged.chain.entries.contains(entry)));
         let mut ours = merged.chain.entries.iter().filter(|entry| merged.rendering.has(entry));
         let is_ours = |entry: &&Entry| merged.rendering.has(entry);
         prop_assert!(today.entries.iter().filter(is_ours).all(|entry| ours.any(|found| found == entry)));
-        // What is foreign was there, and in this order.
+        // The foreign entries are those of the present configuration, in the same order.
         let mut found = there.entries.iter();
         prop_assert!(foreign.iter().all(|entry| found.any(|found| found == *entry)));
-        // Reading again what was written changes nothing, with the note before the write and with that after it.
+        // A second merge changes nothing, neither with the record before the write nor with the record after it.
         for noted in [[noted, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
             prop_assert_eq!(&rendered(&today).over(&merged.chain, &noted).chain, &merged.chain);
         }
@@ -289,7 +289,7 @@ proptest! {
             let kept: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
             prop_assert_eq!(&kept, &expected);
             if is_noted {
-                // Nothing of an earlier rendering is left.
+                // No entry of an earlier rendering remains.
                 let rest = there.entries.iter().filter(|entry| !is_neighbours(entry));
                 prop_assert_eq!(count(rest), count(&today.entries));
             }

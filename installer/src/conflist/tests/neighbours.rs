@@ -1,10 +1,10 @@
-//! Entries of others through writes of ours, with the notes that runs leave.
+//! Tests of foreign entries across several runs, with the records that each run leaves.
 
 use super::*;
 
 const FILE: &str = "10-calico.conflist";
 
-/// A node's directory, with what the installer notes of it.
+/// The directory of a node, and the installer's record of it.
 struct Node {
     directory: tempfile::TempDir,
     state: State,
@@ -33,7 +33,7 @@ impl Node {
         conflist.note_written(&target, &written, &mut self.state);
     }
 
-    /// The beginning of a run, which is killed then.
+    /// Starts a run that is killed after it recorded the configuration.
     fn note(&mut self, template: &str) {
         let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
         let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
@@ -41,7 +41,7 @@ impl Node {
         conflist.note(&target, &mut self.state);
     }
 
-    /// A neighbour writes the file.
+    /// Writes the file as another program would.
     fn write(&self, text: impl AsRef<[u8]>) {
         fs::write(self.path(), text).unwrap();
     }
@@ -158,7 +158,7 @@ fn install_over_what_nobody_can_read_keeps_copies_that_no_runtime_loads() {
 #[test]
 fn write_of_equal_bytes_writes_nothing() {
     let mut node = Node::new();
-    // As no comparison of plugins finds it the same.
+    // The comparison of plugins alone would find this text different.
     let odd = CALICOS.replace("}]", "}, null]");
     let (settings, conflist) = (settings(&[("CNI_NETWORK_CONFIG", &odd)]), |settings: &Settings| {
         Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap()

@@ -1,4 +1,4 @@
-//! Addresses that IPAM has free and the node's kernel does not.
+//! Addresses that are free in IPAM, although a host route on the node leads to them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use crate::doctor::finding::Finding;
 
 const NAME: &str = "busy addresses";
 
-/// What ADDs found in the last minute, and what the kernel has now. Without a datastore another finding says so.
+/// Returns a finding for free addresses with a host route: those that ADDs noted in the last minute, and those in the
+/// kernel's routing table. An unreachable datastore is the subject of another finding.
 pub(super) fn all(facts: &Facts) -> Option<Finding> {
     let cluster = facts.cluster.as_ref().filter(|cluster| cluster.reached.is_ok());
     let (routed, reason) = match cluster.map(|cluster| &cluster.busy) {
@@ -18,7 +19,7 @@ pub(super) fn all(facts: &Facts) -> Option<Finding> {
         None if facts.noted.is_empty() => return None,
         None => (&[][..], None),
     };
-    // A note has more to say of the route.
+    // A note wins over the routing table because it describes the route in more detail.
     let told = |busy: &BusyAddress| (busy.address, format!("{} (route {})", busy.address, busy.route));
     let busy: BTreeMap<IpAddr, String> = routed.iter().chain(&facts.noted).map(told).collect();
     let Some(first) = busy.keys().next() else {

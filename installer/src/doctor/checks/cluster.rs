@@ -1,4 +1,4 @@
-//! The API server and the datastore.
+//! Checks of the API server and the datastore.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::doctor::facts::{BlockCount, Cluster, DatastoreKind, Facts, Granted, P
 use crate::doctor::finding::Finding;
 use crate::doctor::role::{MANIFEST_PATH, Permission};
 
-/// What depends on an answer is skipped without one.
+/// Runs the checks. Checks that need a response are skipped if there is none.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let Some(cluster) = &facts.cluster else {
         return vec![Finding::skipped("datastore", "no configuration says where it is")];
@@ -32,7 +32,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// How the user of an etcd gets what plugins need.
+/// The remedy for missing permissions of an etcd user.
 const GRANT_ETCD: &str = "etcdctl role grant-permission ROLE --prefix=true readwrite /calico/, of a role of that user";
 
 fn reached(cluster: &Cluster, after: Duration) -> Finding {
@@ -48,7 +48,7 @@ fn reached(cluster: &Cluster, after: Duration) -> Finding {
     Finding::warn(NAME, format!("{seen}, but {}", silent.join("; ")), way_out)
 }
 
-/// What to look at when a datastore does not answer.
+/// Returns the remedy for an unreachable datastore.
 fn way_to(cluster: &Cluster) -> &'static str {
     match cluster.kind {
         DatastoreKind::Kubernetes => {
@@ -88,7 +88,7 @@ fn tls(files: &[TlsFile]) -> Option<Finding> {
     })
 }
 
-/// Pods, namespaces and nodes are there, whatever the datastore.
+/// Checks the API server that stores pods, namespaces and nodes if the datastore is another one.
 fn api_beside(cluster: &Cluster) -> Option<Finding> {
     const NAME: &str = "API server";
     let (place, reached) = cluster.api_beside.as_ref()?;
@@ -118,14 +118,15 @@ fn permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Finding> 
     }
     let texts: Vec<String> = lacking.iter().map(|permission| permission.to_string()).collect();
     let seen = format!("the account may not {}", texts.join(", "));
-    // Only pods with a virtual machine need these.
+    // Only pods with a virtual machine need these permissions.
     Some(match lacking.iter().all(|permission| permission.group == "kubevirt.io") {
         true => Finding::warn(name, seen, format!("{way_out}, if there are virtual machines in this cluster")),
         false => Finding::fail(name, seen, way_out),
     })
 }
 
-/// The datastore answers and does not tell. Where it does not know who asks, another finding says what to do.
+/// Returns a finding for a datastore that responds with an error. If the API server rejects the credentials, another
+/// finding gives the remedy.
 fn untold(name: &str, reason: &str, cluster: &Cluster) -> Finding {
     let way_in = match cluster.kind {
         DatastoreKind::Kubernetes if cluster.refused.is_some() => return Finding::skipped(name, reason),
@@ -151,7 +152,7 @@ fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
             NAME,
             format!("the datastore has no Node {name}: no pod gets an address"),
             match cluster.kind {
-                // The installer makes it there alone.
+                // Only on etcd does the installer create the Node.
                 DatastoreKind::Etcd => format!("{REINSTALL}, or {by_others}"),
                 _ => by_others,
             },

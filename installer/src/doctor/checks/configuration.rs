@@ -1,4 +1,4 @@
-//! The configuration that the runtime picks.
+//! Checks of the configuration that the runtime selects.
 
 use crate::doctor::facts::{Chosen, Content, Facts};
 use crate::doctor::finding::{Finding, State};
@@ -7,7 +7,7 @@ use crate::template;
 pub(super) const REINSTALL: &str =
     "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
 
-/// Which file it is, and whether it is ours.
+/// Checks that the selected file exists and is ours.
 pub(super) fn chosen(facts: &Facts) -> Finding {
     const NAME: &str = "configuration";
     let directory = facts.net_dir.display();
@@ -31,7 +31,7 @@ pub(super) fn chosen(facts: &Facts) -> Finding {
     if content.is_calicos() {
         return of_calico(NAME, name, content);
     }
-    // Multus and its like come first and call Calico by themselves.
+    // Multus and similar plugins sort first and call Calico by themselves.
     if let Some(delegate) = &facts.delegate {
         return called(NAME, name, content, delegate);
     }
@@ -44,7 +44,7 @@ pub(super) fn chosen(facts: &Facts) -> Finding {
     }
 }
 
-/// What Calico's plugin takes, or why it does not.
+/// Checks that Calico's plugin accepts the configuration.
 fn of_calico(title: &str, file: &str, content: &Content) -> Finding {
     let Content { network, plugins, cni_version, refused, .. } = content;
     match refused {
@@ -59,7 +59,7 @@ fn of_calico(title: &str, file: &str, content: &Content) -> Finding {
     }
 }
 
-/// That of Calico's, behind `first` that calls another network by itself.
+/// Checks Calico's configuration behind `first`, a meta plugin that calls other networks.
 fn called(title: &str, first: &str, caller: &Content, ours: &Chosen) -> Finding {
     let Chosen { name, content } = ours;
     let content = match content {
@@ -81,7 +81,7 @@ fn called(title: &str, first: &str, caller: &Content, ours: &Chosen) -> Finding 
     }
 }
 
-/// Files that no runtime takes as long as there is another before them.
+/// Reports files that no runtime selects because another file sorts before them.
 pub(super) fn shadowed(facts: &Facts) -> Option<Finding> {
     let names = facts.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
@@ -103,7 +103,7 @@ pub(super) fn shadowed(facts: &Facts) -> Option<Finding> {
     Some(Finding::warn("other configurations", seen, way_out))
 }
 
-/// What is odd about it, each thing alone. Programs are looked at by themselves.
+/// Reports further problems of the configuration, one finding each. Missing programs are the subject of another check.
 pub(super) fn oddities(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, content) in facts.contents() {

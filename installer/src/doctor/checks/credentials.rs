@@ -1,4 +1,4 @@
-//! The kubeconfig and its token.
+//! Checks of the kubeconfig and its token.
 
 use crate::doctor::facts::{Facts, File, TokenFile};
 use crate::doctor::finding::{Finding, State};
@@ -7,11 +7,12 @@ use crate::token::claims::Claims;
 const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o wide`; \
                      beside upstream it is calico-node that renews)? Its log, and /readiness on port 9097, say what it lacks";
 
-/// Whoever renews does so by itself, so what it has itself is refused as well, or it is not there.
+/// The remedy for a rejected token. A running agent would have renewed the token by itself, so the agent is missing or
+/// its own credentials are rejected as well.
 const REFUSED: &str = "signing keys or the account were replaced: run the installer again, or delete the pod that renews the token \
                        on this node (calico-cni, beside upstream calico-node)";
 
-/// For how long the token holds.
+/// Checks the remaining lifetime of the token.
 pub(super) fn token(facts: &Facts) -> Vec<Finding> {
     const NAME: &str = "token";
     let refused = facts.cluster.as_ref().and_then(|cluster| cluster.refused.as_ref());
@@ -41,7 +42,7 @@ pub(super) fn token(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// Who may read the file, and whom it believes.
+/// Checks the mode of the file, and that it verifies the API server's certificate.
 fn guarded(place: &str, file: &File) -> Finding {
     const NAME: &str = "kubeconfig";
     if file.mode & 0o077 != 0 {
@@ -55,7 +56,8 @@ fn guarded(place: &str, file: &File) -> Finding {
     Finding::ok(NAME, place)
 }
 
-/// The last quarter is late: the agent renews after a quarter to a half (INST-44, INST-51).
+/// Checks the remaining lifetime. The agent renews a token after a quarter to half of its lifetime (INST-44), so the
+/// last quarter is late.
 fn lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Finding {
     const NAME: &str = "token";
     let left = exp - now;
@@ -72,7 +74,7 @@ fn lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Finding {
     }
 }
 
-/// Seconds as people say them.
+/// Formats a number of seconds for people.
 fn span(seconds: i64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),

@@ -1,12 +1,12 @@
-//! What processes and pods that are gone left on the node (INST-138).
+//! Checks for leftovers of ended processes and pods.
 
 use crate::doctor::facts::{Cache, Facts, Holder, Lock, PodInterface};
 use crate::doctor::finding::Finding;
 
-/// How many things of one kind are named.
+/// Number of items of one kind that a finding names.
 const NAMED: usize = 5;
 
-/// All of it. What the datastore would have to tell is left out without it: another finding says so.
+/// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = facts.locks.iter().map(lock).collect();
     findings.extend(cache(facts));

@@ -1,15 +1,15 @@
-//! What is on the node itself: its name, MTU, kernel settings, the journal.
+//! Checks of the node itself: its name, MTU, kernel settings and journal.
 
 use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, NodeName, REVERSE_PATH, Setting};
 use crate::doctor::finding::Finding;
 use crate::host_network::Interface;
 
-/// The number of debts that are told in full.
+/// Number of deferred DELs that are listed in full.
 const DEBTS_TOLD: usize = 5;
 
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
 
-/// Which node the plugins take this one for.
+/// Checks the node name that the plugins use.
 pub(super) fn name(facts: &Facts) -> Finding {
     const NAME: &str = "nodename";
     let Some(NodeName { name, configured, path, written, optional }) = &facts.node else {
@@ -35,7 +35,7 @@ pub(super) fn name(facts: &Facts) -> Finding {
     }
 }
 
-/// Whether a packet of a pod fits through every uplink.
+/// Checks that packets of pods fit through every uplink.
 pub(super) fn mtu(facts: &Facts) -> Finding {
     const NAME: &str = "MTU";
     let Some(configured) = facts.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
@@ -46,7 +46,7 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
             "run the installer again, which writes it, or let calico-node write it",
         );
     }
-    // With a number in the configuration the file does not matter.
+    // A configured MTU overrides the file.
     let written = match &facts.mtu_file {
         Err(reason) if configured == 0 => {
             return Finding::warn(
@@ -92,7 +92,7 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
     Finding::ok(NAME, format!("pods have {pods} by {place}, {name} has {mtu}"))
 }
 
-/// The settings without which packets of pods are dropped.
+/// Checks kernel settings that affect forwarding and source addresses of pods' packets.
 pub(super) fn settings(facts: &Facts) -> Finding {
     const NAME: &str = "kernel settings";
     let value =
@@ -122,7 +122,7 @@ pub(super) fn settings(facts: &Facts) -> Finding {
     Finding::ok(NAME, known.join(" "))
 }
 
-/// Debts of DELs that did not reach the datastore, or were refused.
+/// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
 pub(super) fn journal(facts: &Facts) -> Finding {
     match &facts.journal {
         Err(reason) => Finding::skipped("journal", reason.clone()),

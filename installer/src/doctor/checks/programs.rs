@@ -1,11 +1,11 @@
-//! The programs that configurations name, and the installer's notes of them.
+//! Checks of the programs that the configuration names, and of the installer's records.
 
 use super::configuration::REINSTALL;
 use crate::binaries::{CALICO, CALICO_IPAM};
 use crate::doctor::facts::{Facts, Origin, Program, ProgramState};
 use crate::doctor::finding::Finding;
 
-/// One finding for each program, and one if nobody can tell what was installed.
+/// Returns one finding for each program, and one if the records cannot be read.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = facts.programs.iter().map(|program| of_program(program, &facts.version)).collect();
     findings.extend(facts.notes.as_ref().err().map(|reason| {
@@ -32,7 +32,7 @@ fn of_program(program: &Program, own_version: &str) -> Finding {
             format!("chmod 755 {}", path.display()),
         ),
         ProgramState::Broken(path, reason) => Finding::fail(title, format!("{}: {reason}", path.display()), REINSTALL),
-        // loopback is called with a version of the runtime's own.
+        // Runtimes call loopback with a version of their own.
         ProgramState::Speaks(path, versions)
             if name != "loopback" && !wanted.is_empty() && !versions.iter().any(|v| v == wanted) =>
         {
@@ -50,12 +50,13 @@ fn of_program(program: &Program, own_version: &str) -> Finding {
     }
 }
 
-/// It may be another one than was installed all the same: upstream's, or one that an installation left half done.
+/// Checks the origin of a working program. It may be upstream's, or from an installation that did not finish.
 fn of_one_that_works(title: String, told: String, program: &Program, own_version: &str) -> Finding {
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (Origin::Other, _) => {
-            // The installer takes the place of Calico's own, and leaves what others put at the name of another plugin.
+            // The installer replaces Calico's own programs, but keeps another program under the name of any other
+            // plugin.
             let way_out = match program.name.as_str() {
                 CALICO | CALICO_IPAM => format!("unless it was meant, as with another installer: {REINSTALL}"),
                 _ => format!("unless it was meant: remove it, and {REINSTALL}"),

@@ -18,7 +18,7 @@ use crate::token::claims::Claims;
 
 const NOW: i64 = 1_700_000_000;
 
-/// A node on which all is well.
+/// Returns the facts of a node without problems.
 fn good() -> Facts {
     let speaks = |name: &str| Program {
         name: name.into(),
@@ -92,7 +92,7 @@ fn pod_interface(name: &str, addresses: &[&str], endpoint: Option<&[&str]>) -> P
     PodInterface { name: name.into(), addresses: parsed(addresses), endpoint: endpoint.map(parsed) }
 }
 
-/// The same node, with its data in an etcd beside the API server.
+/// Changes the node to one with its data in etcd, beside the API server.
 fn on_etcd(facts: &mut Facts) -> &mut Cluster {
     let file = |setting, path: &str| TlsFile { setting, path: path.into(), mode: Ok(0o600) };
     let granted = |resource: &str| Granted {
@@ -115,7 +115,7 @@ fn setting(name: &'static str, value: &str) -> Setting {
     Setting { name, value: Some(value.into()) }
 }
 
-/// What is not well after `change`, as `state name: seen`.
+/// Returns the findings after `change` that are not OK, as `state name: seen`.
 fn wrong(change: impl FnOnce(&mut Facts)) -> Vec<String> {
     let mut facts = good();
     change(&mut facts);
@@ -126,7 +126,7 @@ fn wrong(change: impl FnOnce(&mut Facts)) -> Vec<String> {
     told.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.seen)).collect()
 }
 
-/// Exactly one thing is not well, and begins so.
+/// Asserts that exactly one finding is not OK, and that its text begins with `begins`.
 #[track_caller]
 fn only(begins: &str, change: impl FnOnce(&mut Facts)) {
     let found = wrong(change);

@@ -1,4 +1,4 @@
-//! What the datastore and the API server say.
+//! Facts about the datastore and the API server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,43 +8,43 @@ use netconf::conf::DatastoreType;
 use super::{BusyAddress, PodInterface};
 use crate::doctor::role::Permission;
 
-/// What the datastore and the API server say. Each answer alone, or why there is none.
+/// The state of the datastore and the API server. An `Err` in a field is the reason for a missing observation.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// What it is.
+    /// The kind of datastore.
     pub kind: DatastoreKind,
-    /// Where it is.
+    /// The address of the datastore.
     pub place: String,
-    /// How long the first answer took, or why there was none.
+    /// The duration of the first request, or the reason for its failure.
     pub reached: Result<Duration, String>,
-    /// Of several members of an etcd those that do not answer, and why.
+    /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
     pub silent: Vec<(String, String)>,
-    /// The files for TLS with etcd.
+    /// The TLS files for etcd.
     pub tls: Vec<TlsFile>,
-    /// What the API server says where it does not take the token, or whatever else the plugins have.
+    /// The API server's error if it rejects the plugins' credentials.
     pub refused: Option<String>,
-    /// What the account may at the API server, of what it must; empty where none is asked.
+    /// The required permissions at the API server, and whether the account has them. Empty if no API server is used.
     pub granted: Vec<Granted>,
-    /// What the user of an etcd may, of what it must.
+    /// The required permissions in etcd, and whether the user has them.
     pub granted_by_etcd: Vec<Granted>,
-    /// The API server beside another datastore, and whether it answers; `None` where none is asked.
+    /// The API server used beside another datastore, and the result of a request to it; `None` if none is used.
     pub api_beside: Option<(String, Result<(), String>)>,
-    /// `datastoreReady` of ClusterInformation; `None` where there is none.
+    /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
     pub ready: Result<Option<Option<bool>>, String>,
     /// The pools.
     pub pools: Result<Vec<Pool>, String>,
     /// The blocks of this node.
     pub blocks: Result<BlockCount, String>,
-    /// Whether there is a Node of this name; `None` without a name.
+    /// True if the Node of this name exists; `None` if the name is unknown.
     pub node_exists: Option<Result<bool, String>>,
-    /// The interfaces of pods that the kernel has.
+    /// The kernel's interfaces of pods.
     pub interfaces: Result<Vec<PodInterface>, String>,
-    /// Addresses that IPAM has free and the kernel has a route to.
+    /// Addresses that are free in IPAM although the kernel has a host route to them.
     pub busy: Result<Vec<BusyAddress>, String>,
 }
 
 impl Cluster {
-    /// One that did not answer.
+    /// Creates the facts about an unreachable datastore.
     pub(in crate::doctor) fn unreached(kind: DatastoreKind, place: String, reason: String) -> Self {
         Cluster {
             kind,
@@ -66,14 +66,14 @@ impl Cluster {
     }
 }
 
-/// What a datastore is, as ways out differ.
+/// The kind of datastore, on which the remedies depend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatastoreKind {
     /// The API server of Kubernetes.
     Kubernetes,
-    /// An etcd.
+    /// An etcd cluster.
     Etcd,
-    /// One file on this node.
+    /// A database file on this node.
     Local,
 }
 
@@ -87,53 +87,53 @@ impl From<DatastoreType> for DatastoreKind {
     }
 }
 
-/// A file for TLS.
+/// A TLS file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFile {
-    /// The key of the configuration that names it.
+    /// The configuration key that names the file.
     pub setting: &'static str,
-    /// On the node.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Its mode, or why it is of no use.
+    /// The mode of the file, or the reason why it is unusable.
     pub mode: Result<u32, String>,
 }
 
-/// One thing that the account must be allowed.
+/// A required permission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
-    /// What.
+    /// The permission.
     pub permission: Permission,
-    /// Whether it is, or why nobody said.
+    /// True if the account has the permission, or the reason for a missing answer.
     pub allowed: Result<bool, String>,
 }
 
 /// A pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its range.
+    /// The range.
     pub cidr: String,
-    /// Whether pods get addresses from it, where it is selected.
+    /// True if the pool is enabled for pods.
     pub serves_pods: bool,
-    /// Whether it selects this node, or why that is not known.
+    /// True if the pool selects this node, or the reason for a missing answer.
     pub selects_node: Result<bool, String>,
-    /// Bytes that its encapsulation takes from each packet.
+    /// Bytes that the pool's encapsulation adds to each packet.
     pub overhead: u32,
 }
 
 impl Pool {
-    /// Whether pods of this node get addresses from it, as far as that is known.
+    /// Returns true if pods of this node may get addresses from the pool. An unknown selection counts as true.
     pub fn is_of_node(&self) -> bool {
         self.serves_pods && self.selects_node != Ok(false)
     }
 }
 
-/// Blocks by how far their claim has come.
+/// Numbers of blocks by the state of their affinity.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockCount {
-    /// This node's.
+    /// Blocks with a confirmed affinity.
     pub confirmed: usize,
-    /// Claimed or given up half.
+    /// Blocks with a pending affinity: their creation or release did not finish.
     pub pending: usize,
 }

@@ -1,110 +1,110 @@
-//! The configuration that a runtime picks, and what it names.
+//! Facts about the configuration that a runtime uses, and about the files it names.
 
 use std::path::PathBuf;
 
 use crate::template::Finding as ConfFinding;
 use crate::token::claims::Claims;
 
-/// A configuration that counts: the one that a runtime picks, or that of Calico's which it calls.
+/// A relevant configuration: the one that the runtime uses, or Calico's configuration behind it.
 #[derive(Debug, Clone)]
 pub struct Chosen {
-    /// Its name.
+    /// The file name.
     pub name: String,
-    /// What it holds, or why nobody can read it.
+    /// The content, or the reason why it cannot be read.
     pub content: Result<Content, String>,
 }
 
-/// Types of plugins that come first and call another network by themselves begin so.
+/// Prefix of plugin types that delegate to other networks.
 const DELEGATING: &str = "multus";
 
-/// What a configuration holds.
+/// The content of a configuration.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
-    /// Name of the network.
+    /// The name of the network.
     pub network: String,
-    /// The types of its plugins, in order.
+    /// The types of the plugins, in order.
     pub plugins: Vec<String>,
-    /// The version of the specification.
+    /// The version of the CNI specification.
     pub cni_version: String,
-    /// What is odd about it.
+    /// The problems found in the text.
     pub findings: Vec<ConfFinding>,
-    /// Configurations that libcni would append to the list (INST-164).
+    /// Files whose plugins libcni would append to the list (INST-164).
     pub appended: Vec<String>,
-    /// Why Calico's plugin takes nothing of what is written for it; `None` where it does, or is not in it.
+    /// The error with which Calico's plugin rejects the configuration; `None` if it accepts it, or is not in it.
     pub refused: Option<String>,
-    /// Where a plugin calls another network by itself, what it calls it: a network, or a file.
+    /// The networks or files that a delegating plugin calls.
     pub calls: Vec<String>,
 }
 
 impl Content {
-    /// Whether Calico's plugin is in it.
+    /// Returns true if Calico's plugin is in the configuration.
     pub fn is_calicos(&self) -> bool {
         self.plugins.iter().any(|plugin| plugin == "calico")
     }
 
-    /// Whether a plugin in it calls another network by itself.
+    /// Returns true if a plugin delegates to other networks.
     pub fn delegates(&self) -> bool {
         self.plugins.iter().any(|plugin| plugin.starts_with(DELEGATING))
     }
 }
 
-/// A plugin's program.
+/// The program of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Its name.
+    /// The file name.
     pub name: String,
-    /// The version of the specification in which it is called; may be empty.
+    /// The version of the CNI specification that the configuration uses; may be empty.
     pub cni_version: String,
-    /// How it is.
+    /// The result of running the program.
     pub state: ProgramState,
-    /// Whether it is what was installed.
+    /// The origin of the file.
     pub origin: Origin,
-    /// What it says to `-v`; `None` where it was not asked, not being one of Calico's, or says nothing.
+    /// The output of `-v`; `None` for other programs than Calico's, and without usable output.
     pub version: Option<String>,
 }
 
-/// Whether a program is what the installer noted.
+/// The relation of a program to the installer's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Nothing is noted of it.
+    /// The file is not recorded.
     Unknown,
-    /// It is.
+    /// The file is the recorded one.
     Installed,
-    /// It is the one of ours that the noted one was to take the place of.
+    /// The file is our earlier one, which the recorded one was to replace.
     Former,
-    /// It is another one.
+    /// The file is another one.
     Other,
 }
 
-/// How a program is.
+/// The result of running a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgramState {
-    /// In none of the directories.
+    /// The program is in none of the directories.
     Missing,
-    /// There, without permission to execute it.
+    /// The file is not executable.
     NotExecutable(PathBuf),
-    /// It answers VERSION with these.
+    /// The program answers VERSION with these versions.
     Speaks(PathBuf, Vec<String>),
-    /// It answers VERSION with something else, or not at all.
+    /// The program's answer to VERSION is missing or invalid, for this reason.
     Broken(PathBuf, String),
 }
 
-/// A kubeconfig and the token in it.
+/// A kubeconfig and its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenFile {
-    /// On the node.
+    /// The path of the file.
     pub path: PathBuf,
-    /// Who may read it, or why it cannot be read.
+    /// The content, or the reason why it cannot be read.
     pub file: Result<File, String>,
 }
 
-/// A file that could be read.
+/// The relevant content of a kubeconfig.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Its mode.
+    /// The mode of the file.
     pub mode: u32,
-    /// Whether it takes any certificate of the API server.
+    /// True if the kubeconfig accepts any certificate of the API server.
     pub trusts_anybody: bool,
-    /// What the token says; `None` where there is no token, or none that says anything.
+    /// The claims of the token; `None` without a token, or if its claims cannot be read.
     pub claims: Option<Claims>,
 }

@@ -1,101 +1,101 @@
-//! What is on the node itself.
+//! Facts about the node itself.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// Whether packets go from one interface to another.
+/// Setting for forwarding packets between interfaces.
 pub(in crate::doctor) const FORWARD: &str = "net.ipv4.ip_forward";
-/// The same for IPv6.
+/// Setting for forwarding IPv6 packets.
 pub(in crate::doctor) const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
-/// Whether a packet must come from where answers to it would go.
+/// Setting for dropping packets whose source address is not routed to the interface they came from.
 pub(in crate::doctor) const REVERSE_PATH: &str = "net.ipv4.conf.all.rp_filter";
-/// The kernel settings that matter.
+/// The relevant kernel settings.
 pub(in crate::doctor) const SETTINGS: [&str; 3] = [FORWARD, FORWARD_IPV6, REVERSE_PATH];
 
 /// The name of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeName {
-    /// As the plugins find it, or why they do not.
+    /// The name that the plugins use, or their error.
     pub name: Result<String, String>,
-    /// `nodename` of the configuration; may be empty.
+    /// `nodename` in the configuration; may be empty.
     pub configured: String,
-    /// Where calico-node, or our installer, writes it.
+    /// The file in which calico-node or the installer writes the name.
     pub path: PathBuf,
-    /// What is written there.
+    /// The content of that file.
     pub written: Option<String>,
-    /// Whether the file may be missing.
+    /// True if the file may be missing.
     pub optional: bool,
 }
 
 /// The host's end of a pod's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodInterface {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The addresses that routes through it lead to.
+    /// The destinations of the host routes through the interface.
     pub addresses: Vec<IpAddr>,
-    /// The addresses of its endpoint; `None` where there is no endpoint.
+    /// The addresses of the pod's endpoint; `None` without an endpoint.
     pub endpoint: Option<Vec<IpAddr>>,
 }
 
 impl PodInterface {
-    /// Addresses that routes lead to and the endpoint does not have.
+    /// Returns the addresses with a host route that the endpoint does not have.
     pub fn stray_addresses(&self) -> impl Iterator<Item = &IpAddr> {
         let known = self.endpoint.as_deref().unwrap_or_default();
         self.addresses.iter().filter(|address| !known.contains(address))
     }
 
-    /// Whether it has an endpoint with all its addresses.
+    /// Returns true if an endpoint exists and has all addresses of the host routes.
     pub fn is_in_order(&self) -> bool {
         self.endpoint.is_some() && self.stray_addresses().next().is_none()
     }
 }
 
-/// An address that IPAM may give to a pod although the kernel has a route to it.
+/// An address that IPAM may assign to a pod, although the kernel has a host route to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BusyAddress {
     /// The address.
     pub address: IpAddr,
-    /// The route, in words.
+    /// A description of the route.
     pub route: String,
 }
 
 /// A lock of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lock {
-    /// What for.
+    /// The name of the lock, for people.
     pub name: &'static str,
-    /// Its file.
+    /// The lock file.
     pub path: PathBuf,
-    /// Who has had it as long as it was looked at; `None`: it was free at some time. Or why nobody can tell.
+    /// The process that held the lock during the whole observation; `None` if the lock was released meanwhile.
     pub holder: Result<Option<Holder>, String>,
 }
 
-/// The process that holds a lock.
+/// A process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its id; `None` for one that is not seen from here.
+    /// The process ID; `None` if the process is not visible from this PID namespace.
     pub process: Option<u32>,
-    /// How it was started.
+    /// The command line.
     pub command: String,
 }
 
-/// What libcni keeps of containers.
+/// libcni's cached results.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
-    /// Where.
+    /// The directory of the cache.
     pub directory: PathBuf,
-    /// Results with an interface of Calico's.
+    /// Number of results with an interface of Calico's.
     pub results: usize,
-    /// Names of those whose interface is gone.
+    /// Names of the results whose interface no longer exists.
     pub stale: Vec<String>,
 }
 
 /// A kernel setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
-    /// As sysctl(8) calls it.
+    /// The name, as in sysctl(8).
     pub name: &'static str,
-    /// Its value; `None` where the kernel has none.
+    /// The value; `None` if the kernel lacks the setting.
     pub value: Option<String>,
 }

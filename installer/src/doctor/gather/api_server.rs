@@ -1,4 +1,4 @@
-//! The API server: whether it answers, and what it lets the plugins do.
+//! Checks that the API server responds, and which permissions the plugins' account has.
 
 use datastore::{KubernetesConfig, kubernetes};
 use hyper::Request;
@@ -12,26 +12,26 @@ use crate::doctor::role::{self, Permission, Scope};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
-/// What it says.
+/// The observations.
 pub(super) struct ApiAnswers {
-    /// Where it is.
+    /// The address of the API server.
     pub(super) place: String,
-    /// Whether it answered, or why not.
+    /// The reason if it did not respond.
     pub(super) reached: Result<(), String>,
-    /// What it said where it does not know who asks.
+    /// Its error if it rejects the credentials.
     pub(super) refused: Option<String>,
-    /// What the account may, of what it must.
+    /// The required permissions, and whether the account has them.
     pub(super) granted: Vec<Granted>,
 }
 
 impl ApiAnswers {
-    /// It said nothing.
+    /// Creates the observations for an unreachable API server.
     pub(super) fn none(place: String, reason: String) -> Self {
         ApiAnswers { place, reached: Err(reason), refused: None, granted: Vec::new() }
     }
 }
 
-/// Asks it. When it is away the first question says so, and no other is asked.
+/// Sends the requests. After a request without a response no further one is sent.
 pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>) -> ApiAnswers {
     let place = format!("the API server of {config}");
     let client = match kubernetes::client(config).await {
@@ -60,7 +60,7 @@ pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>) -> ApiAnswe
     ApiAnswers { place, reached: Ok(()), refused, granted }
 }
 
-/// Whether the account of `client` may do something in all namespaces.
+/// Returns true if the account of `client` has a permission in all namespaces.
 async fn may(client: &kube::Client, permission: &Permission) -> Result<bool, kube::Error> {
     let (resource, subresource) = permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
     let review = json!({

@@ -1,4 +1,5 @@
-//! Addresses that the kernel has a route to and IPAM may give to a pod: those that ADDs ran into, and those that they would.
+//! Finds addresses that IPAM may assign to a pod although the kernel has a host route to them, from the notes of ADDs
+//! and from the routing table.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,14 +18,14 @@ use crate::doctor::facts::BusyAddress;
 use crate::host_network::{HostNetwork, Route};
 use crate::layout::Layout;
 
-/// What ADDs of the last minute noted.
+/// Returns the addresses that ADDs noted within the last minute.
 pub(super) fn noted(layout: &Layout) -> Vec<BusyAddress> {
     let notes = busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     notes.into_iter().map(|note| BusyAddress { address: note.address, route: note.route }).collect()
 }
 
-/// Host routes to single addresses of pools that IPAM has free, but for those through interfaces of pods: what has no endpoint
-/// among these is told anyhow.
+/// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
+/// are left out: another check reports such interfaces without an endpoint.
 pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Result<Vec<BusyAddress>, String> {
     let mut interfaces = network.interfaces()?;
     interfaces.retain(|interface| interface.is_pods);
@@ -51,7 +52,8 @@ pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Resu
     Ok(busy)
 }
 
-/// An address of a block that is there: no ADD of this node looks into others before these are full.
+/// Returns true if the block exists and the address in it is free. An address without a block is not at risk: ADDs on
+/// this node fill existing blocks first.
 fn is_free(block: Option<&Block>, address: IpAddr) -> bool {
     block.is_some_and(|block| block.allocation(address).is_none())
 }

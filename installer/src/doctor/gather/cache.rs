@@ -1,4 +1,4 @@
-//! What libcni keeps of each container: one file for its ADD, which its DEL removes (INST-183).
+//! Reads libcni's cache: a file for each ADD, which the DEL removes (INST-183).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::doctor::facts::Cache;
 
-/// The directory below which libcni keeps results, on the node.
+/// libcni's cache directory on the node.
 pub(super) const DIRECTORY: &str = "/var/lib/cni/results";
 
 #[derive(Deserialize)]
@@ -32,8 +32,8 @@ struct Interface {
     sandbox: String,
 }
 
-/// Results of which the node's end was one of Calico's, and those of them whose interface the kernel does not have; `None`
-/// where no runtime keeps any, or this process does not see them.
+/// Counts the results whose host interface is Calico's, and lists those whose interface no longer exists in the kernel.
+/// Returns `None` if the directory is missing.
 pub(super) fn look(directory: &Path, prefix: &str, interfaces: &[String]) -> Result<Option<Cache>, String> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -52,7 +52,7 @@ pub(super) fn look(directory: &Path, prefix: &str, interfaces: &[String]) -> Res
     Ok(Some(cache))
 }
 
-/// The end of the pair that is not in a sandbox. What is no result says nothing.
+/// Returns the name of the interface that is not in a sandbox. Other files than results are ignored.
 fn host_interface(path: &Path) -> Option<String> {
     let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let on_host = |interface: &Interface| interface.sandbox.is_empty();

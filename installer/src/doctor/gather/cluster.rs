@@ -1,5 +1,5 @@
-//! The datastore and the API server, asked with the credentials of the plugins. Nothing is written: what needs a write
-//! to be known is asked by one whose condition never holds.
+//! Queries the datastore and the API server with the plugins' credentials. Nothing is written: permissions to write are
+//! tested by transactions whose condition never holds.
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ use crate::doctor::role::Scope;
 use crate::host_network::HostNetwork;
 use crate::{mtu, node_conf};
 
-/// How long one answer may take: a person waits.
+/// Time limit for one request. A person is waiting.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 pub(super) const NAMELESS: &str = "nobody knows which node this is";
 
-/// Asks where `conf` leads to.
+/// Queries the servers that `conf` names.
 pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
     let tls = etcd::tls_files(conf);
     let (config, store) = match node_conf::datastore(conf, DEADLINE) {
@@ -37,7 +37,7 @@ pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -
     };
     let api = ask_api_server(conf, &config).await;
     let cluster = match &config {
-        // To look for it is not to make it.
+        // Opening the datastore would create the file.
         DatastoreConfig::Local(local) if !local.path.exists() => {
             let reason = "there is no such file".to_owned();
             Cluster::unreached(DatastoreKind::Local, local.path.display().to_string(), reason)
@@ -69,7 +69,7 @@ async fn ask_datastore(
         Err(StoreError::Unauthorized { reason }) if kind == DatastoreKind::Etcd && !etcd::is_answer(reason) => {
             return Cluster::unreached(kind, place, reason.clone());
         }
-        // Any other refusal is an answer.
+        // Any other error is a response.
         _ => {}
     }
     let after = begun.elapsed();
@@ -116,7 +116,8 @@ fn describe(config: &DatastoreConfig) -> (DatastoreKind, String) {
     }
 }
 
-/// The members that do not answer by themselves. Requests go to the first one that does, so nobody else tells.
+/// Returns the members of etcd that do not respond. The client uses the first member that responds, so each member is
+/// queried alone.
 async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
@@ -139,7 +140,7 @@ async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
     silent
 }
 
-/// The API server, where the plugins ask there, be it the datastore or beside it.
+/// Queries the API server if the plugins use it, as the datastore or beside another one.
 async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiAnswers> {
     let (config, scope) = match datastore {
         DatastoreConfig::Kubernetes(config) => {
@@ -160,7 +161,7 @@ async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<A
     Some(api_server::ask(&config, scope).await)
 }
 
-/// `labels` are the Node's, or why they are not known.
+/// Reads the pools. `labels` are the labels of the Node, or the reason why they are unknown.
 async fn pools(store: &Datastore, labels: &Result<Labels, String>) -> Result<Vec<Pool>, String> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await.map_err(|error| format!("IPPools: {error}"))?;
     let pool = |name: String, spec: &IpPoolSpec| Pool {
@@ -173,7 +174,7 @@ async fn pools(store: &Datastore, labels: &Result<Labels, String>) -> Result<Vec
     Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
 }
 
-/// Whether a pool's selector selects the node (IPAM-96). One that selects all needs no labels.
+/// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels.
 fn selects(selector: &str, labels: &Result<Labels, String>) -> Result<bool, String> {
     let parsed = Selector::parse(selector).map_err(|error| format!("nodeSelector `{selector}` is invalid: {error}"))?;
     if matches!(selector.trim(), "" | "all()") {

@@ -1,4 +1,4 @@
-//! The configurations that count: the first one, and that of Calico's which it may call.
+//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to it.
 
 use netconf::NetConf;
 use serde_json::{Map, Value};
@@ -7,24 +7,24 @@ use crate::doctor::facts::{Chosen, Content};
 use crate::layout::Layout;
 use crate::{conflist, node_conf, regular_file, runtime_choice, template};
 
-/// What was found.
+/// The relevant configurations.
 #[derive(Default)]
 pub(super) struct Configurations {
     /// The first one.
     pub(super) chosen: Option<Chosen>,
-    /// That of Calico's behind one that calls another network by itself.
+    /// Calico's configuration behind a delegating one.
     pub(super) delegate: Option<Chosen>,
-    /// What the one of the two that is Calico's says.
+    /// The parsed configuration of Calico's plugin.
     pub(super) conf: Option<NetConf>,
 }
 
-/// One file.
+/// A file that was read.
 struct Read {
     chosen: Chosen,
     conf: Result<NetConf, String>,
 }
 
-/// Reads them. `names` are the files that a runtime reads, in its order.
+/// Reads the configurations. `names` are the files that a runtime reads, in its order.
 pub(super) fn read(names: &Result<Vec<String>, String>, layout: &Layout, net_dir: &str) -> Configurations {
     let mut names = names.iter().flatten().map(String::as_str);
     let Some(first) = names.next().map(|name| read_one(name, layout, net_dir)) else {
@@ -43,7 +43,7 @@ pub(super) fn read(names: &Result<Vec<String>, String>, layout: &Layout, net_dir
     }
 }
 
-/// The first one with Calico's plugin in it; one that cannot be read is known by its name.
+/// Returns the first file with Calico's plugin in it, or else the first unreadable one whose name contains "calico".
 fn delegate(mut rest: Vec<Read>) -> Option<Read> {
     let is_calicos = |read: &Read| read.conf.is_ok() || read.chosen.content.as_ref().is_ok_and(Content::is_calicos);
     let is_called_so = |read: &Read| read.chosen.content.is_err() && read.chosen.name.contains("calico");
@@ -78,7 +78,8 @@ fn content(text: &str, refused: Option<&String>, layout: &Layout, net_dir: &str)
     Ok(content)
 }
 
-/// The networks that Multus is told to call: `clusterNetwork`, a network or a file, or `delegates`, whole configurations.
+/// Returns the networks that Multus delegates to. `clusterNetwork` names a network or a file; `delegates` contains
+/// whole configurations.
 fn calls(plugin: &Map<String, Value>) -> Vec<String> {
     let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
     let inside = delegates.filter_map(Value::as_object).map(|delegate| word(delegate, "name"));

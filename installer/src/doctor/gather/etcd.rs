@@ -1,4 +1,4 @@
-//! What only an etcd has: files for TLS, and its own users and roles.
+//! Facts that only etcd has: TLS files, users and roles.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -16,10 +16,10 @@ use crate::doctor::role::Permission;
 /// A revision that no object ever has.
 const NEVER: &str = "9223372036854775807";
 
-/// A block that is in no pool: addresses for documentation (RFC 5737).
+/// A block in no pool. The range is reserved for documentation (RFC 5737).
 const NO_BLOCK: &str = "192.0.2.0/26";
 
-/// The files that the configuration names.
+/// Returns the TLS files that the configuration names.
 pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
     let datastore = &conf.datastore;
     let named = [
@@ -40,13 +40,13 @@ fn mode(path: &str, label: &str) -> Result<u32, String> {
     }
 }
 
-/// Whether an etcd said this: what comes from below, of certificates, came before it was asked anything.
+/// Returns true if etcd itself sent this error. Other errors come from the TLS handshake, before etcd got a request.
 pub(super) fn is_answer(refusal: &str) -> bool {
     refusal.contains("etcdserver: ")
 }
 
-/// Whether the user of the configuration may read and write what plugins do. etcd looks at the permission of each write in a
-/// transaction before it looks at the condition, and these conditions never hold.
+/// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write in a transaction
+/// before it evaluates the condition. The conditions used here never hold, so nothing is written.
 pub(super) async fn permissions(store: &Datastore, node: &str) -> Vec<Granted> {
     let global = |name: &str| ObjectKey::global(name);
     let mut granted = vec![
@@ -80,7 +80,7 @@ async fn reads<K: Kind>(store: &Datastore, key: &K::Key) -> Granted {
     Granted { permission: permission("read", K::KIND), allowed }
 }
 
-/// That there is no such object is an answer.
+/// Converts the outcome of a request. A missing object or a conflict shows that the request was permitted.
 fn permitted(outcome: Result<(), StoreError>) -> Result<bool, String> {
     match outcome {
         Ok(()) => Ok(true),

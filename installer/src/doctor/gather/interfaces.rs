@@ -1,7 +1,8 @@
-//! The interfaces of pods that the kernel has, beside what the datastore says of pods.
+//! Compares the kernel's interfaces of pods with the datastore.
 //!
-//! etcd and the file have an endpoint for each interface. On Kubernetes an endpoint is its pod, and the plugins may not list
-//! pods: there the addresses that routes lead to are looked for in the blocks, which tell the pod, and the pod is asked for.
+//! etcd and the local datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
+//! pod, and the plugins' account may not list pods. There the addresses of host routes are looked up in the blocks,
+//! which name the pod, and the pod is read.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,16 +22,17 @@ use super::cluster::NAMELESS;
 use crate::doctor::facts::PodInterface;
 use crate::host_network::{HostNetwork, addresses_behind};
 
-/// IPAM that tells whose an address is.
+/// The IPAM plugin whose allocations name their pod.
 const CALICO_IPAM: &str = "calico-ipam";
 
-/// How long an ADD that was seen in the middle may take to write what it owes.
+/// Time for a running ADD to write the endpoint of an interface that it already created.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What an endpoint should have, by its interface: its addresses.
+/// The addresses of endpoints by interface name.
 type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 
-/// Those of this node. What looks stray at first is looked at once more: an ADD makes the interface before the endpoint.
+/// Returns the interfaces of this node's pods. If one seems stray, all are read a second time, because an ADD creates
+/// the interface before the endpoint.
 pub(super) async fn of_pods(
     conf: &NetConf,
     store: &Datastore,
@@ -64,7 +66,7 @@ async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Resul
     Ok(interfaces)
 }
 
-/// With the addresses that routes lead to. Who they are for is not known yet.
+/// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
 fn of_kernel(network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let prefix = interface_prefix(prefixes.as_deref());
@@ -78,7 +80,7 @@ fn of_kernel(network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
     Ok(with_addresses.collect())
 }
 
-/// The endpoints of this node.
+/// Returns the endpoints of this node.
 async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
@@ -98,7 +100,7 @@ async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreE
     Ok(endpoints)
 }
 
-/// The pods that have the addresses of `interfaces`, as far as there are such pods.
+/// Returns the endpoints of the pods to which IPAM assigned the addresses of `interfaces`.
 async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -> Result<Endpoints, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
@@ -129,7 +131,7 @@ async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -
     Ok(endpoints)
 }
 
-/// The block that an address is in, if it is of a pool.
+/// Returns the block of an address, or `None` if no pool contains the address.
 pub(super) fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
     let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
@@ -140,7 +142,7 @@ fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
     let owner = [&attribute.active_owner, &attribute.alternate_owner].into_iter().find(|owner| !owner.is_empty())?;
     match Claim::of(attribute).0 {
         Claim::Pod { namespace, name } => Some((namespace, name)),
-        // The pod that the machine runs in.
+        // The pod in which the VMI runs.
         Claim::Machine { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
         _ => None,
     }
@@ -151,13 +153,14 @@ fn names(interface: &str, namespace: &str, pod: &str) -> bool {
     pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod) == interface
 }
 
-/// Returns the addresses that an endpoint lists, with those by which it is known outside: Felix makes routes to both.
+/// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
 fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
     let own = spec.networks().map(|network| network.network());
     own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
 }
 
-/// Returns the endpoint of this pod, on this node. A pod that has ended keeps its interface until kubelet removes its sandbox.
+/// Returns the endpoint of a pod on this node. A pod that has ended keeps its interface until kubelet removes its
+/// sandbox.
 async fn endpoint_of(
     store: &Datastore,
     node: &str,

@@ -1,4 +1,5 @@
-//! Who holds the locks of this node (IPAM-43). They are taken for milliseconds: who is seen twice is slow, or stuck.
+//! Finds processes that hold the locks of this node. Locks are normally held for milliseconds, so a process that is
+//! seen repeatedly is slow or stuck.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -11,17 +12,17 @@ use tokio::time::sleep;
 
 use crate::doctor::facts::{Holder, Lock};
 
-/// How long a holder is waited for. An ADD holds the lock of addresses as long as it asks the datastore.
+/// Observation time. An ADD holds the IPAM lock while it waits for the datastore.
 const PATIENCE: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 30;
 
-/// Looks at a lock until it is free, or was held by the same process all the time.
+/// Observes a lock until it is free, or has been held by the same process for the whole time.
 pub(super) async fn look(name: &'static str, path: &Path) -> Lock {
     let holder = wait(path).await.map_err(|error| error.to_string());
     Lock { name, path: path.to_owned(), holder }
 }
 
-/// Who holds it after all this time; `None` as soon as it is free, or another one has it.
+/// Returns the process that held the lock all the time, or `None` once the lock is free or another process holds it.
 async fn wait(path: &Path) -> io::Result<Option<Holder>> {
     let mut holder = look_once(path)?;
     let first = holder.clone();
@@ -35,7 +36,8 @@ async fn wait(path: &Path) -> io::Result<Option<Holder>> {
     Ok(holder)
 }
 
-/// Takes the lock and gives it back, if nobody has it. A file that is not there is not made, and held by nobody.
+/// Takes the lock and releases it again. Returns the holder if the lock is held. A missing file is not created and
+/// counts as free.
 fn look_once(path: &Path) -> io::Result<Option<Holder>> {
     let file = match File::options().read(true).open(path) {
         Ok(file) => file,
@@ -53,8 +55,8 @@ fn look_once(path: &Path) -> io::Result<Option<Holder>> {
     Ok(Some(Holder { command: process.map(command).unwrap_or_default(), process }))
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`; who waits has an arrow behind the number. A process of another namespace
-/// is not there.
+/// Returns the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`. A
+/// waiting process has an arrow after the number. Processes of other PID namespaces are not listed.
 fn process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
     let of = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -67,7 +69,7 @@ fn process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
     locks.lines().find_map(of)
 }
 
-/// As it was started, or the name that the kernel has for it.
+/// Returns the command line of a process, or its name if the command line is empty.
 fn command(process: u32) -> String {
     let read = |name: &str| fs::read(format!("/proc/{process}/{name}")).unwrap_or_default();
     let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
@@ -105,7 +107,7 @@ mod tests {
         assert!(holder.command.contains("installer"), "{}", holder.command);
     }
 
-    /// A path that leads through a file cannot be opened, by root either.
+    /// A path through a file cannot be opened, not even by root.
     #[tokio::test]
     async fn a_lock_that_cannot_be_opened_is_not_free() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,4 +1,4 @@
-//! Kernel and files.
+//! Reads kernel settings and files of the node.
 
 use std::cmp::Reverse;
 use std::fs;
@@ -16,13 +16,13 @@ use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::{journal, mtu};
 
-/// The kernel settings that matter, as they are.
+/// Reads the relevant kernel settings.
 pub(super) fn settings() -> Vec<Setting> {
     let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
     SETTINGS.map(|name| Setting { name, value: value(name).map(|text| text.trim().to_owned()) }).into()
 }
 
-/// The lock of addresses, and that of the journal.
+/// Observes the IPAM lock and the lock of the journal.
 pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
     let mut locks = Vec::new();
     if let Some(conf) = conf {
@@ -32,7 +32,7 @@ pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> 
     locks
 }
 
-/// What is in the file of the MTU; `None` where there is none.
+/// Reads the MTU file. Returns `None` if it is missing.
 pub(super) fn mtu_file(layout: &Layout) -> Result<Option<String>, String> {
     match fs::read(layout.state_dir().join(mtu::NAME)) {
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
@@ -41,7 +41,7 @@ pub(super) fn mtu_file(layout: &Layout) -> Result<Option<String>, String> {
     }
 }
 
-/// The debts of DELs, the oldest first, each in words.
+/// Returns descriptions of the deferred DELs, oldest first.
 pub(super) fn journal(layout: &Layout) -> Result<Vec<String>, String> {
     let refused = |error| format!("{}: {error}", journal::directory(layout).display());
     let mut debts = Vec::new();
@@ -61,13 +61,13 @@ fn described(debt: &Debt, touched: SystemTime) -> String {
     format!("{} owes {} for {age}{reason}", debt.workload(), debt.datastore)
 }
 
-/// What libcni keeps, and whether the interfaces are there.
+/// Reads libcni's cache and compares it with the kernel's interfaces.
 pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Result<Option<Cache>, String> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let directory = layout.path(cache::DIRECTORY);
     let cache = cache::look(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
-    // In a container that it is not there only says that nobody mounted it.
+    // In a container a missing directory only shows that it is not mounted.
     if cache.is_none() && layout.is_container() {
         return Err(format!("{} is not seen from here: it is not mounted into this container", directory.display()));
     }

@@ -1,4 +1,4 @@
-//! The programs that configurations name: where they are, whether they are what was installed, and whether they answer.
+//! Examines the programs that configurations name: their paths, their origin and their answer to VERSION.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,27 +15,27 @@ use crate::layout::{Layout, Place};
 use crate::state::State;
 use crate::timed_call::{self, Answer};
 
-/// What containerd runs beside every configuration (INST-171).
+/// The plugin that containerd runs for each pod beside any configuration (INST-171).
 const LOOPBACK: &str = "loopback";
 
-/// How long a program may take for an answer for which it has to ask nobody.
+/// Time limit for an answer that needs no server.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// What a plugin answers to VERSION.
+/// A plugin's answer to VERSION.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Versions {
     supported_versions: Vec<String>,
 }
 
-/// Where programs are looked for, and what is noted of them.
+/// The directories to search, and the installer's records.
 struct Looker<'a> {
     directories: Vec<(Place, PathBuf)>,
     noted: Option<&'a State>,
     deadline: Duration,
 }
 
-/// The plugins of the lists, the one that gives addresses, and `loopback`.
+/// Examines the plugins of the configurations, the IPAM plugin and `loopback`.
 pub(super) fn all(
     contents: &[&Content],
     conf: Option<&NetConf>,
@@ -61,7 +61,7 @@ pub(super) fn all(
 }
 
 impl Looker<'_> {
-    /// The first one that is there, as a runtime looks for it (INST-165).
+    /// Examines the first regular file of this name. Runtimes choose it in the same way, whatever its mode (INST-165).
     fn look(&self, name: String, cni_version: String) -> Program {
         let mut found = self.directories.iter().map(|(place, directory)| (*place, directory.join(&name)));
         let Some((place, path)) = found.find(|(_, path)| path.is_file()) else {
@@ -85,7 +85,7 @@ impl Looker<'_> {
         }
     }
 
-    /// What is noted is compared by digest. What cannot be read cannot be compared.
+    /// Compares the digest of a file with the record. An unreadable file has an unknown origin.
     fn origin(&self, place: Place, name: &str, path: &Path) -> Origin {
         let noted = self.noted.and_then(|state| state.get(place, name)).filter(|noted| noted.digest.is_some());
         let Some((noted, digest)) = noted.zip(digest::of_file(path).ok()) else { return Origin::Unknown };
@@ -104,7 +104,7 @@ impl Looker<'_> {
         answer.map(|versions| versions.supported_versions).map_err(|_| format!("does not answer VERSION ({status})"))
     }
 
-    /// What it says to `-v`, if that is one word.
+    /// Returns the output of `-v` if it is a single word.
     fn version(&self, path: &Path) -> Option<String> {
         let answer = self.ask(Command::new(path).arg("-v"), "").ok().filter(|answer| answer.status.success())?;
         let said = String::from_utf8(answer.stdout).ok()?;
@@ -129,10 +129,10 @@ mod tests {
         fs::set_permissions(directory.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Looks for programs in a directory, after another one that does not exist.
+    /// Returns a `Looker` for a directory, after another directory that does not exist.
     fn looker<'a>(here: &Path, noted: Option<&'a State>) -> Looker<'a> {
         let directories = vec![(Place::SecondaryBin, PathBuf::from("/no/such/place")), (Place::Bin, here.to_owned())];
-        // Longer than any machine takes to start a shell.
+        // Longer than any machine needs to start a shell.
         Looker { directories, noted, deadline: Duration::from_secs(60) }
     }
 

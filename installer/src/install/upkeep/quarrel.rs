@@ -1,16 +1,16 @@
-//! [`Quarrel`]: a configuration that another program changes each time that it is put back.
+//! [`Quarrel`]: limits the repair of a configuration that another program changes again each time.
 
 use std::path::Path;
 
 use crate::install::InstallError;
 
-/// How often in a row it is put back at once.
+/// Number of immediate repairs in a row.
 const PATIENCE: u32 = 5;
 
-/// The most looks for which it is then left, each time twice as many.
+/// Maximum number of checks without a repair. The number doubles with each further repair.
 const LONGEST: u32 = 16;
 
-/// How often the configuration was put back in a row, and for how many looks it is left as it is.
+/// The number of repairs in a row, and the number of checks to pass before the next one.
 #[derive(Debug, Default)]
 pub(super) struct Quarrel {
     writes: u32,
@@ -18,7 +18,7 @@ pub(super) struct Quarrel {
 }
 
 impl Quarrel {
-    /// Tells at each look whether the configuration is put back. `is_changed`: it is not as it should be.
+    /// Returns true if the configuration is to be repaired now. `is_changed` is the result of the present check.
     pub(super) fn puts_back(&mut self, is_changed: bool) -> bool {
         if !is_changed {
             *self = Quarrel::default();
@@ -31,8 +31,8 @@ impl Quarrel {
         true
     }
 
-    /// Notes how an installation ended that was to put it back. What cannot be written is tried at each look; what another
-    /// program undoes was put back.
+    /// Records the result of a repair. A repair that another program undid counts as one; a failed write does not, so
+    /// it is retried at each check.
     pub(super) fn ended(&mut self, installed: &Result<(), InstallError>) {
         let is_contested = |error: &InstallError| matches!(error, InstallError::File(error) if error.is_contested());
         if installed.as_ref().err().is_none_or(is_contested) {
@@ -40,7 +40,7 @@ impl Quarrel {
         }
     }
 
-    /// Notes that it was put back.
+    /// Records a repair.
     fn has_put_back(&mut self) {
         self.writes += 1;
         self.rest = match self.writes.checked_sub(PATIENCE) {
@@ -49,7 +49,7 @@ impl Quarrel {
         };
     }
 
-    /// Says why the configuration is not put back now.
+    /// Returns the reason why the configuration is not repaired now.
     pub(super) fn told(&self, path: &Path) -> String {
         let bak = path.with_added_extension("cilium_bak");
         let program = match bak.exists() {
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(written, [0, 1, 2, 3, 4, 6, 9, 14, 23, 40, 57]);
         assert!(!quarrel.puts_back(false));
         assert!(quarrel.puts_back(true), "it was left alone in between");
-        // What cannot be written is tried at each look.
+        // A repair that fails to write is tried at each check.
         assert!((0..60).all(|_| quarrel.puts_back(true)));
     }
 

@@ -1,4 +1,4 @@
-//! [`Memory`]: the nodes, and which of our endpoints each has.
+//! [`Memory`]: the nodes, and the automatic endpoints of each node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,34 +8,34 @@ use libcalico::store::Entry;
 
 use crate::feed::{Cache, Event};
 
-/// What was heard. Endpoints that are not ours are not kept.
+/// The cached nodes and endpoints. Endpoints that users created are not cached.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     nodes: Cache<ObjectKey, HostNode>,
     endpoints: Cache<ObjectKey, Entry<HostEndpoint>>,
-    /// The node of each endpoint, and the endpoints of each node (B-28).
+    /// The node of each endpoint, and the endpoints of each node.
     node_of: BTreeMap<ObjectKey, String>,
     of_node: BTreeMap<String, BTreeSet<ObjectKey>>,
 }
 
-/// What is known of one node.
+/// The state of one node.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// `None` when there is no such node.
+    /// The node; `None` if it is missing.
     pub(super) node: Option<HostNode>,
-    /// Our endpoints that name it.
+    /// The automatic endpoints that name the node.
     pub(super) endpoints: Vec<Entry<HostEndpoint>>,
 }
 
 impl Memory {
-    /// Takes notice; returns the nodes to look at.
+    /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn hear_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<String> {
         let first = self.is_first(event, self.nodes.is_synced());
         let changed = self.nodes.follow(event, |entry| Some(HostNode::of(&entry.value)));
         if first { self.all_if_synced() } else { changed.into_iter().map(|key| key.name).collect() }
     }
 
-    /// Takes notice; returns the nodes to look at.
+    /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn hear_endpoint(&mut self, event: &Event<'_, Entry<HostEndpoint>>) -> Vec<String> {
         let first = self.is_first(event, self.endpoints.is_synced());
         let changed = self.endpoints.follow(event, |entry| is_ours(&entry.value).then(|| entry.clone()));
@@ -60,7 +60,7 @@ impl Memory {
         if first { self.all_if_synced() } else { touched }
     }
 
-    /// A list that ends for the first time: until then nothing was looked at.
+    /// Returns true at the end of the first list. No node has been reconciled before.
     fn is_first<T: crate::watched::Watched>(&self, event: &Event<'_, T>, was_synced: bool) -> bool {
         matches!(event, Event::Synced) && !was_synced
     }
@@ -73,14 +73,14 @@ impl Memory {
         self.nodes.is_synced() && self.endpoints.is_synced()
     }
 
-    /// Every node that there is, or that an endpoint of ours names.
+    /// Returns every node that exists or that an automatic endpoint names.
     pub(super) fn names(&self) -> Vec<String> {
         let nodes: BTreeSet<&str> = self.nodes.iter().map(|(key, _)| key.name.as_str()).collect();
         let named = self.of_node.keys().map(String::as_str);
         nodes.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     }
 
-    /// What is known of `node`; `None` before everything was heard of.
+    /// Returns the state of `node`, or `None` before both kinds have been listed.
     pub(super) fn of(&self, node: &str) -> Option<Seen> {
         let keys = self.of_node.get(node).into_iter().flatten();
         self.is_synced().then(|| Seen {

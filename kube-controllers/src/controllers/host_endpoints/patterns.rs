@@ -1,22 +1,22 @@
-//! [`Patterns`]: the templates' regular expressions.
+//! [`Patterns`]: the compiled regular expressions of templates.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Most patterns that are kept; those of settings that are no longer in force are dropped with all others.
+/// Maximum number of cached patterns. When it is reached, all are dropped, including those of old settings.
 const MOST: usize = 64;
 
-/// Patterns, compiled when they are first asked for.
+/// Patterns, compiled at their first use.
 #[derive(Debug, Default)]
 pub(super) struct Patterns {
     compiled: Mutex<HashMap<String, Result<Regex, String>>>,
 }
 
 impl Patterns {
-    /// Whether `pattern` is found anywhere in `interface`, or what is wrong with it. Classes such as `\d` are of ASCII, as
-    /// in Go.
+    /// Returns true if `pattern` matches any part of `interface`. Returns an error for an invalid pattern. Classes such
+    /// as `\d` are ASCII only, as in Go.
     pub(super) fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, String> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if !compiled.contains_key(pattern) && compiled.len() >= MOST {

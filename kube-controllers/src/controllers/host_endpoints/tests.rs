@@ -1,4 +1,4 @@
-//! Against the embedded datastore, told by hand what a feed would tell.
+//! Tests on the embedded datastore, which call the event handlers themselves.
 
 use libcalico::api::HostEndpointTemplate;
 use libcalico::api::{HostEndpointSpec, NodeBgp, NodeSpec};
@@ -35,7 +35,7 @@ impl Fixture {
         self.store.create(&node.key(), &node).await.unwrap();
     }
 
-    /// As a feed that begins anew; returns the nodes to look at.
+    /// Delivers all objects as a restarted watch does. Returns the nodes to reconcile.
     async fn hear(&self) -> Vec<String> {
         let (nodes, endpoints) = (self.all::<CalicoNode>().await, self.all::<HostEndpoint>().await);
         let mut memory = self.syncer.memory.lock().unwrap();
@@ -55,7 +55,7 @@ impl Fixture {
         self.store.list::<K>(&Default::default()).await.unwrap()
     }
 
-    /// What a feed and the workers do until nothing changes; returns how many rounds wrote something.
+    /// Delivers events and reconciles until nothing changes. Returns the number of rounds that wrote.
     async fn settle(&self) -> usize {
         for round in 0..5 {
             let before = self.all::<HostEndpoint>().await;
@@ -153,11 +153,11 @@ async fn what_was_not_heard_of_yet_is_looked_at() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
     fixture.hear().await;
-    // Ours, of a moment ago.
+    // Created by this controller, and not in the cache yet.
     fixture.put("node-1-auto-hep", "node-1", true).await;
     fixture.syncer.reconcile(&"node-1".into()).await.unwrap();
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.expected_ips, ["10.0.0.1"]);
-    // Its deletion was not heard of: the next round deletes nothing twice.
+    // The cache has missed the deletion; a second deletion succeeds.
     fixture.set(AutoHostEndpoints::default());
     fixture.hear().await;
     fixture.store.delete::<HostEndpoint>(&ObjectKey::global("node-1-auto-hep"), None).await.unwrap();
@@ -204,7 +204,7 @@ async fn settings_that_cannot_be_followed_delete_nothing_and_those_that_turn_it_
         fixture.set(wrong);
         fixture.settle().await;
         assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
-        // A node that goes takes its endpoints along.
+        // The endpoints of a deleted node are deleted.
         fixture.store.delete::<CalicoNode>(&ObjectKey::global("node-1"), None).await.unwrap();
         fixture.settle().await;
         assert!(fixture.names().await.is_empty());

@@ -1,28 +1,28 @@
-//! [`allocatable`]: which pools addresses may be taken from (KC-531).
+//! [`allocatable`]: decides from which pools addresses may be assigned.
 
 use libcalico::api::{IpPool, ObjectKey};
 use libcalico::net::Cidr;
 
 use crate::controllers::condition::{self, Condition};
 
-/// The condition that says so.
+/// Type of the condition that publishes the decision.
 pub(super) const ALLOCATABLE: &str = "Allocatable";
 
-/// Whether addresses may be taken from a pool, or why not.
+/// The decision about a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// They may.
+    /// Addresses may be assigned from the pool.
     Ok,
-    /// `spec.disabled`.
+    /// `spec.disabled` is set.
     Disabled,
     /// The pool is being deleted.
     Terminating,
-    /// Another pool has addresses of it.
+    /// Another pool contains addresses of this pool.
     Overlap,
 }
 
 impl Verdict {
-    /// As it is stored; upstream's words (KC-532).
+    /// Returns the condition, with upstream's texts (KC-532).
     pub(super) fn condition(self) -> Condition {
         let (reason, message) = match self {
             Verdict::Ok => ("OK", "IPPool is available for IP allocation."),
@@ -36,8 +36,9 @@ impl Verdict {
     }
 }
 
-/// The verdict on each pool with a valid range. Of two that overlap the one in use stays in use: those that are allocatable
-/// come first, then those on their way out, whose blocks are still there, then the rest, oldest first.
+/// Returns the decision for each pool with a valid range. Of overlapping pools, the pool in use stays in use:
+/// allocatable pools come first, then pools that are being deleted and still have blocks, then the others, oldest first
+/// (KC-531).
 pub(super) fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKey, Verdict)> {
     let mut pools: Vec<&IpPool> = pools.into_iter().collect();
     pools.sort_by_key(|pool| (rank(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));
@@ -61,7 +62,7 @@ pub(super) fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Ve
     verdicts
 }
 
-/// Whether someone asked for its deletion.
+/// Returns true if the pool is being deleted.
 pub(super) fn is_deleting(pool: &IpPool) -> bool {
     pool.metadata.deletion_timestamp.is_some()
 }

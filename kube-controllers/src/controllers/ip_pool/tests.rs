@@ -1,4 +1,4 @@
-//! TestPoolSortFunc and the choreography of four pools (spec 6.5).
+//! The cases of upstream's TestPoolSortFunc, and a sequence of changes to four pools.
 
 use libcalico::api::IpPoolSpec;
 use libcalico::store::Revision;
@@ -62,7 +62,7 @@ fn four_pools() {
     assert_eq!(all(&pools)[..2], [Some(Terminating), Some(Overlap)], "its blocks are still there");
     pools.remove(0);
     assert_eq!(of(&pools, "b"), Some(Ok));
-    // Disabled, a pool is in nobody's way.
+    // A disabled pool does not overlap others.
     pools.push(pool("f", "10.1.0.0/24", |_| ()));
     assert_eq!(of(&pools, "f"), Some(Ok));
 }

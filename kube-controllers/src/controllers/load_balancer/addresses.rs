@@ -1,4 +1,4 @@
-//! [`Addresses`]: what Services hold, as it is stored now, and its changes.
+//! [`Addresses`]: reads, assigns and releases the stored addresses of Services.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ impl Addresses {
         Addresses { store }
     }
 
-    /// What `handle` holds now.
+    /// Returns the addresses that `handle` holds now.
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<Held>, StoreError> {
         let blocks = match self.store.get::<Handle>(handle).await {
             Ok(found) => found.value.block,
@@ -53,7 +53,7 @@ impl Addresses {
         Ok(all)
     }
 
-    /// Gives back everything that `handle` holds. That it holds nothing is success (B-32).
+    /// Releases all addresses of `handle`. Having none is success.
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), Failure> {
         let prelude = ReleasePrelude::read(&*self.store, std::slice::from_ref(handle)).await?;
         tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
@@ -63,7 +63,7 @@ impl Addresses {
         Ok(())
     }
 
-    /// Gives back single addresses.
+    /// Releases single addresses.
     pub(super) async fn release(&self, held: &[Held]) -> Result<(), Failure> {
         for Held { ip, handle, .. } in held {
             tracing::info!(address = %ip, %handle, reason = "the Service has another", "releasing an address of a Service");
@@ -73,7 +73,7 @@ impl Addresses {
         released.map(drop).map_err(|error| failure(&error))
     }
 
-    /// Assigns what is missing, as far as it can be had; an error says what could not.
+    /// Assigns the missing addresses as far as possible. The error describes those that could not be assigned.
     pub(super) async fn assign(
         &self,
         service: &ObjectKey,
@@ -86,7 +86,8 @@ impl Addresses {
         request.purpose = AllowedUse::LoadBalancer;
         request.attributes = attributes(service);
         request.namespace = Some(Namespace { name: namespace, labels });
-        // Each by itself: that there is no pool of one family keeps the other from nobody (B-33).
+        // Each address is assigned by a call of its own, so that a missing pool of one family does not affect the
+        // other.
         let mut outcome = Ok(());
         for missing in missing {
             let assigned = match missing {
@@ -100,7 +101,7 @@ impl Addresses {
                     self.assign_any(&of_family).await
                 }
             };
-            // A failure that may pass outlives one that does not.
+            // A failure that may go away takes precedence over a permanent failure.
             outcome = match (outcome, assigned) {
                 (Err(Failure::Permanent(_)), Err(failure @ Failure::Retry(_))) => Err(failure),
                 (outcome, assigned) => outcome.and(assigned),
@@ -130,7 +131,7 @@ impl Addresses {
     }
 }
 
-/// What is stored with each address (KC-509).
+/// Returns the attributes that are stored with each address (KC-509).
 fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     let texts = [
         ("service", service.name.clone()),
@@ -141,7 +142,8 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
     texts.map(|(key, text)| (key.to_owned(), text)).into()
 }
 
-/// What depends on the store may pass by itself. What pools and blocks refuse passes when they change, which is heard.
+/// Converts an error. Errors of the datastore may go away by themselves. Refusals because of pools or blocks last until
+/// these change, which causes an event.
 fn failure(error: &IpamError) -> Failure {
     match error {
         IpamError::Store(_) | IpamError::Contention => Failure::Retry(error.to_string()),

@@ -1,4 +1,5 @@
-//! Claims that a release from before the labels wrote (KC-503): without labels the blocks of Services are not found.
+//! Adds labels to block affinities of Services that older versions wrote without labels (KC-503). Without labels, the
+//! blocks are not found.
 
 use std::time::Duration;
 
@@ -11,16 +12,17 @@ use crate::context::Context;
 use crate::runtime::Leadership;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait between attempts.
+/// Longest delay between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// Sees to it that all have labels.
+/// Adds the labels to all such affinities.
 pub(super) async fn label_claims(context: &Context) {
     let owner = Owner::Virtual(LOAD_BALANCER_HOST.into());
     until_done(context.leadership.clone(), || add_labels(&*context.calico, &owner, &context.leadership)).await;
 }
 
-/// Works until it comes to its end. Only while this replica leads, and from the beginning when it leads again.
+/// Retries `work` until it is complete. Runs only while this replica is the leader, and starts over after a loss of
+/// leadership.
 async fn until_done<F: Future<Output = Result<bool, StoreError>>>(mut leadership: Leadership, work: impl Fn() -> F) {
     let mut pause = FIRST_PAUSE;
     loop {

@@ -1,4 +1,4 @@
-//! [`decide`]: what is to become of a Service's addresses (KC-508).
+//! [`decide`]: decides about the addresses of a Service (KC-508).
 
 use std::net::IpAddr;
 
@@ -15,50 +15,50 @@ use crate::settings::AssignIps;
 pub(super) struct Held {
     /// The address.
     pub(super) ip: IpAddr,
-    /// What holds it.
+    /// The handle of the allocation.
     pub(super) handle: HandleId,
-    /// The block's sequence number when it was assigned.
+    /// The block's sequence number at the time of the assignment.
     pub(super) sequence: Option<u64>,
-    /// When the address was assigned, as the block stores it: Go's text of a UTC time, which sorts as the times do.
+    /// Time of the assignment, as stored in the block: Go's text of a UTC time, which sorts in the order of time.
     pub(super) since: Option<String>,
 }
 
 impl Held {
-    /// Returns the address with its holder; `None` for an address that rests (B-31) or that no handle holds.
+    /// Returns the allocation as a held address, or `None` if it is in cooldown or has no handle.
     pub(super) fn of(allocation: &Allocation<'_>) -> Option<Self> {
         let handle = allocation.handle().filter(|_| !allocation.is_cooling())?;
         let since = allocation.attributes().and_then(|attributes| attributes.get("timestamp").cloned());
         Some(Held { ip: allocation.ip, handle, sequence: allocation.sequence, since })
     }
 
-    /// Gives back this assignment and no later one (B-34).
+    /// Returns a request to release this allocation, but no later allocation of the same address.
     pub(super) fn release(&self) -> ReleaseRequest {
         ReleaseRequest { ip: self.ip, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
 }
 
-/// What is to become of a Service's addresses.
+/// The decision about the addresses of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// None of our business.
+    /// The Service is not managed and has no address.
     Leave,
-    /// It is to have an address and there is no pool to take it from.
+    /// The Service needs an address, but there is no pool.
     NoPool,
-    /// What it holds is no longer shown, and then given back.
+    /// Remove the Service's addresses from the status, and release them.
     Withdraw,
-    /// Its addresses are brought in order.
+    /// Change the addresses by the plan.
     Serve(Plan),
 }
 
-/// The changes to the addresses of a Service. They are made in this order: `assign`, then the status shows just `keep`, then
-/// `release`. A plan that assigns is made again after the assignment.
+/// Changes to the addresses of a Service, in this order: assign `assign`, publish exactly `keep`, release `release`.
+/// After an assignment, the plan is made again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Addresses that are missing.
+    /// Missing addresses.
     pub(super) assign: Vec<Missing>,
     /// Addresses that stay, at most one of each family.
     pub(super) keep: Vec<Held>,
-    /// Addresses that go.
+    /// Addresses to release.
     pub(super) release: Vec<Held>,
 }
 
@@ -71,12 +71,13 @@ pub(super) enum Missing {
     Any {
         /// The family.
         version: IpVersion,
-        /// Ranges of the pools to take it from; empty: any pool.
+        /// Ranges of the pools to assign from; empty for any pool.
         pools: Vec<Cidr>,
     },
 }
 
-/// Decides about one Service that holds `held`; `None` for one that is gone or of another type.
+/// Decides about a Service with the addresses `held`. `service` is `None` if the Service is missing or has another
+/// type.
 pub(super) fn decide(
     service: Option<&Balanced>,
     held: &[Held],
@@ -91,7 +92,8 @@ pub(super) fn decide(
     }
     let request = Request::of(service, pools)?;
     let mut plan = Plan::default();
-    // Each family by itself: having the one says nothing of the other (B-33).
+    // Each family is decided separately. Upstream assigns no IPv6 address to a Service that has an IPv4 address
+    // (KC-509).
     for version in [IpVersion::V4, IpVersion::V6] {
         let family = Family { version, service, request: &request, pools };
         family.plan(held.iter().filter(|held| IpVersion::of(held.ip) == version), &mut plan);
@@ -99,7 +101,7 @@ pub(super) fn decide(
     Ok(Decision::Serve(plan))
 }
 
-/// One family of a Service's addresses.
+/// The addresses of a Service in one family.
 struct Family<'a> {
     version: IpVersion,
     service: &'a Balanced,
@@ -108,7 +110,7 @@ struct Family<'a> {
 }
 
 impl Family<'_> {
-    /// Plans what becomes of `held`, the addresses of this family.
+    /// Adds the changes for `held`, the addresses of this family, to the plan.
     fn plan<'h>(&self, held: impl Iterator<Item = &'h Held>, plan: &mut Plan) {
         let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.fits(held.ip));
         let asked = self.request.address(self.version);
@@ -120,8 +122,8 @@ impl Family<'_> {
             _ => {}
         }
         let is_published = |held: &Held| self.service.published.contains(&held.ip);
-        // Two replicas that see the same addresses choose the same one. A published address is in use: it stays until there is
-        // another one to publish.
+        // A fixed order, so that two replicas with the same addresses keep the same one. Published addresses come
+        // first, because they are in use: such an address stays until another is published.
         let rank =
             |held: &Held| (Some(held.ip) != asked, !is_published(held), held.since.clone(), held.sequence, held.ip);
         fitting.sort_by_key(rank);
@@ -135,9 +137,10 @@ impl Family<'_> {
         plan.release.extend(others);
     }
 
-    /// Returns true if the address is one of those asked for. Without a request it may come from any pool that need not be
-    /// named, and an address of no pool stays: also while its pool is being deleted, for a Service that is in use does not move
-    /// by itself (KC-505, KC-508). An address of a family that the Service had once goes: nothing else would ever take it back.
+    /// Returns true if the address may stay: it is requested, or the Service may have it without a request. Without a
+    /// request it may come from any automatic pool. An address of no pool also stays, for example while its pool is
+    /// being deleted, so that a Service in use keeps its address. An address of a family that the Service no longer
+    /// names does not stay, because nothing else would ever release it.
     fn fits(&self, ip: IpAddr) -> bool {
         if self.request.address(self.version) == Some(ip) {
             return true;
@@ -159,7 +162,8 @@ impl Family<'_> {
         }
     }
 
-    /// Returns true if an address of the family serves the Service. A Service that names no family at all keeps what it has.
+    /// Returns true if the Service can use an address of the family. A Service that names no family keeps its
+    /// addresses.
     fn has_use(&self) -> bool {
         let asked = self.request.address(self.version).is_some();
         let named = self.is_wanted() || !(self.service.wants4 || self.service.wants6);
@@ -167,7 +171,7 @@ impl Family<'_> {
     }
 }
 
-/// Whether `published` are not just `held`. Their order does not matter.
+/// Returns true if `published` differs from the addresses in `held`, regardless of order.
 pub(super) fn is_misstated(published: &[IpAddr], held: &[Held]) -> bool {
     let shown = |ip: &IpAddr| published.contains(ip);
     !held.iter().all(|held| shown(&held.ip)) || published.iter().any(|ip| held.iter().all(|held| held.ip != *ip))

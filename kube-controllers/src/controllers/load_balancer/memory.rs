@@ -1,4 +1,4 @@
-//! [`Memory`]: the Services, the pools for them, and which of them holds what.
+//! [`Memory`]: the Services, the pools for Services, and the addresses of each Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,35 +15,35 @@ use super::service::Balanced;
 use crate::feed::{Cache, Event};
 use crate::watched::Service;
 
-/// What was heard.
+/// The cached Services, pools and blocks.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     services: Cache<ObjectKey, Balanced>,
     pools: Cache<ObjectKey, LoadBalancerPool>,
     blocks: Cache<Cidr, Vec<(ObjectKey, Held)>>,
-    /// What each Service holds, by block (KC-506). No Service is here that holds nothing (B-32).
+    /// The addresses of each Service, by block. Contains only Services that hold an address.
     held: BTreeMap<ObjectKey, BTreeMap<Cidr, Vec<Held>>>,
-    /// The Services whose addresses each block has.
+    /// The Services that hold addresses of each block.
     in_block: BTreeMap<Cidr, BTreeSet<ObjectKey>>,
-    /// Services that lack an address: looked at again when one becomes free.
+    /// Services that lack an address, reconciled again when an address becomes free.
     unserved: BTreeSet<ObjectKey>,
-    /// Everything was heard of, and the Services were told to the queue.
+    /// True once all kinds have been listed and all Services have been queued.
     ready: bool,
 }
 
-/// What is known of one Service.
+/// The state of one Service.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// The Service, if it is there and of the type.
+    /// The Service, if it exists and has the type LoadBalancer.
     pub(super) service: Option<Balanced>,
-    /// What it, or a namesake of it, holds.
+    /// The addresses of the Service, or of an earlier Service with the same name.
     pub(super) held: Vec<Held>,
-    /// The pools.
+    /// The pools for Services.
     pub(super) pools: Vec<LoadBalancerPool>,
 }
 
 impl Memory {
-    /// Takes notice; returns the Services to look at.
+    /// Applies an event. Returns the Services to reconcile.
     pub(super) fn hear_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
         let changed = self.services.follow(event, Balanced::watched);
         for key in &changed {
@@ -54,14 +54,15 @@ impl Memory {
         self.told(changed)
     }
 
-    /// Takes notice; returns the Services to look at: any may want an address of the pool, or have one.
+    /// Applies an event. Returns the Services to reconcile: all, because any may need or have an address of the pool.
     pub(super) fn hear_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
         let changed = self.pools.follow(event, |entry| LoadBalancerPool::of(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.all() };
         self.told(touched)
     }
 
-    /// Takes notice; returns the Services to look at: those whose addresses changed, and those that wait for one.
+    /// Applies an event. Returns the Services to reconcile: those whose addresses changed, and those that lack an
+    /// address if one became free.
     pub(super) fn hear_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
         let changed = self.blocks.follow(event, |entry| holders(&entry.value));
         let mut touched = BTreeSet::new();
@@ -97,7 +98,7 @@ impl Memory {
         by_block.flatten().map(|held| held.ip).collect()
     }
 
-    /// Nothing before everything was heard of, and then everything.
+    /// Returns the Services to reconcile: none before all kinds have been listed, and then all Services once.
     fn told(&mut self, touched: Vec<ObjectKey>) -> Vec<ObjectKey> {
         if self.ready {
             return touched;
@@ -106,13 +107,13 @@ impl Memory {
         if self.ready { self.all() } else { Vec::new() }
     }
 
-    /// Every Service that there is or that holds an address.
+    /// Returns every Service that exists or holds an address.
     pub(super) fn all(&self) -> Vec<ObjectKey> {
         let services = self.services.iter().map(|(key, _)| key);
         services.chain(self.held.keys()).collect::<BTreeSet<_>>().into_iter().cloned().collect()
     }
 
-    /// What is known of a Service; `None` before everything was heard of.
+    /// Returns the state of a Service, or `None` before all kinds have been listed.
     pub(super) fn of(&self, key: &ObjectKey) -> Option<Seen> {
         self.ready.then(|| Seen {
             service: self.services.get(key).cloned(),
@@ -121,7 +122,7 @@ impl Memory {
         })
     }
 
-    /// Whether the Service lacks an address.
+    /// Records if the Service lacks an address.
     pub(super) fn set_unserved(&mut self, key: &ObjectKey, unserved: bool) {
         if unserved {
             self.unserved.insert(key.clone());
@@ -131,7 +132,8 @@ impl Memory {
     }
 }
 
-/// The Services that hold addresses of a block; `None` for a block of nodes. Resting addresses have no holder (B-31).
+/// Returns the Services that hold addresses of a block, or `None` for a block of a node. Addresses in cooldown belong
+/// to no Service.
 fn holders(block: &Block) -> Option<Vec<(ObjectKey, Held)>> {
     if block.deleted || block.owner() != Some(Owner::Virtual(LOAD_BALANCER_HOST.into())) {
         return None;

@@ -12,16 +12,16 @@ use crate::runtime::Failure;
 /// A pool for Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LoadBalancerPool {
-    /// Its name.
+    /// Name of the pool.
     pub(super) name: String,
-    /// Its range.
+    /// Range of the pool.
     pub(super) cidr: Cidr,
-    /// Whether who does not name it gets addresses of it.
+    /// Whether to assign addresses of the pool to Services that do not name it.
     pub(super) automatic: bool,
 }
 
 impl LoadBalancerPool {
-    /// `None` for a pool for something else, one that is being deleted, or one without a valid range.
+    /// Returns the pool, or `None` if it is not for Services, is being deleted, or has an invalid range.
     pub(super) fn of(pool: &IpPool) -> Option<Self> {
         if !pool.spec.allows(AllowedUse::LoadBalancer) || pool.metadata.deletion_timestamp.is_some() {
             return None;
@@ -31,14 +31,15 @@ impl LoadBalancerPool {
     }
 }
 
-/// Returns true if a Service that names no pool may have the address: one of an automatic pool, or of none of these.
+/// Returns true if a Service that names no pool may have the address: the address is in an automatic pool, or in none
+/// of `pools`.
 pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool {
     let mut of_address = pools.iter().filter(|pool| pool.cidr.contains(ip)).peekable();
     of_address.peek().is_none() || of_address.any(|pool| pool.automatic)
 }
 
-/// The pools as they are stored now. One that cannot be read fails them all: it may be one for Services, and they would lose
-/// their addresses as if it were gone.
+/// Returns the stored pools. Fails if any pool is unreadable: that pool may be for Services, and they would lose their
+/// addresses as if the pool were deleted.
 pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerPool>, Failure> {
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<IpPool>(&ObjectSelect::default());

@@ -1,4 +1,4 @@
-//! [`Request`]: what a Service asks for in its annotations (KC-511).
+//! [`Request`]: the pools and addresses that a Service requests in its annotations.
 
 use std::net::IpAddr;
 
@@ -7,20 +7,21 @@ use libcalico::net::{Cidr, IpVersion};
 use super::pools::LoadBalancerPool;
 use super::service::{ADDRESSES, Balanced, IPV4_POOLS, IPV6_POOLS};
 
-/// What a Service asks for.
+/// The request of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Just these addresses; empty: any.
+    /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// Whether [`Request::addresses`] are of the annotation, and not `spec.loadBalancerIP`, which asks without insisting.
+    /// True if [`Request::addresses`] is from the annotation, and so must be met. An address in `spec.loadBalancerIP`
+    /// is a wish.
     pub(super) insists: bool,
-    /// Ranges of IPv4 pools; empty: any.
+    /// Ranges of IPv4 pools; empty for any pool.
     pub(super) pools4: Vec<Cidr>,
-    /// Ranges of IPv6 pools; empty: any.
+    /// Ranges of IPv6 pools; empty for any pool.
     pub(super) pools6: Vec<Cidr>,
 }
 
-/// An annotation that cannot be followed.
+/// An invalid request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum RequestError {
     #[error("{field}: {text:?} is no JSON list of texts: {reason}")]
@@ -36,12 +37,12 @@ pub(super) enum RequestError {
 }
 
 impl Request {
-    /// Returns the address of a family that the Service asks for.
+    /// Returns the requested address of a family.
     pub(super) fn address(&self, version: IpVersion) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
     }
 
-    /// Returns the ranges of a family's pools; empty: any.
+    /// Returns the ranges of a family's pools; empty for any pool.
     pub(super) fn pools(&self, version: IpVersion) -> &[Cidr] {
         match version {
             IpVersion::V4 => &self.pools4,
@@ -49,7 +50,7 @@ impl Request {
         }
     }
 
-    /// Reads it.
+    /// Parses the annotations of a Service.
     pub(super) fn of(service: &Balanced, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
         let mut request = Request {
             addresses: addresses(service.addresses.as_deref())?,

@@ -1,4 +1,4 @@
-//! [`Balanced`]: a Service of type LoadBalancer, as far as its addresses depend on it.
+//! [`Balanced`]: the parts of a Service of type LoadBalancer on which its addresses depend.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,26 +11,26 @@ use libcalico::names::load_balancer_handle;
 use crate::settings::AssignIps;
 use crate::watched::Service;
 
-/// Pools to take IPv4 addresses from.
+/// Annotation with the pools for IPv4 addresses.
 pub(super) const IPV4_POOLS: &str = "projectcalico.org/ipv4pools";
-/// Pools to take IPv6 addresses from.
+/// Annotation with the pools for IPv6 addresses.
 pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
-/// The addresses that are wanted.
+/// Annotation with the requested addresses.
 pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
 
-/// The class whose Services are ours whatever else is said.
+/// Load balancer class of Services that are always managed.
 const CLASS: &str = "calico";
 
 /// A Service of type LoadBalancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Balanced {
-    /// What holds its addresses: it tells the Service from a namesake.
+    /// The handle of its addresses. It depends on the uid, so a later Service with the same name has another handle.
     pub(super) handle: HandleId,
     /// `spec.loadBalancerClass`.
     class: Option<String>,
-    /// Whether it is to have IPv4 addresses.
+    /// Whether to assign an IPv4 address.
     pub(super) wants4: bool,
-    /// Whether it is to have IPv6 addresses.
+    /// Whether to assign an IPv6 address.
     pub(super) wants6: bool,
     /// Annotation [`IPV4_POOLS`].
     pub(super) pools4: Option<String>,
@@ -40,18 +40,18 @@ pub(super) struct Balanced {
     pub(super) addresses: Option<String>,
     /// `spec.loadBalancerIP`.
     pub(super) address: Option<String>,
-    /// The addresses in its status, in order.
+    /// The addresses in the status, in order.
     pub(super) published: Vec<IpAddr>,
 }
 
 impl Balanced {
-    /// `None` for a Service of another type.
+    /// Reads a watched Service. Returns `None` for another type.
     pub(super) fn watched(service: &Service) -> Option<Self> {
         let status = service.load_balancer.as_ref();
         Self::of(&service.name, &service.uid, &service.annotations, &service.spec, status)
     }
 
-    /// The same of a Service as the API server sends it.
+    /// Reads a Service from the API server. Returns `None` for another type.
     pub(super) fn live(service: &KubernetesService) -> Option<Self> {
         let metadata = &service.metadata;
         let name = ObjectKey::namespaced(
@@ -89,13 +89,13 @@ impl Balanced {
         })
     }
 
-    /// Whether it asks for an address of ours, by class or otherwise.
+    /// Returns true if the Service requests an address from Calico, by its class or otherwise.
     pub(super) fn asks(&self) -> bool {
         let asked = [&self.pools4, &self.pools6, &self.addresses, &self.address];
         self.class.as_deref() == Some(CLASS) || asked.iter().any(|asked| asked.is_some())
     }
 
-    /// Whether its addresses are ours to give (KC-501).
+    /// Returns true if this controller manages the addresses of the Service (KC-501).
     pub(super) fn is_managed(&self, assign: AssignIps) -> bool {
         match (assign, self.class.as_deref()) {
             (_, Some(CLASS)) => true,

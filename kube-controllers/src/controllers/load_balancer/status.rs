@@ -1,11 +1,11 @@
-//! The addresses in a Service's status.
+//! Addresses in the status of a Service.
 
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, Service as KubernetesService};
 
-/// Shows just these addresses. What else is said of an address that stays, and entries that are names, stay as they are
-/// (KC-512).
+/// Publishes exactly these addresses. Other fields of an entry that stays, and entries with host names, are kept;
+/// upstream discards them (KC-512).
 pub(super) fn show(service: &mut KubernetesService, addresses: &[IpAddr]) {
     let entries = take(service);
     let (mut shown, others): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.ip.is_some());
@@ -20,7 +20,7 @@ pub(super) fn show(service: &mut KubernetesService, addresses: &[IpAddr]) {
     put(service, shown);
 }
 
-/// No longer shows these addresses; all other entries stay as they are.
+/// Removes these addresses. All other entries stay as they are.
 pub(super) fn hide(service: &mut KubernetesService, addresses: &[IpAddr]) {
     let mut entries = take(service);
     entries.retain(|entry| address(entry).is_none_or(|ip| !addresses.contains(&ip)));

@@ -1,4 +1,4 @@
-//! The decisions, the requests, the status, and what is remembered (spec 6.5). The whole is tested on a real API server:
+//! Decisions, requests, the status and the cache. The whole controller is tested with a real API server in
 //! tests/tests/controllers_nodes.rs.
 
 mod serving;
@@ -40,7 +40,7 @@ fn held(ips: &[&str]) -> Vec<Held> {
     ips.iter().map(|ip| held_address(ip.parse().unwrap())).collect()
 }
 
-/// Addresses to give back, and what to assign, in words.
+/// Returns the addresses to release, and a description of those to assign.
 fn served(service: &Balanced, ips: &[&str]) -> (Vec<String>, String) {
     let decision = decide(Some(service), &held(ips), &pools(), AssignIps::AllServices).unwrap();
     let Decision::Serve(plan) = decision else { panic!("{decision:?}") };
@@ -74,7 +74,7 @@ fn what_does_not_fit_is_given_back() {
     let v4 = json!(["IPv4"]);
     for (annotations, ips, released, assign) in [
         (json!({}), "10.9.0.1", vec!["10.9.0.1"], "IPv4"),
-        // Of a pool that is being deleted, or of none.
+        // The pool of the address is being deleted or missing.
         (json!({}), "172.16.0.1", vec![], ""),
         (json!({}), "fd00::1", vec!["fd00::1"], "IPv4"),
         (json!({ADDRESSES: r#"["10.0.0.7"]"#}), "10.0.0.1", vec!["10.0.0.1"], "10.0.0.7"),
@@ -158,7 +158,7 @@ fn what_others_say_in_the_status_stays() {
     assert!(is_misstated(&ips(&["10.0.0.2"]), &held(&[])) && is_misstated(&[], &held(&["10.0.0.1"])));
 }
 
-// === what is remembered ===
+// The cache.
 
 fn watched(name: &str, uid: &str) -> Service {
     Service {
@@ -178,7 +178,7 @@ fn stored_pool() -> Entry<IpPool> {
     Entry { key: value.key(), value, revision: Revision("1".into()) }
 }
 
-/// A block with an address for each of these Services, by the index of its address.
+/// Returns a block with an address for each of these Services, in order.
 fn block(owner: &Owner, services: &[&str]) -> Entry<Block> {
     let cidr: Cidr = "10.0.0.0/29".parse().unwrap();
     let mut value = Block::new(cidr, owner, OffsetDateTime::UNIX_EPOCH).unwrap();

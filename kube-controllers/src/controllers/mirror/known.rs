@@ -1,4 +1,4 @@
-//! [`Known`]: what the feed has named, and which of it cannot be mirrored.
+//! [`Known`]: the cached sources, and the targets that cannot be written.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,22 +8,22 @@ use libcalico::api::ObjectKey;
 use super::{Mirrored, Reflection};
 use crate::feed::{Cache, Event};
 
-/// The sources. Cheap to clone; all clones are the same.
+/// The cached sources. Cheap to clone; all clones share them.
 pub(super) struct Known<M: Mirrored> {
     shared: Arc<Mutex<State<M>>>,
 }
 
 struct State<M: Mirrored> {
     sources: Cache<ObjectKey, M::Kept>,
-    /// Mirrors that may not be written, and why.
+    /// Targets that failed the validation, with the reason.
     refused: HashMap<ObjectKey, String>,
 }
 
-/// What an event changed.
+/// The changes by an event.
 pub(super) struct Heard {
-    /// Sources that came, changed or went, after the first list was complete.
+    /// Sources that were added, changed or removed. Empty until the first list is complete.
     pub(super) changed: Vec<ObjectKey>,
-    /// Everything that exists has been named for the first time.
+    /// True if this event completed the first list.
     pub(super) first_list_complete: bool,
 }
 
@@ -59,31 +59,31 @@ impl<M: Mirrored> Known<M> {
         Heard { changed, first_list_complete: !was_synced && sources.is_synced() }
     }
 
-    /// Whether it is known what is there and, as much, what is not.
+    /// Returns true if the cache contains all sources, so that any other source is known not to exist.
     pub(super) fn is_complete(&self) -> bool {
         self.state().sources.is_synced()
     }
 
-    /// The mirror that is to be there under `key`.
+    /// Returns the desired target under `key`.
     pub(super) fn reflection(&self, key: &ObjectKey) -> Option<Reflection<M::Mirror>> {
         let source = M::source_of(key)?;
         let kept = self.state().sources.get(&source)?.clone();
         Some(M::reflect(&source, &kept))
     }
 
-    /// The keys of all mirrors that are to be there, but for those that may not be written.
+    /// Returns the keys of all desired targets, except those that failed the validation.
     pub(super) fn mirrors(&self) -> Vec<ObjectKey> {
         let state = self.state();
         let all = state.sources.iter().map(|(source, _)| M::mirror_of(source));
         all.filter(|mirror| !state.refused.contains_key(mirror)).collect()
     }
 
-    /// Notes that a mirror may not be written. Whether that is news.
+    /// Records that a target failed the validation. Returns true if the reason is new.
     pub(super) fn refuse(&self, key: &ObjectKey, why: &str) -> bool {
         self.state().refused.insert(key.clone(), why.to_owned()).is_none_or(|before| before != why)
     }
 
-    /// How many mirrors may not be written.
+    /// Returns the number of targets that failed the validation.
     pub(super) fn refused(&self) -> usize {
         self.state().refused.len()
     }

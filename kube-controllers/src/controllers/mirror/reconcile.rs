@@ -1,4 +1,4 @@
-//! [`Reconciler`]: compares mirrors with their sources, and writes what differs.
+//! [`Reconciler`]: compares targets with their sources, and writes those that differ.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ use crate::controllers::work::Work;
 use crate::live;
 use crate::runtime::{Failure, Next, Queue, Reconcile};
 
-/// Works on the mirrors of one controller.
+/// The reconciler of one kind.
 pub(super) struct Reconciler<M: Mirrored> {
     known: Known<M>,
     queue: Queue<Work>,
@@ -24,7 +24,7 @@ pub(super) struct Reconciler<M: Mirrored> {
     invalid: Option<IntGauge>,
 }
 
-/// A mirror as it is stored; without an object if its bytes are none.
+/// A stored target. `object` is `None` if the bytes are unreadable.
 struct Stored<S: Spec> {
     revision: Revision,
     object: Option<Object<S>>,
@@ -35,7 +35,7 @@ impl<M: Mirrored> Reconcile for Reconciler<M> {
     type Key = Work;
 
     async fn reconcile(&self, work: &Work) -> Result<Next, Failure> {
-        // What the first list has not named yet would look as if it were gone.
+        // Before the first list is complete, sources that have not been delivered would look deleted.
         if !self.known.is_complete() {
             return Ok(Next::Done);
         }
@@ -51,9 +51,9 @@ impl<M: Mirrored> Reconciler<M> {
         Reconciler { known, queue, context, invalid }
     }
 
-    /// Queues every mirror that is not as it should be, and comes again when the period is over.
+    /// Queues every target that differs from its source. Schedules the next comparison.
     async fn compare_all(&self) -> Result<Next, Failure> {
-        // Of kinds in namespaces only all can be listed.
+        // Objects in namespaces cannot be listed by a prefix of their names.
         let name_prefix = if M::Mirror::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
         let mut pages = self.context.calico.pages::<Object<M::Mirror>>(ObjectSelect { namespace: None, name_prefix });
         let mut unseen: HashSet<ObjectKey> = self.known.mirrors().into_iter().collect();
@@ -70,7 +70,7 @@ impl<M: Mirrored> Reconciler<M> {
         Ok(self.next_comparison())
     }
 
-    /// Without a period there is none after the first.
+    /// Returns the time of the next comparison. A period of zero means that only the first comparison happens.
     fn next_comparison(&self) -> Next {
         let period = self.context.settings.borrow().reconcile_period.get(&M::CONTROLLER).copied();
         period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
@@ -152,7 +152,7 @@ impl<M: Mirrored> Reconciler<M> {
         }
     }
 
-    /// Told when it is news: every comparison of everything would say it again.
+    /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat it.
     fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), Failure> {
         let is_news = self.known.refuse(key, &why);
         self.show_invalid();
@@ -166,7 +166,7 @@ impl<M: Mirrored> Reconciler<M> {
     }
 }
 
-/// The key of what a page lists, and its `spec` if it can be read.
+/// Returns the key of a listed object, and its `spec` if it is readable.
 fn listed<S: Spec>(change: Change<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
     match change {
         Change::Put(entry) => Some((entry.key, Some(entry.value.spec))),

@@ -1,4 +1,4 @@
-//! On the embedded datastore, and an API server that says of every object whether it is there.
+//! Tests on the embedded datastore, with an API server that reports for every object if it exists.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ struct Host {
     context: Context,
     mirror: Mirror<Policies>,
     reconciler: Reconciler<Policies>,
-    /// Names that the API server has, whatever the feed says.
+    /// Names that exist in the API server, whatever the watch has delivered.
     live: Arc<Mutex<BTreeSet<String>>>,
     _dir: tempfile::TempDir,
 }
@@ -80,7 +80,7 @@ impl Host {
         self.mirror.hear(&Event::Synced);
     }
 
-    /// Works until nothing waits; what failed, and why.
+    /// Processes the queue until it is empty. Returns the failures.
     async fn work(&self) -> Vec<String> {
         let mut failures = Vec::new();
         while !self.mirror.queue.is_empty() {
@@ -132,7 +132,7 @@ async fn everything_is_mirrored_and_nothing_is_written_twice() {
     assert_eq!(policy["spec"]["ingress"][0]["destination"]["ports"], json!([80]));
     assert_eq!(policy["metadata"]["labels"], json!({"projectcalico.org/tier": "default"}));
     assert!(policy["metadata"]["uid"].as_str().is_some_and(|uid| uid.len() == 36));
-    // A new watch names the same again.
+    // A restarted watch delivers the same objects.
     host.list(&[source("a", 80)]);
     assert_eq!(host.compare_all().await, [""; 0]);
     assert_eq!(host.stored().await, first);

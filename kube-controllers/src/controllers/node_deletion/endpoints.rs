@@ -1,4 +1,4 @@
-//! [`Endpoints`]: those of nodes that go, named in one look for all that wait.
+//! [`Endpoints`]: the endpoints of deleted nodes, found by one list for all waiting nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use libcalico::store::{Entry, Store, StoreError};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// How long a look is good for. No endpoint comes to a node that is gone, but one may just have.
+/// Time for which a list is used. A missing node gets no new endpoints, but one may have been created just before.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// The names of the endpoints of nodes that wait.
+/// The cached endpoint keys of waiting nodes.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     looked: Mutex<Option<Look>>,
@@ -26,7 +26,7 @@ struct Look {
 }
 
 impl Endpoints {
-    /// The endpoints of `node` as they are now; which there are may be known from a look that was for `orphans`.
+    /// Reads the endpoints of `node`. Their keys may come from an earlier list, made for `orphans`.
     pub(super) async fn of<S: Store>(
         &self,
         store: &S,
@@ -42,7 +42,7 @@ impl Endpoints {
             let keys = endpoint_keys(store, |name| nodes.contains(name)).await?;
             *looked = Some(Look { at, nodes, keys });
         }
-        // A second attempt looks again.
+        // Used once: another attempt makes a new list.
         let keys = looked.as_mut().and_then(|look| {
             look.nodes.remove(&node.name);
             look.keys.remove(&node.name)

@@ -1,4 +1,4 @@
-//! [`Memory`]: the names of nodes on both sides.
+//! [`Memory`]: the names of the Kubernetes nodes and the Calico nodes.
 
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::store::Entry;
@@ -7,7 +7,7 @@ use crate::controllers::orchestrated::NodeNames;
 use crate::feed::{Cache, Event};
 use crate::watched::Node;
 
-/// What was heard.
+/// The cached names of nodes.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     kubernetes: Cache<ObjectKey, ()>,
@@ -16,7 +16,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes notice; returns the nodes of Calico that lost theirs.
+    /// Applies an event. Returns the Calico nodes whose Kubernetes nodes are gone.
     pub(super) fn hear_kubernetes(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
         let was_synced = self.kubernetes.is_synced();
         let changed = self.kubernetes.follow(event, |_| Some(()));
@@ -27,7 +27,7 @@ impl Memory {
         gone.flat_map(|key| self.names.calico(key)).cloned().collect()
     }
 
-    /// Takes notice; returns the nodes that are known by now to have none.
+    /// Applies an event. Returns the changed Calico nodes whose Kubernetes nodes are known to be missing.
     pub(super) fn hear_calico(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
         let changed = self.calico.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for key in &changed {
@@ -36,12 +36,12 @@ impl Memory {
         changed.into_iter().filter(|key| self.orphaned(key).is_some()).collect()
     }
 
-    /// Every node of Calico whose node of Kubernetes is not there; none as long as not all of them were named.
+    /// Returns every Calico node whose Kubernetes node is missing; none before all Kubernetes nodes have been listed.
     pub(super) fn orphans(&self) -> Vec<ObjectKey> {
         self.names.all().filter(|key| self.orphaned(key).is_some()).cloned().collect()
     }
 
-    /// The name in Kubernetes of a node that is not there.
+    /// Returns the name of a Calico node's Kubernetes node, if that node is known to be missing.
     pub(super) fn orphaned(&self, calico: &ObjectKey) -> Option<ObjectKey> {
         let kubernetes = self.names.kubernetes(calico)?;
         (self.kubernetes.is_synced() && self.kubernetes.get(kubernetes).is_none()).then(|| kubernetes.clone())

@@ -23,7 +23,7 @@ fn kubernetes(name: &str) -> Node {
     Node { name: ObjectKey::global(name), uid: "u".into(), labels: Default::default() }
 }
 
-/// Nodes `a` and `b`, and `c` of another orchestrator; Kubernetes has `a`.
+/// Nodes `a` and `b`, and `c` of another orchestrator. Only `a` exists in Kubernetes.
 fn memory() -> Memory {
     let mut memory = Memory::default();
     memory.hear_calico(&Event::Restarted);
@@ -51,7 +51,7 @@ fn a_deletion_names_the_node() {
     memory.hear_kubernetes(&Event::Synced);
     assert_eq!(memory.hear_kubernetes(&Event::Gone(&ObjectKey::global("k-a"))), [ObjectKey::global("a")]);
     assert_eq!(memory.orphaned(&ObjectKey::global("a")), Some(ObjectKey::global("k-a")));
-    // It came back before anybody looked.
+    // The node is back before it was processed.
     assert_eq!(memory.hear_kubernetes(&Event::Put(&kubernetes("k-a"))), []);
     assert_eq!(memory.orphaned(&ObjectKey::global("a")), None);
 }
@@ -73,7 +73,7 @@ fn a_node_that_registers_late_is_looked_at() {
     assert_eq!(memory.hear_calico(&Event::Put(&calico("e", "other"))), []);
 }
 
-/// A Kubernetes API that counts requests and answers none.
+/// A Kubernetes API that counts requests and never responds.
 fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! [`Memory`]: the labels on both sides.
+//! [`Memory`]: the labels of Kubernetes nodes and Calico nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::watched::Node;
 
 type Labels = BTreeMap<String, String>;
 
-/// What was heard.
+/// The cached labels.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     kubernetes: Cache<ObjectKey, Labels>,
@@ -22,14 +22,14 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes notice; returns the nodes of Calico to look at. The labels of a node that went stay where they were copied to
-    /// (KC-478).
+    /// Applies an event. Returns the Calico nodes to reconcile. Labels of a deleted Kubernetes node stay on the Calico
+    /// node (KC-478).
     pub(super) fn hear_kubernetes(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
         let changed = self.kubernetes.follow(event, |node| Some(node.labels.clone()));
         changed.iter().flat_map(|key| self.names.calico(key)).cloned().collect()
     }
 
-    /// Takes notice; returns the nodes to look at.
+    /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn hear_calico(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
         let changed = self.calico.follow(event, |entry| {
             Some((ObjectKey::global(entry.value.spec.kubernetes_name()?), labelled(&entry.value)))
@@ -40,12 +40,13 @@ impl Memory {
         changed
     }
 
-    /// Every node of Calico that Kubernetes is said to have.
+    /// Returns every Calico node that names a Kubernetes node.
     pub(super) fn all(&self) -> Vec<ObjectKey> {
         self.names.all().cloned().collect()
     }
 
-    /// Its name in Kubernetes, its labels there, and what it has; `None` unless it is known on both sides.
+    /// Returns the node's name and labels in Kubernetes, and its labels in Calico. Returns `None` unless both nodes are
+    /// cached.
     pub(super) fn of(&self, calico: &ObjectKey) -> Option<(ObjectKey, Labels, Labelled)> {
         let (kubernetes, labelled) = self.calico.get(calico)?;
         Some((kubernetes.clone(), self.kubernetes.get(kubernetes)?.clone(), labelled.clone()))

@@ -1,28 +1,28 @@
-//! [`merged`]: the labels that a node of Calico is to have (KC-477).
+//! [`merged`]: computes the labels of a Calico node.
 
 use std::collections::BTreeMap;
 
-/// The annotation of Calico's node that says which labels came from Kubernetes the last time.
+/// Annotation of a Calico node with the labels that were last copied from Kubernetes (KC-477).
 pub(super) const RECORD: &str = "projectcalico.org/kube-labels";
 
 type Labels = BTreeMap<String, String>;
 
-/// What is known of the labels of a node of Calico.
+/// The labels of a Calico node, and their record.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Labelled {
-    /// Its labels.
+    /// The labels.
     pub(super) labels: Labels,
     /// The annotation [`RECORD`], if there is one.
     pub(super) record: Option<String>,
 }
 
-/// The record cannot be read: which labels are Kubernetes' to take away is not known.
+/// An unreadable record. Without it, the labels that came from Kubernetes are unknown.
 #[derive(Debug, thiserror::Error)]
 #[error("the annotation {RECORD} is not a JSON object of labels ({0}); correct it or delete it")]
 pub(super) struct BadRecord(serde_json::Error);
 
-/// What the node is to have when Kubernetes' node has `kubernetes`; `None` when that is what it has. Labels that never
-/// came from Kubernetes stay, unless Kubernetes has one of that name.
+/// Returns the desired labels of a Calico node if its Kubernetes node has the labels `kubernetes`, or `None` if they
+/// are as desired. Labels that never came from Kubernetes stay, unless a label of the Kubernetes node has the same key.
 pub(super) fn merged(found: &Labelled, kubernetes: &Labels) -> Result<Option<Labelled>, BadRecord> {
     let recorded: Option<Labels> =
         found.record.as_deref().map(serde_json::from_str::<Option<Labels>>).transpose().map_err(BadRecord)?.flatten();
@@ -34,7 +34,7 @@ pub(super) fn merged(found: &Labelled, kubernetes: &Labels) -> Result<Option<Lab
     if labels == found.labels {
         return Ok(None);
     }
-    // A map of texts has a JSON form.
+    // A map of strings can always be serialized.
     let record = serde_json::to_string(kubernetes).map_err(BadRecord)?;
     Ok(Some(Labelled { labels, record: Some(record) }))
 }

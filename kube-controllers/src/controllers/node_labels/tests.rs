@@ -1,4 +1,4 @@
-//! Against the embedded datastore, told by hand what a feed would tell.
+//! Tests on the embedded datastore, which call the event handlers themselves.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Fixture {
         Fixture { store, syncer, _settings: sender, _dir: dir }
     }
 
-    /// A node of Calico, which Kubernetes calls `k-NAME`.
+    /// Creates a Calico node whose Kubernetes node is named `k-NAME`.
     async fn calico(&self, name: &str, labels: &[(&str, &str)], record: Option<&str>) {
         let reference = OrchRef { node_name: format!("k-{name}"), orchestrator: "k8s".into(), ..OrchRef::default() };
         let mut node = CalicoNode::new(name, NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() });
@@ -55,7 +55,7 @@ fn pairs(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// "should sync labels from k8s -> calico".
+/// The case of upstream's test "should sync labels from k8s -> calico".
 #[tokio::test]
 async fn labels_follow_those_of_kubernetes() {
     let fixture = Fixture::new();
@@ -80,7 +80,7 @@ async fn labels_follow_those_of_kubernetes() {
     assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("b", "1"), ("own", "1")]));
 }
 
-/// B-27.
+/// The cache lags behind, and the write must not overwrite another writer's label.
 #[tokio::test]
 async fn what_others_wrote_meanwhile_stays() {
     let fixture = Fixture::new();

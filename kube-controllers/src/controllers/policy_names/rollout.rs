@@ -1,4 +1,4 @@
-//! [`Rollout`]: whether `calico-node` runs everywhere in its newest version (KC-284).
+//! [`Rollout`]: checks if the newest version of `calico-node` runs on all nodes (KC-284).
 
 use libcalico::kubernetes::{Location, Resource};
 use serde::Deserialize;
@@ -9,39 +9,39 @@ use crate::leader::namespace_of_pod;
 const DAEMON_SETS: Resource =
     Resource { api_version: "apps/v1", kind: "DaemonSet", plural: "daemonsets", namespaced: true };
 const NAME: &str = "calico-node";
-/// Where we are if nobody says so.
+/// Namespace of the DaemonSet if the pod's own namespace is unknown.
 const NAMESPACE: &str = "calico-system";
-/// Set by tests of upstream's, which have no DaemonSet.
+/// Variable that skips the check, as set by upstream's tests, which have no DaemonSet.
 const SKIP: &str = "FV_TEST";
 
-/// The DaemonSet to look at.
+/// The DaemonSet to check.
 pub(super) struct Rollout {
     kubernetes: kube::Client,
     namespace: String,
     skip: bool,
 }
 
-/// Why it is not complete.
+/// A reason why the roll-out is not complete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Obstacle {
-    /// There is none: Canal calls it otherwise, or it is yet to be installed.
+    /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
     #[error("there is no DaemonSet {namespace}/{NAME}")]
     Missing {
-        /// Where it was looked for.
+        /// Namespace of the DaemonSet.
         namespace: String,
     },
     /// The DaemonSet cannot be read.
     #[error("reading the DaemonSet {namespace}/{NAME}, without which no policy is renamed: {cause}")]
     Unread {
-        /// Where it was looked for.
+        /// Namespace of the DaemonSet.
         namespace: String,
-        /// Why.
+        /// The cause.
         cause: kube::Error,
     },
-    /// It is under way.
+    /// The roll-out is in progress.
     #[error("the roll-out of the DaemonSet {namespace}/{NAME} is not complete")]
     UnderWay {
-        /// Where it is.
+        /// Namespace of the DaemonSet.
         namespace: String,
     },
 }
@@ -71,7 +71,7 @@ struct Status {
 }
 
 impl Rollout {
-    /// In the namespace that this process runs in.
+    /// Checks the DaemonSet in the namespace of this process.
     pub(super) fn of_environment(kubernetes: kube::Client) -> Self {
         let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
         let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");
@@ -97,7 +97,7 @@ impl Rollout {
 }
 
 impl DaemonSet {
-    /// One that wants no pods is.
+    /// Returns true if all pods are up to date and available. A DaemonSet that needs no pods is complete.
     fn is_rolled_out(&self) -> bool {
         let status = &self.status;
         status.observed_generation == self.metadata.generation

@@ -1,4 +1,4 @@
-//! On the embedded datastore, and an API server that has one DaemonSet.
+//! Tests on the embedded datastore, with an API server that has one DaemonSet.
 
 use std::sync::Mutex;
 
@@ -16,9 +16,9 @@ use crate::telemetry::Metrics;
 
 struct Host {
     migrator: Migrator,
-    /// How many pods of the DaemonSet are not there.
+    /// Number of unavailable pods of the DaemonSet.
     unavailable: Arc<Mutex<u32>>,
-    /// The status with which the DaemonSet is refused.
+    /// Status code with which reads of the DaemonSet are refused.
     refusal: Arc<Mutex<Option<u16>>>,
     _dir: tempfile::TempDir,
 }
@@ -51,7 +51,7 @@ impl Host {
         Host { migrator, unavailable, refusal, _dir: dir }
     }
 
-    /// Stores bytes as an older Calico did, where the key and the object need not agree.
+    /// Stores an object as an older release did, with a key that may differ from the object's name.
     async fn store<K: Kind>(&self, key: &K::Key, object: Value) {
         let op = WriteOp::Create(object.to_string().into_bytes());
         let write = Write { kind: K::KIND, path: K::path(key), key: key.to_string(), op };
@@ -63,7 +63,7 @@ impl Host {
         all.into_iter().map(|policy| policy.key.to_string()).collect()
     }
 
-    /// Gives the policy of this key another order.
+    /// Changes the order of the policy with this key.
     async fn change<K: PolicyKind>(&self, name: &str, order: u32) {
         let calico = &self.migrator.context.calico;
         let mut entry = calico.get::<Object<PolicySpec<K>>>(&ObjectKey::global(name)).await.unwrap();
@@ -71,7 +71,7 @@ impl Host {
         calico.update(&entry.key, &entry.value, &entry.revision).await.unwrap();
     }
 
-    /// Names and orders of all global policies.
+    /// Returns the names and orders of all global policies.
     async fn orders(&self) -> Vec<(String, u64)> {
         let calico = &self.migrator.context.calico;
         let all = calico.list::<GlobalNetworkPolicy>(&ObjectSelect::default()).await.unwrap();
@@ -112,7 +112,7 @@ async fn only_old_names_of_the_default_tier_are_replaced() {
     assert_eq!((renamed.metadata.uid.as_str(), &renamed.spec.unknown["newer"]), ("u", &json!(1)));
 }
 
-/// A rename that was broken off between its two writes, and someone who writes in the old name's place meanwhile.
+/// A rename was interrupted between its two writes, and another writer changed the policy under the old name.
 #[tokio::test]
 async fn a_change_between_the_copy_and_the_deletion_is_not_lost() {
     let host = Host::new(true);
@@ -143,7 +143,7 @@ async fn a_copy_that_is_right_is_not_written_again() {
     assert_eq!(revision().await, before);
 }
 
-/// What was listed may be gone when its turn comes, and then it is not to be there again.
+/// A listed policy may be deleted before its turn, and must not be created again.
 #[tokio::test]
 async fn what_is_deleted_is_not_brought_back() {
     let host = Host::new(true);

@@ -1,8 +1,8 @@
-//! [`Twin`]: a policy that is there twice, under its old name and its own.
+//! [`Twin`]: a policy that exists twice, under its old name and its own.
 //!
-//! A rename that was broken off leaves both, and until it is done people change either. Upstream takes the new one whatever it
-//! says (KC-282), and a change of the old one is lost; here what was written last counts. Revisions tell which: those of one
-//! kind grow, in etcd and in an API server.
+//! An interrupted rename leaves both, and until it is completed users may change either. Upstream keeps the new policy
+//! whatever its content, and a change of the old policy is lost (KC-282). Here the policy that was written last is
+//! kept. Revisions show the order: for one kind they increase, in etcd and in an API server.
 
 use std::collections::BTreeMap;
 
@@ -11,27 +11,27 @@ use libcalico::store::Revision;
 
 use super::Stored;
 
-/// What a policy under its own name is to the one under the old name. `V` is a policy.
+/// The relation of the policy under its own name to the policy under the old name. `V` is a policy.
 #[derive(Debug, PartialEq)]
 pub(super) enum Twin<V> {
-    /// It says the same, or something newer.
+    /// The new policy has the same content, or was written later.
     Right,
-    /// The old one was written later: this is to be in the place of the new one.
+    /// The old policy was written later. This value has to replace the new policy.
     Outdated(Box<V>),
-    /// It is being deleted; the old one is the policy.
+    /// The new policy is being deleted.
     Going,
-    /// They differ, and their revisions have no order.
+    /// The policies differ, and their revisions cannot be compared.
     Unclear,
 }
 
 impl<K: PolicyKind> Twin<Object<PolicySpec<K>>> {
-    /// Compares `old` with `new`, which has its name.
+    /// Compares `old` with `new`, the policy under its own name.
     pub(super) fn of(old: &Stored<K>, new: &Stored<K>) -> Self {
         if new.value.metadata.deletion_timestamp.is_some() {
             return Twin::Going;
         }
         let mut value = old.value.clone();
-        // Who an object is stays.
+        // The object keeps its identity.
         value.metadata.uid = new.value.metadata.uid.clone();
         value.metadata.creation_timestamp = new.value.metadata.creation_timestamp.clone();
         if says(&value) == says(&new.value) {
@@ -45,7 +45,7 @@ impl<K: PolicyKind> Twin<Object<PolicySpec<K>>> {
     }
 }
 
-/// What people write into a policy.
+/// Returns the parts of a policy that users write.
 fn says<K: PolicyKind>(policy: &Object<PolicySpec<K>>) -> (&PolicySpec<K>, [&BTreeMap<String, String>; 2]) {
     let ObjectMeta { labels, annotations, .. } = &policy.metadata;
     (&policy.spec, [labels, annotations])

@@ -1,4 +1,4 @@
-//! How many policies of each kind a tier has, asked for when it matters.
+//! Counts the policies of a tier.
 
 use std::fmt;
 
@@ -11,14 +11,14 @@ use crate::controllers::refusal::failure;
 use crate::live;
 use crate::runtime::Failure;
 
-/// Policies are asked for in pages of so many.
+/// Size of a page of policies.
 const PAGE: u32 = 500;
 
-/// How many policies of each kind, in upstream's order: global, of namespaces, and the same staged.
+/// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts([usize; 4]);
 
-/// Kind, plural for people, plural in URLs.
+/// Kind, plural for messages, and plural in URLs.
 const KINDS: [(&str, &str, &str); 4] = [
     (Global::KIND, "GlobalNetworkPolicies", Global::PLURAL),
     (InNamespace::KIND, "NetworkPolicies", InNamespace::PLURAL),
@@ -27,13 +27,13 @@ const KINDS: [(&str, &str, &str); 4] = [
 ];
 
 impl Counts {
-    /// Whether there is none.
+    /// Returns true if there are no policies.
     pub(super) fn is_empty(&self) -> bool {
         *self == Counts::default()
     }
 }
 
-/// `2 GlobalNetworkPolicies, 1 NetworkPolicy`.
+/// Formats the counts, as in `2 GlobalNetworkPolicies, 1 NetworkPolicy`.
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counted = KINDS.iter().zip(self.0).filter(|(_, count)| *count > 0);
@@ -45,7 +45,7 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Counts the policies of `tier` as they are now. A kind that the API server does not have has none.
+/// Counts the stored policies of `tier`. A kind that the API server does not serve has none.
 pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, Failure> {
     let mut counts = Counts::default();
     for (count, (kind, _, plural)) in counts.0.iter_mut().zip(KINDS) {
@@ -75,7 +75,7 @@ async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Res
     }
 }
 
-/// The tier of a policy that names none is `default`.
+/// Returns the tier of a policy: `default` if the policy names none.
 fn tier_of(policy: &DynamicObject) -> &str {
     policy.data["spec"]["tier"].as_str().filter(|tier| !tier.is_empty()).unwrap_or(DEFAULT_TIER)
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::controllers::testing::refusing_kubernetes;
 
-    /// The policies of a tier in three pages, of which the last is refused once: its place in the list is forgotten.
+    /// The policies are on three pages. The last page is refused once, because its position in the list has expired.
     #[tokio::test]
     async fn policies_are_counted_page_by_page_and_never_in_part() {
         let (asked, times) = (Arc::<Mutex<Vec<String>>>::default(), Arc::new(Mutex::new(1)));
@@ -129,7 +129,7 @@ mod tests {
         assert!(asked.lock().unwrap().iter().all(|query| query.contains("limit=500")), "{asked:?}");
     }
 
-    /// TestPolicyCounts_Summary.
+    /// The cases of upstream's TestPolicyCounts_Summary.
     #[test]
     fn counts_in_words() {
         for (counts, text) in [

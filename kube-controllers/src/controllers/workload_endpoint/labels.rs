@@ -1,4 +1,4 @@
-//! What an endpoint says of its pod, and a fingerprint of it.
+//! The fields of an endpoint that are copied from its pod, and their fingerprint.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::pod_labels;
 
-/// What an endpoint says of its pod.
+/// The fields of an endpoint that are copied from its pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Said {
     pub(super) labels: BTreeMap<String, String>,
@@ -14,25 +14,25 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// What it is to say.
+    /// Returns the desired fields of a pod's endpoint.
     pub(super) fn of_pod(namespace: &str, labels: &BTreeMap<String, String>, service_account: &str) -> Self {
         let labels = pod_labels(namespace, labels, service_account);
         Said { labels, service_account: service_account.into() }
     }
 
-    /// What it says.
+    /// Returns the fields of an endpoint.
     pub(super) fn by(endpoint: &WorkloadEndpoint) -> Self {
         let labels = endpoint.metadata.labels.clone();
         Said { labels, service_account: endpoint.spec.service_account_name.clone() }
     }
 
-    /// Makes the endpoint say this. Labels are replaced, not merged (KC-265); all else stays as it is.
+    /// Sets the fields in the endpoint. Labels are replaced, not merged (KC-265). All other fields stay as they are.
     pub(super) fn put_into(self, endpoint: &mut WorkloadEndpoint) {
         endpoint.metadata.labels = self.labels;
         endpoint.spec.service_account_name = self.service_account;
     }
 
-    /// Equal for what is equal; only within this process.
+    /// Returns a hash of the fields, which is comparable only within this process.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);

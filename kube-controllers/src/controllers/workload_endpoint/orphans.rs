@@ -1,4 +1,4 @@
-//! Endpoints that have outlived their pod or node.
+//! Deletes orphaned endpoints: those whose pod or node is gone.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::live;
 use crate::runtime::{Failure, Reconcile};
 use crate::settings::Gc;
 
-/// What the datastore says at this moment.
+/// The stored endpoint and its node.
 struct Stored {
     endpoint: Entry<WorkloadEndpoint>,
-    /// What Kubernetes calls the node.
+    /// The node's name in Kubernetes.
     node: ObjectKey,
 }
 
 impl Reconciler {
-    /// Deletes an endpoint that has looked like an orphan for the grace period, and still does when everybody is asked.
-    /// When to come again, if it is not over.
+    /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. Returns
+    /// the time of the next check, if the grace period has not passed.
     pub(super) async fn judge(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<Option<Duration>, Failure> {
         let (grace, mode) = {
             let settings = self.context.settings.borrow();
@@ -71,7 +71,7 @@ impl Reconciler {
         Ok(Some(Stored { endpoint, node: in_kubernetes.unwrap_or(node) }))
     }
 
-    /// By what Kubernetes says at this moment.
+    /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
     async fn verdict(&self, pod: &ObjectKey, stored: &Stored) -> Result<Option<Orphaned>, Failure> {
         let kubernetes = &self.context.kubernetes;
         let pod = live::object::<Pod>(kubernetes, PODS, pod).await?;
@@ -82,7 +82,7 @@ impl Reconciler {
             node: &pod.spec.node_name,
             addresses: &held,
         });
-        // Whether a node is there matters only for a pod that is.
+        // The node is looked up only if the pod exists; without a pod, the node does not matter.
         let exists = pod.is_none() || live::exists(kubernetes, NODES, &stored.node).await?;
         let spec = &stored.endpoint.value.spec;
         let networks: Vec<Cidr> = spec.networks().collect();

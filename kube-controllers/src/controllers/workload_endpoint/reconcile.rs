@@ -1,4 +1,4 @@
-//! [`Reconciler`]: brings the endpoints of one pod in order.
+//! [`Reconciler`]: reconciles the endpoints of one pod.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::live;
 use crate::runtime::{Failure, Next, Queue, Reconcile};
 use crate::settings::ControllerName;
 
-/// Works on the endpoints of pods.
+/// The reconciler of pods' endpoints.
 pub(super) struct Reconciler {
     pub(super) workloads: Shared,
     pub(super) queue: Queue<Work>,
@@ -26,13 +26,13 @@ pub(super) struct Reconciler {
     suspects: Mutex<Suspects>,
 }
 
-/// What an endpoint needs.
+/// The need of an endpoint.
 enum Need {
-    /// It is to say something else of its pod.
+    /// The fields copied from the pod are out of date.
     Labels,
-    /// It may be an orphan.
+    /// The endpoint may be orphaned.
     Verdict,
-    /// Nothing.
+    /// The endpoint is up to date.
     Nothing,
 }
 
@@ -57,7 +57,7 @@ impl Reconciler {
         let doubtful = {
             let workloads = self.workloads.lock();
             if !workloads.is_complete() {
-                // The last list that is completed brings this work again.
+                // Each completed list queues this work again.
                 return Next::Done;
             }
             self.suspects().retain(|endpoint| workloads.has(endpoint));
@@ -68,7 +68,7 @@ impl Reconciler {
         period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
     }
 
-    /// One endpoint that fails does not stop the others of the pod.
+    /// Reconciles the endpoints of a pod. An endpoint that fails does not stop the others.
     async fn pod(&self, pod: &ObjectKey) -> Result<Next, Failure> {
         let (mut next, mut failure) = (None::<Duration>, None);
         for (endpoint, need) in self.needs(pod) {
@@ -106,8 +106,8 @@ impl Reconciler {
         workload.endpoints.iter().map(|endpoint| (key(&endpoint.name), need(endpoint))).collect()
     }
 
-    /// Makes an endpoint say what its pod is now. Both are read afresh: what the CNI plugin wrote in the meantime stays, and
-    /// the compare-and-swap sees to what it writes at this moment.
+    /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
+    /// plugin stay. A concurrent change makes the compare-and-swap fail.
     async fn label(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), Failure> {
         let Some(live) = live::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
         let namespace = pod.namespace.as_deref().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! [`Sandbox`]: which pod an endpoint was made for, as far as it was seen.
+//! [`Sandbox`]: the pod for which an endpoint was created, as far as the watches show it.
 //!
-//! An endpoint names its pod, but not by uid, and a successor of the pod has the same name. It does name its container,
-//! which is of one pod for good. So whoever is once seen with the endpoint's address is the pod of that container.
+//! An endpoint contains the name of its pod but not the uid, and a later pod may have the same name. It also contains
+//! the container ID, and a container never changes its pod. So a pod that was once seen with the endpoint's address is
+//! the pod of that container.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -16,14 +17,14 @@ use crate::watched::Pod;
 pub(super) struct Holder {
     uid: Option<Uuid>,
     address: Option<IpAddr>,
-    /// Its successor may have its address by now.
+    /// True if the pod is being deleted, so that a later pod may have its address already.
     is_leaving: bool,
 }
 
 /// The container of an endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sandbox {
-    /// Fingerprint of `spec.containerID`; only within this process.
+    /// Hash of `spec.containerID`, which is comparable only within this process.
     container: u64,
     /// The first of the endpoint's addresses.
     address: Option<IpAddr>,
@@ -43,26 +44,27 @@ impl Sandbox {
         Sandbox { container: fingerprint(&endpoint.container_id), address, pod_uid: None }
     }
 
-    /// Takes over what was known of the same container.
+    /// Copies the pod's uid from the previous state of the endpoint, if the container is the same.
     pub(super) fn learn(&mut self, before: &Sandbox) {
         if self.container == before.container {
             self.pod_uid = before.pod_uid;
         }
     }
 
-    /// The pod of the endpoint's name is this.
+    /// Records the uid of the pod with the endpoint's pod name, if the pod has the endpoint's address.
     pub(super) fn meet(&mut self, pod: &Holder) {
         if !pod.is_leaving && pod.uid.is_some() && self.is_held_by(pod) {
             self.pod_uid = pod.uid;
         }
     }
 
-    /// Whether this is not the pod that the endpoint was made for, and has not its address.
+    /// Returns true if this is another pod than the one for which the endpoint was created, and does not have the
+    /// endpoint's address.
     pub(super) fn is_anothers(&self, pod: &Holder) -> bool {
         self.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other) && !self.is_held_by(pod)
     }
 
-    /// The uid of the pod of this container, if it is the one that is known.
+    /// Returns the uid of the pod for which this container was created, if it is known.
     pub(super) fn pod_uid(&self, container_id: &str) -> Option<Uuid> {
         self.pod_uid.filter(|_| self.container == fingerprint(container_id))
     }

@@ -1,4 +1,4 @@
-//! [`Suspects`]: endpoints that look like orphans, and since when.
+//! [`Suspects`]: endpoints that look orphaned, with the time since when.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use libcalico::api::ObjectKey;
 use tokio::time::Instant;
 
-/// Endpoints that look like orphans.
+/// Endpoints that look orphaned.
 #[derive(Debug, Default)]
 pub(super) struct Suspects {
     known: HashMap<ObjectKey, Suspect>,
@@ -14,15 +14,15 @@ pub(super) struct Suspects {
 
 #[derive(Debug)]
 struct Suspect {
-    /// Tells the endpoint from a later one of its name.
+    /// Uid of the endpoint, which distinguishes it from a later endpoint with the same name.
     uid: String,
     since: Instant,
-    /// In a dry run: it has been told.
+    /// True if a dry run has reported the endpoint.
     reported: bool,
 }
 
 impl Suspects {
-    /// How long the endpoint has looked like an orphan; zero if this is the first time.
+    /// Returns the time for which the endpoint has looked orphaned; zero at the first call.
     pub(super) fn age(&mut self, endpoint: &ObjectKey, uid: &str, now: Instant) -> Duration {
         let fresh = || Suspect { uid: uid.to_owned(), since: now, reported: false };
         let suspect = self.known.entry(endpoint.clone()).or_insert_with(fresh);
@@ -32,17 +32,17 @@ impl Suspects {
         now.saturating_duration_since(suspect.since)
     }
 
-    /// Notes that the endpoint was reported. Whether that is news.
+    /// Records that the endpoint was reported. Returns true if this is the first time.
     pub(super) fn report(&mut self, endpoint: &ObjectKey) -> bool {
         self.known.get_mut(endpoint).is_some_and(|suspect| !std::mem::replace(&mut suspect.reported, true))
     }
 
-    /// Forgets those that are no longer there.
+    /// Removes the endpoints that no longer exist.
     pub(super) fn retain(&mut self, is_there: impl Fn(&ObjectKey) -> bool) {
         self.known.retain(|endpoint, _| is_there(endpoint));
     }
 
-    /// It does not look like one any more, or is gone.
+    /// Removes an endpoint that is deleted or no longer looks orphaned.
     pub(super) fn clear(&mut self, endpoint: &ObjectKey) {
         self.known.remove(endpoint);
     }

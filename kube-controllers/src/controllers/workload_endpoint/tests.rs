@@ -1,4 +1,4 @@
-//! On the embedded datastore, and an API server that has the pods and nodes of the test.
+//! Tests on the embedded datastore, with an API server that has the pods and nodes of the test.
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ struct Host {
     reconciler: Reconciler,
     queue: Queue<Work>,
     shared: Shared,
-    /// What the API server has: `pods` and `nodes`.
+    /// The content of the API server: `pods` and `nodes`.
     live: Arc<Mutex<Value>>,
     _dir: tempfile::TempDir,
 }
 
-/// A pod on n1 with the address 10.0.0.1.
+/// Returns a pod on n1 with the address 10.0.0.1.
 fn pod(label: &str) -> Pod {
     Pod {
         name: ObjectKey::namespaced("ns", "web-0"),
@@ -53,7 +53,7 @@ fn live(pod: &Pod) -> Value {
     })
 }
 
-/// As the CNI plugin writes it on that node.
+/// Returns an endpoint as the CNI plugin on that node writes it.
 fn endpoint(node: &str, label: &str) -> WorkloadEndpoint {
     let facts = EndpointFacts {
         node: node.into(),
@@ -97,7 +97,7 @@ impl Host {
         Host { reconciler, queue, shared, live, _dir: dir }
     }
 
-    /// All feeds have named what there is: this pod, the node n1, and what is stored.
+    /// Delivers complete lists of all kinds: these pods, the node n1, and the stored objects.
     async fn list(&self, pods: &[Pod]) {
         add(&self.queue, self.shared.lock().hear_pod(&Event::Restarted));
         pods.iter().for_each(|pod| add(&self.queue, self.shared.lock().hear_pod(&Event::Put(pod))));
@@ -136,7 +136,7 @@ impl Host {
         }
     }
 
-    /// Works until nothing waits.
+    /// Processes the queue until it is empty.
     async fn work(&self) {
         while !self.queue.is_empty() {
             let work = self.queue.next().await;
@@ -148,7 +148,7 @@ impl Host {
         }
     }
 
-    /// Works on what is still there when the grace period is over.
+    /// Processes the queue before and after the grace period.
     async fn after_grace(&self) {
         self.work().await;
         sleep(GRACE + Duration::from_millis(20)).await;
@@ -190,7 +190,7 @@ async fn labels_follow_the_pod_and_nothing_else_changes() {
     rest.spec.service_account_name = before.spec.service_account_name.clone();
     rest.metadata.resource_version.clear();
     assert_eq!(rest, before);
-    // The feed has not told of our own write yet: nothing is written again.
+    // The watch has not delivered the controller's own write yet, and the endpoint is not written again.
     host.queue.add(Work::All);
     host.work().await;
     assert_eq!(host.stored(&key).await.unwrap().revision, after.revision);
@@ -330,7 +330,7 @@ async fn the_endpoint_that_a_successor_got_meanwhile_is_its_own() {
     host.set_live("pods", json!([live(&successor)]));
     host.hear_pod(Event::Put(&successor));
     host.work().await;
-    // The feed has not told of it yet.
+    // The watch has not delivered the change yet.
     let mut entry = host.stored(&key).await.unwrap();
     entry.value.spec.container_id = "c2".into();
     host.reconciler.context.calico.update(&key, &entry.value, &entry.revision).await.unwrap();

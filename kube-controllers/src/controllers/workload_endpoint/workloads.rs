@@ -1,4 +1,4 @@
-//! [`Workloads`]: pods with their endpoints, as the feeds name them.
+//! [`Workloads`]: the cached pods with their endpoints.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
@@ -17,7 +17,7 @@ use crate::controllers::work::Work;
 use crate::feed::{Cache, Event};
 use crate::watched::{Node, Pod, Words};
 
-/// All pods and all endpoints of pods. One of 150,000 takes a few hundred bytes.
+/// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
 #[derive(Default)]
 pub(super) struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,
@@ -29,41 +29,42 @@ pub(super) struct Workloads {
     words: Words,
 }
 
-/// A pod and its endpoints; either may be missing.
+/// A pod and its endpoints. The pod or the endpoints may be missing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Workload {
     pub(super) pod: Option<KnownPod>,
     pub(super) endpoints: Vec<KnownEndpoint>,
 }
 
-/// A pod.
+/// A cached pod.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct KnownPod {
-    /// The node it was scheduled to, as Kubernetes calls it; empty before.
+    /// Node of the pod by its name in Kubernetes; empty before scheduling.
     pub(super) node: Arc<str>,
-    /// Whether its endpoint is to follow it: it has a network of its own, an address and a node (KC-261).
+    /// Whether to copy the pod's fields to its endpoints: the pod has a network of its own, an address and a node
+    /// (KC-261).
     pub(super) is_networked: bool,
-    /// What its endpoints are to say.
+    /// Fingerprint of the desired fields of the pod's endpoints.
     pub(super) says: u64,
     holder: Holder,
-    /// It uses the network of its node.
+    /// True if the pod uses the host network.
     host_network: bool,
     list: u64,
 }
 
-/// An endpoint.
+/// A cached endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct KnownEndpoint {
     pub(super) name: Box<str>,
-    /// The node it is on, as Calico calls it.
+    /// Node of the endpoint by its name in Calico.
     pub(super) node: Arc<str>,
-    /// What it says.
+    /// Fingerprint of the endpoint's fields.
     pub(super) says: u64,
     sandbox: Sandbox,
     list: u64,
 }
 
-/// Which full list is the last, and whether one was complete.
+/// The number of the latest list of a kind, and true once a list has been complete.
 #[derive(Debug, Default)]
 struct List {
     number: u64,
@@ -71,7 +72,7 @@ struct List {
 }
 
 impl Workloads {
-    /// What there is to do after an event about a pod.
+    /// Applies an event about a pod. Returns the resulting work.
     pub(super) fn hear_pod(&mut self, event: &Event<'_, Pod>) -> Vec<Work> {
         match event {
             Event::Restarted => self.pods.number += 1,
@@ -103,7 +104,7 @@ impl Workloads {
         Vec::new()
     }
 
-    /// What there is to do after an event about an endpoint.
+    /// Applies an event about an endpoint. Returns the resulting work.
     pub(super) fn hear_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<Work> {
         match event {
             Event::Restarted => self.endpoints.number += 1,
@@ -145,13 +146,13 @@ impl Workloads {
         Vec::new()
     }
 
-    /// A node that came or went may change what is said of all that is on it.
+    /// Applies an event about a Kubernetes node. A change may affect every endpoint on the node, so all are compared.
     pub(super) fn hear_node(&mut self, event: &Event<'_, Node>) -> Vec<Work> {
         let changed = self.nodes.follow(event, |_| Some(()));
         if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![Work::All] }
     }
 
-    /// The same for what Calico calls the nodes.
+    /// Applies an event about a Calico node, whose name in Kubernetes may have changed.
     pub(super) fn hear_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<Work> {
         let changed =
             self.calico_nodes.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
@@ -161,29 +162,29 @@ impl Workloads {
         if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![Work::All] }
     }
 
-    /// Whether all that exists has been named, so that what was not does not exist.
+    /// Returns true if all kinds have been listed, so that other objects are known not to exist.
     pub(super) fn is_complete(&self) -> bool {
         self.pods.complete && self.endpoints.complete && self.nodes.is_synced() && self.calico_nodes.is_synced()
     }
 
-    /// A pod and its endpoints.
+    /// Returns a pod and its endpoints.
     pub(super) fn get(&self, pod: &ObjectKey) -> Option<&Workload> {
         self.workloads.get(pod)
     }
 
-    /// Whether the endpoint is there.
+    /// Returns true if the endpoint exists.
     pub(super) fn has(&self, endpoint: &ObjectKey) -> bool {
         let workload = whose(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
         workload.is_some_and(|workload| workload.endpoints.iter().any(|one| *one.name == *endpoint.name))
     }
 
-    /// The uid of the pod that the endpoint with this container was made for, if that was ever seen.
+    /// Returns the uid of the pod for which the endpoint with this container was created, if it is known.
     pub(super) fn pod_uid(&self, endpoint: &ObjectKey, container_id: &str) -> Option<Uuid> {
         let workload = whose(endpoint).and_then(|(pod, _)| self.workloads.get(&pod))?;
         workload.endpoints.iter().find(|one| *one.name == *endpoint.name)?.sandbox.pod_uid(container_id)
     }
 
-    /// Pods with an endpoint that does not say what it is to say, or may be an orphan.
+    /// Returns the pods with an endpoint that is out of date or may be orphaned.
     pub(super) fn doubtful(&self) -> Vec<ObjectKey> {
         let doubtful = self.workloads.iter().filter(|(_, workload)| {
             workload
@@ -194,7 +195,7 @@ impl Workloads {
         doubtful.map(|(pod, _)| pod.clone()).collect()
     }
 
-    /// Whether an endpoint looks like an orphan, as far as is known without asking anybody.
+    /// Returns true if an endpoint looks orphaned by the cached state.
     pub(super) fn is_suspicious(&self, workload: &Workload, endpoint: &KnownEndpoint) -> bool {
         let Some(pod) = &workload.pod else { return true };
         let node = self.kubernetes_node(&endpoint.node);
@@ -205,7 +206,7 @@ impl Workloads {
             || (*node.name == *pod.node && self.nodes.get(&node).is_none())
     }
 
-    /// What Kubernetes calls the node; the same as Calico, unless Calico's node says otherwise.
+    /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node names another.
     fn kubernetes_node(&self, calico: &str) -> ObjectKey {
         let calico = ObjectKey::global(calico);
         self.names.kubernetes(&calico).cloned().unwrap_or(calico)
@@ -234,7 +235,7 @@ impl Workloads {
 }
 
 impl Workload {
-    /// Whether the endpoint is to say something else of its pod.
+    /// Returns true if the fields of the endpoint are out of date.
     pub(super) fn is_mislabelled(&self, endpoint: &KnownEndpoint) -> bool {
         self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.says != endpoint.says)
     }
@@ -253,7 +254,7 @@ impl KnownPod {
     }
 }
 
-/// The pod that an endpoint is of, and the node it is on; `None` for one that is no pod's.
+/// Returns the pod and the node of an endpoint, or `None` if the endpoint does not belong to a Kubernetes pod.
 pub(super) fn whose(endpoint: &ObjectKey) -> Option<(ObjectKey, String)> {
     let ids = EndpointIdentifiers::parse(&endpoint.name).ok()?;
     let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty() && !ids.endpoint.is_empty();

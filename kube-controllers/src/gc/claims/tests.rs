@@ -16,7 +16,7 @@ fn gate(stop: &CancellationToken) -> Gate {
     Gate::new(Leadership::always(), stop.clone(), 0)
 }
 
-/// A node with a pending claim to a block of its own, and one to a block that is not there; both were seen at once.
+/// A node with a pending affinity for its own block, and another for a missing block, both seen at the same time.
 async fn scene(directory: &tempfile::TempDir) -> (Datastore, Claims) {
     let local = LocalConfig { path: directory.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let store = Datastore::open(&DatastoreConfig::Local(local)).unwrap();

@@ -1,4 +1,5 @@
-//! Single reads of the API server at the pace of garbage collection, by what they say about existence.
+//! Single reads of the API server at the request rate of garbage collection. Results distinguish present, missing and
+//! unknown.
 
 use hyper::Request;
 use hyper::header::ACCEPT;
@@ -17,25 +18,25 @@ pub(super) struct Api<'a> {
 }
 
 impl Api<'_> {
-    /// The object.
+    /// Reads the object.
     pub(super) async fn whole<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
         self.gate.pace(1).await;
         sight(live::object(self.client, resource, key).await)
     }
 
-    /// Whether the object is there.
+    /// Looks up if the object exists.
     pub(super) async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
         self.gate.pace(1).await;
         sight(live::exists(self.client, resource, key).await.map(|there| there.then_some(())))
     }
 
-    /// Whether the API server has one of these kinds in any version of a group.
+    /// Looks up if the API server serves one of these kinds, in any version of a group.
     pub(super) async fn serves(&self, group: &str, plurals: &[&str]) -> Sight<()> {
         self.gate.pace(1).await;
         sight(live::serves(self.client, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
-    /// A list's JSON.
+    /// Returns the JSON of a list.
     pub(super) async fn list(&self, target: &str) -> Result<String, kube::Error> {
         self.gate.pace(1).await;
         let request = Request::get(target).header(ACCEPT, "application/json").body(Vec::new());
@@ -43,7 +44,7 @@ impl Api<'_> {
     }
 }
 
-/// What cannot be looked at is neither there nor gone.
+/// Converts a result; a failed read counts as unknown.
 fn sight<T>(found: Result<Option<T>, Failure>) -> Sight<T> {
     match found {
         Ok(Some(object)) => Sight::Present(object),

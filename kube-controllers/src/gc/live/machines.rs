@@ -1,4 +1,4 @@
-//! Virtual machines (KC-436), and whether KubeVirt is installed.
+//! Lookup of virtual machines, and of KubeVirt itself.
 
 use libcalico::api::ObjectKey;
 use libcalico::ipam::{MachineSight, Sight};
@@ -8,7 +8,8 @@ use super::api::Api;
 
 const GROUP: &str = "kubevirt.io";
 
-/// Looks for a machine of that name, or an instance of it. An instance may outlive its machine, and its launcher runs.
+/// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream (KC-436), any instance counts:
+/// it may outlive its VirtualMachine, and its launcher pod is running then.
 pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> MachineSight {
     for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
         match api.exists(resource, key).await {
@@ -20,8 +21,8 @@ pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> MachineSight {
     MachineSight::Absent
 }
 
-/// Looks whether neither kind is defined: [`MachineSight::Undefined`], and else [`MachineSight::Unknown`], as nobody looked for
-/// a machine.
+/// Checks if the API server serves neither kind. Returns [`MachineSight::Undefined`] if so, and otherwise
+/// [`MachineSight::Unknown`], because no particular machine was looked up.
 pub(super) async fn without_kubevirt(api: &Api<'_>) -> MachineSight {
     match api.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
         Sight::Absent => MachineSight::Undefined,

@@ -1,4 +1,4 @@
-//! Pods.
+//! Lookup of pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,15 +14,15 @@ use super::api::Api;
 use crate::live::List;
 use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
-/// From so many pods of one node on, a list of the node costs less than a request for each.
+/// Number of pods on one node from which on a list of the node's pods is cheaper than single requests.
 pub(super) const MANY: usize = 16;
-/// How many pods an API server looks through in the time of one request, as measured. With an etcd older than 3.5.13 behind it, it
-/// looks through all pods of the cluster for each list of a node.
+/// Measured number of pods that an API server filters in the time of one request. With an etcd older than 3.5.13, the
+/// API server filters all pods of the cluster for each list of one node.
 const LOOKED_THROUGH: usize = 128;
-/// Lists at once: each is all pods of a node in memory.
+/// Number of concurrent lists. Each holds all pods of a node in memory.
 const MOST_LISTS: usize = 8;
 
-/// Reads the pods of the suspects in a cluster of about `pods`.
+/// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
 pub(super) async fn read(
     api: &Api<'_>,
     suspects: &[Suspect],
@@ -62,8 +62,9 @@ pub(super) async fn read(
 
 type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
 
-/// Which pods are read by lists of nodes, and which one by one. Only of a pod that the cache no longer knows is a list of
-/// its node proof enough: another may be on a node that the list is not of. `many` of a node are worth a list.
+/// Decides which pods are read by a list of their node, and which by single requests. A list proves that a pod is gone
+/// only if the cache does not know the pod either: a known pod may be on another node. A list needs at least `many`
+/// pods on the node.
 fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
     for suspect in suspects {
@@ -86,7 +87,7 @@ fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     (lists, gets)
 }
 
-/// One pod, by its name.
+/// Reads one pod by its name.
 pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     match api.whole::<Box<RawValue>>(PODS, key).await {
         Sight::Absent => Sight::Absent,
@@ -101,11 +102,11 @@ pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     }
 }
 
-/// All pods of a node. One that cannot be read spoils the list: nobody would know that it is there. So does a page that is
-/// no list of pods.
+/// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. So is a
+/// response that is not a list of pods.
 ///
-/// No `limit` is asked for: with one, API servers before 1.34 do not use their index of pods by node and read all pods of the
-/// cluster out of etcd. A server that sends pages all the same is followed.
+/// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and read
+/// all pods of the cluster from etcd. Pages are followed if the server still sends them.
 async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, String> {
     let mut words = Words::default();
     let mut found = BTreeMap::new();

@@ -14,10 +14,10 @@ use super::*;
 use crate::gc::events::tests::suspect;
 use crate::runtime::Leadership;
 
-/// As many pods of one node as are read with one list.
+/// Number of pods on a node that are read with one list.
 const MANY: u8 = pods::MANY as u8;
 
-/// What an API server says, by path and query.
+/// The responses of an API server, by path and query.
 #[derive(Clone, Default)]
 struct Server {
     answers: Arc<Mutex<BTreeMap<String, (u16, Value)>>>,
@@ -29,12 +29,12 @@ impl Server {
         self.fails(target, 200, answer)
     }
 
-    /// Has an object, or an odd thing in its place.
+    /// Adds an object, or another value in its place.
     fn has(&self, path: &str, object: Value) -> &Self {
         self.says(&by_name(path), json!({"kind": "PartialObjectMetadataList", "metadata": {}, "items": [object]}))
     }
 
-    /// Refuses to tell of an object.
+    /// Adds a failure for an object.
     fn refuses(&self, path: &str, code: u16, answer: Value) -> &Self {
         self.fails(&by_name(path), code, answer)
     }
@@ -63,18 +63,18 @@ impl Server {
     }
 }
 
-/// How the object at a path is asked for.
+/// Returns the request for the object at a path.
 fn by_name(path: &str) -> String {
     let (collection, name) = path.rsplit_once('/').unwrap();
     format!("{collection}?fieldSelector=metadata.name%3D{name}&limit=1")
 }
 
-/// What becomes of suspects when they are looked at again.
+/// Returns the decisions about suspects after the lookup.
 async fn decide(server: &Server, suspects: &[Suspect]) -> Vec<Decision> {
     decide_among(server, suspects, 100).await
 }
 
-/// In a cluster of so many pods.
+/// Returns the decisions in a cluster with this number of pods.
 async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec<Decision> {
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
@@ -103,7 +103,7 @@ async fn a_pod_that_has_the_address_keeps_it_whatever_the_cache_said() {
     let server = Server::default();
     server.has(&pod_path(1), pod(1, "a", "10.0.0.1")).has(&pod_path(2), pod(2, "a", "10.0.0.99"));
     let changed = Suspect { evidence: Evidence::OtherAddresses, ..suspect(2, Some("a")) };
-    // Of the second one the cache knew that it is gone: whether this is its second interface was not looked at.
+    // The cache had found the second pod missing, so the index has not checked if the address is on a second interface.
     let decided =
         decide(&server, &[suspect(1, Some("a")), suspect(2, Some("a")), changed, suspect(3, Some("a"))]).await;
     let expected = [
@@ -127,7 +127,7 @@ async fn what_cannot_be_looked_at_stays() {
         .refuses(&pod_path(4), 404, other)
         .has(&pod_path(5), json!({"metadata": {"name": "pod5", "namespace": "ns"}}))
         .says(&by_name(&pod_path(6)), json!({"kind": "Status", "status": "Success"}))
-        // Lists of something else, and another object than the one that was asked for.
+        // Lists of another kind, and another object than the requested one.
         .says(&by_name(&pod_path(7)), json!({"kind": "NodeList", "metadata": {}, "items": []}))
         .says(&by_name(&pod_path(8)), json!({"kind": "PodList", "metadata": {}}))
         .has(&pod_path(9), pod(1, "a", "10.0.0.99"));
@@ -143,7 +143,7 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
     server.says(list, page("more", pod(1, "a", "10.0.0.1")));
     server.says(&format!("{list}&continue=more"), page("", pod(2, "a", "10.0.0.99")));
     let mut suspects: Vec<Suspect> = (1..=MANY).map(|n| suspect(n, Some("a"))).collect();
-    // Of this one the cache knew that it is there: a list of one node does not tell where.
+    // The cache had found this pod on another node, so a list of one node does not locate the pod.
     suspects.push(Suspect { evidence: Evidence::PodElsewhere, ..suspect(MANY + 1, Some("a")) });
     suspects.push(suspect(MANY + 2, Some("b")));
     let decided = decide(&server, &suspects).await;
@@ -157,7 +157,7 @@ async fn many_pods_of_a_node_are_read_with_one_list() {
     assert_eq!(asked, expected);
 }
 
-/// An old etcd has each list of a node's pods look through those of all nodes.
+/// With an old etcd, each list of a node's pods filters the pods of all nodes.
 #[tokio::test]
 async fn in_a_large_cluster_it_takes_more_pods_of_a_node_to_list_them() {
     let server = Server::default();
@@ -170,7 +170,7 @@ async fn in_a_large_cluster_it_takes_more_pods_of_a_node_to_list_them() {
     assert_eq!(server.asked().len(), usize::from(MANY));
 }
 
-/// The server has forgotten where the second page begins: what was on the first is not all.
+/// The server has lost the position of the second page, so the first page is incomplete.
 #[tokio::test]
 async fn half_a_list_proves_nothing() {
     let server = Server::default();
@@ -198,7 +198,7 @@ async fn a_list_with_something_unreadable_proves_nothing() {
     assert_eq!(server.asked().len(), usize::from(MANY) + 1);
 }
 
-/// As a proxy answers that knows better.
+/// A proxy may answer with something else.
 #[tokio::test]
 async fn what_is_no_list_of_pods_proves_nothing() {
     let list = "/api/v1/pods?fieldSelector=spec.nodeName%3Da";
@@ -234,7 +234,7 @@ async fn an_empty_page_that_is_not_the_last_one_proves_nothing() {
     assert_eq!(server.asked(), [list]);
 }
 
-/// KC-436.
+/// An existing VirtualMachine or VMI keeps the address; a 404 for the kind counts as unknown.
 #[tokio::test]
 async fn virtual_machines() {
     let machine = |n: u8| machine(n, Evidence::MachineGone, &[]);
@@ -253,16 +253,16 @@ async fn virtual_machines() {
     let expected = [
         Decision::Keep(Keeper::Machine),
         Decision::Keep(Keeper::Machine),
-        // Its machine is gone, and its launcher may run.
+        // The VirtualMachine is gone, but its launcher may be running.
         Decision::Keep(Keeper::Machine),
         Decision::Release(Evidence::MachineGone),
-        // KubeVirt is not there: nothing is known.
+        // The server does not serve the kind, so nothing is known about the machine.
         Decision::Keep(Keeper::Unseen),
     ];
     assert_eq!(decided, expected);
 }
 
-/// An address of a virtual machine that names these pods as its owners.
+/// Returns an address of a virtual machine whose owner attributes name these pods.
 fn machine(n: u8, evidence: Evidence, owners: &[u8]) -> Suspect {
     Suspect {
         holder: Holder { kind: ClaimKind::Machine, names: Some(("ns".into(), format!("vm{n}"))) },
@@ -326,7 +326,7 @@ async fn without_kubevirt_only_an_address_without_any_pod_of_its_machine_goes() 
             server.fails("/apis", of_groups.0, of_groups.1.clone());
             server.fails("/apis/kubevirt.io/v1", of_kinds.0, of_kinds.1.clone());
             if there {
-                // It has another address, and has not ended.
+                // The launcher has another address and has not ended.
                 server.has(&pod_path(12), pod(12, "a", "10.0.0.99"));
             }
             let decided = decide(&server, &suspects).await;
@@ -353,7 +353,8 @@ async fn a_node_that_is_there_is_not_gone() {
     let expected =
         [Decision::Keep(Keeper::Node), Decision::Release(Evidence::PodGone), Decision::Keep(Keeper::Service)];
     assert_eq!(decided, expected);
-    // Nodes are large: only metadata is asked for, and of a node of Calico nobody asked.
+    // Nodes are large, so only their metadata is requested. No Calico node is looked up, because no suspect depends on
+    // one.
     let reader_asks = server.asked();
     assert_eq!(reader_asks.iter().filter(|path| path.contains("/nodes?")).count(), 2, "{reader_asks:?}");
 }

@@ -8,7 +8,7 @@ use time::macros::datetime;
 
 use super::*;
 
-/// Families that somebody else made.
+/// A collector of fixed families.
 struct Made(Vec<MetricFamily>, Vec<Desc>);
 
 impl Collector for Made {
@@ -32,13 +32,13 @@ fn rendered(counted: &Counted) -> String {
     TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
 }
 
-/// The samples of a family, without its name.
+/// Returns the samples of a family, without its name.
 fn samples(text: &str, name: &str) -> Vec<String> {
     let of = |line: &str| line.strip_prefix(name).filter(|rest| rest.starts_with('{')).map(str::to_owned);
     text.lines().filter_map(of).collect()
 }
 
-/// A block with addresses of pods `<node>-<n>` on these nodes.
+/// Returns a block with addresses of pods `<node>-<n>` on these nodes.
 fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
     let host = Owner::Host(owner.unwrap_or("nobody").into());
     let mut block = Block::new(cidr.parse().unwrap(), &host, datetime!(2026-11-21 21:00 UTC)).unwrap();
@@ -59,7 +59,7 @@ fn block(cidr: &str, owner: Option<&str>, on: &[&str]) -> Block {
     block
 }
 
-/// Two nodes and a pool; `node-a` has a block and borrows from another.
+/// Returns a cluster with two nodes and a pool. `node-a` has a block, and borrows from the block of `node-b`.
 fn cluster() -> Index {
     let mut index = Index::new(Settings { leak_grace: Some(Duration::from_secs(60)), ..Settings::default() });
     for node in ["node-a", "node-b"] {
@@ -117,7 +117,7 @@ fn what_is_in_use_borrowed_and_leaked() {
     assert!(!after.contains("borrowed_per_node"), "{after}");
 }
 
-/// What is rendered is a copy: the index goes on meanwhile.
+/// The scrape renders a copy, so later changes of the index do not show.
 #[test]
 fn a_scrape_shows_one_moment() {
     let mut index = cluster();
@@ -139,7 +139,7 @@ fn blocks_of_no_pool_and_of_no_node() {
     assert_eq!(samples(&now, "ipam_blocks")[0], nowhere("no_affinity"));
     assert_eq!(samples(&now, "ipam_allocations_borrowed")[0], nowhere("node-b"), "never of an unknown node");
     assert!(!now.contains("no_ippool\",node=\"node-a"), "no zeros where there is no pool: {now}");
-    // The pool goes: its blocks are in none, its counters and its size go with it.
+    // The deletion of the pool removes its counters and its size, and its blocks count as without a pool.
     index.pool_gone("test-ippool-1");
     let after = text(&index);
     assert!(!after.contains("test-ippool-1"), "{after}");

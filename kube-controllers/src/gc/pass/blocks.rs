@@ -1,4 +1,4 @@
-//! Addresses that have rested, blocks that are too many, and nodes that are gone.
+//! The phases for addresses whose cooldown has ended, for empty blocks, and for deleted nodes.
 
 use std::time::Duration;
 
@@ -15,11 +15,13 @@ use time::OffsetDateTime;
 
 use super::Collector;
 
-/// For how long the allocator's settings are taken to be as they were read, while addresses rest (B-42).
+/// Time for which the allocator's settings are cached while addresses are in cooldown. Upstream reads them at each pass
+/// (KC-450).
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
 
 impl Collector {
-    /// Gives rested addresses back to the free lists of blocks that nobody writes otherwise (KC-450).
+    /// Returns addresses whose cooldown has ended to the free lists of their blocks, if no allocation writes the block
+    /// otherwise (KC-450).
     pub(super) async fn free_rested_addresses(&mut self) {
         if self.known.index().next_cold(OffsetDateTime::now_utc()).is_none() {
             return;
@@ -62,7 +64,7 @@ impl Collector {
         index.set_settings(settings);
     }
 
-    /// Gives up empty blocks of which their nodes have others (KC-455).
+    /// Releases empty blocks of nodes that have other blocks (KC-455).
     pub(super) async fn surrender_blocks(&self) {
         let surrendered = self.known.index().surrender(self.now());
         let given_up = surrendered.into_iter().map(|surrender| self.surrender_block(surrender));
@@ -78,7 +80,7 @@ impl Collector {
         match release_empty_block(&*self.context.calico, &SystemClock::start(), &self.gate, &owner, block).await {
             Ok(()) => {
                 tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
-                // At once, so that the next look keeps the node's last block.
+                // Updates the index at once, so that the next pass keeps the last block of the node.
                 self.known.index().block_gone(&block);
             }
             Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, %owner, "block is in use again"),
@@ -90,7 +92,7 @@ impl Collector {
         }
     }
 
-    /// Gives up the blocks of nodes that are gone and hold no address any more (KC-460).
+    /// Releases the blocks of deleted nodes that hold no address any more.
     pub(super) async fn release_nodes(&self) {
         let gone = self.known.index().nodes_to_release(self.now());
         let released = gone.into_iter().map(|node| self.release_gone_node(node));
@@ -140,7 +142,7 @@ impl Collector {
         }
     }
 
-    /// Says which blocks would be given up, and says so again when the time has come once more.
+    /// Logs the blocks that would be released, and repeats that when the grace period has passed again.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
         let mut index = self.known.index();

@@ -1,4 +1,5 @@
-//! Addresses that running pods report, and that IPAM has free or for another: told, and never touched.
+//! Addresses that running pods report, and that IPAM has free or allocated to another owner. They are reported, and
+//! never changed.
 
 use futures::StreamExt;
 use futures::stream;
@@ -10,24 +11,24 @@ use libcalico::store::{Store, StoreError};
 use super::Collector;
 use crate::gc::facts::pod_facts;
 
-/// What a fresh look at a conflict found.
+/// The result of a second check of a conflict.
 enum Look {
-    /// Both sides are as the feeds told: the pod's uid, and for whom its block has the address.
+    /// The conflict exists. Contains the pod's uid, and the state of the address in its block.
     Same(String, Rival),
     /// There is no conflict.
     Over,
-    /// One side could not be read.
+    /// The pod or the block cannot be read.
     Unknown,
 }
 
 impl Collector {
-    /// Counts them, on each replica.
+    /// Counts the conflicts, on each replica.
     pub(super) fn count_conflicts(&self) {
         let (free, another) = self.known.index().conflicting(self.now());
         self.metrics.conflicts(free, another);
     }
 
-    /// Tells of those that nobody was told of, one event for each pod and address.
+    /// Reports the conflicts that have not been reported, by one Event per pod and address.
     pub(super) async fn tell_conflicts(&self) {
         let conflicts = self.known.index().conflicts(self.now());
         let told = conflicts.into_iter().map(|conflict| self.tell_conflict(conflict));
@@ -56,7 +57,7 @@ impl Collector {
         }
     }
 
-    /// A feed may lag behind, so the pod and the block are read again.
+    /// Reads the pod and the block again, because a watch may lag behind.
     async fn look_at(&self, conflict: &Conflict) -> Look {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {

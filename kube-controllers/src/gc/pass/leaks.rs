@@ -1,4 +1,4 @@
-//! Leaked addresses: looked at again, and released.
+//! The phase that checks leaked addresses again and releases them.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -15,13 +15,13 @@ use crate::gc::events::Told;
 use crate::gc::live::Live;
 use crate::settings::Gc;
 
-/// As many leaks are looked at again and released together (KC-445).
+/// Number of leaks that are checked and released together, as in upstream (KC-445).
 const AT_ONCE: usize = 10_000;
 
 impl Collector {
     pub(super) async fn release_leaks(&mut self, mode: Gc) {
-        // What is due is so at one time: a leak that is put off in this pass does not come back in it, however long it
-        // takes.
+        // All due times are compared with the start of the pass. So a leak that is postponed does not come up again in
+        // the same pass, however long the pass takes.
         let began = self.now();
         loop {
             let suspects = self.known.index().suspects(began, AT_ONCE);
@@ -39,7 +39,8 @@ impl Collector {
         }
     }
 
-    /// Judges suspects by the API's answers, and returns these too. Those that stay are told to the index.
+    /// Decides about suspects by the current state in the API. Returns the plan and that state. Records the kept
+    /// suspects in the index.
     async fn look_again(&self, suspects: Vec<Suspect>) -> (Plan, Live) {
         let pods = self.known.index().subjects();
         let live = self.reader().read(&suspects, pods).await;
@@ -56,8 +57,7 @@ impl Collector {
                 pod = suspect.holder.pod().map(display), %keeper, "not released");
             index.kept(suspect, *keeper, now);
         }
-        // Another address of its handle stays. If that one could not be seen the handle waits, as it does when it
-        // failed.
+        // Another address of the same handle stays, so these stay too (KC-445). They are postponed, as after a failure.
         plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
         drop(index);
         (plan, live)
@@ -117,7 +117,7 @@ impl Collector {
         {
             let mut index = self.known.index();
             gone.iter().for_each(|suspect| index.released(suspect));
-            // The block's next event tells what became of these; until then they are left alone (B-18).
+            // Postponed until the next event of the block shows the result.
             left.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &gone {
@@ -129,7 +129,7 @@ impl Collector {
         self.events.tell(&self.context.kubernetes, &self.gate, Told::Reclaimed, &gone).await;
     }
 
-    /// Forgets what was told of leaks that are none any more, so that they are told of again when they come back.
+    /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
     pub(in crate::gc) fn forget_told(&mut self) {
         if self.told.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! Endpoints that still list a leaked address, where they are objects of etcd. An address becomes free only when its
-//! endpoint no longer lists it; on Kubernetes the endpoint is the pod, which was asked.
+//! Workload endpoints that still list a leaked address, if endpoints are objects in etcd. An address is released only
+//! when no endpoint lists it. On a Kubernetes datastore the endpoint is the pod, which has been looked up already.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,25 +18,25 @@ use super::Collector;
 use crate::context::Mode;
 use crate::gc::live::Live;
 
-/// Endpoints of one namespace, on one node where that is known: namespace, node.
+/// The endpoints of a namespace, on one node if the node is known: namespace and node.
 type Group = (String, Option<String>);
 
 /// A pod that an allocation names, whose endpoint may list the address.
 struct Named<'s> {
     namespace: &'s str,
     name: &'s str,
-    /// The pod's node, where the allocation tells it.
+    /// The pod's node, if the allocation names it.
     node: Option<&'s str>,
-    /// The pod runs: its endpoint is newer than what kubelet reports.
+    /// True if the pod is running. Its endpoint is newer than the addresses that kubelet reports.
     runs: bool,
 }
 
-/// Endpoints by their keys, with what is wrong with those that cannot be read.
+/// Endpoints by their keys. Unreadable ones have the error instead.
 type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
 impl Collector {
-    /// Deletes the endpoints that list addresses of the plan and whose pods do not run there any more. Takes out of the
-    /// plan what an endpoint lists still, with all of its handle.
+    /// Deletes the endpoints that list addresses of the plan and whose pods are not running. Removes from the plan the
+    /// addresses that an endpoint still lists, together with all addresses of their handles.
     pub(super) async fn unlist(&self, plan: &mut Plan, live: &Live) {
         if self.context.mode != Mode::Etcd {
             return;
@@ -74,14 +74,14 @@ impl Collector {
         plan.blocks.retain(|_, suspects| !suspects.is_empty());
     }
 
-    /// Returns the endpoints of pods in the group, or `None` where the datastore does not tell.
+    /// Returns the endpoints of pods in the group, or `None` if they cannot be read.
     async fn endpoints_of(&self, group: Group) -> (Group, Option<Endpoints>) {
         let (namespace, node) = group.clone();
         let prefix = node.map_or(Ok(String::new()), |node| {
             let ids = EndpointIdentifiers { node, orchestrator: KUBERNETES.into(), ..EndpointIdentifiers::default() };
             ids.prefix()
         });
-        // No endpoint can have the name of such a node.
+        // Such a node name cannot occur in the name of an endpoint.
         let Ok(name_prefix) = prefix else { return (group, Some(Vec::new())) };
         self.gate.pace(1).await;
         let select = ObjectSelect { namespace: Some(namespace), name_prefix };
@@ -97,7 +97,7 @@ impl Collector {
         }
     }
 
-    /// Deletes the pod's endpoints that list the address of a suspect. Returns true if none does any more.
+    /// Deletes the pod's endpoints that list the address of a suspect. Returns true if no such endpoint is left.
     async fn give_up(&self, suspect: &Suspect, pod: &Named<'_>, endpoints: &Endpoints) -> bool {
         let is_pods = |key: &ObjectKey| EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.pod == pod.name);
         for (key, found) in endpoints.iter().filter(|(key, _)| is_pods(key)) {
@@ -110,8 +110,9 @@ impl Collector {
                     return false;
                 }
             };
-            // The pod, or its successor of the same name, has another sandbox by now, to which the address may have
-            // passed. The handle of a virtual machine is that of no container.
+            // The endpoint belongs to a newer sandbox of the pod, or of a successor with the same name. That sandbox
+            // may have the address by now. The handle of a virtual machine contains no container ID, so it is not
+            // compared.
             if suspect.holder.kind == ClaimKind::Pod && !suspect.handle.is_of_container(&value.spec.container_id) {
                 return false;
             }
@@ -135,8 +136,8 @@ impl Collector {
     }
 }
 
-/// Returns the pod that the allocation of a suspect is for, or of a virtual machine's address the pods that are its
-/// owners.
+/// Returns the pod that the suspect's allocation names. For an address of a virtual machine, returns the pods that own
+/// the address.
 fn named<'s>(suspect: &'s Suspect, live: &Live) -> Vec<Named<'s>> {
     let pod = suspect.questions().pod.map(|(namespace, name)| Named {
         namespace,
@@ -162,7 +163,7 @@ fn group(pod: &Named<'_>) -> Group {
     (pod.namespace.to_owned(), pod.node.map(str::to_owned))
 }
 
-/// Returns true if the endpoint lists the address, or lists a text that may be meant as the address.
+/// Returns true if the endpoint lists the address, or an unreadable text that may stand for the address.
 fn lists(endpoint: &WorkloadEndpoint, address: IpAddr) -> bool {
     let mut listed = endpoint.spec.ip_networks.iter().map(|text| Cidr::parse_or_host(text));
     listed.any(|network| network.is_none_or(|network| network.contains(address)))

@@ -20,10 +20,10 @@ use crate::feed::Feeds;
 use crate::runtime::{Deadline, Leadership, Tenure};
 use crate::telemetry::Metrics;
 
-/// What each answer of the API server takes.
+/// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// An API server that fails after a while, counting how often it is asked.
+/// An API server that fails each request after [`ANSWER`], and counts the requests.
 fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -37,7 +37,7 @@ fn failing(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// An API server that never answers, counting how often it is asked.
+/// An API server that never responds, and counts the requests.
 fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     let service = tower::service_fn(move |_: hyper::Request<kube::client::Body>| {
         asked.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ fn silent(asked: Arc<AtomicUsize>) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// An index that is sure of one leak, of a pod, and the block of the address.
+/// Returns an index with a confirmed leak of a pod's address, and the block of the address.
 fn leaky() -> (Index, Block) {
     leaked(
         libcalico::ipam::gc::Settings::default(),
@@ -55,8 +55,8 @@ fn leaky() -> (Index, Block) {
     )
 }
 
-/// An index that is sure that 10.0.0.1 leaked, and its block: of this handle, with the attributes of an active and an alternate
-/// owner.
+/// Returns an index with the confirmed leak 10.0.0.1, and its block. The allocation has this handle, and the attributes
+/// of an active and an alternate owner.
 fn leaked(settings: libcalico::ipam::gc::Settings, handle: &str, owners: [&[(&str, &str)]; 2]) -> (Index, Block) {
     let grace = Duration::from_secs(600);
     let mut index = Index::new(libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..settings });
@@ -100,7 +100,7 @@ async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
     assert_eq!(collector.known.index().suspects(Duration::ZERO, 10).len(), 1);
     timeout(ANSWER * 20, collector.release_leaks(Gc::Reclaim)).await.expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
-    // It is put off from when the answer came.
+    // The postponement is counted from the response.
     assert!(collector.known.index().suspects(collector.now(), 10).is_empty());
 }
 

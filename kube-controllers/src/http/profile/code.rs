@@ -1,4 +1,4 @@
-//! Which files the code of this process is from, and where in memory it is.
+//! The files of this process's code, and their addresses in memory.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use procfs::process::{MMPermissions, MMapPath, Process};
 
 use super::format::Code;
 
-/// The mappings that hold code, that of the program itself first.
+/// Returns the mappings with code, that of the program itself first.
 pub(super) fn mapped() -> Result<Vec<Code>, ProcError> {
     let process = Process::myself()?;
     let program = process.exe()?;
@@ -24,14 +24,14 @@ pub(super) fn mapped() -> Result<Vec<Code>, ProcError> {
     Ok(code)
 }
 
-/// What the linker has called the program, in hexadecimal; empty, if nothing.
+/// Returns the build ID of the program in hexadecimal, or an empty string if the linker wrote none.
 fn build_id() -> String {
     let mut id = String::new();
     TargetSharedLibrary::each(|library| {
         for byte in library.id().iter().flat_map(|id| id.as_bytes().to_vec()) {
             let _ = write!(id, "{byte:02x}");
         }
-        // The program is the first.
+        // The program is the first library of the list.
         IterationControl::Break
     });
     id

@@ -1,4 +1,4 @@
-//! Where processor time goes.
+//! The profile of processor time.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,23 +10,23 @@ use super::ProfileError;
 use super::code;
 use super::format::{Builder, Code, Frame};
 
-/// Samples a second of processor time, as Go.
+/// Samples per second of processor time, as in Go.
 const FREQUENCY: i32 = 100;
 
-/// The sampler's own function, and the C library's that goes back from it: each sample begins with them.
+/// The innermost functions of each sample: the signal handler, and the C library's return from it.
 const SAMPLING: &str = "perf_signal_handler|__restore(_rt)?";
 
-/// The timer and the signal are the process'.
+/// Lock for the timer and the signal, of which the process has only one each.
 static SAMPLER: Mutex<()> = Mutex::const_new(());
 
-/// Watches the process for as long.
+/// Samples the process for `duration`.
 pub(super) async fn profile(duration: Duration) -> Result<Vec<u8>, ProfileError> {
     let _only = SAMPLER.try_lock().map_err(|_| ProfileError::Busy)?;
     let begin = SystemTime::now();
-    // Dropped with the request, too: then it stops.
+    // Dropping the request's future also drops the guard, which stops the sampling.
     let guard = ProfilerGuardBuilder::default().frequency(FREQUENCY).build()?;
     sleep(duration).await;
-    // As many samples as seconds can hold are sorted.
+    // On a blocking thread, because the report sorts all samples.
     tokio::task::spawn_blocking(move || {
         let report = guard.report().build_unresolved()?;
         drop(guard);
@@ -35,7 +35,7 @@ pub(super) async fn profile(duration: Duration) -> Result<Vec<u8>, ProfileError>
     .await?
 }
 
-/// Addresses only: names are in a file beside the program, for whoever reads the profile.
+/// Encodes addresses only. Function names are in a separate debug file, which the reader of the profile provides.
 fn encode(report: &UnresolvedReport, code: &[Code], begin: SystemTime, duration: Duration) -> Vec<u8> {
     let period = 1_000_000_000 / i64::from(FREQUENCY);
     let mut builder = Builder::new(&[("samples", "count"), ("cpu", "nanoseconds")]);
@@ -44,7 +44,7 @@ fn encode(report: &UnresolvedReport, code: &[Code], begin: SystemTime, duration:
     builder.without(SAMPLING);
     builder.code(code);
     for (stack, count) in &report.data {
-        // Callers are known by where they are returned to: the instruction before it is the call.
+        // A caller's frame has the return address, and the call is the instruction before it.
         let called = stack.frames.iter().map(|frame| Frame::Address((frame.ip() as u64).saturating_sub(1)));
         let name = String::from_utf8_lossy(&stack.thread_name[..stack.thread_name_length]);
         let name = if name.is_empty() { stack.thread_id.to_string().into() } else { name };

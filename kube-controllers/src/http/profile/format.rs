@@ -1,4 +1,4 @@
-//! The format of pprof: <https://github.com/google/pprof/blob/main/proto/profile.proto>. The fields that our profiles have.
+//! The part of pprof's format that the profiles use: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ struct Profile {
     period: i64,
 }
 
-/// Indexes of the table of strings.
+/// A type and its unit, as indexes into the string table.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct ValueType {
     #[prost(int64, tag = "1")]
@@ -91,40 +91,40 @@ struct Function {
     system_name: i64,
 }
 
-/// Collects samples.
+/// Builder of a profile.
 pub(super) struct Builder {
     profile: Profile,
     strings: HashMap<String, i64>,
     locations: HashMap<Frame, u64>,
 }
 
-/// Where a sample was taken.
+/// A frame of a sample's stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Frame {
-    /// An instruction of a program, which the reader looks up in the program's file.
+    /// Address of an instruction, which the reader resolves with the program's file.
     Address(u64),
-    /// What is in no file.
+    /// A name that is in no file.
     Name(String),
 }
 
-/// A part of a program's file in memory.
+/// A part of a program's file that is mapped into memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Code {
-    /// First address, and the first one after it.
+    /// Address range: the first address, and the first address after the mapping.
     pub(super) memory: (u64, u64),
-    /// Where in the file the first address is, in bytes.
+    /// Offset of the first address in the file, in bytes.
     pub(super) offset: u64,
-    /// The file's path.
+    /// Path of the file.
     pub(super) file: String,
-    /// What its linker has called it, in hexadecimal; empty: nothing.
+    /// Build ID in hexadecimal; empty if there is none.
     pub(super) build_id: String,
 }
 
 impl Builder {
-    /// A profile whose samples have a value of each of these types, as `(type, unit)`.
+    /// Creates a profile whose samples have a value for each of these types, given as `(type, unit)`.
     pub(super) fn new(types: &[(&str, &str)]) -> Self {
         let mut this = Builder { profile: Profile::default(), strings: HashMap::new(), locations: HashMap::new() };
-        // The first string is the empty one.
+        // The format requires the empty string at index 0.
         this.string("");
         for (kind, unit) in types {
             let value = ValueType { kind: this.string(kind), unit: this.string(unit) };
@@ -133,7 +133,7 @@ impl Builder {
         this
     }
 
-    /// When it was taken, over how long, and how much of the last type passed between two samples.
+    /// Sets the time and the duration of the profile, and the amount of the last type between two samples.
     pub(super) fn timing(&mut self, time_nanos: i64, duration_nanos: i64, period: i64) {
         self.profile.time_nanos = time_nanos;
         self.profile.duration_nanos = duration_nanos;
@@ -141,7 +141,8 @@ impl Builder {
         self.profile.period = period;
     }
 
-    /// What the addresses of samples are in; before the samples, the program itself first.
+    /// Sets the mappings that contain the addresses of samples. Call it before adding samples, with the program itself
+    /// first.
     pub(super) fn code(&mut self, code: &[Code]) {
         for (id, one) in (1..).zip(code) {
             let (filename, build_id) = (self.string(&one.file), self.string(&one.build_id));
@@ -151,18 +152,18 @@ impl Builder {
         }
     }
 
-    /// Functions, as a regular expression of names, that the reader drops with all that they call.
+    /// Sets a regular expression of function names. The reader drops these functions and all that they call.
     pub(super) fn without(&mut self, names: &str) {
         self.profile.drop_frames = self.string(names);
     }
 
-    /// Adds a sample: where, innermost first, and its values.
+    /// Adds a sample with its stack, innermost frame first, and its values.
     pub(super) fn sample(&mut self, frames: impl IntoIterator<Item = Frame>, value: Vec<i64>) {
         let location_id = frames.into_iter().map(|frame| self.location(frame)).collect();
         self.profile.sample.push(Sample { location_id, value });
     }
 
-    /// The encoded profile. Compression is optional.
+    /// Returns the encoded profile. The format also allows uncompressed profiles, such as this.
     pub(super) fn encode(self) -> Vec<u8> {
         self.profile.encode_to_vec()
     }
@@ -180,7 +181,8 @@ impl Builder {
             }
             Frame::Name(name) => {
                 let name = self.string(name);
-                // From 1 on without a gap: pprof adds its own functions by how many there are.
+                // Function IDs count from 1 without a gap, because pprof derives the IDs of functions that it adds from
+                // their number.
                 let function_id = self.profile.function.len() as u64 + 1;
                 self.profile.function.push(Function { id: function_id, name, system_name: name });
                 Location { id, line: vec![Line { function_id }], ..Location::default() }
@@ -206,8 +208,8 @@ impl Builder {
 pub(in crate::http) mod tests {
     use super::*;
 
-    /// Each sample as `outermost;…;innermost values`, as flame graphs are drawn from. An address is in hexadecimal, with the
-    /// file that it is in.
+    /// Returns each sample as `outermost;…;innermost values`, the input of flame graphs. Addresses are in hexadecimal,
+    /// with the file that contains them.
     pub(in crate::http) fn folded(encoded: &[u8]) -> Vec<String> {
         let profile = Profile::decode(encoded).expect("a profile");
         assert_eq!(profile.string_table.first().map(String::as_str), Some(""));

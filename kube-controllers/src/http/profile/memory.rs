@@ -1,4 +1,4 @@
-//! Where memory is.
+//! The profile of memory.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -8,16 +8,16 @@ use procfs::process::{MMapPath, Process};
 use super::ProfileError;
 use super::format::{Builder, Frame};
 
-/// What the kernel counts for the mappings of one name, in bytes.
+/// The kernel's counts for the mappings of one name, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Mapping {
     resident: u64,
-    /// Of that, what nobody else has: what ends with this process.
+    /// The part of `resident` that no other process shares.
     private: u64,
     size: u64,
 }
 
-/// The mappings of this process by name, `heap` and `anonymous` included.
+/// Returns the mappings of this process by name, including `heap` and `anonymous`.
 pub(super) fn mappings() -> Result<BTreeMap<String, Mapping>, ProfileError> {
     let mut mappings = BTreeMap::<String, Mapping>::new();
     for map in Process::myself()?.smaps()? {
@@ -30,7 +30,7 @@ pub(super) fn mappings() -> Result<BTreeMap<String, Mapping>, ProfileError> {
     Ok(mappings)
 }
 
-/// As `go tool pprof` reads it. The last type is the one it shows.
+/// Encodes the mappings for pprof. `go tool pprof` shows the last type by default.
 pub(super) fn profile(mappings: &BTreeMap<String, Mapping>) -> Vec<u8> {
     let mut builder = Builder::new(&[("mapped", "bytes"), ("private", "bytes"), ("resident", "bytes")]);
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -43,7 +43,7 @@ pub(super) fn profile(mappings: &BTreeMap<String, Mapping>) -> Vec<u8> {
     builder.encode()
 }
 
-/// As a table.
+/// Formats the mappings as a table.
 pub(super) fn as_text(mappings: &BTreeMap<String, Mapping>) -> String {
     let mut text = format!("{:>12} {:>12} {:>16}  (KiB)\n", "resident", "private", "mapped");
     for (name, Mapping { resident, private, size }) in mappings {

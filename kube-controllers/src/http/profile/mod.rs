@@ -1,8 +1,9 @@
-//! Profiles in the format of pprof, at the addresses that Go programs have (KC-151).
+//! Profiles in the format of pprof, at the paths of Go programs.
 //!
-//! `profile` is where processor time goes, sampled over some seconds, as addresses: names of functions are in
-//! `kube-controllers.debug` of the release, which the reader of a profile gives to `pprof`. That of Go's own tools knows no functions but
-//! Go's. `heap` is where memory is, by mapping: Rust keeps no record of who allocated what, and one that does costs memory all the time.
+//! `profile` samples processor time for some seconds. It contains addresses; the function names are in the release's
+//! `kube-controllers.debug`, which the reader of a profile passes to `pprof`. Go's own `go tool pprof` resolves only
+//! functions of Go. `heap` shows memory by mapping. Rust keeps no record of the code that allocated memory, and an
+//! allocator with such a record uses more memory all the time.
 
 mod code;
 mod cpu;
@@ -17,38 +18,38 @@ use hyper::header::HeaderValue;
 
 use super::pages::{Page, page, text};
 
-/// What there is.
+/// The index page.
 pub(super) const INDEX: &str = "/debug/pprof/profile?seconds=30  processor time, for pprof kube-controllers.debug URL\n\
                                 /debug/pprof/heap                memory by mapping, for pprof; ?debug=1 as text\n";
 
-/// The answer to whoever asks for names of functions. pprof does for each mapping of which it has none itself, and gives up the
-/// whole profile when it gets no answer.
+/// The response to a request for function names. pprof sends such a request for each mapping whose names it lacks, and
+/// discards the whole profile if the request fails.
 pub(super) const SYMBOLS: &str = "num_symbols: 0\n";
 
-/// How long the processor is watched: Go's default, and so long that a forgotten request ends.
+/// Default duration of a profile, as in Go, and the longest duration, so that a forgotten request ends.
 const SECONDS: u64 = 30;
 const MOST_SECONDS: u64 = 300;
 
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
-/// Why there is no profile.
+/// A reason why there is no profile.
 #[derive(Debug, thiserror::Error)]
 enum ProfileError {
-    /// There is one timer in a process.
+    /// The process has only one timer.
     #[error("another profile is being taken; ask again when it is done")]
     Busy,
-    /// The sampler's words.
+    /// An error of the sampler.
     #[error("cannot take a profile: {0}")]
     Sampler(#[from] pprof::Error),
-    /// /proc is not there, or not readable.
+    /// /proc is missing or unreadable.
     #[error("cannot read the memory map: {0}")]
     Map(#[from] procfs::ProcError),
-    /// Somebody's code was interrupted.
+    /// The task that encodes the profile panicked or was aborted.
     #[error("the profile was cut off: {0}")]
     Interrupted(#[from] tokio::task::JoinError),
 }
 
-/// Samples the processor for `seconds` of the query.
+/// Samples the processor for the `seconds` of the query.
 pub(super) async fn cpu(query: &str) -> Page {
     let seconds = match parameter(query, "seconds").map(str::parse).unwrap_or(Ok(SECONDS)) {
         Ok(seconds @ 1..=MOST_SECONDS) => seconds,
@@ -57,7 +58,7 @@ pub(super) async fn cpu(query: &str) -> Page {
     answer(cpu::profile(std::time::Duration::from_secs(seconds)).await)
 }
 
-/// The memory at this moment.
+/// Returns the present use of memory.
 pub(super) async fn memory(query: &str) -> Page {
     match memory::mappings() {
         Ok(mappings) if parameter(query, "debug").is_some_and(|debug| debug != "0") => {

@@ -71,10 +71,10 @@ fn anothers_lease_is_left_alone_until_it_has_not_changed_for_as_long_as_it_says(
     let begin = Instant::now();
     let mut election = election(Some(lease(3, "other")), begin);
     assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), Step::Wait(begin + 15 * SECOND));
-    // Seen again, unchanged.
+    // The same version is seen again.
     election.observe(Some(lease(3, "other")), begin + 14 * SECOND);
     assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), Step::Wait(begin + 15 * SECOND));
-    // Changed.
+    // The Lease has changed.
     election.observe(Some(lease(4, "other")), begin + 14 * SECOND);
     assert_eq!(election.step(begin + 28 * SECOND, wall(9), false), Step::Wait(begin + 29 * SECOND));
     let taken = replaced(election.step(begin + 29 * SECOND, wall(9), false));
@@ -87,7 +87,7 @@ fn anothers_lease_is_left_alone_until_it_has_not_changed_for_as_long_as_it_says(
 #[test]
 fn lease_that_was_given_back_a_moment_ago_is_taken_without_a_wait() {
     let now = Instant::now();
-    // The fixture says that it was renewed in second 2.
+    // The fixture was renewed in second 2.
     for (second, duration) in [(2, 15), (1, 15), (12, 15), (13, 25), (-9, 25), (3600, 25)] {
         let taken = replaced(election(Some(lease(3, "")), now).step(now, wall(second), false)).spec.expect("a spec");
         assert_eq!((taken.lease_duration_seconds, taken.lease_transitions), (Some(duration), Some(8)), "{second}");
@@ -125,7 +125,7 @@ fn refused_holder_without_the_right_to_write_renews_with_a_wait_and_one_within_i
     election.observe(Some(renewed.clone()), begin + SECOND);
     assert_eq!(election.waits_until(begin + 25 * SECOND), Some(begin + 26 * SECOND));
     assert_eq!(election.given_back(begin + 25 * SECOND, wall(9)), None);
-    // A refusal in between: the wait begins anew.
+    // A refusal in between makes the wait start over.
     election.refused();
     assert_eq!(duration(election.step(begin + 20 * SECOND, wall(9), false)), Some(25));
     election.observe(Some(renewed), begin + 20 * SECOND);
@@ -159,7 +159,7 @@ fn what_is_given_back_is_ours_and_nobodys() {
     assert_eq!(election(None, now).given_back(now, wall(9)), None);
 }
 
-/// A deleted Lease that may not be made again is refused to each replica of the election.
+/// A deleted Lease that the role does not allow to create again is refused to every replica of the election.
 #[test]
 fn election_with_a_holder_is_remembered_when_the_lease_is_gone() {
     let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Candidates in virtual time, before an API server that fails as told.
+//! Candidates in virtual time, at an API server with scripted failures.
 
 mod alone;
 mod creation;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::runtime::Leadership;
 
-/// The one Lease, and who may write by it.
+/// A server with one Lease, which checks that no other replica may write when the Lease is taken.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<State>>);
 
@@ -21,15 +21,15 @@ struct Server(Arc<Mutex<State>>);
 struct State {
     lease: Option<Lease>,
     version: u64,
-    /// When the Lease was to be read, whatever became of it.
+    /// The times at which requests for the Lease were sent, including failed ones.
     looks: Vec<Instant>,
     requests: usize,
     writes: usize,
-    /// By identity.
+    /// The right to write of each replica, by identity.
     leaderships: Vec<(String, Leadership)>,
 }
 
-/// One candidate's connection: what happens to its requests.
+/// A candidate's connection, which delays or fails requests.
 struct Connection {
     server: Server,
     weather: Weather,
@@ -38,11 +38,12 @@ struct Connection {
 #[derive(Clone)]
 enum Weather {
     Fair,
-    /// As told at the moment.
+    /// The outcome that the channel holds at the time of the request.
     Changing(watch::Receiver<Answer>),
-    /// Requests and answers are late or lost, until then.
+    /// Requests and responses are late or lost, until this time.
     Storm(Instant),
-    /// The role forbids it until the first moment, each answer comes after so long, and the server is away until the second.
+    /// The role forbids the Lease until `allowed`, each response takes `late`, and the server is unreachable until
+    /// `back`.
     Refusing {
         allowed: Instant,
         late: Duration,
@@ -58,7 +59,7 @@ enum Answer {
 }
 
 impl Connection {
-    /// What the request meets on its way there, and its answer on its way back.
+    /// Delays or fails a request or a response.
     async fn passage(&self) -> Result<(), LeaseError> {
         match &self.weather {
             Weather::Storm(end) if Instant::now() < *end => {
@@ -110,7 +111,8 @@ impl Server {
         }
         let holder = holder(&lease);
         for (identity, leadership) in &state.leaderships {
-            // A replica beside which others may write without a Lease waits for them, and the Lease says so.
+            // A replica that has to wait for others without a Lease does not write yet, and the Lease shows it by its
+            // duration.
             let is_waited_for = duration(&lease) > 15;
             let may_write = leadership.holds() && !is_waited_for;
             assert!(*identity == holder || !may_write, "{identity} may write when {holder} takes the lease");
@@ -126,12 +128,12 @@ impl Server {
         self.state().lease.as_ref().map(holder).unwrap_or_default()
     }
 
-    /// With a Lease that was given back a moment ago: a replica that takes it does not wait.
+    /// Returns a server with a Lease that was released a moment ago, so that the next replica takes it without a wait.
     fn used() -> Self {
         Self::unheld(Some(wall()))
     }
 
-    /// With a Lease that nobody holds.
+    /// Returns a server with a Lease that has no holder.
     fn unheld(given_back: Option<MicroTime>) -> Self {
         let (server, mut lease) = (Server::default(), Lease::default());
         lease.metadata.resource_version = Some("0".into());
@@ -196,7 +198,7 @@ fn replica(server: &Server, identity: &str, weather: Weather, required: bool) ->
     Replica { leadership, task: tokio::spawn(elector.run(stop.clone())), stop }
 }
 
-/// A candidate that panicked never gains or loses anything.
+/// Waits for `change`, with a limit in case the candidate has panicked.
 async fn in_the_end(change: impl Future<Output = ()>) {
     timeout(Duration::from_secs(3600), change).await.expect("within an hour");
 }
@@ -291,8 +293,8 @@ async fn a_stop_does_not_wait_for_a_server_that_is_away() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// In whatever weather, nobody may write at the moment another takes the Lease (the server asserts it); and when the
-    /// weather is fair again, somebody leads.
+    /// Under any sequence of failures, no replica may write at the moment another takes the Lease (the server asserts
+    /// that), and a replica becomes the leader once the failures end.
     #[test]
     fn never_two_at_once_and_not_for_ever_none(seed in any::<u64>(), restarts in prop::collection::vec(0..60u64, 0..5)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
@@ -317,9 +319,9 @@ proptest! {
             seconds(40).await;
             let leaders = replicas.iter().filter(|replica| replica.leadership.holds()).count();
             assert_eq!(leaders, 1);
-            // Else the storm was too strong to show anything.
+            // With fewer, the failures would have been too many for a useful test.
             assert!(led > 20, "somebody led {led} times of 600");
-            // A panic in the server is one in a replica.
+            // A failed assertion in the server makes the task of a replica panic.
             for replica in replicas {
                 replica.stop.cancel();
                 replica.task.await.expect("no panic");

@@ -1,4 +1,4 @@
-//! What a queue promises, in virtual time.
+//! Guarantees of the queue, in virtual time.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// The key that comes within a millisecond.
+/// Returns the key that can be taken within a millisecond, if any.
 async fn soon<K: Clone + Eq + Hash + Send + 'static>(queue: &Queue<K>) -> Option<K> {
     timeout(Duration::from_millis(1), queue.next()).await.ok()
 }
@@ -153,14 +153,15 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 proptest! {
-    /// After any history each key is held by one worker at most, and none that was added after it was last taken is lost.
+    /// After any sequence of operations, at most one worker holds each key, and no key is lost that was added after it
+    /// was last taken.
     #[test]
     fn nothing_is_lost_and_nothing_held_twice(acts in prop::collection::vec(act(), 0..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
         runtime.block_on(async {
             let queue = Queue::default();
             let mut held: Vec<u8> = Vec::new();
-            // Wanted since it was last taken, and by when.
+            // The keys that were added since they were last taken, with their deadlines.
             let mut wanted: BTreeMap<u8, Instant> = BTreeMap::new();
             for act in acts {
                 match act {

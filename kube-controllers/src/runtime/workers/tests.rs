@@ -1,4 +1,4 @@
-//! What workers promise, in virtual time.
+//! Guarantees of the workers, in virtual time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,14 +10,14 @@ use super::*;
 use crate::runtime::{Deadline, Tenure};
 use crate::telemetry::Metrics;
 
-/// Does with each key what its name says, and counts.
+/// A reconciler that treats each key as the key's name says, and counts its calls.
 struct Scripted {
     calls: Mutex<Vec<(&'static str, Duration)>>,
     begin: Instant,
     busy: AtomicUsize,
     most_busy: AtomicUsize,
     finished: AtomicUsize,
-    /// Keys named `slow` end one for each permit.
+    /// Each permit lets one key named `slow` finish.
     gate: Semaphore,
 }
 
@@ -47,7 +47,7 @@ impl Reconcile for Scripted {
     }
 }
 
-/// Counts down when dropped: a future that is cut off is no longer busy.
+/// Returns a guard that decrements `busy` when dropped, so that a canceled future no longer counts as busy.
 fn scopeguard(busy: &AtomicUsize) -> impl Drop + '_ {
     struct Leaves<'a>(&'a AtomicUsize);
     impl Drop for Leaves<'_> {
@@ -93,7 +93,7 @@ impl Bench {
         Bench { scripted, queue, tenure, stop, work, watchdog, run }
     }
 
-    /// When `key` was worked on, in milliseconds.
+    /// Returns the times at which `key` was processed, in milliseconds.
     fn calls(&self, key: &str) -> Vec<u128> {
         let calls = self.scripted.calls.lock().expect("no panic under the lock");
         calls.iter().filter(|(other, _)| *other == key).map(|(_, at)| at.as_millis()).collect()
@@ -121,7 +121,7 @@ async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others
     let calls = bench.calls("fails three times");
     assert_eq!(calls.len(), 4, "{calls:?}");
     let delays: Vec<_> = calls.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // Half of the delay is certain; the clock's steps are milliseconds.
+    // Jitter removes at most half of a delay; the clock has steps of a millisecond.
     assert!(delays[0] <= 6 && (5..=11).contains(&delays[1]) && (10..=21).contains(&delays[2]), "{delays:?}");
     assert_eq!(bench.calls("fine").len(), 1);
     assert_eq!(bench.work.retries.get(), 3);
@@ -253,7 +253,7 @@ async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held
     bench.queue.add("slow");
     seconds(1).await;
     bench.run.abort();
-    // Aborted tasks are dropped when they are next looked at.
+    // Aborted tasks are dropped at the runtime's next turn.
     advance(Duration::from_secs(1)).await;
     seconds(1).await;
     assert_eq!((bench.busy(), bench.queue.len()), (0, 1));
@@ -261,7 +261,7 @@ async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held
 
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_never_ends_is_found_and_failures_without_end_are_not() {
-    // The right to write is looked at each second, which wakes the worker's task.
+    // The wait for the end of the term wakes the worker's task each second.
     let bench = Bench::new(2, Tenure::Until(Deadline::now().plus(Duration::from_secs(86_400))));
     bench.queue.add("every minute");
     sleep(Duration::from_secs(3600)).await;

@@ -1,4 +1,4 @@
-//! Exit codes and texts.
+//! Exit codes and texts of `check-status`.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ fn words(line: &str) -> Vec<OsString> {
     line.split(' ').map(OsString::from).collect()
 }
 
-/// What `check-status <line>` says of a file with this content, a hundred seconds after the machine was started.
+/// Returns the output and the result of `check-status <line>` for a file with this content, 100 s after boot.
 fn verdict(content: &str, line: &str) -> (String, bool) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("status.json");

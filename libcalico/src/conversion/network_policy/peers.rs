@@ -1,4 +1,4 @@
-//! The other side of a rule (KC-306, KC-307).
+//! Converts the peers of a rule.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,10 +7,10 @@ use crate::api::RuleEntity;
 use crate::kubernetes::{IpBlock, PolicyPeer};
 use crate::net::{Cidr, CidrParseError};
 
-/// How long the prefix is of the IPv6 addresses that stand for IPv4 addresses.
+/// The prefix length of the range of IPv6 addresses that map IPv4 addresses.
 const MAPPED: u8 = 96;
 
-/// Each peer by itself; anything, where none is listed.
+/// Converts each peer separately. An empty list yields one peer that matches everything.
 pub(super) fn peers(given: &[PolicyPeer]) -> Result<Vec<RuleEntity>, CidrParseError> {
     if given.is_empty() {
         return Ok(vec![RuleEntity::default()]);
@@ -34,7 +34,7 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
     })
 }
 
-/// A network, masked and in canonical form. Zeros before digits are accepted, as the API server accepts them.
+/// Returns a network, masked and in canonical form. Leading zeros are accepted, as the API server accepts them.
 fn network(text: &str) -> Result<String, CidrParseError> {
     let cidr: Cidr = match text.parse() {
         Ok(cidr) => cidr,
@@ -49,7 +49,7 @@ fn network(text: &str) -> Result<String, CidrParseError> {
     Ok(cidr.to_string())
 }
 
-/// `010.0.0.0/8`, which is 10.0.0.0/8 to the API server. Not to everyone: others take it for octal or refuse it.
+/// Parses `010.0.0.0/8`, which the API server reads as 10.0.0.0/8. Other programs read the zero as octal or reject it.
 fn sloppy(text: &str) -> Option<Cidr> {
     let (address, prefix) = text.split_once('/')?;
     let octets = address.split('.').map(decimal).collect::<Option<Vec<u8>>>()?;

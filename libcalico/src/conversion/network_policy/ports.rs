@@ -1,4 +1,4 @@
-//! Ports, grouped by protocol (KC-308 … KC-311).
+//! Converts the ports of a rule, grouped by protocol.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::kubernetes::{NumberOrName, PolicyPort};
 
 const DEFAULT_PROTOCOL: &str = "TCP";
 
-/// The ports of each protocol, in the order of the protocols' names; none means all. No entries at all are any
-/// protocol, which has the empty name.
+/// Returns the ports of each protocol, ordered by the name of the protocol; an empty list means all ports. Without
+/// entries, the result is any protocol, which has the empty name.
 pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<Port>>, RuleProblem> {
     if given.is_empty() {
         return Ok([(String::new(), Vec::new())].into());
     }
     let mut groups: BTreeMap<String, Option<Vec<Port>>> = BTreeMap::new();
     for entry in given {
-        // An empty name would stand for any protocol, below.
+        // An empty name would mean any protocol below.
         let protocol = entry.protocol.as_deref().filter(|name| !name.is_empty()).unwrap_or(DEFAULT_PROTOCOL);
         let protocol = Protocol::parse(protocol).to_string();
         let port = port(entry)?;
@@ -24,14 +24,14 @@ pub(super) fn by_protocol(given: &[PolicyPort]) -> Result<BTreeMap<String, Vec<P
         match (port, group.as_mut()) {
             (None, _) => *group = None,
             (Some(port), Some(ports)) => ports.push(port),
-            // All of the protocol already.
+            // The group already contains all ports of the protocol.
             (Some(_), None) => {}
         }
     }
     Ok(groups.into_iter().map(|(protocol, ports)| (protocol, simplify_ports(ports.unwrap_or_default()))).collect())
 }
 
-/// The port of an entry; `None` if it has none. Only then is the end of a range without meaning.
+/// Returns the port of an entry; `None` if the entry has no port, and then the end of its range is ignored (KC-308).
 fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     let mut text = match &entry.port {
         None => return Ok(None),
@@ -44,8 +44,8 @@ fn port(entry: &PolicyPort) -> Result<Option<Port>, RuleProblem> {
     Port::parse(&text).map(Some).map_err(|problem| RuleProblem::Port { text, problem })
 }
 
-/// The same ports in as few entries: names first, then numbers in ascending order, those beside each other in one range.
-/// A list with no more than one number stays as it is (KC-311).
+/// Returns the same ports in fewer entries: first the names, then the numbers in ascending order with adjacent numbers
+/// merged into ranges. A list with at most one number is returned unchanged (KC-311).
 pub fn simplify_ports(ports: Vec<Port>) -> Vec<Port> {
     let (mut names, mut ranges) = (Vec::new(), Vec::new());
     for port in &ports {
@@ -83,7 +83,7 @@ mod tests {
         simplify_ports(ports).iter().map(Port::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Upstream's own table has the first.
+    /// Upstream's own test table contains the first entry.
     #[test]
     fn upstream_vectors() {
         for (given, expected) in [

@@ -1,18 +1,19 @@
-//! A label selector of Kubernetes in Calico's language (KC-305).
+//! Converts a Kubernetes label selector to Calico's selector language.
 
 use crate::conversion::ORCHESTRATOR_LABEL;
 use crate::kubernetes::{LabelExpression, LabelSelector};
 
-/// What a selector is about.
+/// The kind of objects that a selector selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfWhat {
-    /// Pods: never host endpoints, or endpoints of other orchestrators.
+    /// Pods, but neither host endpoints nor endpoints of other orchestrators.
     Pods,
     /// Namespaces.
     Namespaces,
 }
 
-/// The text; empty for no selector of namespaces. Nothing is escaped: labels have no quotes.
+/// Returns the selector's text; empty if a selector of namespaces is missing (KC-305). No value is escaped, because
+/// labels cannot contain quotes.
 pub(super) fn selector(given: Option<&LabelSelector>, what: OfWhat) -> String {
     let mut terms = Vec::new();
     if what == OfWhat::Pods {
@@ -25,7 +26,7 @@ pub(super) fn selector(given: Option<&LabelSelector>, what: OfWhat) -> String {
     if what == OfWhat::Namespaces && is_empty { "all()".into() } else { terms.join(" && ") }
 }
 
-/// `None` for an operator that is not known.
+/// Returns the term of an expression; `None` for an unknown operator, which upstream also skips.
 fn expression(given: &LabelExpression) -> Option<String> {
     let key = &given.key;
     let values = || given.values.join("', '");

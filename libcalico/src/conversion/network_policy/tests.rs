@@ -1,11 +1,11 @@
-//! Upstream's output for every shape of policy, and properties.
+//! Compares the conversion with upstream's output for every shape of policy, and tests its properties.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 
-/// What we do otherwise, with the reason.
+/// The cases in which we differ from upstream, with the reason.
 const WANTED: [(&str, &str); 2] = [
     ("C19 bad-cidr", "B-06: the CIDR is what the API server takes it for, upstream allows the whole world"),
     ("C20 bad-except", "B-06: the exceptions are kept, upstream drops the one it cannot parse and all after it"),
@@ -35,7 +35,7 @@ fn upstream_output() {
     }
 }
 
-/// B-06: a rule never allows more than it says.
+/// An invalid network must not make a rule allow more than the rule states.
 #[test]
 fn a_network_that_cannot_be_parsed_takes_its_rule_with_it() {
     let rules = |peers: Value| {
@@ -121,7 +121,7 @@ fn any_policy() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// What is converted can be stored and read, every selector parses, and nothing of what is refused is in it.
+    /// The converted policy can be stored and read back, every selector parses, and no refused rule is part of it.
     #[test]
     fn conversion_is_total_and_its_output_is_readable(policy in any_policy()) {
         let once = converted(policy.clone());

@@ -1,4 +1,4 @@
-//! What the API server does with an object and its structural schema, but for rules in CEL.
+//! Simulates the API server's handling of an object according to its structural schema, except for CEL rules.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::net::Cidr;
 
-/// The fields that it drops for the schema does not have them. A null is as good as absent where none may be.
+/// Returns the fields that the API server drops because the schema does not have them. A null is treated as missing
+/// where null is not allowed.
 pub(super) fn dropped(schema: &Value, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(schema, object, String::new(), &mut |schema, value, path| {
@@ -20,7 +21,7 @@ pub(super) fn dropped(schema: &Value, object: &Value) -> Vec<String> {
     found
 }
 
-/// Why it refuses the object.
+/// Returns the reasons why the API server rejects the object.
 pub(super) fn refusals(schema: &Value, object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(schema, object, String::new(), &mut |schema, value, path| {
@@ -39,7 +40,7 @@ fn walk(schema: &Value, value: &Value, path: String, visit: &mut impl FnMut(&Val
         Value::Object(fields) => {
             for (key, value) in fields {
                 let field = schema["properties"].get(key).or_else(|| schema.get("additionalProperties"));
-                // The server knows metadata by itself.
+                // The API server has a schema of its own for metadata.
                 let is_known = path.is_empty() && key == "metadata";
                 if let Some(field) = field.filter(|_| !is_known && !value.is_null()) {
                     walk(field, value, format!("{path}.{key}"), visit);
@@ -82,7 +83,7 @@ fn keeps(schema: &Value, keyword: &str, limit: &Value, value: &Value) -> bool {
     }
 }
 
-/// What is absent gets its default first.
+/// Returns true if the field is present or has a default, because the API server applies defaults first.
 fn is_there(schema: &Value, fields: &Map<String, Value>, name: &str) -> bool {
     fields.get(name).is_some_and(|value| !value.is_null()) || schema["properties"][name].get("default").is_some()
 }

@@ -1,4 +1,5 @@
-//! What upstream was recorded to write, and what we write, is taken and kept whole.
+//! The definitions accept the objects that upstream was recorded to write and the objects that we write, and keep all
+//! their fields.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ fn every_recorded_object_stays_whole() {
     }
 }
 
-/// What the transcoder makes of a stored value of ours is neither refused nor cut short.
+/// Checks that a value of ours, in the form that the transcoder gives it, is neither rejected nor pruned.
 fn is_kept<K: Kind>(path: &str, stored: Value) {
     let key = K::parse_path(path).unwrap();
     let value = K::decode(stored.to_string().as_bytes()).unwrap();
@@ -162,7 +163,7 @@ fn every_field_that_we_write_is_known() {
     );
 }
 
-/// With every field that a policy has.
+/// A policy with every field.
 fn policy() -> Value {
     let side = json!({
         "nets": ["10.0.0.0/8"], "selector": "a == 'b'", "namespaceSelector": "all()",

@@ -1,6 +1,7 @@
-//! The definitions are published as they are, structural, and fit what upstream and we write.
+//! The published definitions are current, their schemas are structural, and they accept the objects that upstream and
+//! we write.
 //!
-//! Rules in CEL need a real API server: `tests/tests/kubernetes_crds.rs`.
+//! CEL rules need a real API server: `tests/tests/kubernetes_crds.rs`.
 
 mod api_server;
 mod kept;
@@ -15,7 +16,7 @@ use super::{definitions, published};
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::recordings::GROUPS;
 
-/// The schema of a plural.
+/// Returns the schema of a plural.
 fn schema(group: ApiGroup, plural: &str) -> Value {
     let definition = definitions(group).into_iter().find(|definition| definition["spec"]["names"]["plural"] == plural);
     definition.unwrap_or_else(|| panic!("no {plural}"))["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
@@ -39,7 +40,7 @@ fn the_published_files_are_current() {
     }
 }
 
-/// Short names, columns and status of each kind (DS-53, INST-96).
+/// Short names, columns and status of each kind, as upstream defines them.
 #[test]
 fn what_kubectl_shows() {
     let shown = |group| {
@@ -97,7 +98,7 @@ fn what_kubectl_shows() {
     );
 }
 
-/// The rules of structural schemas, and that each field says what it is.
+/// The rules of structural schemas; also, each field must have a description.
 #[test]
 fn schemas_are_structural() {
     const KEYWORDS: [&str; 20] = [

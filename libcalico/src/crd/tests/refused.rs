@@ -1,4 +1,4 @@
-//! What upstream's definitions refuse is refused, and what they drop is dropped.
+//! The definitions reject the objects that upstream's definitions reject, and drop the same fields.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::schema;
 use crate::kubernetes::ApiGroup;
 use crate::kubernetes::recordings::GROUPS;
 
-/// The first refusal, or the first field that is dropped.
+/// Returns the first reason for rejection, or the first field that is dropped.
 fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
     object["metadata"] = json!({"name": "x", "unheard": "of"});
     let schema = schema(group, plural);
@@ -16,7 +16,7 @@ fn answer(group: ApiGroup, plural: &str, mut object: Value) -> String {
     answers.into_iter().next().unwrap_or_default()
 }
 
-/// What both groups refuse (DS-55, DS-95, DS-96, DS-97, DS-107).
+/// Objects that both groups reject (DS-55).
 #[test]
 fn what_upstream_refuses_is_refused() {
     let pool = |more: Value| with(json!({"cidr": "10.0.0.0/16"}), more);
@@ -98,7 +98,7 @@ fn what_upstream_refuses_is_refused() {
     }
 }
 
-/// Upstream's definitions take any text, and upstream's kube-controllers cannot read the object then.
+/// Upstream's definitions accept any text here, but upstream's kube-controllers cannot read such an object.
 #[test]
 fn durations_that_cannot_be_read_are_refused() {
     for (_, group) in GROUPS {
@@ -125,7 +125,7 @@ fn durations_that_cannot_be_read_are_refused() {
     }
 }
 
-/// Where the groups differ (DS-54).
+/// The differences between the groups (DS-54).
 #[test]
 fn the_groups_refuse_different_things() {
     let (v1, v3) = (ApiGroup::CrdV1, ApiGroup::V3);

@@ -1,4 +1,4 @@
-//! Taken addresses against the endpoints that have them.
+//! Compares allocated addresses with the endpoints that use them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -62,15 +62,15 @@ fn of_allocation(
                 container_id,
             })
         }
-        // Reported once, as a double allocation.
+        // `doubles` reports this address once, as a double allocation.
         Some(_) => None,
     }
 }
 
-/// The handles that hold an address which an endpoint has, by the id of their container.
+/// Handles with an address that an endpoint uses, by container ID.
 ///
-/// Kubelet reports one interface of a pod. The others stand in annotations alone, which a tenant removes at any time: a container
-/// of which one address is in use keeps those that it holds on other networks.
+/// Kubelet reports one interface of a pod. The addresses of the other interfaces appear only in annotations, which a
+/// tenant can remove at any time. A container with one address in use therefore keeps its addresses on other networks.
 struct Containers(HashMap<String, HandleId>);
 
 impl Containers {
@@ -88,14 +88,14 @@ impl Containers {
     }
 }
 
-/// Returns the container id of a handle `<network>.<container id>`; `None` for other handles.
+/// Returns the container ID in a handle `<network>.<container ID>`; `None` for other handles.
 fn container_of(handle: &HandleId) -> Option<&str> {
     let (_, id) = handle.as_str().rsplit_once('.')?;
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
-/// What is known of an address that no endpoint has: of virtual machines, which keep addresses while they
-/// are stopped, of services and tunnels nothing.
+/// Facts about the owner of an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses
+/// while stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
 struct NoEndpoint<'a> {
     pod: Sight<PodSight<'a>>,
     node: Option<&'a str>,
@@ -131,13 +131,15 @@ impl HolderFacts for NoEndpoint<'_> {
     }
 }
 
-/// A pod that has told no address yet keeps its allocation, and has no endpoint all the same: that is told.
+/// Returns true if the owner of the allocation keeps the address although no endpoint has it. A pod that has not
+/// reported an address yet also keeps its allocation, but its missing endpoint is reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
     matches!(judge(allocation, pods).1, Holding::Held(keeper) if keeper != Keeper::SilentPod)
 }
 
-/// Why the pod that an allocation names keeps the address, although its endpoint does not have it: annotations, which a tenant
-/// writes, have a say in endpoints, and free nothing that the pod's status reports.
+/// Returns the reason why the pod named in an allocation keeps the address although its endpoint does not have it. An
+/// endpoint's addresses depend on annotations, which a tenant writes. A missing endpoint address therefore does not
+/// free an address that the pod's status reports.
 pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
     match judge(allocation, pods) {
         (ClaimKind::Pod, Holding::Held(keeper)) => Some(keeper),
@@ -169,7 +171,8 @@ fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool 
     since.is_some_and(|since| inventory.now - since < inventory.in_flight)
 }
 
-/// A container's handle ends in its id; a virtual machine's outlives its containers (IPAM-22..IPAM-24).
+/// Returns true if the handle fits the container. A container's handle ends in the container ID. The handle of a VMI
+/// outlives the containers, so any container may use it (IPAM-24).
 fn holds_for(handle: &HandleId, container_id: &str) -> bool {
     let handle = handle.as_str();
     let of_container = handle.strip_suffix(container_id).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
@@ -181,7 +184,7 @@ fn of_endpoints<'a>(
     taken: &'a Taken<'_>,
     inventory: &'a Inventory<'_>,
 ) -> impl Iterator<Item = Finding> + 'a {
-    // Addresses of foreign IPAM plugins are in no pool.
+    // Addresses from other IPAM plugins are in no pool.
     let ours = |address: IpAddr| inventory.pools.iter().any(|pool| pool.contains(address));
     let free = holders.iter().filter(move |(address, _)| ours(**address) && !taken.contains_key(*address));
     free.flat_map(|(&address, endpoints)| {
@@ -211,7 +214,7 @@ fn doubles(holders: &Holders<'_>, taken: &Taken<'_>) -> Vec<Finding> {
     all.into_iter().map(|(address, holders)| Finding::DoubleAllocation { address, holders }).collect()
 }
 
-/// Reads the `timestamp` attribute: Go's default form of a UTC time (IPAM-28).
+/// Parses the `timestamp` attribute, which is a UTC time in Go's default text form (IPAM-28).
 fn parse_timestamp(text: &str) -> Option<OffsetDateTime> {
     let utc = text.strip_suffix(" UTC")?;
     let format = format_description!(

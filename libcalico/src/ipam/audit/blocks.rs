@@ -1,4 +1,4 @@
-//! Blocks against themselves, each other, the pools and the affinities.
+//! Checks each block by itself, then compares blocks with each other, with the pools and with the affinities.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,8 @@ fn alone(block: &Block, pools: &[Cidr]) -> Vec<Finding> {
     findings
 }
 
-/// Sorted ranges either nest or lie apart, so a block can only overlap one that is still open around it.
+/// Returns every pair of overlapping blocks. Sorted ranges are either nested or disjoint, so a block overlaps exactly
+/// those earlier ranges that contain it.
 fn overlaps(inventory: &Inventory<'_>) -> Vec<Finding> {
     let mut sorted: Vec<Cidr> = inventory.blocks.iter().map(|entry| entry.value.cidr).collect();
     sorted.sort();
@@ -57,8 +58,8 @@ fn claims(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-/// Blocks whose owner has no confirmed claim, by range. Where no address is in use a claim that was begun will do: it
-/// is told by itself.
+/// Returns the blocks whose owner has no confirmed affinity, sorted by range. If no address of the block is in use, an
+/// unfinished affinity is sufficient; [`of_claim`] reports it.
 fn unconfirmed<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a Block>) -> Vec<Finding> {
     let states: HashMap<(&Owner, Cidr), AffinityState> =
         inventory.affinities.iter().map(|entry| ((&entry.key.owner, entry.key.cidr), entry.value.state)).collect();
@@ -81,7 +82,7 @@ fn unconfirmed<'a>(inventory: &Inventory<'_>, blocks: impl Iterator<Item = &'a B
     unconfirmed.into_iter().map(finding).collect()
 }
 
-/// What is to be said of a claim to `block`, if there is such a block.
+/// Returns the finding about an affinity, if there is one. `block` is the block in its range, if that exists.
 fn of_claim(claim: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Finding> {
     let AffinityKey { owner: claimant, cidr } = &claim.key;
     let owner = block.and_then(Block::owner);
@@ -98,7 +99,8 @@ fn of_claim(claim: &Entry<BlockAffinity>, block: Option<&Block>) -> Option<Findi
     }
 }
 
-/// The word for a state in which a claim stands for nothing yet, or no longer (IPAM-121).
+/// Returns the name of an unfinished state. An affinity in such a state does not make its owner the owner of the block
+/// (IPAM-121).
 fn unfinished(state: AffinityState) -> Option<&'static str> {
     match state {
         AffinityState::Confirmed | AffinityState::Unset => None,

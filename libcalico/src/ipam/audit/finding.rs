@@ -1,4 +1,4 @@
-//! [`Finding`]: one thing that is wrong, or worth a note.
+//! [`Finding`]: a contradiction between stored objects, or a note.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 use crate::ipam::Allocation;
 use crate::net::Cidr;
 
-/// A taken address and what tells it from a later allocation of the same address.
+/// An allocated address, with the facts that distinguish this allocation from a later one of the same address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HeldAddress {
     /// The address.
     pub address: IpAddr,
-    /// Its block.
+    /// The address's block.
     pub block: Cidr,
-    /// The handle that holds it.
+    /// The allocation's handle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<String>,
-    /// Its sequence number: a release must name it, and fails when the address was allocated anew meanwhile.
+    /// The allocation's sequence number. A release must give it, and fails if the address was reallocated meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence_number: Option<u64>,
-    /// What was noted with it: node, pod, namespace, timestamp.
+    /// The allocation's attributes: node, pod, namespace, timestamp.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub attributes: BTreeMap<String, String>,
 }
@@ -56,22 +56,22 @@ impl fmt::Display for HeldAddress {
     }
 }
 
-/// One thing that is wrong, or worth a note: see [`Finding::is_note`].
+/// A contradiction between stored objects, or a note; see [`Finding::is_note`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
-    /// Taken, but no endpoint has it.
+    /// An allocated address that no endpoint has.
     AddressWithoutEndpoint(HeldAddress),
-    /// Taken by a container that is not the endpoint's.
+    /// An address that belongs to another container than the endpoint that has it.
     AddressOfAnother {
-        /// Who took it.
+        /// The allocation.
         held: HeldAddress,
-        /// The endpoint that has it.
+        /// The endpoint that has the address.
         endpoint: String,
         /// The endpoint's container.
         container_id: String,
     },
-    /// An endpoint has it, a pool contains it, but it is free.
+    /// An address that an endpoint has and a pool contains, but that is free.
     EndpointWithoutAddress {
         /// The address.
         address: IpAddr,
@@ -80,96 +80,97 @@ pub enum Finding {
         /// The endpoint's node.
         node: String,
     },
-    /// Two endpoints have it, or two blocks gave it away.
+    /// An address that two endpoints have, or that two blocks allocated.
     DoubleAllocation {
         /// The address.
         address: IpAddr,
-        /// Who has it.
+        /// The endpoints, and the blocks with their handles.
         holders: Vec<String>,
     },
-    /// No block names the handle.
+    /// A handle that no block names.
     OrphanHandle {
         /// The handle.
         handle: String,
-        /// Its revision when it was read.
+        /// The handle's revision at the time of the read.
         revision: String,
-        /// What it claims to hold.
+        /// The number of addresses that the handle counts per block.
         blocks: BTreeMap<Cidr, i64>,
     },
-    /// A block names the handle, but it is not there: nothing finds the address when the container goes.
+    /// An address whose handle is missing. No DEL can find the address, because a DEL reads the handle first.
     MissingHandle(HeldAddress),
-    /// The handle's count differs from what the block says. Too high is untidy; too low loses addresses (IPAM-75).
+    /// A handle whose count differs from the allocations in the block. A count that is too high is harmless. With one
+    /// that is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
     HandleCount {
         /// The handle.
         handle: String,
-        /// Its revision when it was read.
+        /// The handle's revision at the time of the read.
         revision: String,
         /// The block.
         block: Cidr,
-        /// What the handle says.
+        /// The number of addresses that the handle counts in the block.
         counted: i64,
-        /// What the block says.
+        /// The number of addresses that the block has allocated to the handle.
         held: usize,
     },
-    /// Two blocks share addresses.
+    /// Two blocks that share addresses.
     OverlappingBlocks {
-        /// The larger, or the first.
+        /// The larger block, or the first of two equal ones.
         outer: Cidr,
-        /// The other.
+        /// The other block.
         inner: Cidr,
     },
-    /// No pool contains the block.
+    /// A block that no pool contains.
     BlockOutsidePools {
         /// The block.
         block: Cidr,
-        /// Its owner, `host:<node>`.
+        /// The block's owner, `host:<node>`.
         owner: Option<String>,
-        /// Taken addresses in it.
+        /// The number of allocated addresses in the block.
         in_use: usize,
     },
-    /// The block contradicts itself.
+    /// A block whose parts contradict each other.
     CorruptBlock {
         /// The block.
         block: Cidr,
-        /// How.
+        /// The contradiction.
         problem: String,
     },
-    /// The block's owner has no claim to it, or one that is not confirmed.
+    /// A block whose owner has no affinity for it, or one that is not confirmed.
     BlockWithoutAffinity {
         /// The block.
         block: Cidr,
-        /// Its owner.
+        /// The block's owner.
         owner: String,
-        /// The claim's state, if there is one.
+        /// The state of the affinity, if there is one.
         state: Option<String>,
     },
-    /// A claim to a block that is not there or is not the claimant's.
+    /// An affinity for a block that is missing or has another owner.
     AffinityWithoutBlock {
         /// The block.
         block: Cidr,
-        /// Who claims it.
+        /// The owner of the affinity.
         claimant: String,
-        /// The claim's revision when it was read.
+        /// The affinity's revision at the time of the read.
         revision: String,
-        /// Whose it is; `None` when it is nobody's or not there.
+        /// The block's owner; `None` if the block is missing or has no owner.
         owner: Option<String>,
     },
-    /// A claim that was begun, to make or to give up, and nothing depends on it: an ADD or DEL was killed. It stands for
-    /// nothing, and the claimant's next ADD finishes or drops it (IPAM-121, IPAM-123).
+    /// An affinity in an unfinished state that no address depends on, because an ADD or DEL was killed. It gives no
+    /// ownership, and its owner's next ADD completes or deletes it.
     UnfinishedClaim {
         /// The block.
         block: Cidr,
-        /// Who claims it.
+        /// The owner of the affinity.
         claimant: String,
-        /// The claim's revision when it was read.
+        /// The affinity's revision at the time of the read.
         revision: String,
-        /// The claim's state, `pending` or `pendingDeletion`.
+        /// The state of the affinity, `pending` or `pendingDeletion`.
         state: String,
     },
 }
 
 impl Finding {
-    /// Nothing is wrong, and nothing has to be done.
+    /// Returns true if nothing is wrong and no action is needed.
     pub fn is_note(&self) -> bool {
         matches!(self, Finding::UnfinishedClaim { .. })
     }

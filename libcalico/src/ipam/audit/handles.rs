@@ -1,4 +1,4 @@
-//! Handles against the blocks they name and are named by.
+//! Compares handles with the blocks that they count addresses in and the blocks that name them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -7,7 +7,7 @@ use crate::ipam::{Handle, HandleId};
 use crate::net::Cidr;
 use crate::store::Entry;
 
-/// Per handle and block, how many addresses the block says it holds.
+/// The number of addresses that each block has allocated to each handle.
 type Held = HashMap<HandleId, BTreeMap<Cidr, usize>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
@@ -40,7 +40,7 @@ fn of_handle(entry: &Entry<Handle>, held: &Held) -> Vec<Finding> {
     miscounted(counted, held).map(finding).collect()
 }
 
-/// The blocks of which a handle counts other than it holds: what it counts, and what it holds.
+/// Returns the blocks in which a handle's count is wrong, each with the counted and the actual number of addresses.
 pub(in crate::ipam) fn miscounted<'a>(
     counted: &'a BTreeMap<Cidr, i64>,
     held: &'a BTreeMap<Cidr, usize>,
@@ -51,7 +51,7 @@ pub(in crate::ipam) fn miscounted<'a>(
     blocks.into_iter().map(counts).filter(|&(_, counted, held)| usize::try_from(counted) != Ok(held))
 }
 
-/// Addresses whose handle is not there. What Windows reserves never has one.
+/// Returns the addresses whose handle is missing. Addresses that Windows reserves never have a handle object.
 fn missing(inventory: &Inventory<'_>) -> Vec<Finding> {
     let known: HashSet<HandleId> = inventory.handles.iter().map(|entry| HandleId::new(entry.key.as_str())).collect();
     let mut findings = Vec::new();

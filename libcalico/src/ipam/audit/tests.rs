@@ -191,7 +191,7 @@ fn an_add_under_way_is_no_leak_until_it_had_its_time() {
 fn an_endpoint_whose_address_is_free_or_anothers() {
     let mut world = World::healthy();
     world.endpoints.push(endpoint("c9", "10.0.0.77"));
-    // Another plugin's address, in no pool of ours.
+    // An address of another plugin is in no pool.
     world.endpoints.push(endpoint("c8", "192.168.0.1"));
     assert_eq!(world.words(), ["endpoint without address: default/c9 on node node1 has 10.0.0.77, which is free"]);
 
@@ -204,7 +204,7 @@ fn an_endpoint_whose_address_is_free_or_anothers() {
     world.endpoints[1].container_id = None;
     assert_eq!(world.words(), NOTHING);
 
-    // The end of an id is no id.
+    // The end of a container ID does not match the ID.
     let mut world = World::healthy();
     world.endpoints[1].container_id = Some("2".into());
     assert_eq!(world.words().len(), 1);
@@ -264,7 +264,7 @@ fn handles_and_blocks_that_disagree() {
         ]
     );
 
-    // Too low loses addresses; an absurd count is a mismatch too.
+    // A count that is too low leaks addresses. A negative count is a mismatch, too.
     for count in [0, -1] {
         let mut world = World::healthy();
         world.handles.insert(

@@ -1,4 +1,4 @@
-//! Taking addresses out of a block (IPAM-165..IPAM-168).
+//! Assigns addresses from a block.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,37 +6,37 @@ use std::net::IpAddr;
 use super::{Attribute, Block, CorruptBlock};
 use crate::ipam::{HandleId, Owner, Reservations};
 
-/// For whom addresses are taken.
+/// The requester and the attributes of new allocations.
 #[derive(Debug, Clone, Copy)]
 pub struct AssignRequest<'a> {
-    /// The handle that will hold them.
+    /// The handle of the allocations.
     pub handle: Option<&'a HandleId>,
-    /// What is noted with them (IPAM-27).
+    /// The attributes to store with the allocations, such as `node` and `pod`.
     pub attributes: &'a BTreeMap<String, String>,
-    /// Who asks.
+    /// The owner that requests the addresses.
     pub requester: &'a Owner,
-    /// Refuse a block that is not the requester's: strict affinity (IPAM-104).
+    /// Whether to refuse a block of another owner, as strict affinity demands.
     pub check_affinity: bool,
 }
 
-/// Why nothing was assigned.
+/// The reason why no address was assigned.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AssignError {
-    /// The block is another's, and affinity is strict.
+    /// The block belongs to another owner, and affinity is strict.
     #[error("block affinity ({affinity}) does not match provided ({requester})")]
     AffinityMismatch {
-        /// The block's.
+        /// The block's owner.
         affinity: String,
-        /// Who asked.
+        /// The requester.
         requester: Owner,
     },
-    /// The block is nobody's, and affinity is strict.
+    /// The block has no owner, and affinity is strict.
     #[error("attempt to assign from block {0} with no affinity")]
     NoAffinity(String),
-    /// The address is taken or cooling down. The text is upstream's (appendix B).
+    /// The address is allocated or cooling down. Upstream's text.
     #[error("Address already assigned in block")]
     AlreadyAssigned(IpAddr),
-    /// The address lies elsewhere.
+    /// The address is outside the block.
     #[error("IP {ip} not in block {cidr}")]
     NotInBlock {
         /// The address.
@@ -44,14 +44,14 @@ pub enum AssignError {
         /// The block.
         cidr: String,
     },
-    /// The block cannot be trusted.
+    /// The block is corrupt.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
 }
 
 impl Block {
-    /// Takes up to `n` addresses in the order of the free list, leaving reserved ones where they are (IPAM-165). Fewer,
-    /// or none, is not an error.
+    /// Assigns up to `n` addresses in the order of the free list. Reserved addresses keep their places in the list
+    /// (IPAM-101). Fewer addresses than requested, or none, is not an error.
     pub fn assign(
         &mut self,
         n: usize,
@@ -66,7 +66,7 @@ impl Block {
         Ok(chosen.into_iter().map(|(_, ip)| ip).collect())
     }
 
-    /// Takes one asked-for address. Reservations do not matter (IPAM-101, IPAM-134).
+    /// Assigns a requested address, even one that an IPReservation covers (IPAM-101).
     pub fn assign_address(&mut self, ip: IpAddr, request: &AssignRequest<'_>) -> Result<(), AssignError> {
         self.verify()?;
         self.admit(request)?;
@@ -91,7 +91,7 @@ impl Block {
         }
     }
 
-    /// Moves free ordinals from the free list to one attribute.
+    /// Removes free ordinals from the free list and allocates them under one attribute.
     fn take(&mut self, ordinals: impl ExactSizeIterator<Item = usize>, request: &AssignRequest<'_>) {
         if ordinals.len() == 0 {
             return;
@@ -104,7 +104,8 @@ impl Block {
         self.unallocated.retain(|&ordinal| self.allocations[ordinal].is_none());
     }
 
-    /// The attribute of a new allocation: one that says exactly this, or a new one at the end (IPAM-168).
+    /// Returns the index of the attribute for a new allocation. Reuses an identical attribute, and otherwise appends
+    /// one (IPAM-168).
     pub(super) fn attribute_of(&mut self, handle: Option<&HandleId>, attributes: BTreeMap<String, String>) -> usize {
         let wanted =
             Attribute { handle_id: handle.map(ToString::to_string), active_owner: attributes, ..Attribute::default() };

@@ -1,5 +1,5 @@
-//! Operations on a block that contradicts itself (IPAM-64): DEL gives back what is its container's, and a repair puts the
-//! block in order.
+//! Operations on a block whose parts contradict each other (IPAM-64): a DEL releases its own container's addresses,
+//! and a repair makes the block consistent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,31 +11,33 @@ use super::{Attribute, Block};
 use crate::ipam::HandleId;
 use crate::ipam::stored_time::{parse_stored, stored_seconds};
 
-/// A pod, container or tunnel that has an address, as an allocation notes it.
+/// The owner of an address, as an allocation records it: a pod, container or tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// The handle; `None` where it cannot be told.
+    /// The handle; `None` if it cannot be determined.
     pub handle: Option<HandleId>,
-    /// The attributes: node, and pod and namespace or type.
+    /// The attributes: node, and pod and namespace, or type.
     pub attributes: BTreeMap<String, String>,
 }
 
-/// A block put in order.
+/// The result of a repair.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repaired {
-    /// The block.
+    /// The consistent block.
     pub block: Block,
-    /// Addresses that are free now. Before they were neither allocated nor free, or allocated to nobody who can be told.
+    /// Addresses that the repair freed. They were neither allocated nor free, or their allocation had no readable
+    /// owner.
     pub freed: Vec<IpAddr>,
-    /// Addresses that are allocated now because a pod reports them, or because they are a node's tunnel's.
+    /// Addresses that the repair allocated, because a pod reports them or because they are a node's tunnel addresses.
     pub kept: Vec<IpAddr>,
 }
 
 impl Block {
-    /// Gives back every address of `handle`, whatever else is wrong with the block, and leaves each ordinal at most once in
-    /// the free list. Returns how many addresses were given back.
+    /// Releases every address of `handle`, whatever else is wrong with the block, and removes duplicates from the free
+    /// list. Returns the number of released addresses.
     ///
-    /// Attributes keep their places: an allocation that points at none would point at another's otherwise.
+    /// Attributes keep their indices. Otherwise an allocation with an invalid index could point at another
+    /// allocation's attribute.
     pub fn release_from_corrupt(&mut self, handle: &HandleId, cooldown_seconds: i64, now: OffsetDateTime) -> usize {
         let ordinals: Vec<usize> = self.ordinals_of(handle).collect();
         self.unallocated.retain(|ordinal| !ordinals.contains(ordinal));
@@ -57,17 +59,18 @@ impl Block {
         ordinals.len()
     }
 
-    /// Returns true if the block does not contradict itself.
+    /// Returns true if the block is consistent.
     pub fn is_in_order(&self) -> bool {
         self.verify().is_ok() && self.lost_ordinal().is_none()
     }
 
-    /// The block with every ordinal either allocated or once in the free list; `None` where nothing is to be repaired, or the
-    /// block is larger than any may be.
+    /// Returns the block with every ordinal either allocated or in the free list once. Returns `None` if the block is
+    /// consistent, or larger than any valid block.
     ///
-    /// An allocated ordinal stays allocated. An ordinal that is not, or whose allocation points at no attribute, is allocated to
-    /// the pod or tunnel that has its address, as `holder_of` tells, and free when none has. An address whose time of release
-    /// cannot be read rests from now on.
+    /// Allocated ordinals stay allocated. `holder_of` returns the pod or tunnel that uses an address. An ordinal
+    /// without allocation, or whose allocation has no attribute, is allocated to that owner, or freed if there is
+    /// none. An ordinal whose release time is unreadable is allocated to that owner, too; if there is none, its
+    /// cooldown starts at `now`.
     pub fn repaired(&self, now: OffsetDateTime, holder_of: impl Fn(IpAddr) -> Option<Holder>) -> Option<Repaired> {
         if self.capacity() > MAX_BLOCK_CAPACITY || self.is_in_order() {
             return None;
@@ -97,7 +100,8 @@ impl Block {
         Some(Repaired { block, freed, kept })
     }
 
-    /// Makes the free list name each free ordinal once: those that it names in their order, others behind them.
+    /// Rebuilds the free list so that it names each free ordinal once: the ordinals already listed in their order,
+    /// then the others.
     fn list_free(&mut self) {
         let mut left: BTreeSet<usize> =
             (0..self.allocations.len()).filter(|&n| self.allocations[n].is_none()).collect();
@@ -112,7 +116,7 @@ impl Block {
 }
 
 impl Attribute {
-    /// Returns true when the time of the release cannot be read.
+    /// Returns true if the address was released but the time of the release is unreadable.
     fn rests_since_nobody_knows(&self) -> bool {
         self.released_at.as_deref().is_some_and(|text| parse_stored(text).is_none())
     }

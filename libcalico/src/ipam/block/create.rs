@@ -1,4 +1,4 @@
-//! A new block, and what happens to a block as a whole.
+//! Creates blocks and changes the fields of a block as a whole.
 
 use std::collections::BTreeMap;
 
@@ -10,30 +10,30 @@ use crate::ipam::stored_time::{clock_nanoseconds, stored_seconds};
 use crate::ipam::{HandleId, Owner};
 use crate::net::Cidr;
 
-/// Most addresses in a block: a /20 or a /116 (IPAM-107).
+/// The maximum number of addresses in a block: a /20 or a /116.
 pub const MAX_BLOCK_CAPACITY: u128 = 4096;
 
-/// A block larger than any pool may ask for.
+/// A block that is larger than any pool's `blockSize` allows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a block of {0} would be too large; blocks are /20 to /32 or /116 to /128, set the pool's blockSize to that")]
 pub struct BlockTooLarge(pub Cidr);
 
-/// Addresses at both ends of a block that its host keeps for itself (Windows; IPAM-67).
+/// Addresses at both ends of a block that a Windows host reserves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostReserved {
-    /// Addresses at the start.
+    /// The number of addresses at the start.
     pub start: usize,
-    /// Addresses at the end.
+    /// The number of addresses at the end.
     pub end: usize,
-    /// The handle they are held by.
+    /// The handle of these allocations.
     pub handle: HandleId,
-    /// Why, for people.
+    /// The reason, for people.
     pub note: String,
 }
 
 impl Block {
-    /// An unused block of `owner`. Its sequence number is the clock, so that a block which is deleted and created
-    /// again never repeats one (IPAM-67).
+    /// Creates an unused block of `owner`. Its sequence number starts at the clock, so that a block which is deleted
+    /// and created again never repeats a number (IPAM-67).
     pub fn new(cidr: Cidr, owner: &Owner, now: OffsetDateTime) -> Result<Self, BlockTooLarge> {
         if cidr.size() > MAX_BLOCK_CAPACITY {
             return Err(BlockTooLarge(cidr));
@@ -53,8 +53,8 @@ impl Block {
         })
     }
 
-    /// Takes the addresses that the host keeps for itself out of a new block. They get no sequence number (IPAM-67).
-    /// Where both ends meet, the whole block is taken.
+    /// Allocates the addresses that the host reserves in a new block. They get no sequence number, as in upstream. If
+    /// the two ends meet or overlap, the whole block is allocated.
     #[must_use]
     pub fn with_host_reserved(mut self, reserved: &HostReserved) -> Self {
         let capacity = self.allocations.len();
@@ -76,17 +76,19 @@ impl Block {
         self
     }
 
-    /// Leaves the block to nobody: what is done with one that is given up while addresses in it are in use (IPAM-126).
+    /// Removes the owner from the block. A block that still has addresses in use is given up this way instead of being
+    /// deleted (IPAM-126).
     pub fn clear_affinity(&mut self) {
         self.affinity = None;
         self.affinity_claim_time = None;
     }
 
-    /// Counts a write. To be called once for every write of the block but the one that creates it empty, after all
-    /// changes that go into that write: what they allocate carries the number before (IPAM-167).
+    /// Counts a write. Call it once for every write of the block except the one that creates it empty, after all
+    /// changes of that write: a new allocation records the number before the write.
     ///
-    /// A block created with its first allocation inside is counted too, and so ends like one created empty and then
-    /// written: entry = clock, number = clock + 1 (IPAM-212).
+    /// A block that is created together with its first allocation is counted, too. It then has the same numbers as a
+    /// block that was created empty and written once: the allocation has the clock, the block the clock + 1
+    /// (IPAM-212).
     pub fn count_write(&mut self) {
         self.sequence_number = self.sequence_number.wrapping_add(1);
     }

@@ -1,4 +1,4 @@
-//! Returning rested addresses to the free list, and dropping attributes nobody refers to (IPAM-162..IPAM-164).
+//! Frees addresses after their cooldown and drops unreferenced attributes.
 
 use time::{Duration, OffsetDateTime};
 
@@ -6,10 +6,10 @@ use super::{Attribute, Block, CorruptBlock, ReleaseError, ReleaseRequest};
 use crate::ipam::stored_time::parse_stored;
 
 impl Block {
-    /// Frees addresses that have rested for `cooldown_seconds` and compacts the attributes; whether anything changed.
+    /// Frees addresses whose cooldown has elapsed and compacts the attributes. Returns true if the block changed.
     ///
-    /// To be called on every block that is read for any purpose of address management; what it changed is stored only
-    /// if the operation writes the block anyway (IPAM-162).
+    /// Call it on every block that is read for address management. The change is stored only if the operation writes
+    /// the block anyway, as in upstream (IPAM-162).
     pub fn collect_garbage(&mut self, cooldown_seconds: i64, now: OffsetDateTime) -> Result<bool, CorruptBlock> {
         self.verify()?;
         let rested = self.rested_attributes(cooldown_seconds, now);
@@ -18,11 +18,11 @@ impl Block {
         Ok(freed || dropped)
     }
 
-    /// Frees the addresses that `requests` name without a rest (`ipCooldownSeconds`). Other addresses that rest go on resting.
-    /// Returns how many were freed.
+    /// Frees the addresses named in `requests` without a cooldown (`ipCooldownSeconds`). Other addresses continue to
+    /// cool down. Returns the number of freed addresses.
     ///
     /// # Errors
-    /// The block contradicts itself, or a request does not match what is held: nothing is freed.
+    /// If the block is corrupt or a request does not match its allocation, no address is freed.
     pub fn free_at_once(&mut self, requests: &[ReleaseRequest]) -> Result<usize, ReleaseError> {
         self.verify()?;
         let mut ordinals = Vec::new();
@@ -36,12 +36,13 @@ impl Block {
         Ok(ordinals.len())
     }
 
-    /// Per attribute: whether the addresses under it have rested long enough.
+    /// Returns, for each attribute, true if the cooldown of its addresses has elapsed.
     fn rested_attributes(&self, cooldown_seconds: i64, now: OffsetDateTime) -> Vec<bool> {
-        // A clock that can be subtracted no further has outlived no cooldown.
+        // If the subtraction overflows, no cooldown has elapsed.
         let threshold = now.checked_sub(Duration::seconds(cooldown_seconds.max(0)));
         let rested = |at: OffsetDateTime| match threshold {
-            // With no cooldown the mark may carry this very second, so equality counts as past (IPAM-164).
+            // With no cooldown, the release time may be the current second, so an equal time counts as elapsed
+            // (IPAM-164).
             Some(threshold) if cooldown_seconds == 0 => at <= threshold,
             Some(threshold) => cooldown_seconds < 0 || at < threshold,
             None => false,
@@ -60,14 +61,14 @@ impl Block {
         self.unallocated.len() != before
     }
 
-    /// Frees an allocated ordinal: the one way back to the free list of a block that does not contradict itself.
+    /// Frees an allocated ordinal. In a consistent block, ordinals return to the free list only here.
     fn free_ordinal(&mut self, ordinal: usize) {
         self.allocations[ordinal] = None;
         self.unallocated.push(ordinal);
         self.sequence_number_for_allocation.remove(&ordinal.to_string());
     }
 
-    /// Drops attributes that no allocation refers to and renumbers the rest, keeping their order.
+    /// Drops unreferenced attributes and renumbers the others in their order.
     fn compact_attributes(&mut self) -> bool {
         let mut used = vec![false; self.attributes.len()];
         for &index in self.allocations.iter().flatten() {

@@ -1,4 +1,4 @@
-//! What a block says, without changing it. Reads tolerate a corrupt block: what cannot be understood counts as taken.
+//! Reads a block without changing it. These reads tolerate a corrupt block: an address in doubt counts as allocated.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,37 +7,37 @@ use super::{Attribute, Block};
 use crate::ipam::stored_time::parse_stored;
 use crate::ipam::{HandleId, Owner, Reservations};
 
-/// The handle of addresses that Windows keeps for itself; they do not make a block non-empty (IPAM-171).
+/// The handle of addresses that Windows reserves. A block that contains only such addresses is empty.
 pub const WINDOWS_RESERVED_HANDLE: &str = "windows-reserved-ipam-handle";
 
-/// A block whose parts contradict each other. Nothing is taken from such a block: an address that it calls free may be in use.
-/// Only what a handle holds is given back ([`Block::release_from_corrupt`]), and a repair puts it in order
-/// ([`Block::repaired`]).
+/// A contradiction between the parts of a block. No address is assigned from such a block, because an address in its
+/// free list may be in use. [`Block::release_from_corrupt`] releases only the addresses of one handle, and
+/// [`Block::repaired`] makes the block consistent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptBlock {
-    /// Not one allocation slot per address.
+    /// The number of allocation slots differs from the number of addresses.
     #[error("block {cidr} is corrupt: it has {found} allocation slots for {capacity} addresses")]
     Slots {
         /// The block.
         cidr: String,
-        /// Slots stored.
+        /// The number of stored slots.
         found: usize,
-        /// Addresses in the block's range.
+        /// The number of addresses in the block's range.
         capacity: u128,
     },
-    /// An allocation points at an attribute that is not there.
+    /// An allocation refers to a missing attribute.
     #[error("block {cidr} is corrupt: ordinal {ordinal} refers to attribute {index}, of {attributes}")]
     Attribute {
         /// The block.
         cidr: String,
         /// The allocated ordinal.
         ordinal: usize,
-        /// What it points at.
+        /// The index of the missing attribute.
         index: usize,
-        /// How many attributes there are.
+        /// The number of attributes.
         attributes: usize,
     },
-    /// The free list names an ordinal outside the block, one that is taken, or one twice.
+    /// The free list names an ordinal that is outside the block, allocated, or listed twice.
     #[error("block {cidr} is corrupt: ordinal {ordinal} in its free list is {problem}")]
     FreeList {
         /// The block.
@@ -47,50 +47,50 @@ pub enum CorruptBlock {
         /// `out of range`, `allocated` or `listed twice`.
         problem: &'static str,
     },
-    /// A release time that is no RFC 3339 time.
+    /// A release time is not an RFC 3339 time.
     #[error("block {cidr} is corrupt: attribute {index} was released at `{text}`, which is no time")]
     ReleaseTime {
         /// The block.
         cidr: String,
-        /// The attribute.
+        /// The index of the attribute.
         index: usize,
-        /// What is stored.
+        /// The stored text.
         text: String,
     },
 }
 
-/// One taken address of a block.
+/// An allocated address of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allocation<'a> {
     /// The address.
     pub ip: IpAddr,
-    /// Its offset in the block.
+    /// The address's offset in the block.
     pub ordinal: usize,
-    /// Who holds it; `None` when the block is corrupt here.
+    /// The allocation's attribute; `None` if the block is corrupt here.
     pub attribute: Option<&'a Attribute>,
-    /// The block's sequence number when it was allocated (IPAM-167); `None` for host-reserved addresses.
+    /// The block's sequence number at the allocation; `None` for addresses that the host reserves.
     pub sequence: Option<u64>,
 }
 
 impl<'a> Allocation<'a> {
-    /// The holder's handle, cut as [`HandleId::new`] cuts.
+    /// Returns the allocation's handle, cut as by [`HandleId::new`].
     pub fn handle(&self) -> Option<HandleId> {
         self.attribute?.handle()
     }
 
-    /// The active owner's attributes: `node`, `pod`, `namespace`, `timestamp` … (IPAM-27).
+    /// Returns the active owner's attributes: `node`, `pod`, `namespace`, `timestamp` and so on.
     pub fn attributes(&self) -> Option<&'a BTreeMap<String, String>> {
         self.attribute.map(|attribute| &attribute.active_owner)
     }
 
-    /// Released, but not yet handed back to the free list.
+    /// Returns true if the address is released but not yet back in the free list.
     pub fn is_cooling(&self) -> bool {
         self.attribute.is_some_and(|attribute| attribute.released_at.is_some())
     }
 }
 
 impl Attribute {
-    /// The handle, cut as [`HandleId::new`] cuts; `None` when absent or empty.
+    /// Returns the handle, cut as by [`HandleId::new`]; `None` if it is missing or empty.
     pub fn handle(&self) -> Option<HandleId> {
         self.handle_id.as_deref().filter(|id| !id.is_empty()).map(HandleId::new)
     }
@@ -107,40 +107,41 @@ impl Attribute {
 }
 
 impl Block {
-    /// Number of addresses, from the range and not from the arrays (IPAM-65).
+    /// Returns the number of addresses in the range. A corrupt block's arrays may have another length.
     pub fn capacity(&self) -> u128 {
         self.cidr.size()
     }
 
-    /// Whose block it is; `None` for nobody's (IPAM-66).
+    /// Returns the block's owner; `None` for a block without owner.
     pub fn owner(&self) -> Option<Owner> {
         self.affinity.as_deref().and_then(Owner::parse)
     }
 
-    /// No address is taken but those Windows reserves. Cooling-down addresses count as taken (IPAM-171). A block that
-    /// contradicts itself is never empty: what it says of its addresses cannot be trusted.
+    /// Returns true if only Windows-reserved addresses are allocated. Addresses that are cooling down count as
+    /// allocated (IPAM-171). A corrupt block is never empty, because its allocations cannot be trusted.
     pub fn is_empty(&self) -> bool {
         let reserved = |&index: &usize| self.attributes.get(index).is_some_and(Attribute::is_windows_reserved);
         self.allocations.iter().flatten().all(reserved) && self.verify().is_ok()
     }
 
-    /// Addresses that automatic assignment could hand out now (IPAM-172).
+    /// Returns the number of addresses that automatic assignment can assign now.
     pub fn free(&self, reservations: &Reservations) -> usize {
         self.free_addresses().filter(|(_, ip)| !reservations.contains(*ip)).count()
     }
 
-    /// Every taken address, ascending; cooling-down ones included.
+    /// Returns every allocated address in ascending order, including those that are cooling down.
     pub fn allocated(&self) -> impl Iterator<Item = Allocation<'_>> {
         self.allocations.iter().enumerate().filter_map(|(ordinal, slot)| self.allocation_at(ordinal, (*slot)?))
     }
 
-    /// Who holds `ip`; `None` when it is free or not of this block.
+    /// Returns the allocation of `ip`; `None` if the address is free or outside the block.
     pub fn allocation(&self, ip: IpAddr) -> Option<Allocation<'_>> {
         let ordinal = self.ordinal_of(ip)?;
         self.allocation_at(ordinal, (*self.allocations.get(ordinal)?)?)
     }
 
-    /// An ordinal that is neither allocated nor in the free list, of a block whose arrays have the right length.
+    /// Returns an ordinal that is neither allocated nor in the free list, for a block whose arrays have the right
+    /// length.
     pub fn lost_ordinal(&self) -> Option<usize> {
         let mut known: Vec<bool> = self.allocations.iter().map(Option::is_some).collect();
         for &ordinal in &self.unallocated {
@@ -151,13 +152,13 @@ impl Block {
         known.iter().position(|known| !known)
     }
 
-    /// The addresses held by `handle`, ascending (IPAM-146).
+    /// Returns the addresses of `handle` in ascending order.
     pub fn addresses_of(&self, handle: &HandleId) -> Vec<IpAddr> {
         self.ordinals_of(handle).filter_map(|ordinal| self.address_at(ordinal)).collect()
     }
 
-    /// Whether the parts of the block fit together, so that an operation can trust them. A free ordinal that the free
-    /// list does not name is tolerated: it is lost, not dangerous.
+    /// Checks that the parts of the block are consistent, so that an operation can trust them. A free ordinal that is
+    /// missing from the free list is tolerated: it is never assigned, which is harmless.
     pub fn verify(&self) -> Result<(), CorruptBlock> {
         let cidr = || self.cidr.to_string();
         if self.allocations.len() as u128 != self.capacity() {
@@ -189,7 +190,7 @@ impl Block {
         Ok(())
     }
 
-    /// The ordinals held by `handle`, ascending.
+    /// Returns the ordinals of `handle` in ascending order.
     pub(super) fn ordinals_of(&self, handle: &HandleId) -> impl Iterator<Item = usize> {
         let held = |slot: &Option<usize>| {
             slot.and_then(|index| self.attributes.get(index)).is_some_and(|attribute| attribute.is_held_by(handle))
@@ -197,7 +198,7 @@ impl Block {
         self.allocations.iter().enumerate().filter(move |(_, slot)| held(slot)).map(|(ordinal, _)| ordinal)
     }
 
-    /// Free ordinals and their addresses, in the order they will be handed out.
+    /// Returns free ordinals and their addresses, in the order in which they will be assigned.
     pub(super) fn free_addresses(&self) -> impl Iterator<Item = (usize, IpAddr)> {
         self.unallocated.iter().filter_map(|&ordinal| Some((ordinal, self.address_at(ordinal)?)))
     }

@@ -1,5 +1,5 @@
-//! The two owners of an address that a virtual machine keeps: the pod that it runs in, and during a live migration the
-//! pod that it moves to (IPAM-155, IPAM-156).
+//! The two owners of a VMI's address: the pod in which the VMI runs, and during a live migration the pod to which the
+//! VMI moves. Upstream's Felix swaps the two when the migration ends.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,17 +7,17 @@ use std::net::IpAddr;
 use super::{Attribute, Block};
 use crate::ipam::HandleId;
 
-/// One of the two.
+/// The position of an owner in an attribute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OwnerSlot {
-    /// Whose address it is.
+    /// The owner that uses the address now.
     Active,
-    /// Whose address it will be.
+    /// The owner that will use the address after a live migration.
     Alternate,
 }
 
 impl Attribute {
-    /// The attributes of an owner; empty when there is none.
+    /// Returns the attributes of an owner; empty if there is none.
     pub fn owner(&self, slot: OwnerSlot) -> &BTreeMap<String, String> {
         match slot {
             OwnerSlot::Active => &self.active_owner,
@@ -32,17 +32,17 @@ impl Attribute {
         }
     }
 
-    /// Whether a pod is the owner, or one of the two.
+    /// Returns true if the pod is one of the two owners.
     pub fn names_pod(&self, namespace: &str, pod: &str) -> bool {
         self.slot_of(namespace, pod).is_some()
     }
 
-    /// Whether nothing but the handle is known of the allocation, as before v3.
+    /// Returns true if the allocation records only a handle, as releases before v3 wrote it.
     pub fn says_nothing(&self) -> bool {
         self.active_owner.is_empty() && self.alternate_owner.is_empty() && self.unknown.is_empty()
     }
 
-    /// Where a pod is the owner, looking at the active one first.
+    /// Returns the slot in which a pod is the owner. The active slot has precedence.
     fn slot_of(&self, namespace: &str, pod: &str) -> Option<OwnerSlot> {
         [OwnerSlot::Active, OwnerSlot::Alternate].into_iter().find(|&slot| names(self.owner(slot), namespace, pod))
     }
@@ -53,8 +53,8 @@ fn names(owner: &BTreeMap<String, String>, namespace: &str, pod: &str) -> bool {
 }
 
 impl Block {
-    /// Makes `attributes` those of an owner of every address of `handle`, whoever it was before, and tells which
-    /// addresses these are.
+    /// Sets `attributes` as those of an owner of every address of `handle`, whatever owner it had before. Returns
+    /// these addresses.
     pub fn set_owner(
         &mut self,
         handle: &HandleId,
@@ -67,14 +67,14 @@ impl Block {
         self.addresses_of(handle)
     }
 
-    /// Returns the owner of the first address of `handle`; `None` where the handle has none here.
+    /// Returns the owner of the first address of `handle`; `None` if the handle has no address in this block.
     pub fn owner_of(&self, handle: &HandleId, slot: OwnerSlot) -> Option<&BTreeMap<String, String>> {
         let first = *self.attributes_of(handle).first()?;
         Some(self.attributes[first].owner(slot))
     }
 
-    /// Puts `before` in the place of a pod, where the pod is the owner in `slot` of an address of `handle`. Returns whether the
-    /// pod was one. An empty `before` is no owner.
+    /// Replaces a pod by `before` wherever the pod is the owner in `slot` of an address of `handle`. Returns true if
+    /// the pod was an owner. An empty `before` removes the owner.
     pub fn restore_owner(
         &mut self,
         handle: &HandleId,
@@ -93,7 +93,7 @@ impl Block {
         restored
     }
 
-    /// Takes a pod off the owners of the addresses of `handle`. Tells whether it was one.
+    /// Removes a pod from the owners of the addresses of `handle`. Returns true if the pod was an owner.
     pub fn clear_owner(&mut self, handle: &HandleId, namespace: &str, pod: &str) -> bool {
         let mut cleared = false;
         for index in self.attributes_of(handle) {
@@ -106,13 +106,13 @@ impl Block {
         cleared
     }
 
-    /// Whether any address of `handle` has an owner.
+    /// Returns true if any address of `handle` has an owner.
     pub fn has_owner(&self, handle: &HandleId) -> bool {
         let owned = |attribute: &Attribute| !attribute.active_owner.is_empty() || !attribute.alternate_owner.is_empty();
         self.attributes_of(handle).into_iter().any(|index| owned(&self.attributes[index]))
     }
 
-    /// Indices, ascending, of attributes that exist.
+    /// Returns the indices of the existing attributes of `handle`, in ascending order.
     pub(super) fn attributes_of(&self, handle: &HandleId) -> Vec<usize> {
         let mut indices: Vec<_> = self.ordinals_of(handle).filter_map(|ordinal| self.allocations[ordinal]).collect();
         indices.sort_unstable();
@@ -133,7 +133,7 @@ mod tests {
         [("namespace", namespace), ("pod", pod), ("node", "n1")].map(|(k, v)| (k.into(), v.into())).into()
     }
 
-    /// A block with an address of each of two handles.
+    /// Returns a block with one address of each of two handles.
     fn block() -> (Block, HandleId, HandleId) {
         let (machine, other) = (HandleId::new("net.vmi.ns.vm1"), HandleId::new("net.c1"));
         let requester = Owner::Host("n1".into());
@@ -156,7 +156,7 @@ mod tests {
         [attribute.active_owner.clone(), attribute.alternate_owner.clone()]
     }
 
-    /// t:ipam:2095.
+    /// Follows upstream's test of a live migration.
     #[test]
     fn a_live_migration() {
         let (mut block, machine, other) = block();

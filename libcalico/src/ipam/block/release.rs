@@ -1,4 +1,4 @@
-//! Giving addresses back (IPAM-144, IPAM-169, IPAM-170).
+//! Releases addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,59 +9,60 @@ use super::{Attribute, Block, CorruptBlock};
 use crate::ipam::HandleId;
 use crate::ipam::stored_time::stored_seconds;
 
-/// One address to give back, and what must be true of it.
+/// An address to release, with the conditions for its release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReleaseRequest {
     /// The address.
     pub ip: IpAddr,
-    /// Only if this handle holds it.
+    /// The handle that the allocation must have, if given.
     pub handle: Option<HandleId>,
-    /// Only if its sequence number is this one.
+    /// The sequence number that the allocation must have, if given.
     pub sequence: Option<u64>,
 }
 
-/// What a release did.
+/// The result of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Released {
-    /// Addresses given back.
+    /// Addresses that were released.
     pub released: Vec<IpAddr>,
-    /// Addresses that were free or cooling down already, or are not of this block: no error (IPAM-173).
+    /// Addresses that were already free or cooling down, or are outside the block. This is not an error.
     pub unallocated: Vec<IpAddr>,
-    /// Addresses given back per handle; those held without one are not counted.
+    /// The number of released addresses per handle. Allocations without a handle are not counted.
     pub per_handle: BTreeMap<HandleId, usize>,
 }
 
-/// Why nothing was released: one mismatch refuses the whole list (IPAM-144).
+/// The reason why no address was released. A single mismatch refuses the whole list, as in upstream (IPAM-144).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReleaseError {
-    /// Allocated anew since the caller looked.
+    /// The address was reallocated since the caller read it.
     #[error("the given sequence number ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Sequence {
         /// The address.
         ip: IpAddr,
-        /// What the caller expected.
+        /// The expected sequence number.
         given: u64,
-        /// What the block says, 0 for nothing.
+        /// The stored sequence number; 0 if there is none.
         stored: u64,
     },
-    /// Held by another.
+    /// The address belongs to another handle.
     #[error("the given handle ({given}) does not match ({stored}) when attempting to release IP {ip}")]
     Handle {
         /// The address.
         ip: IpAddr,
-        /// What the caller expected.
+        /// The expected handle.
         given: HandleId,
-        /// What the block says, empty for nothing.
+        /// The stored handle; empty if there is none.
         stored: String,
     },
-    /// The block cannot be trusted.
+    /// The block is corrupt.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
 }
 
 impl Block {
-    /// Gives addresses back: marks them as released and collects what has rested long enough, which with a cooldown of
-    /// zero is all of them (IPAM-164). Nothing changes when the answer is an error or names no released address.
+    /// Releases addresses: marks them as released and frees every address whose cooldown has elapsed. With a cooldown
+    /// of zero, that includes all of them (IPAM-164). The block does not change if the result is an error or names no
+    /// released address.
     pub fn release(
         &mut self,
         requests: &[ReleaseRequest],
@@ -93,9 +94,9 @@ impl Block {
         Ok(outcome)
     }
 
-    /// Gives back those of the addresses that are still held as the requests say. One that is held otherwise is refused
-    /// and does not keep the others; one that is free or resting is unallocated whatever number it carries now, so that a
-    /// release whose answer was lost can be repeated (D34).
+    /// Releases the addresses whose allocations still match the requests. A mismatch refuses only its own request. An
+    /// address that is free or cooling down is reported as unallocated whatever its sequence number, so that a release
+    /// with an unknown outcome can be repeated. Upstream reports a conflict in that case (IPAM-144).
     pub fn release_unchanged(
         &mut self,
         requests: &[ReleaseRequest],
@@ -120,7 +121,7 @@ impl Block {
                 Ok((released, refused))
             }
             Err(ReleaseError::Corrupt(problem)) => Err(problem),
-            // None of these is among the wanted.
+            // None of the `wanted` addresses was released.
             Err(refusal) => {
                 refused.push(refusal);
                 Ok((Released { unallocated, ..Released::default() }, refused))
@@ -128,8 +129,9 @@ impl Block {
         }
     }
 
-    /// Gives back every address of `handle`, if a sequence number is given only those that carry it. Returns how many.
-    /// Unlike [`Block::release`] it leaves the sequence entries of resting addresses as they are (IPAM-170, D33).
+    /// Releases every address of `handle`; if `sequence` is given, only those with that number. Returns how many were
+    /// released. Unlike [`Block::release`], and like upstream, it keeps the sequence numbers of addresses that begin
+    /// to cool down (IPAM-170).
     pub fn release_by_handle(
         &mut self,
         handle: &HandleId,
@@ -144,15 +146,16 @@ impl Block {
         Ok(ordinals.len())
     }
 
-    /// Requests for those addresses of `handle` whose attribute `is_wanted`, each as it is held now.
+    /// Returns a request for each address of `handle` whose attribute `is_wanted`, with its present handle and
+    /// sequence number.
     pub fn requests_of(&self, handle: &HandleId, is_wanted: impl Fn(&Attribute) -> bool) -> Vec<ReleaseRequest> {
         let held = self.allocated().filter(|held| held.handle().as_ref() == Some(handle));
         let wanted = held.filter(|held| held.attribute.is_some_and(&is_wanted));
         wanted.map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence }).collect()
     }
 
-    /// The ordinal to release and who holds it, or `None` when there is nothing to release. The sequence number is
-    /// checked first, even of a free address (D34).
+    /// Returns the ordinal to release and its handle, or `None` if there is nothing to release. Upstream checks the
+    /// sequence number first, even of a free address, and so does this function (IPAM-144).
     pub(super) fn releasable(
         &self,
         request: &ReleaseRequest,
@@ -171,7 +174,7 @@ impl Block {
         Ok(Some((ordinal, holder)))
     }
 
-    /// Lets ordinals rest under one new attribute, then collects.
+    /// Marks ordinals as released under one new attribute, then frees those whose cooldown has elapsed.
     fn rest(&mut self, ordinals: &[usize], cooldown_seconds: i64, now: OffsetDateTime) -> Result<(), CorruptBlock> {
         if ordinals.is_empty() {
             return Ok(());

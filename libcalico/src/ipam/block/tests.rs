@@ -30,7 +30,7 @@ fn host(name: &str) -> Owner {
     Owner::Host(name.into())
 }
 
-/// A fresh /30 of node1.
+/// Returns a new /30 of node1.
 fn fresh() -> Block {
     Block::new(cidr("10.0.0.0/30"), &host("node1"), NOW).unwrap()
 }
@@ -60,7 +60,7 @@ fn release_request(address: &str) -> ReleaseRequest {
     ReleaseRequest { ip: ip(address), handle: None, sequence: None }
 }
 
-/// The handles named by the attributes, in their order; `-` for one without.
+/// Returns the handles named by the attributes, in their order; `-` for an attribute without handle.
 fn holders(block: &Block) -> Vec<&str> {
     block.attributes.iter().map(|attribute| attribute.handle_id.as_deref().unwrap_or("-")).collect()
 }

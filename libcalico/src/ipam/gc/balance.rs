@@ -1,4 +1,4 @@
-//! Blocks that a node has too many of, nodes that are gone, and addresses that have rested (KC-450..KC-461).
+//! Selects excess empty blocks, the affinities of deleted nodes, and blocks with elapsed cooldowns.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::table::Row;
 use crate::ipam::Sight;
 use crate::net::{Cidr, IpVersion};
 
-/// A block whose addresses have rested is not asked for again this long unless it changed.
+/// The time for which a returned block with elapsed cooldowns is not returned again, unless it changed.
 const COLD_AGAIN: Duration = Duration::from_secs(30);
 
 /// An empty block that its node does not need.
@@ -20,21 +20,22 @@ const COLD_AGAIN: Duration = Duration::from_secs(30);
 pub struct Surrender {
     /// The block.
     pub block: Cidr,
-    /// Its Calico node.
+    /// The block's Calico node.
     pub node: String,
 }
 
-/// A node that is gone, none of whose addresses is left: its affinities go.
+/// A deleted node without addresses, whose affinities are to be released.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GoneNode {
-    /// Its name in Calico.
+    /// The node's name in Calico.
     pub calico: String,
-    /// Its name in Kubernetes, if a Calico node that is there names it.
+    /// The node's name in Kubernetes, if an existing Calico node gives it.
     pub kubernetes: Option<String>,
 }
 
 impl GoneNode {
-    /// Whether fresh reads agree. Where there is a name in Kubernetes its node counts, else Calico's (KC-431).
+    /// Returns true if fresh reads find that the node is deleted. If the node's name in Kubernetes is known, the
+    /// Kubernetes node decides, otherwise the Calico node (KC-431).
     pub fn is_gone(&self, calico: Sight<()>, kubernetes: Sight<()>) -> bool {
         Sight::Absent == if self.kubernetes.is_some() { kubernetes } else { calico }
     }
@@ -42,13 +43,13 @@ impl GoneNode {
 
 #[derive(Debug, Default)]
 pub(super) struct Balance {
-    /// When empty blocks that were seen to be too many may go.
+    /// The time at which each excess empty block may be released.
     empty: HashMap<Row, Duration>,
     due: BTreeSet<(Duration, Row)>,
     /// Nodes whose blocks changed.
     unbalanced: BTreeSet<Row>,
     departing: BTreeMap<Row, Departing>,
-    /// Blocks with resting addresses, by when the first was released.
+    /// Blocks with addresses that are cooling down, by the earliest release time.
     cold: BTreeSet<(i64, Row)>,
     cold_asked: HashMap<Row, Duration>,
 }
@@ -108,7 +109,7 @@ impl Balance {
         self.cold.contains(&(at, row))
     }
 
-    /// Whether everything in here is about blocks and nodes that are known, for [`Index::verify`].
+    /// Checks that all entries concern existing blocks and nodes, for [`Index::verify`].
     pub(super) fn verify(&self, block: impl Fn(Row) -> bool, node: impl Fn(Row) -> bool) -> Result<(), String> {
         let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cold.iter().map(|(_, row)| row));
         let mut nodes = self.unbalanced.iter().chain(self.departing.keys());
@@ -139,8 +140,8 @@ impl Index {
         self.nodes.rows().into_iter().for_each(|node| self.unbalance(node));
     }
 
-    /// Empty blocks that have been too many for the grace period. Every node keeps one block of each family (B-25). What
-    /// is named here is named again after another such period, unless [`Index::block_gone`] was told.
+    /// Returns the empty blocks that have been in excess for the grace period. Every node keeps one block of each
+    /// family. A returned block is returned again after another grace period, unless [`Index::block_gone`] removes it.
     pub fn surrender(&mut self, now: Duration) -> Vec<Surrender> {
         let grace = self.settings.leak_grace.filter(|grace| !grace.is_zero());
         for node in std::mem::take(&mut self.balance.unbalanced) {
@@ -165,8 +166,8 @@ impl Index {
         surrendered
     }
 
-    /// Starts and stops the times of a node's empty blocks. One that takes over from Flannel keeps them all (KC-457), and
-    /// those of a node that is gone go with it.
+    /// Starts and stops the timers of a node's empty blocks. A node that is migrating from Flannel keeps all blocks
+    /// (KC-457). The blocks of a deleted node need no timer, because they are released with the node's affinities.
     fn rebalance(&mut self, node: Row, now: Duration, grace: Option<Duration>) {
         let migrating = self.is_migrating(node);
         let gone = self.is_gone(node);
@@ -198,8 +199,8 @@ impl Index {
         blocks.iter().filter(|&&row| self.blocks.get(row).is_some_and(|block| block.cidr.version() == version)).count()
     }
 
-    /// Nodes that are gone and have no address left. Their affinities go next, those of empty blocks at least: a block in
-    /// which other nodes have addresses stays until these are gone (KC-461).
+    /// Returns the deleted nodes that no allocation names. The affinities of their empty blocks can be released. A
+    /// block with other nodes' addresses stays until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<GoneNode> {
         let ready = |&(&node, departing): &(&Row, &Departing)| {
             departing.again <= now
@@ -217,7 +218,7 @@ impl Index {
         self.balance.departing.iter().filter(ready).map(named).collect()
     }
 
-    /// The affinities of a gone node are gone.
+    /// Removes a deleted node after all of its affinities were released.
     pub fn node_released(&mut self, name: &str) {
         self.numbers.forget_node(name);
         let Some(row) = self.nodes.find(name) else { return };
@@ -225,7 +226,7 @@ impl Index {
         self.drop_unused_node(row);
     }
 
-    /// The affinities of a gone node are not all gone: to be tried again later, longer each time.
+    /// Postpones a deleted node some of whose affinities could not be released. The pause grows with each failure.
     pub fn node_not_released(&mut self, name: &str, now: Duration) {
         let Some(departing) = self.nodes.find(name).and_then(|row| self.balance.departing.get_mut(&row)) else {
             return;
@@ -234,12 +235,12 @@ impl Index {
         departing.again = now.saturating_add(backoff(departing.failures));
     }
 
-    /// Blocks in which an address has rested long enough to be handed out again. `now` is the time of day at the time
-    /// `mono`. A block is not named again for a while, unless it changed.
+    /// Returns the blocks with an address whose cooldown has elapsed. `now` is the time of day at the monotonic time
+    /// `mono`. A block is not returned again for a while, unless it changed.
     pub fn cold_blocks(&mut self, now: OffsetDateTime, mono: Duration) -> Vec<Cidr> {
         let cooldown = self.settings.cooldown;
         let now = now.unix_timestamp();
-        // With no cooldown the mark may carry this very second (IPAM-164).
+        // With no cooldown, the release time may be the current second (IPAM-164).
         let rested = |released: i64| released.saturating_add(cooldown.max(0)) < now + i64::from(cooldown <= 0);
         let cold: Vec<Row> = self.balance.cold.iter().take_while(|(at, _)| rested(*at)).map(|(_, row)| *row).collect();
         let asked = &mut self.balance.cold_asked;
@@ -254,7 +255,7 @@ impl Index {
         blocks
     }
 
-    /// How long after `now` the next address has rested; nothing while none rests.
+    /// Returns the time from `now` until the next cooldown elapses; `None` if no address is cooling down.
     pub fn next_cold(&self, now: OffsetDateTime) -> Option<Duration> {
         let (released, _) = self.balance.cold.first()?;
         let due = released.saturating_add(self.settings.cooldown.max(0)).saturating_add(1);

@@ -1,4 +1,5 @@
-//! Claims of nodes that are there: begun and not ended, or for no block of the node (IPAM-121, W5..W8).
+//! Finds the affinities of existing nodes that are unfinished, or that name a block of another owner. An interrupted
+//! ADD or release leaves them behind. Upstream repairs them only when the same node uses the block again (IPAM-123).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -9,26 +10,26 @@ use crate::ipam::{AffinityKey, AffinityState, BlockAffinity, Owner};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// The shortest time that a claim must have looked the same: longer than an ADD or a release may take.
+/// The minimum time for which an affinity must be unchanged. It exceeds the duration of an ADD or a release.
 const SHORTEST: Duration = Duration::from_secs(300);
 
-/// Claims that nobody goes on with. The list of all affinities goes through here from time to time; only what is wrong is
-/// remembered.
+/// Affinities whose creation or release was interrupted. The caller passes the list of all affinities from time to
+/// time; only the suspect ones are stored.
 #[derive(Debug, Default)]
 pub struct UnfinishedClaims {
     wrong: Watchlist<AffinityKey, Revision>,
-    /// Of the list under way: claims that are wrong.
+    /// The suspect affinities of the present list.
     seen: HashSet<AffinityKey>,
 }
 
 impl UnfinishedClaims {
-    /// A list of all affinities begins.
+    /// Starts a list of all affinities.
     pub fn list_begins(&mut self) {
         self.seen.clear();
     }
 
-    /// The list names this affinity. Those of a node that is gone go with it, and a Calico node that is none of Kubernetes is
-    /// none of our concern.
+    /// Processes an affinity of the list. The affinities of a deleted node are released with the node. A Calico node
+    /// that is not a Kubernetes node is not checked.
     pub fn listed(&mut self, entry: &Entry<BlockAffinity>, index: &Index, now: Duration) {
         let Owner::Host(node) = &entry.key.owner else { return };
         let stands = match entry.value.state {
@@ -42,41 +43,42 @@ impl UnfinishedClaims {
         self.wrong.suspect(entry.key.clone(), entry.revision.clone(), now);
     }
 
-    /// The list is complete.
+    /// Ends the list. Affinities that are no longer suspect, or no longer exist, are dropped.
     pub fn list_ends(&mut self) {
         let seen = std::mem::take(&mut self.seen);
         self.wrong.retain(|key| seen.contains(key));
     }
 
-    /// Claims that have been wrong, and untouched, for `grace`, and for five minutes at least; with their revisions.
+    /// Returns the affinities that have been suspect and unchanged for `grace`, and for at least five minutes, with
+    /// their revisions.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<(AffinityKey, Revision)> {
         let due = self.wrong.due(now, grace.max(SHORTEST)).into_iter();
         due.filter_map(|key| Some((key.clone(), self.wrong.state(&key)?.clone()))).collect()
     }
 
-    /// It was put in order, or there was nothing to do.
+    /// Drops an affinity that was repaired or needed no repair.
     pub fn done(&mut self, key: &AffinityKey) {
         self.wrong.clear(key);
     }
 
-    /// It could not be put in order: to be tried again later.
+    /// Postpones an affinity that could not be repaired.
     pub fn failed(&mut self, key: &AffinityKey, now: Duration) {
         self.wrong.failed(key, now);
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next affinity is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.wrong.next_deadline(now, grace.max(SHORTEST))
     }
 
-    /// Whether it is wrong.
+    /// Returns true if the affinity is suspect.
     pub fn is_wrong(&self, key: &AffinityKey) -> bool {
         self.wrong.state(key).is_some()
     }
 }
 
 impl Index {
-    /// Whether a Calico node is there, and is one of Kubernetes.
+    /// Returns true if the Calico node and its Kubernetes node exist.
     pub fn has_node(&self, name: &str) -> bool {
         self.nodes.find(name).is_some_and(|node| self.is_there(node))
     }

@@ -1,5 +1,6 @@
-//! [`Conflict`]: an address that a running pod reports and that IPAM has free, or for another. Such are there after a restore
-//! of the datastore: the pods went on, and the blocks are those of the backup. Nothing is taken for it; operators are told.
+//! [`Conflict`]: an address that a running pod reports although IPAM has it free or allocated to another owner.
+//! Conflicts appear after a restore of the datastore: the pods kept running, and the blocks are those of the backup.
+//! Conflicts are only reported to operators, not repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,10 +15,11 @@ use super::watchlist::Watchlist;
 use crate::ipam::{Block, Claim, ClaimKind};
 use crate::net::{Cidr, IpVersion};
 
-/// How long a contradiction must last. ADD and DEL write the block and kubelet the status, one after the other.
+/// The minimum duration of a conflict. ADD and DEL write the block and kubelet writes the status, one after the other,
+/// so shorter contradictions are normal.
 const SETTLED: Duration = Duration::from_secs(120);
 
-/// An address that a running pod reports, and that its block has not had for the pod for two minutes.
+/// An address that a running pod reports, and that has not been the pod's in its block for two minutes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The pod's namespace.
@@ -26,16 +28,16 @@ pub struct Conflict {
     pub name: String,
     /// The address.
     pub address: IpAddr,
-    /// Its block.
+    /// The address's block.
     pub block: Cidr,
 }
 
-/// For whom a block has an address that a pod reports.
+/// The state in a block of an address that a pod reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rival {
-    /// For nobody: it may be given to the next pod.
+    /// The address is free, so the next pod may get it.
     Free,
-    /// For another, in words.
+    /// The address belongs to the owner described here.
     Another(String),
 }
 
@@ -48,7 +50,8 @@ impl fmt::Display for Rival {
     }
 }
 
-/// For whom `block` has `address`, which a pod reports; `None` if that is the pod, or cannot be told.
+/// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod or its
+/// owner cannot be determined.
 pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Option<Rival> {
     let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return Some(Rival::Free) };
     let attribute = held.attribute.filter(|attribute| attribute.handle().is_some())?;
@@ -57,7 +60,7 @@ pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Opt
         Claim::Unnamed => return None,
         Claim::Pod { namespace: of, name: pod } if (of, pod) == (namespace, name) => return None,
         Claim::Machine { .. } if Claim::owners(attribute).any(|owner| owner == (namespace, name)) => return None,
-        // Of its pods none is noted: it may be this one.
+        // The allocation names no pod of the VMI, so the pod may be the VMI's.
         Claim::Machine { namespace: of, .. } if of == namespace && Claim::owners(attribute).next().is_none() => {
             return None;
         }
@@ -73,14 +76,14 @@ pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Opt
 
 #[derive(Debug, Default)]
 pub(super) struct Conflicts {
-    /// By the pod's row.
+    /// The suspected conflicts, by the pod's row.
     watched: Watchlist<(Row, IpAddr), ()>,
     told: BTreeSet<(Row, IpAddr)>,
-    /// Pods to look at.
+    /// The pods to examine.
     pods: BTreeSet<Row>,
-    /// All pods are to be looked at: a block came, and with it addresses that any may report.
+    /// Whether to examine all pods. Any pod may report the addresses of a new block.
     all: bool,
-    /// How many blocks there are of each size.
+    /// The number of blocks of each size.
     sizes: BTreeMap<(IpVersion, u8), usize>,
 }
 
@@ -122,7 +125,7 @@ impl Conflicts {
 }
 
 impl Index {
-    /// What a pod says changed, or it is gone: an address that it does not report any more is in no conflict.
+    /// Processes a change or deletion of a pod. Conflicts about addresses that the pod no longer reports end.
     pub(super) fn pod_changed(&mut self, pod: Row) {
         let reported = self.reports(pod);
         self.conflicts.watched.retain(|(row, address)| *row != pod || reported.contains(address));
@@ -133,7 +136,7 @@ impl Index {
         };
     }
 
-    /// A block has an address for a pod: what was in conflict is so no longer, be it for a moment.
+    /// Ends the conflicts about an address that was allocated to a pod, even if the allocation is released soon after.
     pub(super) fn holder_came(&mut self, tracked: Row) {
         let Some(address) = self.tracked.get(tracked).and_then(|tracked| self.address_of(tracked)) else { return };
         for pod in self.pods_of(tracked) {
@@ -141,7 +144,7 @@ impl Index {
         }
     }
 
-    /// A block will have an address for a pod no longer.
+    /// Processes the end of a pod's allocation.
     pub(super) fn holder_went(&mut self, tracked: Row) {
         self.holder_came(tracked);
         for pod in self.pods_of(tracked) {
@@ -149,7 +152,7 @@ impl Index {
         }
     }
 
-    /// The pods that a block has an address for.
+    /// Returns the pods to which a block allocates the address.
     fn pods_of(&self, tracked: Row) -> Vec<Row> {
         let owners = self.owners.get(&tracked).into_iter().flatten();
         let mut pods: Vec<Row> =
@@ -158,7 +161,7 @@ impl Index {
         pods
     }
 
-    /// The addresses of the status of a pod that runs.
+    /// Returns the addresses in the status of a pod, if the pod is running.
     fn reports(&self, pod: Row) -> Vec<IpAddr> {
         match self.subjects.get(pod).map(|subject| &subject.state) {
             Some(SubjectState::Pod { addresses, runs: true, .. }) => addresses.of_kubelet().collect(),
@@ -166,7 +169,7 @@ impl Index {
         }
     }
 
-    /// Compares what pods report with what the blocks say.
+    /// Compares the addresses that pods report with the blocks.
     pub(super) fn examine_reports(&mut self, now: Duration, scope: Scope) {
         let mut pods = std::mem::take(&mut self.conflicts.pods);
         if std::mem::take(&mut self.conflicts.all) || scope == Scope::Everything {
@@ -183,7 +186,7 @@ impl Index {
         }
     }
 
-    /// The block that has `address` free, or for another than the pod, and whether it is free.
+    /// Returns the block in which `address` is free or belongs to another owner than the pod, and true if it is free.
     fn contradicting(&self, pod: Row, address: IpAddr) -> Option<(Cidr, bool)> {
         let mut found = None;
         for &(_, prefix) in self.conflicts.sizes.keys().filter(|(version, _)| *version == IpVersion::of(address)) {
@@ -213,8 +216,8 @@ impl Index {
         }
     }
 
-    /// Conflicts that have lasted, nobody was told of, and that did not fail a moment ago. Look at both sides again before
-    /// anybody is told.
+    /// Returns the lasting conflicts that were not reported yet, except those whose report failed recently. Check both
+    /// sides again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
         let due = self.conflicts.watched.due(now, SETTLED).into_iter();
         let untold = due.filter(|key| !self.conflicts.told.contains(key));
@@ -227,7 +230,7 @@ impl Index {
         untold.filter_map(conflict).collect()
     }
 
-    /// How many conflicts have lasted: addresses that are free, and such that are for another.
+    /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
     pub fn conflicting(&self, now: Duration) -> (usize, usize) {
         let settled = self.conflicts.watched.settled(now, SETTLED);
         settled
@@ -235,21 +238,21 @@ impl Index {
             .fold((0, 0), |(free, another), found| if found.1 { (free + 1, another) } else { (free, another + 1) })
     }
 
-    /// Operators were told of a conflict.
+    /// Marks a conflict as reported to operators.
     pub fn conflict_told(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.told.insert(key);
         }
     }
 
-    /// Nobody could be told of a conflict: to be tried again later, longer each time.
+    /// Postpones a conflict that could not be reported. The pause grows with each failure.
     pub fn conflict_untold(&mut self, conflict: &Conflict, now: Duration) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.watched.failed(&key, now);
         }
     }
 
-    /// A fresh look found no conflict: its time begins anew if the feeds go on telling of one.
+    /// Ends a conflict that a fresh read did not confirm. If the index still contains it, its time starts again.
     pub fn conflict_over(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
             self.conflicts.clear(&key);

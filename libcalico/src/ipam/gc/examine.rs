@@ -1,4 +1,4 @@
-//! [`Index::examine`]: which addresses nobody has, and for how long (KC-430..KC-441).
+//! [`Index::examine`]: finds the addresses without owner, and measures for how long they have had none.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,48 +12,48 @@ use super::table::{NONE, Row};
 use crate::ipam::{ClaimKind, Evidence, HandleId, Holding, Keeper};
 use crate::net::Cidr;
 
-/// The shortest time that a virtual machine's address is kept (KC-433).
+/// The minimum grace period for a VMI's address, as in upstream (KC-433).
 const MACHINE_GRACE: Duration = Duration::from_secs(300);
 
-/// What to examine.
+/// The addresses to examine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// What changed since the last time, and candidates whose time has come.
+    /// Addresses that changed since the last examination, and candidates whose grace period has elapsed.
     Changed,
-    /// Every address. Nothing but lost events makes this find more.
+    /// Every address. The examination finds more than with `Changed` only if events were lost.
     Everything,
 }
 
-/// What became of an address.
+/// A change in the state of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// What.
+    /// The kind of change.
     pub kind: ChangeKind,
-    /// Its block.
+    /// The address's block.
     pub block: Cidr,
     /// The address.
     pub address: IpAddr,
-    /// Its handle.
+    /// The address's handle.
     pub handle: HandleId,
-    /// For whom it was allocated.
+    /// The owner for which the address was allocated.
     pub holder: Holder,
     /// The Calico node that the allocation names.
     pub node: Option<String>,
 }
 
-/// See [`Change`].
+/// The kind of a [`Change`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// Nobody has it; its grace period begins.
+    /// The address has no owner; its grace period begins.
     Candidate(Evidence),
-    /// Nobody has it, and that is settled.
+    /// The address has no owner, and its grace period has elapsed.
     Confirmed(Evidence),
-    /// Somebody has it after all.
+    /// The address is in use after all.
     Cleared,
 }
 
 impl Index {
-    /// Judges, and tells what became of addresses. `now` never goes back.
+    /// Examines addresses and returns the changes in their states. `now` must not decrease between calls.
     pub fn examine(&mut self, now: Duration, scope: Scope) -> Vec<Change> {
         let nodes = match scope {
             Scope::Changed => std::mem::take(&mut self.dirty_nodes),
@@ -101,7 +101,7 @@ impl Index {
         let Some(tracked) = self.tracked.get(row) else { return };
         let gone = tracked.is(Tracked::NAMES_NODE) && self.is_gone(tracked.node);
         if tracked.kind == ClaimKind::Tunnel && gone {
-            // When everything else of the node is settled.
+            // `examine_node` decides after all other addresses of the node.
             return;
         }
         let (grace, kind) = (self.settings.leak_grace, tracked.kind);
@@ -110,7 +110,7 @@ impl Index {
             Holding::Leaked(evidence) => {
                 let is_new = |leak: &Leak| evidence == Evidence::NoKubeVirt && leak.evidence != evidence;
                 if self.leaks.get(row).is_some_and(is_new) {
-                    // KubeVirt itself must be away for the whole grace period.
+                    // The grace period starts again, because KubeVirt must be missing for all of it.
                     self.cleared(row, changes);
                 }
                 let of_machine = Grace::After(grace.unwrap_or_default().max(MACHINE_GRACE));
@@ -127,8 +127,8 @@ impl Index {
         }
     }
 
-    /// A node that is gone departs, and its tunnels' addresses go once nothing else that is filed under it stays
-    /// (KC-439).
+    /// Prepares the release of a deleted node's affinities. The node's tunnel addresses are confirmed as leaks once no
+    /// other address keeps the node (KC-439).
     fn examine_node(&mut self, node: Row, now: Duration, changes: &mut Vec<Change>) {
         let Some(row) = self.nodes.get_mut(node) else { return };
         row.dirty = false;
@@ -153,8 +153,8 @@ impl Index {
         }
     }
 
-    /// Whether the allocation says which node it is of. One that does not is filed under its block's, which it does not
-    /// keep from going.
+    /// Returns true if the allocation names its node. Other allocations are filed under the node of their block, and
+    /// do not prevent the release of the node's affinities.
     pub(super) fn names_node(&self, row: Row) -> bool {
         self.tracked.get(row).is_some_and(|tracked| tracked.is(Tracked::NAMES_NODE))
     }
@@ -210,8 +210,9 @@ impl Index {
         self.blocks.get(tracked.block)?.cidr.nth(u128::from(tracked.ordinal))
     }
 
-    /// Confirmed leaks, at most about `limit`: of a handle all addresses or none (KC-445, B-09), and none of a handle
-    /// that failed a moment ago (B-18).
+    /// Returns the addresses of confirmed leaks, about `limit` at most. A handle is returned with all of its
+    /// addresses, and only if all of them are confirmed (KC-445). Handles whose release failed recently are left out,
+    /// so that they are not read again in every pass.
     pub fn suspects(&self, now: Duration, limit: usize) -> Vec<Suspect> {
         let mut handles = BTreeSet::new();
         let mut suspects = Vec::new();
@@ -260,7 +261,7 @@ impl Index {
         })
     }
 
-    /// The row of a suspect, if it is still tracked as it was.
+    /// Returns the row of a suspect, if the index still has the same allocation.
     fn row_of(&self, suspect: &Suspect) -> Option<Row> {
         let ordinal = u16::try_from(suspect.block.offset_of(suspect.address)?).ok()?;
         let block = self.blocks.get(self.blocks.find(suspect.block)?)?;
@@ -276,8 +277,8 @@ impl Index {
         same.next()
     }
 
-    /// It stays. What could not be looked at is tried again later, longer each time; what somebody has is no leak any
-    /// more.
+    /// Processes the decision to keep an address. If the owner could not be looked up, the suspect is postponed,
+    /// longer with each failure. Otherwise the address is no longer a leak.
     pub fn kept(&mut self, suspect: &Suspect, keeper: Keeper, now: Duration) {
         let Some(row) = self.row_of(suspect) else { return };
         if keeper == Keeper::Unseen {
@@ -287,7 +288,7 @@ impl Index {
         }
     }
 
-    /// Its release failed: its handle is left alone for a while.
+    /// Postpones the handle of a suspect whose release failed.
     pub fn failed(&mut self, suspect: &Suspect, now: Duration) {
         if let Some(row) = self.row_of(suspect) {
             self.park(row, now);
@@ -300,7 +301,7 @@ impl Index {
         }
     }
 
-    /// It was released. The block's own event will say the same.
+    /// Removes a released address from the index. The block's own event removes it, too, but arrives later.
     pub fn released(&mut self, suspect: &Suspect) {
         self.numbers.reclaimed(suspect);
         let Some(row) = self.row_of(suspect) else { return };
@@ -311,24 +312,24 @@ impl Index {
         self.untrack(row);
     }
 
-    /// When something is to be done although nothing changes: a candidate's or an empty block's time has come, or
-    /// something that failed is to be tried again. What is to be done now already is not in it.
+    /// Returns the time of the next action that needs no event: the end of a grace period, or a retry. Actions that
+    /// are already due are not included.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now));
         next.chain(self.next_conflict(now)).min()
     }
 
-    /// Whether anything changed that was not examined yet.
+    /// Returns true if a change has not been examined yet.
     pub fn has_changed(&self) -> bool {
         !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
     }
 
-    /// How many handles are left alone because they failed.
+    /// Returns the number of handles that are postponed after failures.
     pub fn parked(&self) -> usize {
         self.leaks.parked()
     }
 
-    /// Candidates and confirmed leaks.
+    /// Returns the numbers of candidates and of confirmed leaks.
     pub fn leaks(&self) -> (usize, usize) {
         let confirmed = self.leaks.confirmed().count();
         (self.leaks.rows().len() - confirmed, confirmed)

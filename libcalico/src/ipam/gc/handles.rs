@@ -1,4 +1,5 @@
-//! Handles that no block names, that count wrongly, or that are missing (IPAM-230, W1, W2, W4).
+//! Finds handles that no block names, that count wrongly, or that are missing. Upstream never deletes such handles
+//! (IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -11,27 +12,27 @@ use crate::ipam::{Handle, HandleId, SuspectHandle};
 use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
-/// Handles that disagree with the blocks. The list of all handles goes through here from time to time; only what is wrong
-/// is remembered.
+/// Handles that disagree with the blocks. The caller passes the list of all handles from time to time; only the
+/// suspect ones are stored.
 #[derive(Debug, Default)]
 pub struct OrphanHandles {
-    /// By id, with the revision that was seen; none for a handle that is not there.
+    /// The suspect handles by ID, with the revision that was read; `None` for a missing handle.
     wrong: Watchlist<HandleId, Option<Revision>>,
     blocks: BTreeMap<HandleId, BTreeSet<Cidr>>,
-    /// Of the list under way: handles that blocks name.
+    /// The handles of the present list that blocks name.
     named: HashSet<Row>,
-    /// Of the list under way: handles that are wrong.
+    /// The suspect handles of the present list.
     seen: HashSet<HandleId>,
 }
 
 impl OrphanHandles {
-    /// A list of all handles begins.
+    /// Starts a list of all handles.
     pub fn list_begins(&mut self) {
         self.named.clear();
         self.seen.clear();
     }
 
-    /// The list names this handle.
+    /// Processes a handle of the list.
     pub fn listed(&mut self, entry: &Entry<Handle>, index: &Index, now: Duration) {
         let cut = HandleId::new(entry.key.as_str());
         if let Some(row) = index.find_handle(cut.as_str()) {
@@ -48,7 +49,7 @@ impl OrphanHandles {
         self.wrong.suspect(entry.key.clone(), Some(entry.revision.clone()), now);
     }
 
-    /// The list is complete: handles that blocks name and it did not are missing.
+    /// Ends the list. Handles that blocks name but the list did not contain are missing.
     pub fn list_ends(&mut self, index: &Index, now: Duration) {
         for (row, id) in index.handle_ids() {
             if !self.named.contains(&row) && !self.seen.contains(&id) {
@@ -63,8 +64,8 @@ impl OrphanHandles {
         self.blocks.retain(|id, _| seen.contains(id));
     }
 
-    /// Handles that have been wrong, and untouched, for `grace`. It must be longer than an ADD may take, since that writes
-    /// the handle before the block (IPAM-128).
+    /// Returns the handles that have been suspect and unchanged for `grace`. `grace` must exceed the duration of an
+    /// ADD, which writes the handle before the block (IPAM-128).
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<SuspectHandle> {
         let suspect = |id: HandleId| SuspectHandle {
             revision: self.wrong.state(&id).cloned().flatten(),
@@ -74,40 +75,40 @@ impl OrphanHandles {
         self.wrong.due(now, grace).into_iter().map(suspect).collect()
     }
 
-    /// It was mended, or there was nothing to mend.
+    /// Drops a handle that was repaired or needed no repair.
     pub fn done(&mut self, id: &HandleId) {
         self.wrong.clear(id);
         self.blocks.remove(id);
     }
 
-    /// It could not be mended: to be tried again later.
+    /// Postpones a handle that could not be repaired.
     pub fn failed(&mut self, id: &HandleId, now: Duration) {
         self.wrong.failed(id, now);
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next handle is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         self.wrong.next_deadline(now, grace)
     }
 
-    /// Whether it is wrong.
+    /// Returns true if the handle is suspect.
     pub fn is_wrong(&self, id: &HandleId) -> bool {
         self.wrong.state(id).is_some()
     }
 
-    /// How many are wrong.
+    /// Returns the number of suspect handles.
     pub fn len(&self) -> usize {
         self.wrong.len()
     }
 
-    /// Whether none is wrong.
+    /// Returns true if no handle is suspect.
     pub fn is_empty(&self) -> bool {
         self.wrong.is_empty()
     }
 }
 
 impl Index {
-    /// How many addresses a handle holds in each block.
+    /// Returns the number of addresses that a handle has in each block.
     pub fn held_by(&self, handle: &HandleId) -> BTreeMap<Cidr, usize> {
         let mut held = BTreeMap::new();
         let Some(handle) = self.find_handle(handle.as_str()) else { return held };
@@ -119,7 +120,8 @@ impl Index {
         held
     }
 
-    /// Handles of addresses that an object should stand for: what Windows keeps for itself has none.
+    /// Returns the handles in the blocks that should exist as objects. Addresses that Windows reserves have no handle
+    /// object.
     fn handle_ids(&self) -> impl Iterator<Item = (Row, HandleId)> {
         use crate::ipam::ClaimKind::HostReserved;
         let counts = |row: Row| self.tracked.get(row).is_some_and(|tracked| tracked.kind != HostReserved);

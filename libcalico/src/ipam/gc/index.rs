@@ -1,4 +1,4 @@
-//! [`Index`]: blocks, addresses, pods and nodes as the feeds told them.
+//! [`Index`]: the blocks, addresses, pods and nodes of a cluster, as the watches reported them.
 
 mod blocks;
 mod links;
@@ -21,47 +21,48 @@ use crate::net::Cidr;
 pub use self::blocks::UnreadableBlock;
 pub use self::pools::PoolNumbers;
 
-/// How long things must be without holder before they go.
+/// The settings of garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// `leakGracePeriod`. Without one only addresses of gone nodes and of virtual machines go; 0 only counts (KC-438).
+    /// The grace period, `leakGracePeriod`. Without one, only addresses of deleted nodes and of VMIs are released.
+    /// With 0, leaks are only counted (KC-438).
     pub leak_grace: Option<Duration>,
-    /// How long an address rests after its release, in seconds (`ipCooldownSeconds`).
+    /// The cooldown of a released address in seconds, `ipCooldownSeconds`.
     pub cooldown: i64,
-    /// What is known of virtual machines at all.
+    /// The availability of information about VMIs.
     pub machines: Machines,
-    /// Whether Services are watched. Their addresses are held until then.
+    /// True once Services are watched. Until then, their addresses count as in use.
     pub services: bool,
 }
 
-/// Whether virtual machines can be judged.
+/// The availability of information about VMIs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Machines {
-    /// They are not watched. Their addresses are held (KC-436).
+    /// VMIs are not watched. Their addresses count as in use.
     #[default]
     Unwatched,
-    /// They are watched.
+    /// VMIs are watched.
     Watched,
     /// KubeVirt is not installed.
     Undefined,
 }
 
-/// What a full list may name.
+/// A kind of object that the index receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Feed {
     /// Blocks.
     Blocks,
     /// Pods.
     Pods,
-    /// Virtual machines.
+    /// VirtualMachines.
     Machines,
-    /// Instances of virtual machines.
+    /// VirtualMachineInstances (VMIs).
     Instances,
     /// Services.
     Services,
-    /// Nodes of Calico.
+    /// Calico nodes.
     CalicoNodes,
-    /// Nodes of Kubernetes.
+    /// Kubernetes nodes.
     KubernetesNodes,
     /// Pools.
     Pools,
@@ -69,10 +70,10 @@ pub enum Feed {
     Reservations,
 }
 
-/// What is known of a cluster.
+/// The indexed state of a cluster.
 ///
-/// After [`Index::list_begins`] of a feed everything that exists is put once more; what was not put by
-/// [`Index::list_ends`] is gone.
+/// After [`Index::list_begins`], put every existing object of the kind again. [`Index::list_ends`] removes the objects
+/// that were not put.
 #[derive(Debug, Default)]
 pub struct Index {
     pub(super) settings: Settings,
@@ -93,40 +94,42 @@ pub struct Index {
     pub(super) leaks: Leaks,
     pub(super) balance: Balance,
     pub(super) conflicts: Conflicts,
-    /// Owners that allocations for virtual machines name, by the row of the address.
+    /// The owners that allocations for VMIs name, by the row of the address.
     pub(super) owners: HashMap<Row, Owners>,
     pub(super) numbers: Numbers,
     pub(super) lists: HashMap<Feed, u8>,
-    /// Machines and instances that the list under way named. They share a row, so the row cannot tell.
+    /// The VirtualMachines and the VMIs in the present list. A VirtualMachine and its VMI share a row, so a list
+    /// number in the row cannot distinguish them.
     pub(super) named: HashMap<Feed, HashSet<Row>>,
 }
 
-/// Pods that an allocation for a virtual machine names as its owners: namespace and name.
+/// Namespaces and names of the pods that an allocation for a VMI names as its owners.
 type Owners = Box<[(Box<str>, Box<str>)]>;
 
 impl Index {
-    /// Knows nothing yet.
+    /// Creates an empty index.
     pub fn new(settings: Settings) -> Self {
         Index { settings, ..Index::default() }
     }
 
-    /// What is in force.
+    /// Returns the current settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// About how many pods, machines and Services the cluster has: those that exist, and those that only an address names.
+    /// Returns the approximate number of pods, VMIs and Services: those that exist, and those that only an address
+    /// names.
     pub fn subjects(&self) -> usize {
         self.subjects.len()
     }
 
-    /// Returns whether any address is for a virtual machine.
+    /// Returns true if any address is allocated to a VMI.
     pub fn has_machines(&self) -> bool {
         let is_used = |subject: &Subject| subject.kind == ClaimKind::Machine && subject.tracked != NONE;
         self.subjects.iter().any(|(_, subject)| is_used(subject))
     }
 
-    /// Puts other settings in force. What is without holder is judged by them at the next examination.
+    /// Changes the settings. The next examination applies them to the addresses without owner.
     pub fn set_settings(&mut self, settings: Settings) {
         if settings == self.settings {
             return;
@@ -144,7 +147,7 @@ impl Index {
         self.rebalance_all();
     }
 
-    /// A full list of a feed begins. One that was under way counts for nothing.
+    /// Starts a full list of a kind of object. An unfinished list of the same kind is discarded.
     pub fn list_begins(&mut self, feed: Feed) {
         let list = self.lists.entry(feed).or_default();
         *list = list.wrapping_add(1);
@@ -153,7 +156,7 @@ impl Index {
         }
     }
 
-    /// The full list that began is complete: what it did not name is gone.
+    /// Ends the full list and removes the objects that it did not contain.
     pub fn list_ends(&mut self, feed: Feed) {
         match feed {
             Feed::Blocks => self.drop_unlisted_blocks(),
@@ -168,7 +171,7 @@ impl Index {
         self.lists.get(&feed).copied().unwrap_or_default()
     }
 
-    /// To be examined, and its handle to be tried again.
+    /// Marks an address for examination, and ends the postponement of its handle.
     pub(super) fn mark(&mut self, row: Row) {
         let Some(tracked) = self.tracked.get_mut(row) else { return };
         let (handle, dirty) = (tracked.handle, tracked.is(Tracked::DIRTY));
@@ -186,7 +189,7 @@ impl Index {
         }
     }
 
-    /// The name of a node; empty for [`NONE`].
+    /// Returns the name of a node; empty for [`NONE`].
     pub(super) fn node_name(&self, node: Row) -> &str {
         if node == NONE { "" } else { self.nodes.get(node).map_or("", |row| &row.name) }
     }

@@ -1,4 +1,4 @@
-//! [`Index::judge`]: whether the holder of an address still has it, by what the index knows of pods, machines and Services.
+//! [`Index::judge`]: decides whether an address is in use, based on the pods, VMIs and Services in the index.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::ipam::{
 };
 
 impl Index {
-    /// Returns whether the address of a row is held, and what keeps it or what proves that nothing does.
+    /// Returns the decision about the address of a row, with its reason.
     pub(super) fn judge(&self, row: Row) -> Holding {
         let Some(tracked) = self.tracked.get(row) else { return Holding::Held(Keeper::Unseen) };
         if self.nodes.get(tracked.node).is_some_and(|node| node.calico == CalicoNode::Foreign) {
@@ -25,8 +25,9 @@ impl Index {
         }
     }
 
-    /// Returns whether the container that holds the address holds another one on another network which kubelet reports. Kubelet
-    /// reports one interface. The others stand in annotations alone, which a tenant removes at any time.
+    /// Returns true if the address's container has another address, on another network, that kubelet reports. Kubelet
+    /// reports one interface of a pod. The addresses of other interfaces appear only in annotations, which a tenant
+    /// can remove at any time.
     fn is_second_interface(&self, tracked: &Tracked) -> bool {
         let Some(subject) = self.subjects.get(tracked.subject) else { return false };
         let SubjectState::Pod { addresses, .. } = &subject.state else { return false };
@@ -51,7 +52,7 @@ impl Index {
     }
 }
 
-/// What the index knows of the holder of one address.
+/// The facts in the index about the owner of an address.
 struct Cached<'a> {
     index: &'a Index,
     row: Row,
@@ -84,7 +85,7 @@ impl HolderFacts for Cached<'_> {
 
     fn machine(&self) -> MachineSight {
         match (self.index.settings.machines, self.state()) {
-            // A watch of a kind that is not defined any more tells nothing, and what it told before stays.
+            // While KubeVirt is not defined, the entries from an earlier watch are out of date.
             (Machines::Undefined, _) => MachineSight::Undefined,
             (_, Some(SubjectState::Machine { .. })) => MachineSight::Present,
             (Machines::Watched, Some(SubjectState::Absent)) => MachineSight::Absent,

@@ -1,4 +1,4 @@
-//! [`Leaks`]: addresses that nobody seems to have, and since when (KC-438, KC-441).
+//! [`Leaks`]: the addresses without owner, each with the time since when it has had none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -6,27 +6,28 @@ use std::time::Duration;
 use super::table::Row;
 use crate::ipam::Evidence;
 
-/// One address without holder.
+/// An address without owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Leak {
-    /// When that was first seen.
+    /// The time at which the address was first found without owner.
     pub(super) since: Duration,
     pub(super) evidence: Evidence,
     pub(super) stage: Stage,
-    /// Confirmed at once, because its node is gone.
+    /// True if the leak was confirmed without a grace period, because its node is deleted.
     pub(super) by_node: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// To be examined again at this time; without one it is only counted (a grace period of 0).
+    /// A leak in its grace period, which is confirmed if the address still has no owner at `due`. With a grace period
+    /// of 0, `due` is `None` and the leak is only counted.
     Candidate {
         due: Option<Duration>,
     },
     Confirmed,
 }
 
-/// How a verdict changed what is known.
+/// The effect of a decision on the state of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Unchanged,
@@ -35,13 +36,13 @@ pub(super) enum Step {
     Cleared,
 }
 
-/// Every leak by its address's row.
+/// All leaks, by the row of the address.
 #[derive(Debug, Default)]
 pub(super) struct Leaks {
     by_row: HashMap<Row, Leak>,
     due: BTreeSet<(Duration, Row)>,
     confirmed: BTreeSet<Row>,
-    /// Handles that are left alone until this time, and how often they failed (B-18).
+    /// The handles that are postponed after failures.
     parked: BTreeMap<Row, Parked>,
 }
 
@@ -51,11 +52,11 @@ struct Parked {
     failures: u32,
 }
 
-/// First and longest time that something which failed is left alone.
+/// The pause after the first failure. Each further failure doubles it, up to [`LONGEST_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
-/// How long to wait after so many failures in a row.
+/// Returns the pause after a number of consecutive failures.
 pub(super) fn backoff(failures: u32) -> Duration {
     FIRST_WAIT.saturating_mul(1u32 << failures.saturating_sub(1).min(16)).min(LONGEST_WAIT)
 }
@@ -69,11 +70,12 @@ impl Leaks {
         self.confirmed.contains(&row)
     }
 
-    /// Nobody has it. `grace` is how long that has to stay so: nothing to confirm it now, `None` never.
+    /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
     pub(super) fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace) -> Step {
         let known = self.by_row.get(&row).copied();
         let since = known.map_or(now, |leak| leak.since);
-        // A leak that was confirmed because its node was gone waits like any other when the node is back.
+        // If the node of a leak exists again, a confirmation that only the deleted node justified is withdrawn, and
+        // the grace period applies.
         let settled = known.filter(|leak| leak.stage == Stage::Confirmed && (!leak.by_node || grace == Grace::AtOnce));
         let stage = match grace {
             _ if settled.is_some() => Stage::Confirmed,
@@ -96,7 +98,7 @@ impl Leaks {
         }
     }
 
-    /// Somebody has it, or it is tracked no longer.
+    /// Removes the leak of an address that is in use or no longer tracked.
     pub(super) fn clear(&mut self, row: Row) -> Step {
         let known = self.by_row.remove(&row);
         self.forget_stage(row, known);
@@ -111,7 +113,7 @@ impl Leaks {
         }
     }
 
-    /// Candidates whose time has come.
+    /// Returns the candidates whose grace period has elapsed.
     pub(super) fn due(&self, now: Duration) -> Vec<Row> {
         self.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect()
     }
@@ -124,19 +126,19 @@ impl Leaks {
         self.by_row.keys().copied().collect()
     }
 
-    /// When something is to be looked at again that is left alone now.
+    /// Returns the time at which the next grace period or pause ends.
     pub(super) fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let parked = self.parked.values().map(|parked| parked.until).filter(|until| *until > now);
         self.due.first().map(|(due, _)| *due).into_iter().chain(parked).min()
     }
 
-    /// Leaves a handle alone for a while, longer each time.
+    /// Postpones a handle. The pause grows with each failure.
     pub(super) fn park(&mut self, handle: Row, now: Duration) {
         let failures = self.parked.get(&handle).map_or(0, |parked| parked.failures) + 1;
         self.parked.insert(handle, Parked { until: now.saturating_add(backoff(failures)), failures });
     }
 
-    /// Something about the handle changed, or it is gone.
+    /// Ends the postponement of a handle that changed or no longer exists.
     pub(super) fn unpark(&mut self, handle: Row) {
         self.parked.remove(&handle);
     }
@@ -157,7 +159,7 @@ impl Leaks {
     }
 }
 
-/// How long an address must be without holder.
+/// The time for which an address must have no owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Grace {
     AtOnce,

@@ -1,12 +1,16 @@
-//! Garbage collection: what is known of a cluster in little memory, and what may go (KC-420..KC-466).
+//! Garbage collection: an index of a cluster in little memory, and the decisions about the addresses, blocks, handles
+//! and affinities to release.
 //!
-//! Feeds tell an [`Index`] what is there. [`Index::examine`] judges what changed, and what has been without holder for long
-//! enough; [`Index::suspects`] are the confirmed leaks. Each is judged once more on facts read fresh from the API
-//! ([`Suspect::revalidate`]), by the same rules ([`crate::ipam::holding()`]), and what is left is grouped by block
-//! ([`plan`]). Then the index is told what became of it.
+//! Watches keep an [`Index`] up to date. [`Index::examine`] checks the addresses that changed, and those whose grace
+//! period has elapsed. [`Index::suspects`] returns the confirmed leaks. [`Suspect::revalidate`] decides about each of
+//! them again, by the same rules ([`crate::ipam::holding()`]), on facts just read from the API server. [`plan`] groups
+//! the addresses to release by block, and the caller reports the outcome of each release to the index.
 //!
-//! Time is a [`std::time::Duration`] since some start that never goes back. Nothing here knows when the feeds are complete:
-//! whoever asks must not before they are.
+//! Times are [`std::time::Duration`]s since a fixed start of a monotonic clock. The index does not record which
+//! watches are complete. Do not query it before all of them are.
+//!
+//! Read `index` first, then `examine` with `judge` and `leaks`, then `suspect`. `balance`, `claims`, `handles` and
+//! `conflicts` look for other inconsistencies.
 
 mod balance;
 mod claims;

@@ -1,4 +1,5 @@
-//! The numbers behind the metrics (KC-153..KC-156), kept while things change and never counted anew (B-44).
+//! The values of the address metrics. They are updated with each change of the index, because counting them again for
+//! every scrape would read the whole index.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +9,7 @@ use super::suspect::Suspect;
 use super::table::{NONE, Row};
 use crate::ipam::ClaimKind;
 
-/// Counts of one pool on one node.
+/// The counts for a pool on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) in_use: i64,
@@ -18,7 +19,7 @@ pub(super) struct Counts {
     pub(super) blocks: i64,
 }
 
-/// By pool and node; [`NONE`] for no pool, and for no node.
+/// The counts by pool and node, with [`NONE`] for no pool and for no node.
 pub(super) type CountsByPlace = HashMap<(Row, Row), Counts>;
 
 #[derive(Debug, Default)]
@@ -27,33 +28,34 @@ pub(super) struct Numbers {
     reclaimed: BTreeMap<(Option<String>, Option<String>), u64>,
 }
 
-/// The gauges of one pool on one node. Those that are all zero are left out.
+/// The gauges for a pool on a node. Samples with only zeros are left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample<'a> {
-    /// The pool; none for blocks that are in no pool, `no_ippool`.
+    /// The pool; `None` for blocks in no pool, which upstream labels `no_ippool`.
     pub pool: Option<&'a str>,
-    /// The node; none for addresses that name none, `unknown_node`, and for blocks of no node, `no_affinity`.
+    /// The node; `None` for addresses that name no node, labeled `unknown_node`, and for blocks of no node, labeled
+    /// `no_affinity`.
     pub node: Option<&'a str>,
-    /// `ipam_allocations_in_use`: addresses with a handle, those that rest excluded.
+    /// `ipam_allocations_in_use`: addresses with a handle, without those that are cooling down.
     pub in_use: i64,
-    /// `ipam_allocations_borrowed`: of these, those in a block that is not the node's.
+    /// `ipam_allocations_borrowed`: those of the addresses in use that are in another node's block.
     pub borrowed: i64,
     /// `ipam_allocations_gc_candidates`: candidates and confirmed leaks.
     pub candidates: i64,
-    /// Addresses of which nobody can tell whether they are held (B-08).
+    /// Addresses whose owner is of a kind that cannot be looked up. They are never collected.
     pub unknown_owner: i64,
     /// `ipam_blocks`.
     pub blocks: i64,
 }
 
-/// `ipam_allocations_gc_reclamations` of one pool on one node.
+/// `ipam_allocations_gc_reclamations` for a pool on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reclaimed<'a> {
     /// The pool, as in [`Sample`].
     pub pool: Option<&'a str>,
     /// The node, as in [`Sample`].
     pub node: Option<&'a str>,
-    /// Addresses released.
+    /// The number of released addresses.
     pub addresses: u64,
 }
 
@@ -70,12 +72,12 @@ impl Numbers {
         &self.counts
     }
 
-    /// A pool is gone, and its counters with it (KC-154).
+    /// Removes the counters of a deleted pool (KC-154).
     pub(super) fn forget_pool(&mut self, pool: &str) {
         self.reclaimed.retain(|(name, _), _| name.as_deref() != Some(pool));
     }
 
-    /// A node's affinities are released, and its counters with them (KC-155).
+    /// Removes the counters of a node whose affinities were released (KC-155).
     pub(super) fn forget_node(&mut self, node: &str) {
         self.reclaimed.retain(|(_, name), _| name.as_deref() != Some(node));
     }
@@ -90,7 +92,7 @@ impl Numbers {
 }
 
 impl Index {
-    /// The gauges, in no order.
+    /// Returns the gauges in no particular order.
     pub fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
         self.numbers.counts.iter().map(|(&(pool, node), counts)| {
             let Counts { in_use, borrowed, candidates, unknown_owner, blocks } = *counts;
@@ -99,7 +101,7 @@ impl Index {
         })
     }
 
-    /// The counters, by pool and node.
+    /// Returns the counters, by pool and node.
     pub fn reclaimed(&self) -> impl Iterator<Item = Reclaimed<'_>> {
         self.numbers.reclaimed.iter().map(|((pool, node), addresses)| Reclaimed {
             pool: pool.as_deref(),
@@ -108,7 +110,8 @@ impl Index {
         })
     }
 
-    /// Counts an address, or no longer. Neither its block nor its node may change in between.
+    /// Adds `by` to the counts for an address. Between adding and subtracting an address, its block and node must not
+    /// change.
     pub(super) fn count(&mut self, row: Row, by: i64) {
         let Some(tracked) = self.tracked.get(row) else { return };
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
@@ -122,7 +125,7 @@ impl Index {
         });
     }
 
-    /// Counts an address as a leak, or no longer.
+    /// Adds `by` to the count of leaks for an address.
     pub(super) fn count_candidate(&mut self, row: Row, by: i64) {
         let Some(tracked) = self.tracked.get(row) else { return };
         let pool = self.blocks.get(tracked.block).map_or(NONE, |block| block.pool);

@@ -1,4 +1,4 @@
-//! The rows of the index. Their sizes are the memory of a large cluster: see the test of sizes.
+//! The rows of the index. Their sizes determine the memory use for a large cluster; see the test of sizes.
 
 use data_encoding::HEXLOWER;
 
@@ -6,7 +6,7 @@ use super::table::{Keyed, NONE, Names, Row};
 use crate::ipam::{ClaimKind, Ended, HandleId, ReportedAddresses};
 use crate::net::Cidr;
 
-/// A tracked address: allocated, with a handle, not resting.
+/// A tracked address: allocated with a handle, and not cooling down.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tracked {
     pub(super) sequence: u64,
@@ -14,15 +14,15 @@ pub(super) struct Tracked {
     pub(super) handle: Row,
     /// The next address of the same handle, or [`NONE`].
     pub(super) handle_next: Row,
-    /// The pod, machine or Service it is for, or [`NONE`].
+    /// The owner, which is a pod, VMI or Service, or [`NONE`].
     pub(super) subject: Row,
-    /// The next address for the same subject, or [`NONE`].
+    /// The next address of the same owner, or [`NONE`].
     pub(super) subject_next: Row,
-    /// The Calico node it is filed under, or [`NONE`].
+    /// The Calico node under which the address is filed, or [`NONE`].
     pub(super) node: Row,
-    /// Where it stands in that node's list.
+    /// The position in the node's list.
     pub(super) in_node: u32,
-    /// [`crate::ipam::Claim::fingerprint`].
+    /// The [`crate::ipam::Claim::fingerprint`] of the allocation.
     pub(super) fingerprint: u32,
     pub(super) ordinal: u16,
     pub(super) kind: ClaimKind,
@@ -30,11 +30,12 @@ pub(super) struct Tracked {
 }
 
 impl Tracked {
-    /// It has a sequence number.
+    /// The flag for an allocation with a sequence number.
     pub(super) const NUMBERED: u8 = 1;
-    /// The allocation itself names the node; otherwise it is filed under its block's (B-07).
+    /// The flag for an allocation that names its node. Other allocations are filed under the node of their block.
+    /// Upstream never examines them (IPAM-231).
     pub(super) const NAMES_NODE: u8 = 2;
-    /// To be examined.
+    /// The flag for an address to be examined.
     pub(super) const DIRTY: u8 = 4;
 
     pub(super) fn is(&self, flag: u8) -> bool {
@@ -49,17 +50,17 @@ impl Tracked {
         self.is(Self::NUMBERED).then_some(self.sequence)
     }
 
-    /// The node that the allocation itself names, or [`NONE`].
+    /// Returns the node that the allocation itself names, or [`NONE`].
     pub(super) fn named_node(&self) -> Row {
         if self.is(Self::NAMES_NODE) { self.node } else { NONE }
     }
 }
 
-/// Whose a block is.
+/// The owner of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockOwner {
     Nobody,
-    /// Something that is no node.
+    /// An owner that is not a node.
     Virtual,
     Node(Row),
 }
@@ -77,23 +78,23 @@ impl BlockOwner {
 pub(super) struct BlockRow {
     pub(super) cidr: Cidr,
     pub(super) owner: BlockOwner,
-    /// Where it stands in its node's list.
+    /// The position in the node's list.
     pub(super) in_node: u32,
     pub(super) pool: Row,
-    /// Tracked addresses, by ordinal.
+    /// The tracked addresses, sorted by ordinal.
     pub(super) tracked: Box<[Row]>,
-    /// Ordinals that were allocated without a handle, which nobody tracks.
+    /// Ordinals that were allocated without a handle, which are not tracked.
     pub(super) nameless: Box<[u16]>,
-    /// Taken ordinals, resting and host-reserved ones included.
+    /// The number of allocated ordinals, including those that are cooling down or reserved by a host.
     pub(super) taken: u16,
-    /// Those that are not host-reserved.
+    /// The number of allocated ordinals that no host reserves.
     pub(super) used: u16,
-    /// When the first of its resting addresses was released, in Unix seconds; [`NEVER`] for none.
+    /// The earliest release time of an address that is cooling down, in Unix seconds; [`NEVER`] if there is none.
     pub(super) cold: i64,
     pub(super) list: u8,
 }
 
-/// No time.
+/// The value of a time that does not exist.
 pub(super) const NEVER: i64 = i64::MAX;
 
 impl Keyed for BlockRow {
@@ -104,15 +105,15 @@ impl Keyed for BlockRow {
     }
 }
 
-/// A pod, machine or Service: one that exists, one that an address is for, or both.
+/// A pod, VMI or Service that exists, or to which an address is allocated.
 #[derive(Debug)]
 pub(super) struct Subject {
     pub(super) kind: ClaimKind,
     pub(super) namespace: Row,
     pub(super) name: Box<str>,
-    /// Whether it exists.
+    /// The state of the object; `Absent` if it does not exist.
     pub(super) state: SubjectState,
-    /// The first address for it, or [`NONE`].
+    /// The first address of this owner, or [`NONE`].
     pub(super) tracked: Row,
     pub(super) list: u8,
 }
@@ -124,10 +125,10 @@ pub(super) enum SubjectState {
         node: Row,
         addresses: ReportedAddresses,
         ended: Option<Ended>,
-        /// [`crate::ipam::PodFacts::runs`].
+        /// The value of [`crate::ipam::PodFacts::runs`].
         runs: bool,
     },
-    /// A machine may be a VirtualMachine, an instance, or both.
+    /// A VirtualMachine, a VirtualMachineInstance, or both.
     Machine {
         machine: bool,
         instance: bool,
@@ -143,36 +144,36 @@ impl Keyed for Subject {
     }
 }
 
-/// A node of Calico, of Kubernetes, or one that is only named.
+/// A Calico node, a Kubernetes node, or a node that is only named.
 #[derive(Debug)]
 pub(super) struct NodeRow {
     pub(super) name: Box<str>,
     pub(super) calico: CalicoNode,
-    /// It exists in Kubernetes.
+    /// True if the node exists in Kubernetes.
     pub(super) kubernetes: bool,
-    /// It is being moved here from Flannel (KC-457).
+    /// True while the node migrates from Flannel (KC-457).
     pub(super) migrating: bool,
-    /// Addresses filed under it.
+    /// The addresses filed under the node.
     pub(super) tracked: Vec<Row>,
-    /// Its blocks.
+    /// The node's blocks.
     pub(super) blocks: Vec<Row>,
-    /// Pods on it, and Calico nodes that are it.
+    /// The number of pods on the node.
     pub(super) references: u32,
-    /// Calico nodes that are this node of Kubernetes.
+    /// The Calico nodes that name this Kubernetes node.
     pub(super) calico_names: Vec<Row>,
     pub(super) lists: [u8; 2],
     pub(super) dirty: bool,
     pub(super) unbalanced: bool,
 }
 
-/// What is known of a Calico node.
+/// The state of a Calico node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CalicoNode {
-    /// There is none of this name.
+    /// There is no Calico node of this name.
     Absent,
-    /// It is none of Kubernetes (KC-402).
+    /// The Calico node is not a Kubernetes node (KC-402).
     Foreign,
-    /// It is this node of Kubernetes.
+    /// The Calico node is this Kubernetes node.
     Kubernetes(Row),
 }
 
@@ -184,15 +185,16 @@ impl Keyed for NodeRow {
     }
 }
 
-/// A handle that holds tracked addresses.
+/// A handle with tracked addresses.
 #[derive(Debug)]
 pub(super) struct HandleRow {
     pub(super) id: CompactHandle,
-    /// The first of its addresses.
+    /// The first address of the handle.
     pub(super) tracked: Row,
 }
 
-/// A handle's id. That of a container, `<network>.<64 hexadecimal digits>`, takes half the room.
+/// A compact form of a handle's ID. For a container's handle, `<network>.<64 hexadecimal digits>`, it takes half the
+/// memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum CompactHandle {
     Container { network: Row, id: [u8; 32] },
@@ -208,7 +210,7 @@ impl Keyed for HandleRow {
 }
 
 impl CompactHandle {
-    /// Uses the network's name once, if the id has one. `None` when the name is new and may not be taken.
+    /// Converts an ID. `network` returns the row of a network's name; if it returns `None`, so does this function.
     pub(super) fn read(handle: &str, mut network: impl FnMut(&str) -> Option<Row>) -> Option<Self> {
         match Self::split(handle) {
             Some((name, id)) => Some(CompactHandle::Container { network: network(name)?, id }),
@@ -219,7 +221,8 @@ impl CompactHandle {
     fn split(handle: &str) -> Option<(&str, [u8; 32])> {
         let (network, text) = handle.rsplit_once('.')?;
         let mut id = [0; 32];
-        // Decoding would panic on a wrong length, and takes lower-case digits only, so the text can be made again.
+        // Decoding would panic on a wrong length. Only lower-case digits are accepted, so the original text can be
+        // restored.
         (text.len() == 64 && HEXLOWER.decode_mut(text.as_bytes(), &mut id).is_ok()).then_some((network, id))
     }
 

@@ -1,4 +1,5 @@
-//! [`Suspect`]: an address that nobody has according to the caches, to be looked at once more before it goes.
+//! [`Suspect`]: an address that has no owner according to the index. It is checked again on fresh reads before its
+//! release.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,83 +10,83 @@ use crate::ipam::{
 };
 use crate::net::Cidr;
 
-/// A confirmed leak. It names what a release must name: handle and sequence number.
+/// A confirmed leak. It has the handle and the sequence number that a release must give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suspect {
     /// The block.
     pub block: Cidr,
     /// The address.
     pub address: IpAddr,
-    /// Its handle.
+    /// The address's handle.
     pub handle: HandleId,
-    /// Its sequence number.
+    /// The allocation's sequence number.
     pub sequence: Option<u64>,
-    /// [`Claim::fingerprint`] of what is noted with it.
+    /// The [`Claim::fingerprint`] of the allocation.
     pub fingerprint: u32,
-    /// For whom it was allocated.
+    /// The owner for which the address was allocated.
     pub holder: Holder,
-    /// Namespaces and names of the pods that are noted as owners of a virtual machine's address.
+    /// Namespaces and names of the pods that a VMI's allocation names as owners.
     pub owners: Vec<(String, String)>,
-    /// The Calico node it is filed under.
+    /// The Calico node that the allocation names.
     pub node: Option<String>,
-    /// That node's name in Kubernetes, as far as it is known.
+    /// The name of that node in Kubernetes, if it is known.
     pub kubernetes_node: Option<String>,
-    /// The pool of its block, for metrics.
+    /// The pool of the block, for metrics.
     pub pool: Option<String>,
-    /// Why nobody has it.
+    /// The reason why the address counts as leaked.
     pub evidence: Evidence,
-    /// It was confirmed without grace, because its node is gone (KC-433).
+    /// True if the leak was confirmed without a grace period, because its node is deleted (KC-433).
     pub by_node: bool,
 }
 
-/// A [`Claim`] that owns its names.
+/// The kind and names of an owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// What it is.
+    /// The kind of owner.
     pub kind: ClaimKind,
-    /// Namespace and name, where it has them.
+    /// Namespace and name, if the owner has both.
     pub names: Option<(String, String)>,
 }
 
 impl Holder {
-    /// The pod as `namespace/name`, if it is one.
+    /// Returns the pod as `namespace/name`, if the owner is a pod.
     pub fn pod(&self) -> Option<String> {
         let (namespace, name) = self.names.as_ref().filter(|_| self.kind == ClaimKind::Pod)?;
         Some(format!("{namespace}/{name}"))
     }
 }
 
-/// What to read from the API before a [`Suspect`] is judged for the last time.
+/// The objects to read from the API server before [`Suspect::revalidate`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Questions<'a> {
     /// Namespace and name of a pod.
     pub pod: Option<(&'a str, &'a str)>,
-    /// Namespace and name of a virtual machine, and of its instance.
+    /// Namespace and name of a VMI and of its VirtualMachine.
     pub machine: Option<(&'a str, &'a str)>,
-    /// Namespaces and names of the pods that are noted as its owners.
+    /// Namespaces and names of the pods that the allocation names as owners.
     pub owners: &'a [(String, String)],
     /// Namespace and name of a Service.
     pub service: Option<(&'a str, &'a str)>,
-    /// A node of Kubernetes.
+    /// The name of a Kubernetes node.
     pub kubernetes_node: Option<&'a str>,
-    /// A node of Calico.
+    /// The name of a Calico node.
     pub calico_node: Option<&'a str>,
 }
 
-/// The answers, each read fresh. What was not asked for, or could not be read, is [`Sight::Unknown`].
+/// The results of fresh reads. An object that was not requested or could not be read is [`Sight::Unknown`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveFacts<'a> {
     /// The pod.
     pub pod: Sight<PodFacts<'a>>,
-    /// The virtual machine.
+    /// The VMI and its VirtualMachine.
     pub machine: MachineSight,
-    /// The pods that are noted as its owners.
+    /// The pods that the allocation names as owners.
     pub owners: Vec<Sight<PodFacts<'a>>>,
     /// The Service.
     pub service: Sight<()>,
-    /// The node of Kubernetes; NotReady is there.
+    /// The Kubernetes node. A node that is not ready exists.
     pub kubernetes_node: Sight<()>,
-    /// The node of Calico.
+    /// The Calico node.
     pub calico_node: Sight<()>,
 }
 
@@ -102,17 +103,17 @@ impl Default for LiveFacts<'_> {
     }
 }
 
-/// What the last look says.
+/// The final decision about a suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Nobody has it.
+    /// Release the address.
     Release(Evidence),
-    /// It stays; tell the index with [`super::Index::kept`].
+    /// Keep the address, and report the decision to the index with [`super::Index::kept`].
     Keep(Keeper),
 }
 
 impl Suspect {
-    /// What to read before [`Suspect::revalidate`].
+    /// Returns the objects to read before [`Suspect::revalidate`].
     pub fn questions(&self) -> Questions<'_> {
         let named = |kind| {
             let names = self.holder.names.as_ref().filter(|_| self.holder.kind == kind);
@@ -126,16 +127,17 @@ impl Suspect {
             owners: &self.owners,
             service: named(ClaimKind::Service),
             kubernetes_node: kubernetes_node.filter(|_| self.by_node),
-            // A node whose name in Kubernetes is not known is looked up where it would be found (KC-431).
+            // If the node's name in Kubernetes is not known, the Calico node is looked up instead (KC-431).
             calico_node: self.node.as_deref().filter(|_| tunnel || (self.by_node && kubernetes_node.is_none())),
         }
     }
 
-    /// Judges for the last time, by the rules of [`holding()`] and on fresh facts alone.
+    /// Makes the final decision, by the rules of [`holding()`] and only on the fresh facts.
     pub fn revalidate(&self, facts: &LiveFacts<'_>) -> Decision {
         let evidence = match holding(self.holder.kind, &Live { suspect: self, facts }) {
             Holding::Held(keeper) => return Decision::Keep(keeper),
-            // The pod came back since. Only the index tells whether the address is that of its second interface.
+            // The pod exists again. Only the index can determine whether the address belongs to a second interface of
+            // the pod.
             Holding::Leaked(Evidence::OtherAddresses) if self.evidence != Evidence::OtherAddresses => {
                 return Decision::Keep(Keeper::Unseen);
             }
@@ -153,13 +155,13 @@ impl Suspect {
         Decision::Release(evidence)
     }
 
-    /// What releases it, and only it.
+    /// Returns the request that releases this allocation and no later one.
     pub fn request(&self) -> ReleaseRequest {
         ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
     }
 
-    /// Whether `held` is still the allocation that was judged. Handle and sequence number alone do not tell: a virtual
-    /// machine that comes back takes its address over with both (B-07).
+    /// Returns true if `held` is still the suspect's allocation. The address of a virtual machine that starts again
+    /// gets a new owner, but keeps its handle and sequence number. The fingerprint distinguishes the two (KC-422).
     fn is(&self, held: &Allocation<'_>) -> bool {
         let Some(attribute) = held.attribute.filter(|_| !held.is_cooling()) else { return false };
         held.handle().as_ref() == Some(&self.handle)
@@ -216,18 +218,18 @@ impl HolderFacts for Live<'_> {
     }
 }
 
-/// What one pass does.
+/// The result of a garbage collection pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What to release, per block: one write each.
+    /// The addresses to release, by block. Each block is written once.
     pub blocks: BTreeMap<Cidr, Vec<Suspect>>,
-    /// What stays, and why.
+    /// The addresses to keep, each with the reason.
     pub kept: Vec<(Suspect, Keeper)>,
-    /// Nobody's, but another address of the same handle stays (KC-445).
+    /// The addresses without owner that stay because another address of the same handle stays (KC-445).
     pub spared: Vec<Suspect>,
 }
 
-/// Groups what was decided by block. A handle goes as a whole or not at all.
+/// Groups the decisions by block. The addresses of a handle are released together or not at all.
 pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     let mut plan = Plan::default();
     let mut by_handle: BTreeMap<HandleId, Vec<(Suspect, Decision)>> = BTreeMap::new();
@@ -249,8 +251,8 @@ pub fn plan(decided: impl IntoIterator<Item = (Suspect, Decision)>) -> Plan {
     plan
 }
 
-/// Of what is to be released from `block`, the requests for what is still as it was judged, and what changed since. To
-/// be asked again whenever the block was read again: one request that does not match would refuse all others
+/// Splits the suspects in `block` into release requests for unchanged allocations and suspects that changed. Call it
+/// again after each read of the block, because a single request that does not match would refuse all others
 /// (IPAM-144).
 pub fn still_leaked<'s>(block: &Block, suspects: &'s [Suspect]) -> (Vec<ReleaseRequest>, Vec<&'s Suspect>) {
     let same = |suspect: &Suspect| block.allocation(suspect.address).is_some_and(|held| suspect.is(&held));

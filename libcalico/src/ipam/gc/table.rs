@@ -1,23 +1,23 @@
-//! [`Table`]: rows found by number or by key, the key being stored once.
+//! [`Table`]: rows with an index by key. The key is stored only in the row.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 
 use hashbrown::HashTable;
 
-/// The number of a row: good until the row is removed.
+/// The index of a row, valid until the row is removed.
 pub(super) type Row = u32;
-/// No row.
+/// The value for no row.
 pub(super) const NONE: Row = Row::MAX;
 
-/// Rows by number, with room for more where some were removed. They lie in pieces, so that growing neither moves them nor
-/// doubles what they take.
+/// Rows by index. Removed rows leave slots for new ones. The rows are stored in pieces, so that growth does not move
+/// them or double the memory.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     pieces: Vec<Vec<Option<T>>>,
     free: Vec<Row>,
 }
 
-/// Rows in a piece.
+/// The number of rows in a piece.
 const PIECE: usize = 1024;
 
 impl<T> Default for Slots<T> {
@@ -35,14 +35,14 @@ impl<T> Slots<T> {
             return row;
         }
         if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
-            // The first piece grows with a small cluster.
+            // The first piece grows on demand, because a small cluster does not fill it.
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
         }
         let before = (self.pieces.len() - 1) * PIECE;
         let piece = &mut self.pieces[before / PIECE];
         piece.push(Some(value));
-        // Four thousand million rows do not fit into memory.
+        // Four billion rows do not fit into memory.
         Row::try_from(before + piece.len() - 1).unwrap_or(NONE)
     }
 
@@ -77,14 +77,14 @@ impl<T> Slots<T> {
         self.pieces.iter().map(Vec::len).sum::<usize>() - self.free.len()
     }
 
-    /// Bytes of the rows, those that are free included.
+    /// Returns the size of the slots in bytes, including free ones.
     pub(super) fn bytes(&self) -> usize {
         let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
         rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
     }
 }
 
-/// A row that has a key.
+/// A row with a key.
 pub(super) trait Keyed {
     type Key<'k>: Hash + Eq
     where
@@ -92,7 +92,7 @@ pub(super) trait Keyed {
     fn key(&self) -> Self::Key<'_>;
 }
 
-/// Rows by number and by key.
+/// Rows by index and by key.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     slots: Slots<T>,
@@ -112,7 +112,7 @@ impl<T: Keyed> Table<T> {
         self.index.find(hash, |&row| self.slots.get(row).is_some_and(|value| value.key() == key)).copied()
     }
 
-    /// Adds a row whose key is not in the table.
+    /// Inserts a row whose key is not in the table.
     pub(super) fn insert(&mut self, value: T) -> Row {
         let hash = self.state.hash_one(value.key());
         let row = self.slots.insert(value);
@@ -133,7 +133,7 @@ impl<T: Keyed> Table<T> {
         self.slots.get(row)
     }
 
-    /// The key must stay as it is.
+    /// Returns a row for changes, which must not change the key.
     pub(super) fn get_mut(&mut self, row: Row) -> Option<&mut T> {
         self.slots.get_mut(row)
     }
@@ -150,14 +150,14 @@ impl<T: Keyed> Table<T> {
         self.slots.len()
     }
 
-    /// Bytes of rows and index.
+    /// Returns the size of the rows and the index in bytes.
     pub(super) fn bytes(&self) -> usize {
-        // A control byte and a row number per bucket, of which up to an eighth stays empty.
+        // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
         self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
     }
 }
 
-/// Texts that many rows share, each stored once while it is in use.
+/// Strings that many rows share. Each is stored once while a row uses it.
 #[derive(Debug, Default)]
 pub(super) struct Names(Table<Name>);
 
@@ -176,7 +176,7 @@ impl Keyed for Name {
 }
 
 impl Names {
-    /// The number of `text`, used once more.
+    /// Returns the row of `text` and increments its use count.
     pub(super) fn take(&mut self, text: &str) -> Row {
         let row = self.0.find(text).unwrap_or_else(|| self.0.insert(Name { text: text.into(), uses: 0 }));
         if let Some(name) = self.0.get_mut(row) {
@@ -185,7 +185,7 @@ impl Names {
         row
     }
 
-    /// Used once less.
+    /// Decrements the use count, and removes the text with its last use.
     pub(super) fn give_back(&mut self, row: Row) {
         let Some(name) = self.0.get_mut(row) else { return };
         name.uses -= 1;

@@ -1,4 +1,4 @@
-//! What the parts do together: single cases, whole histories, and how much memory it takes.
+//! Tests of garbage collection as a whole: single scenarios, random histories, and memory use.
 
 mod annotations;
 mod churn;

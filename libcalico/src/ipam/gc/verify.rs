@@ -1,4 +1,4 @@
-//! The checker of the index: every fact that stands twice agrees with itself (KC-423), and nothing is kept for nobody.
+//! Checks the invariants of the index: redundant data agrees, and no unused entry remains.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,23 +9,23 @@ use super::rows::{BlockRow, CalicoNode, CompactHandle, NEVER, SubjectState, Trac
 use super::table::{NONE, Row};
 use crate::ipam::ClaimKind;
 
-/// How large the index is.
+/// The size of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Tracked addresses.
+    /// The number of tracked addresses.
     pub addresses: usize,
-    /// Blocks.
+    /// The number of blocks.
     pub blocks: usize,
-    /// Pods, machines and Services, those that are only named included.
+    /// The number of pods, VMIs and Services, including those that are only named.
     pub subjects: usize,
-    /// Nodes, those that are only named included.
+    /// The number of nodes, including those that are only named.
     pub nodes: usize,
-    /// Bytes of all of it, without what the allocator adds.
+    /// The size of all data in bytes, without the allocator's overhead.
     pub bytes: usize,
 }
 
 impl Index {
-    /// How large the index is, counted from its parts.
+    /// Returns the size of the index, computed from its parts.
     pub fn size(&self) -> Size {
         let lists = |block: &BlockRow| size_of_val(&*block.tracked) + size_of_val(&*block.nameless);
         let blocks: usize = self.blocks.iter().map(|(_, block)| lists(block)).sum();
@@ -66,7 +66,8 @@ impl Index {
         }
     }
 
-    /// Looks for contradictions, from scratch: slow, for tests and for those who doubt. Says what it found.
+    /// Searches the whole index for contradictions and describes the first one found. The search is slow; it serves
+    /// tests and debugging.
     pub fn verify(&self) -> Result<(), String> {
         self.verify_addresses()?;
         self.verify_blocks()?;
@@ -234,12 +235,12 @@ fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
 
 #[cfg(test)]
 impl Index {
-    /// Addresses that wait to be examined.
+    /// Returns the number of addresses that await examination.
     pub(super) fn dirty_addresses(&self) -> usize {
         self.tracked.iter().filter(|(_, tracked)| tracked.is(Tracked::DIRTY)).count()
     }
 
-    /// Every tracked address in words, for comparison.
+    /// Returns a text for each tracked address, for comparison.
     pub(super) fn tracked_addresses(&self) -> BTreeSet<String> {
         let words = |tracked: &Tracked| {
             let block = self.blocks.get(tracked.block)?;

@@ -1,10 +1,10 @@
-//! [`Watchlist`]: what looked wrong, and since when it has looked the same.
+//! [`Watchlist`]: suspect objects, each with the time since when it has been unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Keys that something is wrong with, each with the state in which it was seen (a revision, say). One that is seen in
-/// another state begins anew: only what does not move is settled.
+/// Suspect keys, each with the state in which it was found, such as a revision. A change of the state restarts the
+/// time, because a changing object is in use.
 #[derive(Debug, Clone)]
 pub struct Watchlist<K, S> {
     watched: BTreeMap<K, Watched<S>>,
@@ -25,7 +25,7 @@ impl<K, S> Default for Watchlist<K, S> {
 }
 
 impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
-    /// It looks wrong, in this state.
+    /// Records that a key is suspect in a state.
     pub fn suspect(&mut self, key: K, state: S, now: Duration) {
         match self.watched.get(&key) {
             Some(watched) if watched.state == state => {}
@@ -33,22 +33,22 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
         }
     }
 
-    /// The state in which it looks wrong.
+    /// Returns the state in which a key is suspect.
     pub fn state(&self, key: &K) -> Option<&S> {
         self.watched.get(key).map(|watched| &watched.state)
     }
 
-    /// Nothing is wrong with it, or it is gone.
+    /// Removes a key that is no longer suspect, or whose object no longer exists.
     pub fn clear(&mut self, key: &K) {
         self.watched.remove(key);
     }
 
-    /// Only these are of concern still.
+    /// Removes all keys except those that `keep` accepts.
     pub fn retain(&mut self, keep: impl Fn(&K) -> bool) {
         self.watched.retain(|key, _| keep(key));
     }
 
-    /// It could not be mended: to be tried again later, longer each time.
+    /// Postpones a key whose repair failed. The pause grows with each failure.
     pub fn failed(&mut self, key: &K, now: Duration) {
         if let Some(watched) = self.watched.get_mut(key) {
             watched.failures += 1;
@@ -56,35 +56,35 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
         }
     }
 
-    /// What has looked wrong, and the same, for `grace`, and did not fail a moment ago.
+    /// Returns the keys that have been suspect and unchanged for `grace`, except those that are postponed.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<K> {
         let due = |watched: &Watched<S>| now >= watched.since.saturating_add(grace).max(watched.again);
         self.watched.iter().filter(|(_, watched)| due(watched)).map(|(key, _)| key.clone()).collect()
     }
 
-    /// What has looked wrong, and the same, for `grace`.
+    /// Returns the keys that have been suspect and unchanged for `grace`.
     pub fn settled(&self, now: Duration, grace: Duration) -> impl Iterator<Item = &K> {
         let settled = move |watched: &Watched<S>| now >= watched.since.saturating_add(grace);
         self.watched.iter().filter(move |(_, watched)| settled(watched)).map(|(key, _)| key)
     }
 
-    /// What looks wrong.
+    /// Returns the suspect keys.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.watched.keys()
     }
 
-    /// When the next one is due.
+    /// Returns the time at which the next key is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
         let due = |watched: &Watched<S>| watched.since.saturating_add(grace).max(watched.again);
         self.watched.values().map(due).filter(|due| *due > now).min()
     }
 
-    /// How many there are.
+    /// Returns the number of suspect keys.
     pub fn len(&self) -> usize {
         self.watched.len()
     }
 
-    /// Whether nothing looks wrong.
+    /// Returns true if no key is suspect.
     pub fn is_empty(&self) -> bool {
         self.watched.is_empty()
     }

@@ -1,12 +1,12 @@
-//! The start values of the additive generator in Go's `math/rand`: a fact of Go's standard library that has to be the
-//! same here for the walk over candidate blocks to begin where upstream's does (IPAM-119).
+//! The initial values of the additive generator in Go's `math/rand`. They must equal Go's, so that the walk over
+//! candidate blocks starts at the same block as upstream's (IPAM-119).
 //!
 //! The numbers are those of `rngCooked` in Go's `src/math/rand/rng.go`:
 //!
 //! > Copyright 2009 The Go Authors. All rights reserved. Use of this source code is governed by a BSD-style license
 //! > that can be found in the LICENSE file of <https://go.dev/LICENSE>.
 
-/// State of the generator before it is mixed with a seed.
+/// The state of the generator before it is mixed with a seed.
 #[rustfmt::skip]
 pub(super) const COOKED: [i64; 607] = [
     -4181792142133755926, -4576982950128230565, 1395769623340756751, 5333664234075297259, -6347679516498800754,

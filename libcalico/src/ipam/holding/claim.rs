@@ -1,20 +1,20 @@
-//! [`Claim`]: whom an allocation names.
+//! [`Claim`]: the owner that an allocation names.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::ipam::{Attribute, HandleId, Tunnel};
 
-/// The type of the addresses of Services, and how their handles begin.
+/// The `type` attribute of Services' addresses, and the prefix of their handles.
 const SERVICE: &str = "LoadBalancer";
 const SERVICE_HANDLE: &str = "lb-";
-/// What stands in a virtual machine's handle before its namespace and name.
+/// The separator before the namespace and name in a VMI's handle.
 const MACHINE_HANDLE: &str = ".vmi.";
 
-/// For whom an address was allocated.
+/// The owner for which an address was allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim<'a> {
-    /// The host keeps it for itself (Windows).
+    /// A Windows host, which reserves the address.
     HostReserved,
     /// A tunnel device of the node.
     Tunnel,
@@ -22,26 +22,26 @@ pub enum Claim<'a> {
     Service {
         /// The Service's namespace.
         namespace: &'a str,
-        /// Its name.
+        /// The Service's name.
         name: &'a str,
     },
-    /// A virtual machine, whose addresses outlive the pods it runs in. Either name may be empty.
+    /// A KubeVirt VirtualMachineInstance (VMI), whose addresses outlive its pods. Either name may be empty.
     Machine {
-        /// The machine's namespace.
+        /// The VMI's namespace.
         namespace: &'a str,
-        /// Its name, which its instance shares.
+        /// The VMI's name, which is also its VirtualMachine's name.
         name: &'a str,
     },
     /// A pod.
     Pod {
         /// The pod's namespace.
         namespace: &'a str,
-        /// Its name.
+        /// The pod's name.
         name: &'a str,
     },
-    /// Something of a type that nobody here knows.
+    /// An owner of an unknown type.
     Foreign,
-    /// Nobody is named.
+    /// No owner.
     Unnamed,
 }
 
@@ -65,8 +65,8 @@ pub enum ClaimKind {
 }
 
 impl<'a> Claim<'a> {
-    /// Reads what is noted with an allocation, and the Calico node that is noted. Where the active owner was cleared, the
-    /// alternate one counts, and of a machine without both its handle.
+    /// Returns the owner and the Calico node that an allocation names. If the active owner was cleared, the alternate
+    /// owner counts. If a VMI's allocation has neither, its handle counts.
     pub fn of(attribute: &'a Attribute) -> (Self, Option<&'a str>) {
         if attribute.is_windows_reserved() {
             return (Claim::HostReserved, noted(&attribute.active_owner, "node"));
@@ -81,14 +81,14 @@ impl<'a> Claim<'a> {
         (claim, noted(owner, "node"))
     }
 
-    /// Returns the pods that are noted as owners, the active and the alternate one: namespace and name.
+    /// Returns namespace and name of the pods that an allocation names as owners, the active and the alternate one.
     pub fn owners(attribute: &'a Attribute) -> impl Iterator<Item = (&'a str, &'a str)> {
         let owners = [&attribute.active_owner, &attribute.alternate_owner].into_iter();
         owners.filter_map(|owner| Some((noted(owner, "namespace")?, noted(owner, "pod")?)))
     }
 
-    /// Returns a number for everything that is noted with an allocation. Handle and sequence number do not change when a virtual
-    /// machine that comes back takes its address over; this number does.
+    /// Returns a hash of both owners' attributes. An address of a virtual machine that starts again gets a new owner,
+    /// but keeps its handle and sequence number. The hash detects such a change (KC-422).
     pub fn fingerprint(attribute: &Attribute) -> u32 {
         let mut hasher = DefaultHasher::new();
         (&attribute.active_owner, &attribute.alternate_owner).hash(&mut hasher);
@@ -118,8 +118,8 @@ impl<'a> Claim<'a> {
         if handle.starts_with(SERVICE_HANDLE) {
             return Some(Self::service(owner));
         }
-        // A namespace has no dots. Names that are too long are in the handle as a hash: the machine cannot be looked up, and
-        // keeps the address.
+        // A namespace contains no dots. If the handle contains a hash of names that are too long, both names are empty
+        // here: the VMI cannot be looked up and keeps the address.
         let (_, names) = handle.split_once(MACHINE_HANDLE)?;
         let (namespace, name) = names.split_once('.').unwrap_or_default();
         Some(Claim::Machine { namespace, name })
@@ -130,7 +130,7 @@ impl<'a> Claim<'a> {
         Claim::Service { namespace, name }
     }
 
-    /// Returns the kind of the claim.
+    /// Returns the kind of owner.
     pub fn kind(&self) -> ClaimKind {
         match self {
             Claim::HostReserved => ClaimKind::HostReserved,
@@ -143,7 +143,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// Returns namespace and name, where the claim has them and both are given.
+    /// Returns namespace and name, if the owner has both and neither is empty.
     pub fn names(&self) -> Option<(&'a str, &'a str)> {
         match *self {
             Claim::Service { namespace, name }

@@ -35,7 +35,7 @@ fn an_allocation_names_whom_it_is_for() {
             none,
             (Claim::Service { namespace, name: "s" }, None),
         ),
-        // A network may be named like that.
+        // A network's name can begin like the handle of a Service.
         ("lb-net.c1", &pod, none, (Claim::Pod { namespace, name: "p" }, Some("n1"))),
         ("any", &[("type", "egress"), ("namespace", "ns"), ("pod", "p")], none, (Claim::Foreign, None)),
         ("Windows-Reserved-IPAM-Handle", &pod, none, (Claim::HostReserved, Some("n1"))),
@@ -45,7 +45,7 @@ fn an_allocation_names_whom_it_is_for() {
     }
 }
 
-/// The same answer to every question.
+/// Facts with the same pod, the same result for every other lookup, and the same node.
 struct World<'a>(Sight<PodSight<'a>>, Sight<()>, Option<&'a str>);
 
 impl HolderFacts for World<'_> {
@@ -72,7 +72,7 @@ impl HolderFacts for World<'_> {
     }
 }
 
-/// KC-434, row by row.
+/// The rows follow upstream's order of checks, except that a pod with the address keeps it on any node (KC-434).
 #[test]
 fn a_pod_holds_what_it_has_or_may_still_tell() {
     use Holding::{Held, Leaked};
@@ -114,7 +114,7 @@ fn everything_else_holds_while_it_is_there_or_in_doubt() {
     assert_eq!(ask(ClaimKind::Foreign, Sight::Absent), Held(Keeper::UnknownOwner));
 }
 
-/// A machine, and pods that its allocation names.
+/// A VMI, and the pods that its allocation names.
 struct Machine<'a>(MachineSight, &'a [Sight<PodSight<'a>>]);
 
 impl HolderFacts for Machine<'_> {

@@ -218,12 +218,12 @@ fn only_a_deselected_pool_in_service_makes_a_block_stale() {
     let choice = choose(&pools, &Request::default()).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), [cidr("10.2.0.64/26")]);
 
-    // Naming the pool keeps the blocks in it,
+    // A request that names the pool keeps the blocks in it.
     let request = Request { requested: vec![cidr("10.2.0.0/16")], ..Request::default() };
     let choice = choose(&pools, &request).unwrap();
     assert_eq!(stale_blocks(&owned, &choice, &Labels::new()), []);
 
-    // even if it then turns out to be for another use.
+    // The blocks stay even if the named pool turns out to be for another use.
     let mut pools = pools;
     pools[4].spec.node_selector = "!all()".into();
     let request = Request { requested: vec![cidr("10.1.0.0/16"), cidr("10.5.0.0/16")], ..Request::default() };
@@ -264,7 +264,7 @@ fn named_pools_of_a_restricted_request_must_select_its_namespace() {
     assert_eq!(error.cause, NoPool::NoneSelected("node1".into()));
     let reason = "pool blue (10.2.0.0/16): its namespaceSelector `team == 'blue'` does not match namespace web";
     assert!(words(&error.refused).contains(&reason.to_owned()), "{error:?}");
-    // Without a namespace nothing is selected by its labels.
+    // Without a namespace, a selector on labels selects no pool.
     let unknown = Request { namespace: None, ..request(&both, true) };
     choose(&pools, &unknown).unwrap_err();
 }

@@ -20,7 +20,7 @@ fn annotated(metadata: &Fields) -> Value {
     serde_json::from_str(metadata["annotations"][ANNOTATION].as_str().unwrap()).unwrap()
 }
 
-/// Reads `resource` and writes it again at the revision that was read.
+/// Reads `resource` and writes it back at the revision as read.
 fn rewritten(group: ApiGroup, resource: &Value) -> Value {
     let given = fields(resource.clone());
     let (metadata, foreign) = read(group, given.clone()).unwrap();
@@ -28,8 +28,7 @@ fn rewritten(group: ApiGroup, resource: &Value) -> Value {
     Value::Object(write(group, &pool(group), metadata, Some(&revision)).unwrap())
 }
 
-/// DS-9.12, vector 1: without our annotation the resource's metadata is the object's. We leave out what the server
-/// keeps for itself.
+/// Without our annotation, the resource's metadata is the object's. The fields that the server maintains are left out.
 #[test]
 fn a_resource_without_annotation() {
     let (metadata, _) = read(
@@ -44,7 +43,7 @@ fn a_resource_without_annotation() {
     );
 }
 
-/// DS-9.12, vector 2.
+/// A resource with the annotation, as in upstream's own example.
 fn annotated_resource() -> Value {
     json!({
         "name": "p", "uid": UID, "resourceVersion": "9", "generation": 3,
@@ -115,7 +114,7 @@ fn labels_taken_off_are_gone() {
     assert_eq!(annotated(&written), json!({}));
 }
 
-/// DS-9.1 (b): upstream's order in the annotation, and its body for a new object.
+/// Upstream's order in the annotation, and upstream's body for a new object.
 #[test]
 fn a_new_object() {
     let metadata = fields(json!({"name": "p", "uid": REVERSED, "resourceVersion": "", "labels": {"l": "1"},
@@ -161,7 +160,7 @@ fn ipam_objects_keep_what_others_put_on_them() {
     assert_eq!(written, expected);
 }
 
-/// The settings made through the v3 API have the time in the annotation, those of old releases a null (IPAM-84).
+/// Settings written through the v3 API have a time in the annotation; those of old releases have a null (IPAM-84).
 #[test]
 fn both_forms_of_an_ipam_objects_annotation_are_read() {
     for (given, written) in [
@@ -218,7 +217,7 @@ proptest! {
         }
     }
 
-    /// Whoever wrote a resource: writing it again changes nothing that a reader sees, and nothing that others own.
+    /// A rewrite changes neither the v3 view of a resource nor the metadata of others, for any writer of the resource.
     #[test]
     fn writing_again_changes_nothing(mut resource in some_metadata(), inner in prop::option::of(some_metadata())) {
         resource.insert("name".into(), "p".into());

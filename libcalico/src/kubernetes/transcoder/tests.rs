@@ -34,7 +34,7 @@ fn location<K: Kind>(group: ApiGroup, key: &K::Key) -> String {
     }
 }
 
-/// IPAM-81.
+/// The URLs that all writers of a cluster must share.
 #[test]
 fn where_things_are() {
     for (group, config) in [(ApiGroup::CrdV1, "ipamconfigs"), (ApiGroup::V3, "ipamconfigurations")] {
@@ -82,7 +82,7 @@ fn what_has_no_place_is_not_asked_for() {
     assert!(matches!(v1().query(&Range { kind: "Felix", ..elsewhere }), Err(TranscodeError::Unsupported { .. })));
 }
 
-/// The CNI user may not list pods (DS-83, DS-84).
+/// The CNI plugin's user may not list pods (DS-83).
 #[test]
 fn endpoints_of_one_pod_are_one_get() {
     let of = |namespace: Option<&str>, prefix: &str| {
@@ -99,7 +99,7 @@ fn endpoints_of_one_pod_are_one_get() {
         })
         .into();
     assert_eq!(paths, ["/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods", "/api/v1/pods"]);
-    // The pod itself is the same request.
+    // The pod itself needs the same request.
     assert_eq!(v1().query(&one::<Pod>(&ObjectKey::namespaced("ns", "web-0"))).unwrap(), pod);
 }
 
@@ -149,7 +149,8 @@ fn names_are_enough_for_keys() {
     assert_eq!(named("what"), None);
 }
 
-/// A single object that cannot be read is an error that says why; in a list its key is known where its name tells.
+/// A single object that cannot be read is an error with the reason. In a list, its key is known if the name determines
+/// the key.
 #[test]
 fn what_cannot_be_read_is_corrupt() {
     let cidr = "10.0.0.0/30".parse().unwrap();
@@ -171,7 +172,7 @@ fn what_cannot_be_read_is_corrupt() {
     assert_eq!(v1().decode(&one, json!("no object")), None);
 }
 
-/// DS-72.
+/// Objects that a writer marked as deleted and did not delete (DS-72).
 #[test]
 fn tombstones() {
     let cidr = "10.0.0.0/30".parse().unwrap();
@@ -189,7 +190,7 @@ fn tombstones() {
         let found = transcoder.decode(&one::<BlockAffinity>(&key), affinity.clone()).unwrap();
         assert!(found.tombstone);
         assert_eq!(transcoder.decode(&many::<BlockAffinity>(&AffinitySelect::default()), affinity), None);
-        // Finishing the deletion takes what was read, and nothing else.
+        // Finishing the deletion deletes the object as read, and no other object.
         let request = transcoder.request(&Write::delete::<BlockAffinity>(&key, Some(&found.entry.revision))).unwrap();
         let Request::Delete { preconditions, .. } = request else { panic!("{request:?}") };
         assert_eq!(
@@ -208,7 +209,7 @@ fn a_delete_of_whatever_is_there_has_no_body() {
     assert_eq!(location.name, "h");
 }
 
-/// DS-71: only the handle's replacement names its uid.
+/// Of all kinds, only the replacement of a handle contains the uid (DS-71).
 #[test]
 fn a_handle_is_replaced_only_if_it_is_the_same() {
     for group in GROUPS {
@@ -230,7 +231,7 @@ fn a_handle_is_replaced_only_if_it_is_the_same() {
     }
 }
 
-/// An account of who wrote which field is kept of no block that is written again, and of everything else.
+/// The record of field managers is discarded for blocks that are written again, and kept for all other objects.
 #[test]
 fn nobody_keeps_account_of_a_blocks_fields() {
     for group in GROUPS {
@@ -240,7 +241,7 @@ fn nobody_keeps_account_of_a_blocks_fields() {
         let update = Write::update(&read.key, &read.value, &read.revision).unwrap();
         let Request::Replace { body, .. } = transcoder.request(&update).unwrap() else { panic!() };
         assert_eq!(body["metadata"]["managedFields"], json!([{}]));
-        // The API server begins one all the same.
+        // The API server creates the record for a new object in any case.
         let create = Write::create::<Block>(&read.key, &read.value).unwrap();
         let Request::Create { body, .. } = transcoder.request(&create).unwrap() else { panic!() };
         assert_eq!(body["metadata"].get("managedFields"), None);
@@ -251,7 +252,8 @@ fn nobody_keeps_account_of_a_blocks_fields() {
     }
 }
 
-/// Ids that differ in case share a name; the second one's handle cannot be read, rather than be taken for the first's.
+/// IDs that differ only in case share a name. The handle of the second ID cannot be read, and is not taken for the
+/// handle of the first.
 #[test]
 fn the_handle_of_another_id_is_not_ours() {
     let stored = json!({"metadata": {"name": "net.c1"}, "spec": {"handleID": "net.c1", "block": {}}});
@@ -259,7 +261,7 @@ fn the_handle_of_another_id_is_not_ours() {
     assert!(decode_entry::<Handle>(&found.entry).unwrap_err().to_string().contains("handle/net.c1"));
 }
 
-/// DS-9.1 and DS-9.5.
+/// The stored forms that upstream writes in both API groups.
 #[test]
 fn v3_kinds_in_both_groups() {
     let canonical = json!({
@@ -293,7 +295,7 @@ fn v3_kinds_in_both_groups() {
     assert_eq!((&body["kind"], &body["spec"]["strictAffinity"]), (&json!("IPAMConfig"), &json!(false)));
 }
 
-/// A status is written apart, where the kind has one.
+/// A status is written by a separate request, if the kind has one.
 #[test]
 fn a_status_is_replaced_by_a_request_of_its_own() {
     let mut pool = IpPool::new("p", Default::default());
@@ -311,7 +313,7 @@ fn a_status_is_replaced_by_a_request_of_its_own() {
     assert!(error.contains("UpdateStatus"), "{error}");
 }
 
-/// The two views of the settings are one object (DS-53).
+/// The two kinds of settings are the same object (DS-53).
 #[test]
 fn settings_are_read_through_either_name() {
     for (group, kind) in [(ApiGroup::CrdV1, "IPAMConfig"), (ApiGroup::V3, "IPAMConfiguration")] {
@@ -365,7 +367,7 @@ fn endpoints_are_pods() {
     assert_eq!(path, "/api/v1/namespaces/ns/pods/web-0");
     assert_eq!(metadata["annotations"]["cni.projectcalico.org/podIPs"], "10.0.0.1/32");
     assert_eq!((&metadata["uid"], metadata.get("resourceVersion")), (&json!(UID), None));
-    // Whoever creates an endpoint made its uid up.
+    // The uid of a new endpoint is not the pod's.
     let (_, metadata) = patch(Write::create(&key, &value).unwrap());
     assert_eq!(metadata.get("uid"), None);
     let (_, metadata) = patch(Write::delete::<WorkloadEndpoint>(&key, Some(&read.revision)));
@@ -373,7 +375,7 @@ fn endpoints_are_pods() {
     assert_eq!(transcoder.revision("WorkloadEndpoint", &pod("node-1")), read.revision);
 }
 
-/// That of a pod which has ended is deleted too, although it has no address any more (CNI-202, DS-78).
+/// The endpoint of a terminated pod is deleted too, although it has no addresses any more (DS-78).
 #[test]
 fn an_endpoint_is_deleted_once() {
     let key = ObjectKey::namespaced("ns", "node--1-k8s-web--0-eth0");

@@ -27,7 +27,7 @@ fn endpoint(pod: &Pod) -> WorkloadEndpoint {
     found.endpoint
 }
 
-/// DS-9.7 (b) and (c).
+/// An endpoint as upstream derives it from a pod.
 #[test]
 fn upstream_vector() {
     let pod: Pod = serde_json::from_value(json!({
@@ -75,7 +75,7 @@ fn pods_without_an_endpoint() {
     assert_eq!(endpoint_of_pod(&pod(json!({"spec": {"hostNetwork": true}})), "cali"), None);
 }
 
-/// DS-77, from the last source to the first.
+/// The sources of addresses, from the last to the first (DS-77).
 #[test]
 fn the_first_source_of_addresses_counts() {
     let annotations = json!({"vpc.amazonaws.com/pod-ips": "10.0.0.5,fd00::5"});
@@ -94,7 +94,7 @@ fn the_first_source_of_addresses_counts() {
     assert_eq!(endpoint(&pod).spec.ip_networks, ["10.0.0.1/32"]);
 }
 
-/// DS-78 and the vectors of DS-9.7.
+/// Terminated pods and pods whose addresses were released (DS-78).
 #[test]
 fn finished_pods_own_nothing() {
     let mut pod = pod(json!({
@@ -134,7 +134,7 @@ fn floating_addresses_need_an_own_one_of_their_family() {
     assert!(endpoint(&pod).spec.ip_nats.is_empty(), "without addresses the annotation is not even looked at");
 }
 
-/// What upstream refuses the whole pod for.
+/// Upstream rejects the whole pod in these cases.
 #[test]
 fn what_cannot_be_understood_is_left_out_and_reported() {
     let found = endpoint_of_pod(
@@ -152,7 +152,7 @@ fn what_cannot_be_understood_is_left_out_and_reported() {
     assert!(matches!(&found.problems[..], [PodProblem::Address(_), PodProblem::NotOneAddress(_)]), "{found:?}");
 }
 
-/// CNI-116.
+/// Endpoints list ports with a name or a host port (CNI-116).
 #[test]
 fn ports_that_endpoints_list() {
     let pod = pod(json!({"spec": {

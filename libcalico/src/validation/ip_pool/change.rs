@@ -1,4 +1,4 @@
-//! What stored pools and blocks forbid: overlaps, and changes of what allocations rest on.
+//! Checks a pool against stored pools and blocks: overlaps, and changes that existing allocations do not allow.
 
 use super::{PoolSurroundings, complete_ip_pool};
 use crate::api::{AllowedUse, IpPool};
@@ -36,7 +36,7 @@ fn check_update(pool: &IpPool, range: &Cidr, previous: &IpPool, findings: &mut V
 fn check_overlaps(pool: &IpPool, range: &Cidr, pools: &[IpPool], findings: &mut Vec<FieldError>) {
     let (name, cidr) = (&pool.metadata.name, &pool.spec.cidr);
     for other in pools.iter().filter(|other| other.metadata.name != *name) {
-        // A stored pool without a valid range takes no addresses, so that nothing can overlap it.
+        // A stored pool without a valid range assigns no addresses, so no pool can overlap it.
         if other.spec.range().is_ok_and(|r| r.overlaps(range)) {
             let reason =
                 format!("IPPool({name}) CIDR overlaps with IPPool({}) CIDR {}", other.metadata.name, other.spec.cidr);

@@ -1,4 +1,4 @@
-//! What a pool says, looked at alone.
+//! Checks a pool's own content.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use crate::net::{Cidr, IpVersion};
 use crate::selector::Selector;
 use crate::validation::FieldError;
 
-/// Longest selector, in characters.
+/// The longest selector, in characters.
 const MAX_SELECTOR: usize = 1024;
 
 pub(super) fn check(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldError>) {
@@ -74,7 +74,7 @@ fn check_selector(name: &str, selector: &str, findings: &mut Vec<FieldError>) {
     if selector.len() > MAX_SELECTOR {
         findings.push(FieldError::new(name, selector, format!("may not be longer than {MAX_SELECTOR} characters")));
     }
-    // Upstream looks at the text, so that a value that only quotes the word is refused as well.
+    // Upstream searches the text, and so also rejects a value that only quotes the word.
     if selector.contains("global(") {
         findings.push(FieldError::new(name, selector, "global() cannot be used in the selector of an IPPool"));
     }

@@ -1,11 +1,11 @@
-//! Pods that change, some number of times each second.
+//! Pod changes at a constant rate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Changes going on. They end when this is dropped.
+/// Changes in progress. They stop on drop.
 pub(crate) struct Changes {
     stop: Arc<AtomicBool>,
     made: Arc<AtomicU64>,
@@ -13,7 +13,7 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
-    /// Calls `change` with the number of the change, `rate` times a second, from several threads if one is too slow.
+    /// Calls `change` with the number of the change, `rate` times per second, spread over `threads` threads.
     pub(crate) fn start(rate: u32, threads: u32, change: impl Fn(u64) + Send + Clone + 'static) -> Changes {
         let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let run = |thread: u32| {
@@ -35,7 +35,7 @@ impl Changes {
         Changes { stop, made, threads }
     }
 
-    /// How many so far.
+    /// Returns the number of changes so far.
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
     }

@@ -1,40 +1,40 @@
-//! The generated cluster: which pod has which address on which node, and which addresses nobody has any more.
+//! The generated cluster: the address and node of each pod, and the leaked addresses.
 
 use std::net::Ipv4Addr;
 
-/// How large a cluster is.
+/// The size of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) nodes: usize,
     pub(crate) pods: usize,
-    /// All blocks; as few as there may be when absent.
+    /// Number of all blocks; the minimum if absent.
     pub(crate) blocks: Option<usize>,
-    /// Addresses whose pod is gone.
+    /// Number of addresses whose pod no longer exists.
     pub(crate) leaked: usize,
-    /// The blocks that those are in; the rest of these belongs to pods.
+    /// Number of blocks with leaked addresses; the rest of their addresses belongs to pods.
     pub(crate) leaking_blocks: usize,
-    /// Addresses of each of these.
+    /// Number of addresses in each block with leaked addresses.
     pub(crate) leaking_size: usize,
 }
 
-/// A block, whose addresses are all taken.
+/// A block in which all addresses are allocated.
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) first: u32,
     pub(crate) node: usize,
     pub(crate) holders: Vec<Holder>,
-    /// How many addresses it has; the last one may have some left.
+    /// Capacity in addresses. The last block may have free addresses.
     pub(crate) size: usize,
 }
 
-/// For whom an address was assigned.
+/// The owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holder {
     Pod(usize),
     Leaked(usize),
 }
 
-/// A pod's place.
+/// The node and the address of a pod.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) node: usize,
@@ -45,11 +45,11 @@ pub(crate) struct Place {
 pub(crate) struct Cluster {
     pub(crate) size: Size,
     pub(crate) blocks: Vec<Block>,
-    /// By pod.
+    /// Places, indexed by pod.
     pub(crate) places: Vec<Place>,
 }
 
-/// The usual size of a block.
+/// The default block size.
 const USUAL: usize = 64;
 
 impl Cluster {
@@ -59,7 +59,8 @@ impl Cluster {
         match size.blocks.map(|blocks| blocks - size.leaking_blocks) {
             None => sizes.extend(vec![USUAL; rest.div_ceil(USUAL)]),
             Some(blocks) => {
-                // Two sizes, so that all can be full. The larger ones first: each block begins at a multiple of its size.
+                // Two block sizes, so that all blocks can be full. The larger ones come first because each block begins
+                // at a multiple of its size.
                 let large = rest.div_ceil(blocks).next_power_of_two();
                 let larger = (rest - blocks * large / 2) / (large / 2);
                 sizes.extend((0..blocks).map(|n| if n < larger { large } else { large / 2 }));
@@ -89,12 +90,12 @@ impl Cluster {
 }
 
 impl Block {
-    /// `10.0.0.0/26`.
+    /// Returns the CIDR, such as `10.0.0.0/26`.
     pub(crate) fn cidr(&self) -> String {
         format!("{}/{}", Ipv4Addr::from(self.first), 32 - self.size.trailing_zeros())
     }
 
-    /// As the resource is called.
+    /// Returns the name of the IPAMBlock.
     pub(crate) fn name(&self) -> String {
         self.cidr().replace(['.', '/'], "-")
     }

@@ -1,4 +1,4 @@
-//! The cluster, put into our own server or into a real one.
+//! Writes the generated cluster into our own server or into a real one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,10 +12,10 @@ use crate::server::Objects;
 use crate::texts;
 
 pub(crate) const CALICO: &str = "crd.projectcalico.org/v1";
-/// How many clients fill a real server.
+/// Number of clients that fill a real server.
 const CLIENTS: usize = 8;
 
-/// Each of Calico's objects: plural and object.
+/// Returns Calico's objects, each with its plural.
 fn calico_objects(cluster: &Cluster, grace: &str) -> Vec<(&'static str, Value)> {
     let mut objects: Vec<(&str, Value)> = texts::single_objects(grace).into();
     let mut handles = 0;
@@ -30,7 +30,7 @@ fn calico_objects(cluster: &Cluster, grace: &str) -> Vec<(&'static str, Value)> 
     objects
 }
 
-/// Into our own.
+/// Writes the cluster into our own server.
 pub(crate) fn fill(objects: &Objects, cluster: &Cluster, grace: &str) {
     for number in 0..texts::NAMESPACES {
         objects.put("v1", "namespaces", texts::namespace_object(number));
@@ -47,7 +47,7 @@ pub(crate) fn fill(objects: &Objects, cluster: &Cluster, grace: &str) {
     objects.begin();
 }
 
-/// Into a real one.
+/// Writes the cluster into a real API server.
 pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Result<()> {
     api.define(CALICO)?;
     for number in 0..texts::NAMESPACES {
@@ -74,7 +74,7 @@ pub(crate) fn fill_real(api: &ApiServer, cluster: &Cluster, grace: &str) -> Resu
     })
 }
 
-/// The report of a pod's node.
+/// Updates the status of a pod, as the kubelet of its node does.
 pub(crate) fn report(client: &Client, cluster: &Cluster, pod: usize, tick: u64) -> Result<()> {
     let path = format!("{}/{}/status", pods_of(pod), texts::pod_name(pod));
     let status = texts::pod(cluster, pod, tick)["status"].take();
@@ -85,7 +85,7 @@ fn pods_of(pod: usize) -> String {
     format!("/api/v1/namespaces/{}/pods", texts::namespace(pod))
 }
 
-/// Without what the server decides itself.
+/// Removes the metadata that the server sets itself.
 fn bare(mut object: Value) -> Value {
     if let Some(metadata) = object["metadata"].as_object_mut() {
         for name in ["uid", "creationTimestamp", "managedFields"] {
@@ -95,7 +95,7 @@ fn bare(mut object: Value) -> Value {
     object
 }
 
-/// Does something for each number, by several clients at once.
+/// Calls `act` for each number, from several clients in parallel.
 fn for_each(count: usize, act: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -113,7 +113,7 @@ fn for_each(count: usize, act: impl Fn(usize) -> Result<()> + Sync) -> Result<()
     })
 }
 
-/// How many addresses are leaked, as the objects say it.
+/// Returns the number of leaked addresses in the blocks.
 pub(crate) fn leaked(cluster: &Cluster) -> usize {
     let holders = cluster.blocks.iter().flat_map(|block| &block.holders);
     holders.filter(|holder| matches!(holder, Holder::Leaked(_))).count()

@@ -1,12 +1,12 @@
-//! `make bench-controllers`: what kube-controllers needs on large clusters, with the goals beside it.
+//! `make bench-controllers`: the resources that kube-controllers needs on large clusters, beside their goals.
 //!
 //! `bench-controllers PROGRAM WORK-DIR [SCENARIO…]` prints the tables of the README. The scenarios:
 //!
 //! * `real`: 500 nodes, 20,000 pods and 22,000 addresses in a real API server;
-//! * `served`: 5,000 nodes, 150,000 pods and 40,000 blocks, which no API server of this machine would hold beside the
-//!   program: our own small server ([`server`]) serves lists and watches of them over TLS and HTTP/2, takes writes, and
-//!   counts them;
-//! * `growth`: the cost of a pod's change among 10,000, 50,000 and 150,000 pods, served the same way.
+//! * `served`: 5,000 nodes, 150,000 pods and 40,000 blocks. No API server fits on this machine beside the program with
+//!   that many objects, so a small server of our own ([`server`]) serves lists and watches of them over TLS and HTTP/2,
+//!   accepts writes, and counts them;
+//! * `growth`: the cost of one pod change among 10,000, 50,000 and 150,000 pods, on our own server.
 //!
 //! All blocks are full. Each pod is at least 4 kB of JSON, managedFields included. 50 pods change each second from the
 //! start to the end.

@@ -1,4 +1,4 @@
-//! What is measured of the program on one cluster, in the order in which it happens.
+//! The measurements of the program on one cluster, in chronological order.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,35 +8,35 @@ use anyhow::Result;
 use crate::changes::Changes;
 use crate::program::Program;
 
-/// How many feeds the program has at least.
+/// Minimum number of the program's watches.
 const FEEDS: usize = 4;
-/// Between the first lists and the measurement of what goes on afterwards.
+/// Pause between the first lists and the measurement of the steady state.
 const CALM: Duration = Duration::from_secs(10);
 
-/// From the start to the time when only changes are left to do.
+/// Measurements from the start of the program to the end of the steady state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
     pub(crate) sync: Duration,
-    /// Processor seconds until then.
+    /// Processor seconds until all lists were complete.
     pub(crate) sync_cpu: f64,
-    /// Most memory so far, MiB.
+    /// Peak memory, MiB.
     pub(crate) peak: f64,
     /// Memory at the end, MiB.
     pub(crate) settled: f64,
     /// Processor seconds per second.
     pub(crate) steady_cpu: f64,
-    /// Changes of pods per second that really were made.
+    /// Actual number of pod changes per second.
     pub(crate) rate: f64,
 }
 
 impl Running {
-    /// Milliseconds of a processor that one change of a pod costs.
+    /// Returns the processor time of one pod change, in milliseconds.
     pub(crate) fn milliseconds_per_change(&self) -> f64 {
         1000.0 * self.steady_cpu / self.rate
     }
 }
 
-/// Watches the program from its start until `steady` after the first lists.
+/// Measures the program from its start until `steady` after the first lists.
 pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) -> Result<Running> {
     let sync = program.synced(FEEDS)?;
     let sync_cpu = program.cpu()?;
@@ -55,17 +55,17 @@ pub(crate) fn run(program: &mut Program, changes: &Changes, steady: Duration) ->
     })
 }
 
-/// What became of the leaked addresses.
+/// Measurements of the release of the leaked addresses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reclaimed {
     pub(crate) blocks_written: usize,
     pub(crate) handles_deleted: usize,
-    /// From the start of the program to the last write of a block: all addresses are free again.
+    /// Time from the start of the program to the last write of a block, after which all addresses are free.
     pub(crate) freed: Duration,
-    /// To the last write of a block or handle.
+    /// Time to the last write of a block or handle.
     pub(crate) done: Duration,
-    /// Processor seconds from the end of the measurement before.
+    /// Processor seconds since the end of the steady-state measurement.
     pub(crate) cpu: f64,
-    /// Most memory since the start, MiB.
+    /// Peak memory since the start, MiB.
     pub(crate) peak: f64,
 }

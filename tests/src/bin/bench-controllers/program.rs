@@ -1,4 +1,4 @@
-//! The program that is measured.
+//! The program under measurement.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,24 +9,24 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 const METRICS: &str = "http://127.0.0.1:9094/metrics";
-/// How long the first lists may take.
+/// Timeout of the first lists.
 const SYNC_WITHIN: Duration = Duration::from_secs(300);
-/// Between two looks at the metrics, which cost the program something too.
+/// Interval between two requests of the metrics, which also use the program's processor time.
 const GLANCE: Duration = Duration::from_secs(1);
-/// Ticks per second in which the kernel counts processor time for programs.
+/// Clock ticks per second in which the kernel reports processor time.
 const TICKS: f64 = 100.0;
 
-/// kube-controllers at work. Killed on drop.
+/// A running kube-controllers, killed on drop.
 pub(crate) struct Program {
     child: Child,
     pub(crate) started: Instant,
 }
 
 impl Program {
-    /// Starts it; what it logs goes into `directory`.
+    /// Starts the program with its log in `directory`.
     pub(crate) fn start(program: &Path, kubeconfig: &Path, directory: &Path) -> Result<Program> {
         let log = File::create(directory.join("log"))?;
-        // setpriv: it dies with the private host, even when the bench is killed.
+        // setpriv kills the program when the private host ends, even if the bench itself is killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
@@ -43,7 +43,7 @@ impl Program {
         Ok(Program { child, started: Instant::now() })
     }
 
-    /// Waits until all feeds have named everything; how long that took.
+    /// Waits until all watches have delivered their first lists, and returns the time since the start.
     pub(crate) fn synced(&mut self, feeds: usize) -> Result<Duration> {
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -60,7 +60,7 @@ impl Program {
         }
     }
 
-    /// Processor seconds so far.
+    /// Returns the processor seconds so far.
     pub(crate) fn cpu(&self) -> Result<f64> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let after_name = stat.rsplit_once(')').context("no name in stat")?.1;
@@ -69,7 +69,7 @@ impl Program {
         Ok((ticks(11).context("utime")? + ticks(12).context("stime")?) / TICKS)
     }
 
-    /// Memory in MiB: now, and at most so far.
+    /// Returns the present and the peak memory in MiB.
     pub(crate) fn memory(&self) -> Result<(f64, f64)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let of = |name: &str| {

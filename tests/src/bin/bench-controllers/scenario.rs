@@ -1,4 +1,4 @@
-//! The scenarios, from an empty private host to their part of the table.
+//! The scenarios, each from an empty private host to its part of the table.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -21,20 +21,20 @@ use crate::{table, texts};
 const REAL: Size = Size { nodes: 500, pods: 20_000, blocks: None, leaked: 2_000, leaking_blocks: 46, leaking_size: 64 };
 const SERVED: Size =
     Size { nodes: 5_000, pods: 150_000, blocks: Some(40_000), leaked: 10_000, leaking_blocks: 400, leaking_size: 32 };
-/// Changes of pods per second.
+/// Pod changes per second.
 const RATE: u32 = 50;
-/// As many, where the cost of one is to be told from that of the rest.
+/// Pod changes per second at which the cost of one change can be distinguished from the fixed cost.
 const HIGH_RATE: u32 = 500;
-/// The default: how often handles are listed depends on it.
+/// The default grace period; the interval between lists of handles depends on it.
 const GRACE: &str = "15m0s";
-/// When everything else is measured, the grace period becomes one that ends so much later.
+/// Time until the end of the grace period that is set once everything else is measured.
 const SHORTLY: Duration = Duration::from_secs(5);
 const NEVER: &str = "0s";
 const STEADY: Duration = Duration::from_secs(30);
-/// How long after the grace period the addresses may be taken back, before the bench gives up.
+/// Time after the grace period within which the addresses must be released; then the bench stops waiting.
 const RECLAIMED_WITHIN: Duration = Duration::from_secs(180);
 
-/// Runs a scenario; its part of the table.
+/// Runs a scenario and returns its part of the table.
 pub(crate) fn run(name: &str, program: &Path, work: &Path) -> Result<String> {
     let work = work.join(name);
     std::fs::create_dir_all(&work)?;
@@ -182,7 +182,7 @@ fn real(kubernetes: &Kubernetes, program: &Path, work: &Path) -> Result<String> 
     Ok(table::medium(&cluster, &running, reclaimed.as_ref(), grace))
 }
 
-/// Waits until the leaked addresses are taken back. That they are not is told by the table.
+/// Waits until the leaked addresses are released. At the deadline it returns, and the table shows the remaining leak.
 fn await_reclaimed(program: &Program, grace: Duration, is_done: impl Fn() -> Result<bool>) -> Result<()> {
     let deadline = program.started + grace + RECLAIMED_WITHIN;
     while !is_done()? {
@@ -192,17 +192,17 @@ fn await_reclaimed(program: &Program, grace: Duration, is_done: impl Fn() -> Res
         }
         thread::sleep(Duration::from_millis(200));
     }
-    // A write that is one too many comes now.
+    // Leaves time for superfluous writes, which the table counts.
     thread::sleep(Duration::from_secs(2));
     Ok(())
 }
 
-/// A grace period that is over [`SHORTLY`] after now for what was leaked when the program started.
+/// Returns a grace period that ends [`SHORTLY`] from now for addresses that were leaked when the program started.
 fn shortly(program: &Program) -> Duration {
     Duration::from_secs((program.started.elapsed() + SHORTLY).as_secs())
 }
 
-/// As a configuration has it.
+/// Formats a duration for the configuration.
 fn go_seconds(duration: Duration) -> String {
     format!("{}s", duration.as_secs())
 }

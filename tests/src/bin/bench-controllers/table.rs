@@ -1,4 +1,4 @@
-//! The tables, with the goals beside the figures.
+//! The tables, with the goals beside the measurements.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::cluster::Cluster;
 use crate::filling;
 use crate::outcome::{Reclaimed, Running};
 
-/// 500 nodes in a real API server, beside what upstream needs there.
+/// Returns the table of 500 nodes in a real API server, beside upstream's figures.
 pub(crate) fn medium(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
     let mut rows = header(cluster, "in a real API server", "upstream, measured on the same");
     let peak = reclaimed.map_or(running.peak, |reclaimed| reclaimed.peak);
@@ -16,7 +16,7 @@ pub(crate) fn medium(cluster: &Cluster, running: &Running, reclaimed: Option<&Re
     rows + &garbage(cluster, running, reclaimed, grace, ["≤ 2 s", "20 s, 5 s of processor time"])
 }
 
-/// 5,000 nodes from our own server.
+/// Returns the table of 5,000 nodes on our own server.
 pub(crate) fn large(cluster: &Cluster, running: &Running, reclaimed: Option<&Reclaimed>, grace: Duration) -> String {
     let mut rows = header(cluster, "as lists and watches of our own server", "");
     let peak = reclaimed.map_or(running.peak, |reclaimed| reclaimed.peak);
@@ -26,7 +26,7 @@ pub(crate) fn large(cluster: &Cluster, running: &Running, reclaimed: Option<&Rec
     rows + &garbage(cluster, running, reclaimed, grace, ["", ""])
 }
 
-/// How the cost of a change depends on the size.
+/// Returns the table of the cost of a change by number of pods.
 pub(crate) fn growth(rows: &[(usize, Running)]) -> String {
     let mut text =
         "| pods | changes per second | processor time of one change | memory, settled |\n|---:|---:|---:|---:|\n"
@@ -73,7 +73,7 @@ fn garbage(
     let (leaked, blocks) = (filling::leaked(cluster), cluster.size.leaking_blocks);
     let what = format!("{leaked} leaked addresses in {blocks} blocks");
     let Some(reclaimed) = reclaimed else { return row(&what, "not taken back", "", upstream) };
-    // Leaks are looked for when everything is known.
+    // Garbage collection starts when all lists are complete.
     let late = |time: Duration| seconds(time.saturating_sub(running.sync + grace));
     row(&format!("{what}: free again, after the end of the grace period"), &late(reclaimed.freed), goal, upstream)
         + &row("… their handles gone", &late(reclaimed.done), "", "")

@@ -1,22 +1,22 @@
-//! The cluster's objects as an API server has them.
+//! The cluster's objects in the form in which an API server returns them.
 
 use serde_json::{Value, json};
 
 use crate::cluster::{Block, Cluster, Holder};
 
-/// How many namespaces the pods are in.
+/// Number of namespaces of the pods.
 pub(crate) const NAMESPACES: usize = 200;
 
-/// What an API server and the kubelet note about who set what, as it is on a pod of one container.
+/// managedFields of a pod with one container, as an API server and the kubelet write them.
 const MANAGED: &str = r#"{"f:metadata":{"f:annotations":{".":{},"f:cni.projectcalico.org/containerID":{},"f:cni.projectcalico.org/podIP":{},"f:cni.projectcalico.org/podIPs":{}},"f:generateName":{},"f:labels":{".":{},"f:app":{},"f:pod-template-hash":{},"f:team":{}},"f:ownerReferences":{".":{},"k:{\"uid\":\"5f3c1a52-6d0c-4d0e-9f57-5d2f7f1f9f11\"}":{}}},"f:spec":{"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:env":{".":{},"k:{\"name\":\"REGION\"}":{".":{},"f:name":{},"f:value":{}},"k:{\"name\":\"STAGE\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:livenessProbe":{".":{},"f:failureThreshold":{},"f:httpGet":{".":{},"f:path":{},"f:port":{},"f:scheme":{}},"f:periodSeconds":{},"f:successThreshold":{},"f:timeoutSeconds":{}},"f:name":{},"f:ports":{".":{},"k:{\"containerPort\":8080,\"protocol\":\"TCP\"}":{".":{},"f:containerPort":{},"f:name":{},"f:protocol":{}}},"f:resources":{".":{},"f:limits":{".":{},"f:cpu":{},"f:memory":{}},"f:requests":{".":{},"f:cpu":{},"f:memory":{}}},"f:terminationMessagePath":{},"f:terminationMessagePolicy":{}}},"f:dnsPolicy":{},"f:enableServiceLinks":{},"f:restartPolicy":{},"f:schedulerName":{},"f:securityContext":{},"f:terminationGracePeriodSeconds":{}}}"#;
 const MANAGED_STATUS: &str = r#"{"f:status":{"f:conditions":{"k:{\"type\":\"ContainersReady\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}},"k:{\"type\":\"Initialized\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}},"k:{\"type\":\"Ready\"}":{".":{},"f:lastProbeTime":{},"f:lastTransitionTime":{},"f:status":{},"f:type":{}}},"f:containerStatuses":{},"f:hostIP":{},"f:hostIPs":{},"f:phase":{},"f:podIP":{},"f:podIPs":{".":{},"k:{\"ip\":\"10.0.0.1\"}":{".":{},"f:ip":{}}},"f:startTime":{}}}"#;
 
-/// A pod is in this namespace.
+/// Returns the namespace of a pod.
 pub(crate) fn namespace(pod: usize) -> String {
     format!("team-{:03}", pod % NAMESPACES)
 }
 
-/// A pod's name, as a Deployment would give it.
+/// Returns the name of a pod, as a Deployment generates it.
 pub(crate) fn pod_name(pod: usize) -> String {
     format!("service-{:04}-{:08x}-{:05x}", pod % 3000, (pod as u32).wrapping_mul(2_654_435_761), pod)
 }
@@ -25,12 +25,12 @@ pub(crate) fn node_name(node: usize) -> String {
     format!("ip-10-{}-{}-{}.eu-central-1.compute.internal", node / 65_536, node / 256 % 256, node % 256)
 }
 
-/// Another one for each kind and number.
+/// Returns a UID that is unique for each kind and number.
 pub(crate) fn uid(kind: u16, number: usize) -> String {
     format!("{:08x}-{kind:04x}-4000-8000-{:012x}", (number as u32).wrapping_mul(2_654_435_761), number)
 }
 
-/// A pod, as its node reports it; `tick` makes one report differ from the next.
+/// Returns a pod with the status that its node reports; `tick` makes each report different.
 pub(crate) fn pod(cluster: &Cluster, pod: usize, tick: u64) -> Value {
     let place = cluster.places[pod];
     let (address, node) = (place.address.to_string(), node_name(place.node));
@@ -105,13 +105,13 @@ pub(crate) fn node(node: usize) -> Value {
     })
 }
 
-/// The name of a namespace's object.
+/// Returns a Namespace object.
 pub(crate) fn namespace_object(number: usize) -> Value {
     let name = namespace(number);
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "uid": uid(3, number)}, "status": {"phase": "Active"}})
 }
 
-/// A container's id.
+/// Returns the container ID of an owner.
 pub(crate) fn container(holder: Holder) -> String {
     match holder {
         Holder::Pod(pod) => format!("{:064x}", 0x00ab_cdef_0000_0000_u64 + pod as u64),
@@ -167,7 +167,7 @@ pub(crate) fn handle(number: usize, holder: Holder, block: &Block) -> Value {
     })
 }
 
-/// What there is one of: pool, state of the cluster, and what the controllers are to do.
+/// Returns the singletons: pool, ClusterInformation and the configuration of the controllers.
 pub(crate) fn single_objects(grace: &str) -> [(&'static str, Value); 3] {
     let object = |kind: &str, name: &str, number, spec: Value| json!({"apiVersion": "crd.projectcalico.org/v1", "kind": kind, "metadata": {"name": name, "uid": uid(7, number)}, "spec": spec});
     [

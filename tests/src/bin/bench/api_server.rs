@@ -1,4 +1,4 @@
-//! The Kubernetes API server, on a host of its own.
+//! Measurements on the Kubernetes API server, on a separate host.
 
 use anyhow::Result;
 use integration_tests::kubernetes::{Kubernetes, program};
@@ -9,19 +9,19 @@ use crate::pods::{self, Crowd, Details, OneAfterAnother};
 use crate::requests::{Probe, Requests};
 use crate::{PODS, Paths, etcd_on_disk};
 
-/// What was measured there.
+/// The measurements on an API server.
 pub(crate) struct Measured {
-    /// Requests of the plugin's own client, alone.
+    /// Requests alone, sent by the plugin's own client.
     pub(crate) requests: Requests,
     /// Floor, ADD and DEL.
     pub(crate) series: OneAfterAnother<1>,
     /// Single calls.
     pub(crate) details: Details,
-    /// Many at once.
+    /// Many calls in parallel.
     pub(crate) crowd: Crowd,
 }
 
-/// Why there is no API server to measure.
+/// Returns the reason why there is no API server to measure.
 pub(crate) fn missing() -> Option<String> {
     program("kube-apiserver").err().map(|error| error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Datastores, each with the network configuration that leads the plugin to it and the pods that it networks.
+//! Datastores, each with the network configuration that selects it and the pods in its network.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,46 +18,46 @@ use serde_json::{Value, json};
 use crate::process::{Took, timed};
 use crate::{Paths, fresh};
 
-/// The node that everything runs on.
+/// The node of all pods.
 pub(crate) const NODE: &str = "bench";
 
-/// The namespace of pods of Kubernetes.
+/// The namespace of Kubernetes pods.
 pub(crate) const NAMESPACE: &str = "bench";
 
-/// Pools of the backends: where they serve the same host, no two pods may have one address.
+/// Pools of the backends. They differ because backends share a host, on which no two pods may have the same address.
 const LOCAL_POOL: &str = "10.64.0.0/16";
 const ETCD_POOL: &str = "10.65.0.0/16";
 const KUBERNETES_POOL: &str = "10.66.0.0/16";
 
-/// The group that nearly every cluster keeps Calico's data in.
+/// The API group that nearly every cluster uses for Calico's data.
 const GROUP: ApiGroup = ApiGroup::CrdV1;
 
-/// A datastore with one pool, and the configuration that leads the plugin to it.
+/// A datastore with one pool, and the configuration that selects it.
 pub(crate) struct Backend {
     /// `local`, `etcd` or `kubernetes`.
     pub(crate) name: &'static str,
     /// The same datastore for [`crate::stores`] and [`crate::requests`].
     pub(crate) datastore: DatastoreConfig,
-    /// Where files of the measurement go.
+    /// Directory for files of the measurement.
     pub(crate) work: PathBuf,
-    /// What the plugin reads on stdin.
+    /// File with the plugin's stdin.
     pub(crate) conf: PathBuf,
     plugins: PathBuf,
-    /// Makes pods where they are objects.
+    /// Client that creates Pod objects; absent on etcd and the embedded datastore.
     admin: Option<Client>,
 }
 
-/// A pod that waits for its network.
+/// A pod without a network.
 pub(crate) struct Pod {
-    /// Of the network namespace; the container id too, of which eleven characters go into the name of the interface of
-    /// a pod that is no object.
+    /// Name of the network namespace, and the container ID. For a pod without a Pod object, the name of the host
+    /// interface contains eleven characters of it.
     pub(crate) name: String,
     /// `CNI_ARGS`.
     args: String,
 }
 
 impl Backend {
-    /// The embedded datastore, in a new file on the disk of the work directory.
+    /// Creates the embedded datastore in a new file on the disk of the work directory.
     pub(crate) fn local(paths: &Paths) -> Result<Self> {
         let path = fresh(&paths.work, "calico.db")?;
         let keys = json!({ "datastore_type": "local", "datastore_path": path });
@@ -66,7 +66,7 @@ impl Backend {
         backend.initialize(&keys, LOCAL_POOL)
     }
 
-    /// The running etcd.
+    /// Returns the backend of the running etcd.
     pub(crate) fn etcd(paths: &Paths) -> Result<Self> {
         let keys = json!({ "datastore_type": "etcdv3", "etcd_endpoints": ENDPOINT });
         let endpoints = vec![ENDPOINT.to_owned()];
@@ -75,7 +75,7 @@ impl Backend {
         backend.initialize(&keys, ETCD_POOL)
     }
 
-    /// The running API server, reached with the token of a service account that may do everything.
+    /// Returns the backend of the running API server, with the token of a service account that may do everything.
     pub(crate) fn kubernetes(paths: &Paths, api: &ApiServer) -> Result<Self> {
         let account = api.service_account("kube-system", "calico-cni-plugin")?;
         api.bind(&account, "cluster-admin")?;
@@ -101,7 +101,7 @@ impl Backend {
         Ok(Self { admin: Some(api.admin().clone()), ..backend })
     }
 
-    /// Writes the network configuration, `keys` being those of the datastore.
+    /// Writes the network configuration; `keys` select the datastore.
     fn new(name: &'static str, datastore: DatastoreConfig, paths: &Paths, keys: &Value) -> Result<Self> {
         let mut conf = json!({
             "cniVersion": "1.0.0",
@@ -118,7 +118,7 @@ impl Backend {
         Ok(Self { name, datastore, work: paths.work.clone(), conf: file, plugins: paths.plugins.clone(), admin: None })
     }
 
-    /// Makes node and pool, as people do.
+    /// Creates node and pool with `calico-ipam`, as an operator does.
     fn initialize(self, keys: &Value, cidr: &str) -> Result<Self> {
         let pool = json!({
             "apiVersion": "projectcalico.org/v3",
@@ -134,7 +134,7 @@ impl Backend {
         Ok(self)
     }
 
-    /// `calico-ipam` as people call it.
+    /// Prepares a call of `calico-ipam` as a command-line tool.
     fn manage(&self, keys: &Value) -> Command {
         let mut command = Command::new(self.plugins.join("calico-ipam"));
         for (key, value) in keys.as_object().into_iter().flatten() {
@@ -143,19 +143,19 @@ impl Backend {
         command
     }
 
-    /// Makes the network namespace of a pod, and the pod itself where it is an object.
+    /// Creates the network namespace of a pod and, on an API server, the Pod object.
     pub(crate) fn add_pod(&self, host: &Host, name: &str) -> Result<Pod> {
         host.add_pod(name)?;
         let args = self.admin.as_ref().map(|admin| args_of_object(admin, name)).transpose()?;
         Ok(Pod { name: name.to_owned(), args: args.unwrap_or_default() })
     }
 
-    /// [`PODS`](crate::PODS) or fewer of them, their names beginning with `prefix`.
+    /// Creates `count` pods, at most [`PODS`](crate::PODS), whose names begin with `prefix`.
     pub(crate) fn add_pods(&self, host: &Host, prefix: &str, count: usize) -> Result<Vec<Pod>> {
         (0..count).map(|number| self.add_pod(host, &format!("{prefix}{number}"))).collect()
     }
 
-    /// The plugin as a runtime calls it; its stdin is [`Backend::stdin`].
+    /// Prepares a call of the plugin as a runtime makes it, with [`Backend::stdin`] as its stdin.
     pub(crate) fn call(&self, verb: &str, pod: &Pod) -> Command {
         let mut command = Command::new(self.plugins.join("calico"));
         command
@@ -169,17 +169,17 @@ impl Backend {
         command
     }
 
-    /// The configuration.
+    /// Opens the configuration.
     pub(crate) fn stdin(&self) -> Result<File> {
         File::open(&self.conf).context("the configuration")
     }
 
-    /// One call, measured.
+    /// Measures one call.
     pub(crate) fn timed_call(&self, verb: &str, pod: &Pod) -> Result<Took> {
         timed(self.call(verb, pod).stdin(self.stdin()?))
     }
 
-    /// How many transactions have written to the embedded datastore so far.
+    /// Returns the number of write transactions of the embedded datastore so far.
     pub(crate) fn commits(&self) -> Result<Option<u64>> {
         let DatastoreConfig::Local(config) = &self.datastore else { return Ok(None) };
         let file = rusqlite::Connection::open(&config.path)?;
@@ -187,7 +187,7 @@ impl Backend {
     }
 }
 
-/// Makes a pod and says what a kubelet's runtime says of it.
+/// Creates a pod and returns the `CNI_ARGS` that a runtime passes for it.
 fn args_of_object(admin: &Client, name: &str) -> Result<String> {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": NAMESPACE },

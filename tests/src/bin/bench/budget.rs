@@ -1,22 +1,23 @@
-//! What an ADD may take: everything that it cannot do without, each measured alone in the same run, and 2 ms.
+//! The time budget of an ADD: its indispensable parts, each measured alone in the same run, plus 2 ms.
 
 use std::time::Duration;
 
 use crate::requests::Requests;
 use crate::stores::Costs;
 
-/// For the rest: the process itself, its decisions, and the kernel settings.
+/// Allowance for the rest: the process itself, its decisions, and the kernel settings.
 const ALLOWANCE: Duration = Duration::from_millis(2);
 
-/// On a datastore that holds pairs: the floor, and the reads and writes that ADD makes in sequence.
+/// Returns the budget on etcd or the embedded datastore: the floor, and the reads and writes that ADD makes in
+/// sequence.
 pub(crate) fn on_pairs(floor: Duration, costs: &Costs, reads: u64, writes: u64) -> Duration {
     floor + times(costs.read.p50(), reads) + times(costs.write.p50(), writes) + ALLOWANCE
 }
 
-/// On an API server: the floor, one connection, and four requests in sequence. Connecting and one GET are one
-/// measurement: they are what a new client's first GET takes. It is the median of each turn's sum, as an ADD's is: writes wait
-/// for the disk, most of them shortly and some for long, and of such durations the median of the sum is more than the sum of
-/// the medians.
+/// Returns the budget on an API server: the floor, one connection, and four requests in sequence. Connecting and one
+/// GET are one measurement, the first GET of a new client. The budget uses the median of each turn's sum, as the
+/// duration of an ADD does: writes wait for the disk, most of them briefly and some for long, and for such durations
+/// the median of the sum exceeds the sum of the medians.
 pub(crate) fn on_api_server(floor: Duration, requests: &Requests) -> Duration {
     floor + requests.all.p50() + ALLOWANCE
 }

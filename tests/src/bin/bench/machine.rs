@@ -1,11 +1,12 @@
-//! The machine that the figures are of.
+//! The machine that runs the measurements.
 
 use std::fs;
 
 use anyhow::Result;
 use nix::sys::utsname::uname;
 
-/// One line: processors, memory, kernel, and how busy it is with other things, on which all figures depend.
+/// Describes the machine in one line: processors, memory, kernel, and the load of other programs, on which all figures
+/// depend.
 pub(crate) fn describe() -> Result<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");

@@ -1,10 +1,10 @@
-//! `make bench`: what an ADD and a DEL cost, against the floor of this machine, in one run.
+//! `make bench`: the cost of an ADD and a DEL against the floor of this machine, in one run.
 //!
-//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of the README. There are two private hosts, one after the other: one
-//! with the datastores that hold pairs, embedded and etcd ([`pairs`]), and one with a Kubernetes API server
-//! ([`api_server`]), whose etcd has the other's address. All data are on the disk of the work directory. On each host
-//! the floor, the requests alone and the ADDs on each datastore take turns, pod by pod, so that a machine that changes
-//! its speed changes it for all of them.
+//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of the README. There are two private hosts, one after the other:
+//! one with the embedded datastore and etcd ([`pairs`]), and one with a Kubernetes API server ([`api_server`]), whose
+//! etcd has the address of the first host's etcd. All data are on the disk of the work directory. On each host the
+//! floor, the requests alone and the ADDs on each datastore alternate, pod by pod, so that a machine that changes its
+//! speed affects all of them.
 
 mod api_server;
 mod backend;
@@ -32,13 +32,13 @@ use crate::table::Table;
 /// Pods per measured series.
 const PODS: usize = 100;
 
-/// What is measured, and where its data go.
+/// The programs to measure, and the directory for their data.
 pub(crate) struct Paths {
     /// The directory of the plugins.
     pub(crate) plugins: PathBuf,
     /// The program `floor`.
     pub(crate) floor: PathBuf,
-    /// On a disk.
+    /// The work directory, on a disk.
     pub(crate) work: PathBuf,
 }
 
@@ -76,26 +76,26 @@ fn measure(paths: &Paths) -> Result<()> {
     Ok(write!(std::io::stdout(), "{machine}\n{table}")?)
 }
 
-/// What `measure` finds out on a private host with an uplink.
+/// Runs `measure` on a private host with an uplink and returns its result.
 fn on_private_host<T: Send>(measure: impl FnOnce(&Host) -> Result<T> + Send) -> Result<T> {
     let mut outcome = None;
     isolated(|host| outcome = Some(host.add_uplink().and_then(|()| measure(host))));
     outcome.context("nothing was measured")?
 }
 
-/// Puts what the host's etcd will keep on the disk of the work directory.
+/// Mounts a directory on the disk as the data directory of the host's etcd.
 fn etcd_on_disk(host: &Host, data: &Path) -> Result<()> {
     std::fs::create_dir_all(data)?;
     let nothing = None::<&str>;
     Ok(mount(Some(data), &host.dir("etcd"), nothing, MsFlags::MS_BIND, nothing)?)
 }
 
-/// `calico -v`, from exec to exit.
+/// Measures `calico -v`, from exec to exit.
 fn start_times(plugin: &Path) -> Result<Sample> {
     (0..200).map(|_| Ok(process::timed(std::process::Command::new(plugin).arg("-v"))?.wall)).collect()
 }
 
-/// A file in the work directory, emptied of what an earlier run left.
+/// Returns the path of a file in the work directory, after removing files of an earlier run.
 fn fresh(work: &Path, name: &str) -> Result<PathBuf> {
     let path = work.join(name);
     for suffix in ["", "-wal", "-shm"] {

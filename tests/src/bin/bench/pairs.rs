@@ -1,4 +1,4 @@
-//! The datastores that hold pairs: the embedded one and etcd, on one host.
+//! Measurements on the embedded datastore and etcd, which both store key-value pairs, on one host.
 
 use anyhow::Result;
 use integration_tests::etcd::Etcd;
@@ -9,7 +9,7 @@ use crate::pods::{self, Crowd, Details, OneAfterAnother};
 use crate::stores::{self, Costs};
 use crate::{PODS, Paths, etcd_on_disk};
 
-/// What was measured there. Of each pair the first is the embedded datastore's.
+/// The measurements. The first element of each array is the embedded datastore's.
 pub(crate) struct Measured {
     /// The datastores alone.
     pub(crate) costs: [Costs; 2],
@@ -17,11 +17,11 @@ pub(crate) struct Measured {
     pub(crate) series: OneAfterAnother<2>,
     /// Single calls.
     pub(crate) details: [Details; 2],
-    /// Many at once.
+    /// Many calls in parallel.
     pub(crate) crowds: [Crowd; 2],
 }
 
-/// Starts etcd and measures both.
+/// Starts etcd and measures both datastores.
 pub(crate) fn measure(host: &Host, paths: &Paths) -> Result<Measured> {
     etcd_on_disk(host, &paths.work.join("etcd"))?;
     let _etcd = Etcd::start(host)?;

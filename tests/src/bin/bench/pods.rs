@@ -1,4 +1,4 @@
-//! ADD and DEL of pods by the shipped binary, on a datastore.
+//! ADD and DEL of pods by the release binary, on a datastore.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::sample::Sample;
 use crate::timings::Timings;
 use crate::{PODS, fresh};
 
-/// One verb, many pods.
+/// Measurements of one CNI command on many pods.
 pub(crate) struct Series {
     /// Wall-clock time.
     pub(crate) wall: Sample,
@@ -24,37 +24,37 @@ pub(crate) struct Series {
     pub(crate) cpu: Sample,
 }
 
-/// What [`one_after_another`] measured on `N` backends.
+/// The measurements of [`one_after_another`] on `N` backends.
 pub(crate) struct OneAfterAnother<const N: usize> {
     /// The netlink messages alone.
     pub(crate) floor: Series,
-    /// The same and the kernel settings.
+    /// The netlink messages and the kernel settings.
     pub(crate) floor_with_sysctls: Series,
     /// ADD and DEL for each backend.
     pub(crate) operations: [(Series, Series); N],
 }
 
-/// What a single ADD and DEL do.
+/// Details of a single ADD and DEL.
 pub(crate) struct Details {
-    /// The backend.
+    /// Name of the backend.
     pub(crate) name: &'static str,
     /// System calls of an ADD.
     pub(crate) system_calls: u64,
-    /// Write transactions of an ADD, counted by the embedded datastore; on etcd they are the same.
+    /// Write transactions of an ADD, counted by the embedded datastore. An ADD makes the same number on etcd.
     pub(crate) commits: Option<u64>,
     /// Peak resident memory in KiB of an ADD and of a DEL.
     pub(crate) peak_rss: [u64; 2],
-    /// What the plugin says of itself.
+    /// The plugin's own timings.
     pub(crate) timings: Timings,
 }
 
-/// Many ADDs started together.
+/// Many ADDs that start together.
 pub(crate) struct Crowd {
-    /// The backend.
+    /// Name of the backend.
     pub(crate) name: &'static str,
     /// Wall-clock time of each.
     pub(crate) each: Sample,
-    /// From the first start to the last end.
+    /// Time from the first start to the last end.
     pub(crate) all: Duration,
 }
 
@@ -65,9 +65,9 @@ impl FromIterator<Took> for Series {
     }
 }
 
-/// Floor, floor with sysctls, ADD on each backend and `alone`, in turn for each number; then all DELs. All pods stay until
-/// then. Their namespaces are made beforehand: the kernel goes on with a new one after the call that made it, which is not
-/// ADD's work.
+/// Measures the floor, the floor with sysctls, ADD on each backend and `alone`, in turn for each pod; then all DELs.
+/// All pods exist until then. Their network namespaces are created beforehand, because the kernel continues to
+/// initialize a namespace after the call that created it, and that work is not part of ADD.
 pub(crate) fn one_after_another<const N: usize>(
     host: &Host,
     floor: &Path,
@@ -108,8 +108,8 @@ pub(crate) fn one_after_another<const N: usize>(
     Ok(OneAfterAnother { floor, floor_with_sysctls, operations })
 }
 
-/// Looks into single calls: what they ask of kernel and datastore, and where their time goes. The node has one block then,
-/// as it has until it runs more pods than that holds.
+/// Examines single calls: their requests to kernel and datastore, and the duration of their stages. The node has one
+/// block then, as any node has until that block is full.
 pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     let pod = backend.add_pod(host, &format!("{}seen", backend.name))?;
     // The first ADD claims the block.
@@ -138,7 +138,7 @@ pub(crate) fn details(host: &Host, backend: &Backend) -> Result<Details> {
     })
 }
 
-/// Starts one ADD for each of the pods together, then deletes them.
+/// Starts one ADD for each of the pods together, then deletes the pods.
 pub(crate) fn at_once(host: &Host, backend: &Backend) -> Result<Crowd> {
     let pods = backend.add_pods(host, &format!("{}c", backend.name), PODS)?;
     let start = Barrier::new(pods.len() + 1);

@@ -11,19 +11,19 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 
-/// The bench program's own verb for [`print_peak_rss`].
+/// Argument with which the bench program runs [`print_peak_rss`].
 pub(crate) const PEAK_RSS: &str = "--peak-rss";
 
-/// What one run took.
+/// Duration of one run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
-    /// From exec to exit.
+    /// Time from exec to exit.
     pub(crate) wall: Duration,
     /// User and system time.
     pub(crate) cpu: Duration,
 }
 
-/// Runs a command that must succeed. The caller must have no other children that end meanwhile.
+/// Runs a command that must succeed. No other child of the caller may exit meanwhile.
 pub(crate) fn timed(command: &mut Command) -> Result<Took> {
     let before = cpu(&getrusage(UsageWho::RUSAGE_CHILDREN)?);
     let begin = Instant::now();
@@ -38,8 +38,8 @@ fn cpu(usage: &Usage) -> Duration {
     duration(usage.user_time()) + duration(usage.system_time())
 }
 
-/// Peak resident memory of a command in KiB. A process of its own measures it, because the kernel counts a child's peak
-/// from that of the process it was forked from.
+/// Measures the peak resident memory of a command in KiB. A separate process measures it, because the kernel starts a
+/// child's peak at that of the process it was forked from.
 pub(crate) fn peak_rss(command: &Command, stdin: &Path) -> Result<u64> {
     let output = Command::new(std::env::current_exe()?)
         .arg(PEAK_RSS)
@@ -52,7 +52,7 @@ pub(crate) fn peak_rss(command: &Command, stdin: &Path) -> Result<u64> {
     Ok(String::from_utf8(output.stdout)?.trim().parse()?)
 }
 
-/// The measuring process of [`peak_rss`].
+/// Measures a command on behalf of [`peak_rss`], in a separate process.
 pub(crate) fn print_peak_rss(command: &[String]) -> Result<()> {
     let (program, args) = command.split_first().context("no command")?;
     let status = Command::new(program).args(args).stdout(Stdio::null()).status()?;
@@ -60,7 +60,7 @@ pub(crate) fn print_peak_rss(command: &[String]) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", getrusage(UsageWho::RUSAGE_CHILDREN)?.max_rss())?)
 }
 
-/// System calls by name that a command made, as strace counts them.
+/// Counts the system calls of a command by name, with strace.
 pub(crate) fn system_calls(command: &Command, stdin: &Path, counts: &Path) -> Result<BTreeMap<String, u64>> {
     let status = Command::new("strace")
         .args(["--follow-forks", "--summary-only", "--summary-columns=calls,name", "--output"])

@@ -1,4 +1,4 @@
-//! What the requests of an ADD cost the API server alone, sent by the plugin's own client.
+//! The duration of an ADD's requests to the API server alone, sent by the plugin's own client.
 
 use std::time::{Duration, Instant};
 
@@ -15,33 +15,33 @@ use tokio::runtime::Runtime;
 use crate::backend::{Backend, NAMESPACE, NODE};
 use crate::sample::Sample;
 
-/// A block of no pool, so that no ADD takes from it.
+/// A block outside any pool, so that no ADD allocates from it.
 const BLOCK: &str = "10.99.0.0/26";
-/// As many addresses are taken in it as in the block of a middling ADD.
+/// Number of allocated addresses: as many as in the block of an average ADD.
 const TAKEN: usize = 32;
-/// The pod that is patched.
+/// The pod whose annotations are patched.
 const POD: &str = "probe";
-/// Turns before the server's caches and the connection's buffers are as they stay.
+/// Number of turns before the server's caches and the connection's buffers have reached their steady state.
 const WARM_UP: usize = 5;
 
-/// One duration for each request of [`Probe::turn`].
+/// Durations of each request of [`Probe::turn`], by turn.
 #[derive(Default)]
 pub(crate) struct Requests {
     /// GET of a block by a new client: kubeconfig, connection, TLS and request.
     pub(crate) first_get: Sample,
-    /// The same on an open connection, as all others.
+    /// GET on an open connection, as all following requests.
     pub(crate) get: Sample,
     /// Creation of a handle.
     pub(crate) post: Sample,
     /// Replacement of a block.
     pub(crate) put: Sample,
-    /// Annotations of a pod.
+    /// Patch of a pod's annotations.
     pub(crate) patch: Sample,
     /// `first_get`, `post`, `put` and `patch` of one turn, in sequence.
     pub(crate) all: Sample,
 }
 
-/// Sends the requests of an ADD, one by one.
+/// A client that sends the requests of an ADD, one by one.
 pub(crate) struct Probe {
     runtime: Runtime,
     datastore: DatastoreConfig,
@@ -49,11 +49,11 @@ pub(crate) struct Probe {
     turns: Vec<Turn>,
 }
 
-/// In the order of [`Requests`].
+/// Durations in the order of [`Requests`].
 type Turn = [Duration; 5];
 
 impl Probe {
-    /// Makes what is read and written: a block and a pod.
+    /// Creates the objects of the requests: a block and a pod.
     pub(crate) fn new(host: &Host, backend: &Backend) -> Result<Self> {
         backend.add_pod(host, POD)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -66,7 +66,7 @@ impl Probe {
         Ok(probe)
     }
 
-    /// One request of each sort by a new client.
+    /// Sends one request of each kind with a new client.
     pub(crate) fn turn(&mut self) -> Result<()> {
         let number = self.turns.len();
         let turn = self.runtime.block_on(turn(&self.datastore, self.block, number))?;
@@ -74,7 +74,7 @@ impl Probe {
         Ok(())
     }
 
-    /// What all turns took.
+    /// Returns the durations of all turns.
     pub(crate) fn requests(&self) -> Requests {
         let sample = |index: usize| self.turns.iter().map(|turn| turn[index]).collect();
         let all =
@@ -83,7 +83,7 @@ impl Probe {
     }
 }
 
-/// Every write changes something: the server leaves out one that does not.
+/// Sends the requests of one turn. Every write changes the object, because the server skips a write without a change.
 async fn turn(config: &DatastoreConfig, block: Cidr, number: usize) -> Result<Turn> {
     let (first_get, store) = clocked(async {
         let store = Datastore::open(config)?;
@@ -111,7 +111,7 @@ async fn clocked<T, E>(request: impl Future<Output = Result<T, E>>) -> Result<(D
     Ok((begin.elapsed(), answer))
 }
 
-/// The block as a node has it that runs as many pods.
+/// Returns a block as on a node that runs [`TAKEN`] pods.
 fn half_full(cidr: Cidr) -> Result<Block> {
     let node = Owner::Host(NODE.to_owned());
     let mut block = Block::new(cidr, &node, OffsetDateTime::now_utc())?;
@@ -126,7 +126,7 @@ fn half_full(cidr: Cidr) -> Result<Block> {
     Ok(block)
 }
 
-/// The endpoint of the pod, with another address for each number.
+/// Returns the endpoint of the pod; the address depends on `number`.
 fn endpoint(number: usize) -> WorkloadEndpoint {
     let spec = WorkloadEndpointSpec {
         container_id: POD.to_owned(),

@@ -1,8 +1,8 @@
-//! Measured durations and what to say of them.
+//! Measured durations and their statistics.
 
 use std::time::Duration;
 
-/// Durations in order of length.
+/// Durations sorted by length.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample(Vec<Duration>);
 
@@ -15,24 +15,24 @@ impl FromIterator<Duration> for Sample {
 }
 
 impl Sample {
-    /// The duration that `percent` of all do not exceed; zero when nothing was measured.
+    /// Returns the duration that `percent` of all do not exceed; zero if nothing was measured.
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or_default()
     }
 
-    /// The median.
+    /// Returns the median.
     pub(crate) fn p50(&self) -> Duration {
         self.percentile(50)
     }
 
-    /// The shortest.
+    /// Returns the shortest duration.
     pub(crate) fn min(&self) -> Duration {
         self.percentile(0)
     }
 }
 
-/// Milliseconds with two decimals.
+/// Formats a duration as milliseconds with two decimals.
 pub(crate) fn ms(duration: Duration) -> String {
     format!("{:.2}", duration.as_secs_f64() * 1e3)
 }

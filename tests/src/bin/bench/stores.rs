@@ -1,4 +1,4 @@
-//! What the datastores cost alone, asked the way the plugin asks them.
+//! The cost of the datastores alone, with the plugin's kind of requests.
 
 use std::time::Instant;
 
@@ -8,28 +8,28 @@ use libcalico::store::{Revision, Store, Write, WriteOp};
 
 use crate::sample::Sample;
 
-/// As long as a block with a dozen addresses.
+/// Length of a value: about a block with a dozen addresses.
 const VALUE_LENGTH: usize = 1500;
 const REPEATS: usize = 200;
 const PATH: &str = "/calico/bench/value";
 
-/// One datastore.
+/// Costs of one datastore.
 pub(crate) struct Costs {
-    /// One read on an open connection.
+    /// A read on an open connection.
     pub(crate) read: Sample,
-    /// One compare-and-swap write on an open connection.
+    /// A compare-and-swap write on an open connection.
     pub(crate) write: Sample,
-    /// Opening the datastore and the first read.
+    /// Opening the datastore, and the first read.
     pub(crate) first_read: Sample,
 }
 
-/// Measures a datastore that holds pairs.
+/// Measures a datastore of key-value pairs.
 pub(crate) fn measure(config: &DatastoreConfig) -> Result<Costs> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (read, write) = on_open_connection(config).await?;
         let mut first_reads = Vec::new();
-        // With no other connection open, as a plugin that runs alone finds it.
+        // No other connection is open, as for a plugin that runs alone.
         for _ in 0..REPEATS {
             let begin = Instant::now();
             Datastore::open(config)?.scan(PATH).await?;

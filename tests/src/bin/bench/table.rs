@@ -1,4 +1,4 @@
-//! The figures as the Markdown of the README.
+//! The figures as Markdown for the README.
 
 mod api_server;
 mod pairs;
@@ -46,7 +46,7 @@ impl Table {
         self.row([name, &ms(sample.p50()), &ms(sample.min()), more]);
     }
 
-    /// Many at once.
+    /// Adds the rows of parallel calls.
     pub(crate) fn crowds<'a>(&mut self, crowds: impl Iterator<Item = &'a Crowd>) {
         self.heading(&[&format!("{} ADDs at once", crate::PODS), "per second", "p50 ms", "p99 ms"]);
         for crowd in crowds {
@@ -61,14 +61,14 @@ impl Table {
         }
     }
 
-    /// The binary itself.
+    /// Adds the rows about the binary itself.
     pub(crate) fn program(&mut self, start: &Sample, size: u64) {
         self.heading(&["the program", ""]);
         self.row(["one binary for both names", &format!("{} MiB", mib(size / 1024))]);
         self.row(["`calico -v`, p50", &format!("{} ms", ms(start.p50()))]);
     }
 
-    /// Where the time of an ADD goes.
+    /// Adds the rows about the stages of an ADD.
     pub(crate) fn stages<'a>(&mut self, details: impl Iterator<Item = &'a Details>) {
         let details: Vec<_> = details.collect();
         let mut names: Vec<&str> = Vec::new();

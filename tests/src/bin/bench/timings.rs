@@ -3,16 +3,16 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
 
-/// What the lines of many ADDs and DELs say.
+/// Medians over the lines of many ADDs and DELs.
 pub(crate) struct Timings {
-    /// Requests of an ADD and of a DEL to the datastore, the median.
+    /// Median number of datastore requests of an ADD and of a DEL.
     pub(crate) requests: [u64; 2],
-    /// Median microseconds of each stage of an ADD, in the order of the work.
+    /// Median microseconds of each stage of an ADD, in chronological order.
     pub(crate) stages: Vec<(String, u64)>,
 }
 
 impl Timings {
-    /// Reads the whole file.
+    /// Parses the whole file.
     pub(crate) fn parse(lines: &str) -> Result<Self> {
         let mut requests = [vec![], vec![]];
         let mut stages: Vec<(String, Vec<u64>)> = Vec::new();

@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use super::Request;
 
-/// The fields of audit.k8s.io/v1 Event that are read here.
+/// The fields of an audit.k8s.io/v1 Event that are used here.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Event {
@@ -59,22 +59,22 @@ struct Status {
     code: Option<u16>,
 }
 
-/// The requests of a piece of the log that ends with a line, in order of arrival.
+/// Parses a part of the log that ends with a complete line. Returns the requests in order of arrival.
 pub(super) fn requests(log: &str) -> Result<Vec<Request>> {
     let mut requests: Vec<Request> = Vec::new();
     let mut places = HashMap::new();
     for line in log.lines() {
         let event: Event = serde_json::from_str(line).with_context(|| format!("the audit log has {line}"))?;
         let code = event.response_status.as_ref().and_then(|status| status.code);
-        // Who cannot be told apart is refused before the request is received.
+        // The server rejects unauthenticated clients before it logs the stage RequestReceived.
         let refused = event.stage == Stage::ResponseStarted && code == Some(401);
-        // A request without a place was received before this log begins.
+        // A request without a place was received before this part of the log begins.
         if event.stage == Stage::RequestReceived || (refused && !places.contains_key(&event.id)) {
             places.insert(event.id.clone(), requests.len());
             requests.push(event.into());
         } else if let Some(&place) = places.get(&event.id) {
             let request: &mut Request = &mut requests[place];
-            // A watch is answered when it starts.
+            // The response to a watch counts from its start.
             if event.stage != Stage::ResponseStarted || event.verb == "watch" {
                 (request.code, request.answered) = (code, event.reached);
             }

@@ -3,7 +3,7 @@ use time::macros::datetime;
 
 use super::*;
 
-/// A line of the log; `at` is in milliseconds.
+/// Returns a line of the log; `at` is in milliseconds.
 fn line(id: &str, stage: &str, verb: &str, at: u64, code: Option<u16>) -> String {
     let time = |at: u64| format!("2026-11-21T10:00:00.{at:03}000Z");
     let event = json!({

@@ -1,4 +1,4 @@
-//! A TLS server in this process that answers from a script.
+//! A TLS server in this process that sends scripted responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,18 +20,18 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::super::*;
 
-/// What the server does with one request.
+/// The server's response to one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reply {
     Ok,
     /// A success with the metadata of an object that has this name.
     Written(&'static str),
-    /// A success in somebody else's words.
+    /// A success whose body is not an object of the API server.
     Nothing,
     Status(u16),
-    /// 429, with so many seconds to wait.
+    /// 429, with the number of seconds in `Retry-After`.
     Busy(u32),
-    /// Closes the connection instead.
+    /// Closes the connection without a response.
     Cut,
     Never,
 }
@@ -41,11 +41,11 @@ pub(super) struct Seen {
     pub(super) connections: usize,
     /// `METHOD path?query token`, in order.
     pub(super) requests: Vec<String>,
-    /// Which form of answer each asked for.
+    /// The media type that each request accepts.
     pub(super) accepted: Vec<String>,
-    /// Which program each came from.
+    /// The user agent of each request.
     pub(super) agents: Vec<String>,
-    /// As whom the last was to be carried out: `Impersonate-…: value`, in order of names.
+    /// The impersonation headers of the last request, `Impersonate-…: value`, sorted by name.
     pub(super) acts_as: Vec<String>,
     replies: VecDeque<Reply>,
 }
@@ -120,7 +120,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex
         let service = service_fn(move |request: Request<Incoming>| answer(request, Arc::clone(&seen)));
         tokio::spawn(async move {
             let io = TokioIo::new(stream);
-            // A connection that breaks is what some tests are about.
+            // Some tests break the connection on purpose.
             let _ = match http2 {
                 true => http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await,
                 false => http1::Builder::new().serve_connection(io, service).await,

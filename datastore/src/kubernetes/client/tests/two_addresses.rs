@@ -1,4 +1,4 @@
-//! A server whose name has two addresses, in a network of the test's own.
+//! A server whose name has two addresses, in a network namespace of the test.
 
 use std::process::Command;
 
@@ -6,11 +6,11 @@ use tokio::net::lookup_host;
 
 use super::*;
 
-/// Set in the copy of the test that runs in the network of its own.
+/// Set in the copy of the test that runs in its own network namespace.
 const INSIDE: &str = "DATASTORE_TESTS_IN_OWN_NETWORK";
 
-/// Makes the network, with the names of the file `$0`, and runs a program there. The far end of the link has another
-/// hardware address, so that packets to `fd00:5::2` are lost.
+/// Sets up the network with `$0` as `/etc/hosts`, and runs a program there. The neighbor entry has a wrong hardware
+/// address, so that packets to `fd00:5::2` are lost.
 const IN_OWN_NETWORK: &str = r#"
 set -e
 PATH=$PATH:/usr/sbin:/sbin
@@ -36,7 +36,7 @@ async fn a_request_to_a_name_whose_first_address_swallows_everything_is_answered
     assert_eq!(server.requests(), ["GET /a Bearer first"]);
 }
 
-/// Runs the calling test again, alone.
+/// Runs the calling test again, alone, in its own network namespace.
 fn run_in_own_network() {
     let files = tempfile::tempdir().unwrap();
     let hosts = files.path().join("hosts");

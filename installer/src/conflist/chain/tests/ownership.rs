@@ -1,4 +1,4 @@
-//! The owner of an entry, by the note, the file and today's rendering.
+//! Tests of the ownership of an entry, by the record, the file and today's rendering.
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn over_where_another_entry_equals_a_later_rendering_adds_no_second() {
     assert_eq!(merged, json!([calico(2), tuning("9"), portmap()]));
 }
 
-/// As `over`, with the note that the write before this one left.
+/// Merges as `over` does, with the record that the previous write left.
 #[track_caller]
 fn over_after(today: Value, there: Value, before: (Value, Value)) -> Value {
     let noted = rendered(&list(before.0)).over(&list(before.1), &[]).rendering;

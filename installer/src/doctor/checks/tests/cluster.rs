@@ -1,4 +1,4 @@
-//! What the datastore and the API server say.
+//! Tests of the findings about the datastore and the API server.
 
 use super::*;
 

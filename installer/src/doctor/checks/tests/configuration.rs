@@ -1,4 +1,4 @@
-//! The configuration that a runtime picks.
+//! Tests of the findings about the configuration that a runtime selects.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn what_the_plugin_refuses_is_not_well() {
     });
 }
 
-/// Calico's configuration behind Multus'.
+/// Puts Calico's configuration behind that of Multus.
 fn behind_multus(facts: &mut Facts, calls: &str) {
     facts.candidates = Ok(["00-multus.conf", "10-calico.conflist", "20-bridge.conf"].map(str::to_owned).into());
     let plugins = vec!["multus-shim".into()];
@@ -76,7 +76,7 @@ fn behind_multus_nobody_is_told_to_remove_calicos_configuration() {
     });
 }
 
-/// What to do about what is not well after `change`.
+/// Returns the remedies after `change`.
 fn ways_out(change: impl FnOnce(&mut Facts)) -> Vec<String> {
     let mut facts = good();
     change(&mut facts);

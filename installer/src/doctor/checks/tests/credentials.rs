@@ -1,4 +1,4 @@
-//! The kubeconfig and its token.
+//! Tests of the findings about the kubeconfig and its token.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What processes and pods left.
+//! Tests of the findings about leftovers.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is on the node itself.
+//! Tests of the findings about the node itself.
 
 use super::*;
 

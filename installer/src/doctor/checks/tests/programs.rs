@@ -1,4 +1,4 @@
-//! The programs that a configuration names.
+//! Tests of the findings about the programs that a configuration names.
 
 use super::*;
 

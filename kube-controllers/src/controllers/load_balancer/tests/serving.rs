@@ -1,4 +1,5 @@
-//! What is written and in which order, against the embedded datastore and one Service in a pretended API server.
+//! The writes of the controller and their order, with the embedded datastore and a simulated API server with one
+//! Service.
 
 mod trimming;
 
@@ -14,14 +15,14 @@ use tempfile::TempDir;
 use super::*;
 use crate::controllers::testing::{configured, embedded, settings};
 
-/// The Service as the API server has it, and what its status showed and it held whenever the status was written.
+/// The Service in the API server. Each write of the status records the published and the stored addresses.
 #[derive(Default)]
 struct Server {
     service: Value,
     written: Vec<(Vec<String>, Vec<String>)>,
-    /// Reads of the namespace, which come right before an assignment, wait here for each other.
+    /// A barrier for reads of the namespace, which come right before an assignment.
     meeting: Option<Arc<tokio::sync::Barrier>>,
-    /// Changes the Service once, right after it was read.
+    /// A change of the Service, applied once after it was read.
     after_read: Option<fn(&mut Value)>,
 }
 
@@ -60,7 +61,7 @@ async fn held_by(calico: &Arc<Datastore>, service: &Value) -> Vec<String> {
     held.iter().map(|held| held.ip.to_string()).collect()
 }
 
-/// Answers for the Service, its status and its namespace.
+/// Answers requests for the Service, its status and its namespace.
 async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRequest<Body>) -> Value {
     let (parts, body) = request.into_parts();
     match (parts.method, parts.uri.path()) {
@@ -99,7 +100,7 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
     }
 }
 
-/// A replica.
+/// Returns the reconciler of a replica.
 fn balancer(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> Balancer {
     let answers = (server.clone(), calico.clone());
     let api = tower::service_fn(move |request: HttpRequest<Body>| {
@@ -122,7 +123,7 @@ fn balancer(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> Balancer {
 }
 
 impl Scene {
-    /// Pools, and a Service that nobody looked at yet.
+    /// Returns a scene with these pools and a Service that has not been reconciled.
     async fn new(service: Value, pools: &[IpPool]) -> Self {
         let (dir, calico) = embedded();
         let server = Arc::new(Mutex::new(Server { service, ..Server::default() }));
@@ -134,7 +135,7 @@ impl Scene {
         scene
     }
 
-    /// A pool, and a Service that was served.
+    /// Returns a scene with a pool and a Service that has its address.
     async fn served(annotations: Value) -> Self {
         let scene = Scene::new(stored_service(annotations), &[stored_pool().value]).await;
         assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
@@ -145,12 +146,12 @@ impl Scene {
         scene
     }
 
-    /// As feeds that begin anew.
+    /// Delivers all objects as restarted watches do.
     async fn hear(&self) {
         self.tell(&self.balancer).await;
     }
 
-    /// The same for another replica.
+    /// Delivers all objects to another replica.
     async fn tell(&self, balancer: &Balancer) {
         let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
@@ -194,7 +195,7 @@ impl Scene {
         std::mem::take(&mut self.server.lock().unwrap().written)
     }
 
-    /// Puts something else in the place of the pool.
+    /// Replaces the stored pool with these bytes.
     async fn overwrite_pool(&self, bytes: Vec<u8>) {
         let key = ObjectKey::global("p");
         let mut batch = ReadBatch::new();
@@ -210,7 +211,7 @@ async fn the_live_service_decides_what_is_given_back() {
     let scene = Scene::served(wants("10.0.0.5")).await;
     scene.annotate(wants("10.0.0.7"));
     scene.hear().await;
-    // Was changed back, which was not heard of yet.
+    // The Service was changed back, and the cache does not show that yet.
     scene.annotate(wants("10.0.0.5"));
     assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
@@ -227,7 +228,7 @@ async fn a_pool_that_cannot_be_read_takes_nothing_away() {
         assert!(matches!(&failure, Failure::Retry(text) if text.contains("IPPool p")), "{failure}");
         assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
     }
-    // A Service that is not ours any more loses its addresses all the same.
+    // A Service that is no longer managed loses its addresses anyway.
     scene.server.lock().unwrap().service["spec"]["loadBalancerClass"] = json!("other");
     scene.hear().await;
     assert_eq!(scene.reconcile().await.unwrap(), Next::Done);

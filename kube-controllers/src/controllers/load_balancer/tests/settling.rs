@@ -1,4 +1,4 @@
-//! Random Services, pools and addresses: decisions come to an end, and take no published address without another in its place.
+//! Random Services, pools and addresses: decisions converge, and release no published address without a replacement.
 
 use libcalico::net::IpVersion;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::sample::select;
 
 use super::*;
 
-/// Addresses to ask for and to hold: of automatic, manual and overlapping pools, and of none.
+/// Addresses to request and to hold: from automatic, manual and overlapping pools, and from no pool.
 const ADDRESSES: [&str; 9] =
     ["10.0.0.1", "10.0.0.2", "10.9.0.1", "10.9.0.2", "172.16.0.1", "fd00::1", "fd00::2", "fd09::1", "fd16::1"];
 
@@ -51,7 +51,8 @@ fn services() -> impl Strategy<Value = Balanced> {
     })
 }
 
-/// Picks an address as the allocator does: of the pools that are named, else of an automatic one; `None` if they have none.
+/// Picks an address as the allocator does: from the named pools, or else from an automatic pool. Returns `None` if
+/// there is no address.
 fn allocated(missing: &Missing, pools: &[LoadBalancerPool]) -> Option<IpAddr> {
     match missing {
         Missing::Address(ip) => pools.iter().any(|pool| pool.cidr.contains(*ip)).then_some(*ip),
@@ -77,7 +78,7 @@ proptest! {
         service.published = shows.iter().map(|ip| ip.parse().unwrap()).collect();
         for round in 0..3 {
             let plan = |service: &Balanced, holding: &[Held]| decide(Some(service), holding, &exists, AssignIps::AllServices);
-            // A pool that is named does not exist.
+            // A named pool is missing.
             let Ok(Decision::Serve(planned)) = plan(&service, &holding) else { return Ok(()) };
             let got: Vec<_> = planned.assign.iter().filter_map(|missing| allocated(missing, &exists)).collect();
             prop_assert!(round == 0 || (got.is_empty() && planned.release.is_empty()), "round {round}: {planned:?}");

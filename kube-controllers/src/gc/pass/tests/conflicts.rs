@@ -1,4 +1,4 @@
-//! Addresses that running pods report and that IPAM does not have for them are told of once, and nothing is taken.
+//! Addresses that running pods report without an allocation are reported once, and nothing is released.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use super::*;
 
 const BLOCK: &str = "10.0.0.0/29";
 
-/// An API server with one pod, which keeps the events that are written.
+/// An API server with one pod, which records the Events.
 #[derive(Clone)]
 struct Server {
     pod: Arc<Mutex<Value>>,
@@ -60,7 +60,7 @@ impl Server {
     }
 }
 
-/// A pod that runs and reports 10.0.0.5.
+/// Returns a running pod that reports 10.0.0.5.
 fn pod() -> Value {
     json!({
         "metadata": {"name": "lost", "namespace": "ns", "uid": "u1"},
@@ -69,7 +69,7 @@ fn pod() -> Value {
     })
 }
 
-/// A replica whose feeds told of the pod, and of a block that has the address free.
+/// Returns a replica whose watches have delivered the pod, and a block in which the address is free.
 async fn replica(server: &Server, calico: &Arc<Datastore>) -> Collector {
     let mut index = Index::new(libcalico::ipam::gc::Settings::default());
     let block = Block::new(BLOCK.parse().unwrap(), &Owner::Host("node-a".into()), OffsetDateTime::now_utc()).unwrap();
@@ -108,7 +108,7 @@ async fn an_address_of_a_running_pod_that_is_free_for_two_minutes_is_counted_and
     assert_eq!(block.value.allocated().count(), 0, "nothing is written to IPAM");
 }
 
-/// The feeds lag behind.
+/// The watches lag behind.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
     for change in [
@@ -124,7 +124,7 @@ async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
         let mut now = pod();
         change(&mut now);
         if now == pod() {
-            // The block has the address for the pod meanwhile.
+            // The block has allocated the address to the pod meanwhile.
             let mut block = calico.get::<Block>(&BLOCK.parse().unwrap()).await.unwrap();
             let attributes = [("namespace", "ns"), ("pod", "lost")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
             let (handle, requester) = (HandleId::new("net.lost"), Owner::Host("node-a".into()));
@@ -144,7 +144,7 @@ async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
         advance(Duration::from_secs(121)).await;
         replica.pass(Scope::Changed).await;
         assert_eq!(server.told(), Vec::<String>::new());
-        // Its two minutes begin anew.
+        // The two minutes start over.
         replica.pass(Scope::Changed).await;
         assert!(!shown(&replica));
     }

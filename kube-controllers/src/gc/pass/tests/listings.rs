@@ -14,7 +14,7 @@ use crate::settings::LogSeverity;
 
 const ADDRESS: &str = "10.0.0.1";
 
-/// The endpoint of a pod's container on a node, that lists the address.
+/// Returns the endpoint of a pod's container on a node, which lists the address.
 fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
     let spec = WorkloadEndpointSpec {
         orchestrator: "k8s".into(),
@@ -30,7 +30,7 @@ fn endpoint(node: &str, pod: &str, container: &str) -> WorkloadEndpoint {
     endpoint
 }
 
-/// An API server that has these pods of the namespace, and Events are no matter to it.
+/// Returns an API server with these pods in the namespace, which ignores Events.
 fn answering(pods: &[Value]) -> kube::Client {
     let pods = pods.to_vec();
     let service = tower::service_fn(move |request: hyper::Request<Body>| {
@@ -47,7 +47,7 @@ fn answering(pods: &[Value]) -> kube::Client {
     kube::Client::new(service, "default")
 }
 
-/// Stores an endpoint that cannot be read.
+/// Stores an unreadable endpoint.
 async fn store_unreadable(calico: &Datastore, endpoint: &WorkloadEndpoint) {
     let key = endpoint.key();
     let (kind, path) = (WorkloadEndpoint::KIND, WorkloadEndpoint::path(&key));
@@ -55,7 +55,7 @@ async fn store_unreadable(calico: &Datastore, endpoint: &WorkloadEndpoint) {
     calico.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
 }
 
-/// Lets a collector that knows of one leak release it. Returns whether the address is held still.
+/// Runs the release phase of a collector with one leak. Returns true if the address is still allocated.
 async fn collect(kubernetes: kube::Client, calico: &Arc<Datastore>, (index, block): (Index, Block)) -> bool {
     calico.create(&block.cidr, &block).await.unwrap();
     let mut collector = collector(kubernetes, calico.clone(), index, Leadership::always());
@@ -126,7 +126,7 @@ async fn endpoint_of_another_pod_that_cannot_be_read_keeps_no_address() {
     assert!(!collect(answering(&[]), &calico, leaky()).await);
 }
 
-/// An index that is sure that the address of a virtual machine leaked, which these pods own.
+/// Returns an index with a confirmed leak of a virtual machine's address, with these pods as its owners.
 fn of_machine(owners: [Option<&str>; 2]) -> (Index, Block) {
     let settings = libcalico::ipam::gc::Settings { machines: Machines::Watched, ..Default::default() };
     let attributes = owners.map(|launcher| {
@@ -136,7 +136,7 @@ fn of_machine(owners: [Option<&str>; 2]) -> (Index, Block) {
     leaked(settings, "net.vmi.ns.vm", [&attributes[0], &attributes[1]])
 }
 
-/// A pod in this phase that reports an address.
+/// Returns a pod in this phase that reports an address.
 fn launcher(name: &str, phase: &str, address: &str) -> Value {
     json!({
         "metadata": {"name": name, "namespace": "ns", "uid": "u"},
@@ -145,7 +145,7 @@ fn launcher(name: &str, phase: &str, address: &str) -> Value {
     })
 }
 
-/// The source of a live migration and its target, on another node than the allocation tells of.
+/// Source and target of a live migration, on another node than the allocation names.
 #[tokio::test]
 async fn address_of_a_machine_is_released_after_the_endpoints_of_its_launchers_that_ended_or_are_gone() {
     for owners in [[Some("launcher"), None], [None, Some("launcher")], [Some("source"), Some("launcher")]] {

@@ -1,9 +1,9 @@
-//! `GC_PARALLELISM`: how many pods are looked at, and how many nodes given up, at once.
+//! The effect of `GC_PARALLELISM` on lookups of pods and releases of nodes.
 
 use super::*;
 use crate::settings::GcLimits;
 
-/// Number of pods or nodes that may be worked on at once, and number of all that there are.
+/// Maximum number of pods or nodes processed at the same time, and the number of all.
 const AT_ONCE: usize = 3;
 const ALL: u8 = 5;
 
@@ -13,7 +13,7 @@ fn limited(collector: Collector) -> Collector {
     Collector { context: Context { settings, ..collector.context }, ..collector }
 }
 
-/// An index that is sure of leaks of pods that are gone: of so many blocks with so many addresses each.
+/// Returns an index with confirmed leaks of missing pods, in `blocks` blocks with `addresses` addresses each.
 fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
     let (owner, grace) = (Owner::Host("node-a".into()), Duration::from_secs(600));
     let mut index = Index::new(libcalico::ipam::gc::Settings { leak_grace: Some(grace), ..Default::default() });
@@ -39,12 +39,12 @@ fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
     index
 }
 
-/// Returns how many requests are under way while `work` waits for the answers to all of them.
+/// Returns the number of concurrent requests while `work` waits for the responses.
 async fn under_way(index: Index, work: impl AsyncFnOnce(&mut Collector)) -> usize {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let mut collector = limited(collector(silent(asked.clone()), calico, index, Leadership::always()));
-    // The clock goes on when nothing else does.
+    // The paused clock advances only when no task can run.
     assert!(timeout(ANSWER, work(&mut collector)).await.is_err(), "no answer came, and the work ended");
     asked.load(Ordering::Relaxed)
 }

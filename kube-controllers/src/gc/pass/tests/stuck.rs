@@ -1,15 +1,14 @@
-//! The watchdog sees a pass that waits for what never comes, wherever the pass waits.
+//! The watchdog detects a pass that waits forever, at each place where a pass waits.
 
 use super::*;
 use crate::gc::passes;
 use crate::status::Status;
 
-/// Duration of the right to write, and pause between two prolongations.
+/// Duration of the right to write, and the interval of its renewals.
 const RIGHT: Duration = Duration::from_secs(30);
 const PROLONGED: Duration = Duration::from_secs(10);
 
-/// Tells, for each 100 s of 2000 s, whether the process is live, while garbage collection is at work with an API server
-/// that never answers.
+/// Returns the liveness at each 100 s of 2000 s, while garbage collection runs with an API server that never responds.
 async fn liveness(index: Index) -> Vec<bool> {
     let (dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
@@ -23,7 +22,7 @@ async fn liveness(index: Index) -> Vec<bool> {
     tokio::select! {
         () = passes(collector) => unreachable!("nobody stopped it"),
         () = watchdog.watch(status.clone(), CancellationToken::new()) => unreachable!("nobody stopped it"),
-        // Each prolongation wakes the pass, which is no move of what the pass does.
+        // Each renewal wakes the task of the pass, which does not count as progress of the pass.
         () = async { loop {
             sleep(PROLONGED).await;
             election.send_replace(tenure());
@@ -37,7 +36,7 @@ async fn liveness(index: Index) -> Vec<bool> {
     live
 }
 
-/// Returns the liveness that ends for good after 900 s.
+/// Returns a liveness that ends after 900 s.
 fn fails() -> Vec<bool> {
     (1..=20).map(|hundreds| hundreds <= 9).collect()
 }
@@ -47,7 +46,7 @@ async fn pass_that_waits_for_ever_while_it_looks_at_a_leak_fails_liveness() {
     assert_eq!(liveness(leaky().0).await, fails());
 }
 
-/// The look comes before the pass judges, and does not end with the right to write.
+/// The discovery comes before the assessment, and does not end with the right to write.
 #[tokio::test(start_paused = true)]
 async fn pass_that_waits_for_ever_while_it_looks_for_kubevirt_fails_liveness() {
     let owner = [("node", "node-a"), ("pod", "launcher"), ("namespace", "ns"), ("vmi-name", "vm")];

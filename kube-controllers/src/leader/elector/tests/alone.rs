@@ -1,4 +1,4 @@
-//! Replicas whose role does not allow Leases, or not yet.
+//! Replicas whose role does not allow Leases, or does not allow them yet.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn role_that_forbids_for_longer_than_a_lease_and_a_write_makes_one_replica
     let looks = server.state().looks.clone();
     let later = looks.iter().filter(|look| **look > begin + settling + retry).count();
     assert!((118..=120).contains(&later), "every five seconds: {later}");
-    // The role comes to allow it, and another was faster.
+    // The role now allows Leases, and another replica takes the Lease first.
     let mut two = replica(&server, "two", Weather::Fair, false);
     seconds(1).await;
     role.send_replace(Answer::Allowed);
@@ -34,7 +34,7 @@ async fn right_without_a_lease_ends_ten_seconds_after_the_last_refused_look_was_
     for late in [0, 2, 4] {
         let (server, begin) = (Server::default(), Instant::now());
         let (allowed, late) = (begin + Duration::from_secs(82), Duration::from_secs(late));
-        // From then on nobody hears whether the role allows it.
+        // From then on, no response arrives that could show that the role allows the Lease.
         let weather = Weather::Refusing { allowed, late, back: begin + Duration::from_secs(3600) };
         let mut one = replica(&server, "one", weather, false);
         in_the_end(one.leadership.gained()).await;
@@ -68,7 +68,7 @@ async fn replica_without_a_lease_stops_while_the_server_is_away_or_the_process_s
     tokio::time::advance(Duration::from_secs(60)).await;
     assert!(!one.leadership.holds(), "another may have created a Lease meanwhile");
     in_the_end(one.leadership.gained()).await;
-    // It stands for election as soon as it sees that there is one.
+    // Takes part in the election once it sees that the role allows it.
     role.send_replace(Answer::Allowed);
     seconds(5 + 25 + 2).await;
     assert!(one.leadership.holds());
@@ -78,9 +78,9 @@ async fn replica_without_a_lease_stops_while_the_server_is_away_or_the_process_s
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A replica writes without a Lease and the role comes to allow Leases, which it may hear late; the other creates the Lease,
-    /// or takes one that nobody has held for long. Two refused looks are at most 6.9 s apart: one is answered after the 25 s that
-    /// the replica waits, and was sent before the role allowed Leases.
+    /// A replica writes without a Lease when the role begins to allow Leases, and may notice that late. The other
+    /// replica creates the Lease, or takes one that had no holder for long. Two refused requests are at most 6.9 s
+    /// apart: one is answered after the 25 s that the replica waits, and was sent before the role allowed Leases.
     #[test]
     fn replica_that_takes_the_lease_and_replica_without_one_never_write_at_once(
         seed in any::<u64>(), is_there in any::<bool>(), granted in 32_000..52_000u64, late in 0..4900u64, away in 0..30_000u64, created in 0..30_000u64,
@@ -101,7 +101,7 @@ proptest! {
                 assert!(!(one.leadership.holds() && two.leadership.holds()), "two write after {:?}", begin.elapsed());
             }
             assert!(one.leadership.holds() != two.leadership.holds(), "somebody writes in the end");
-            // A panic in the server is one in a replica.
+            // A failed assertion in the server makes the task of a replica panic.
             for replica in [one, two] {
                 replica.stop.cancel();
                 replica.task.await.expect("no panic");
@@ -110,7 +110,7 @@ proptest! {
     }
 }
 
-/// The leader goes on by the Lease that it renewed a moment ago, while the other is refused from the beginning.
+/// The leader continues by the Lease that it renewed a moment ago, while the other replica is refused from the start.
 #[tokio::test(start_paused = true)]
 async fn replica_that_starts_when_the_role_loses_leases_leads_after_the_one_before() {
     let server = Server::used();
@@ -133,7 +133,7 @@ async fn a_role_that_forbids_it_for_a_while_makes_nobody_lead_beside_the_holder(
     in_the_end(two.leadership.gained()).await;
     let (role, answer) = watch::channel(Answer::Forbidden);
     let one = replica(&server, "one", Weather::Changing(answer), false);
-    // Each time the server was away in between.
+    // The server is unreachable between the answers.
     for answer in [Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Away, Answer::Forbidden, Answer::Allowed]
     {
         role.send_replace(answer);
@@ -150,7 +150,7 @@ async fn a_refusal_after_one_that_could_not_be_heard_is_the_first_again() {
     let (role, answer) = watch::channel(Answer::Forbidden);
     let one = replica(&server, "one", Weather::Changing(answer), false);
     for _ in 0..20 {
-        // Within less than the shortest pause between two attempts.
+        // Shorter than the shortest delay between two attempts.
         sleep(Duration::from_millis(900)).await;
         role.send_replace(Answer::Away);
         seconds(2).await;

@@ -1,8 +1,8 @@
-//! Who creates the Lease waits until no replica can write without one any more.
+//! The creator of the Lease waits until no other replica can be writing without a Lease.
 
 use super::*;
 
-/// 15 s, and as long as a write may take.
+/// The duration of a Lease, 15 s, and the longest time of a write.
 const SETTLING: Duration = Duration::from_secs(25);
 
 fn duration_of(server: &Server) -> i32 {
@@ -55,7 +55,7 @@ async fn lease_of_a_creator_that_died_is_taken_after_the_same_wait() {
     assert_eq!((server.holder().as_str(), duration_of(&server)), ("two", 15), "who has waited writes at once");
 }
 
-/// The answer to the creation is lost, and the next look shows the Lease as its own.
+/// The response to the creation is lost, and the next read shows the Lease with this replica as the holder.
 #[tokio::test(start_paused = true)]
 async fn creator_that_did_not_hear_of_its_creation_waits_too() {
     let (server, begin) = (Server::default(), Instant::now());

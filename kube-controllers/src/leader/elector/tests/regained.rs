@@ -1,8 +1,8 @@
-//! Roles that lose Leases and have them again while replicas run.
+//! Roles that lose the permission for Leases and regain it while replicas run.
 
 use super::*;
 
-/// A replica that writes without a Lease, beside one that held the Lease when the role lost Leases.
+/// A replica that writes without a Lease, beside a replica that held the Lease when the role lost the permission.
 struct Scene {
     server: Server,
     role: watch::Sender<Answer>,
@@ -11,7 +11,7 @@ struct Scene {
     alone: Replica,
 }
 
-/// Begins with a standby besides, where one is wanted.
+/// Sets the scene, with a standby replica if `with_standby` is true.
 async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
     let server = Server::used();
     let (role, answer) = watch::channel(Answer::Allowed);
@@ -26,7 +26,8 @@ async fn scene(with_standby: bool) -> (Scene, Option<Replica>) {
     (Scene { server, role, weather, before, alone }, standby)
 }
 
-/// Watches for some time that one at most may write. Returns the replica that may write in the end.
+/// Asserts for `tenths` tenths of a second that at most one replica may write. Returns the replica that may write at
+/// the end.
 async fn watched(server: &Server, tenths: u32) -> String {
     let leaders = || -> Vec<String> {
         let state = server.state();
@@ -43,7 +44,7 @@ async fn watched(server: &Server, tenths: u32) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn holder_that_was_refused_waits_for_a_replica_without_a_lease_when_the_role_has_leases_again() {
-    // At various distances from the looks of the replica without a Lease, which are 5 s apart.
+    // At various times between the attempts of the replica without a Lease, which are 5 s apart.
     for distance in 0..5 {
         let (scene, _) = scene(false).await;
         seconds(distance).await;
@@ -62,12 +63,12 @@ async fn standby_that_was_refused_waits_for_a_replica_without_a_lease_when_the_r
         scene.role.send_replace(Answer::Allowed);
         let leader = watched(&scene.server, 600).await;
         assert!(["standby", "alone"].contains(&leader.as_str()), "{leader:?}");
-        // A panic in the server is one in a replica.
+        // A failed assertion in the server makes the task of a replica panic.
         assert!(standby.is_some_and(|standby| !standby.task.is_finished()) && !scene.alone.task.is_finished());
     }
 }
 
-/// The waiting holder dies: the one that takes its Lease has seen it unchanged for as long as the wait.
+/// The waiting holder dies. The replica that takes its Lease has seen the Lease unchanged for as long as the wait.
 #[tokio::test(start_paused = true)]
 async fn lease_of_a_waiting_holder_that_dies_is_taken_after_its_wait_by_a_third_replica() {
     let (scene, _) = scene(false).await;
@@ -120,8 +121,9 @@ async fn holder_that_was_refused_for_longer_than_its_right_writes_after_the_wait
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The role comes and goes, each time for longer than the pause between two attempts; replicas die and start meanwhile, of
-    /// which one at most begins without Leases: two would both take themselves for the only replica.
+    /// The role loses and regains the permission, each time for longer than the delay between two attempts. Replicas
+    /// die and start meanwhile, but at most one starts while the role forbids Leases: two would both act as the only
+    /// replica.
     #[test]
     fn replicas_of_a_role_that_comes_and_goes_never_write_at_once(
         seed in any::<u64>(), turns in prop::collection::vec((21..400u32, any::<bool>(), any::<bool>()), 1..12),
@@ -151,7 +153,7 @@ proptest! {
             role.send_replace(Answer::Allowed);
             let leader = watched(&server, 700).await;
             assert!(!leader.is_empty(), "somebody writes in the end");
-            // A panic in the server is one in a replica.
+            // A failed assertion in the server makes the task of a replica panic.
             for replica in replicas {
                 replica.stop.cancel();
                 replica.task.await.expect("no panic");

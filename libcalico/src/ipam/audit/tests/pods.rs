@@ -1,4 +1,4 @@
-//! What a pod's status reports is no leak, whatever the pod's annotations say.
+//! An address that a pod's status reports is not a leak, whatever the pod's annotations contain.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::ipam::Keeper;
 use crate::kubernetes::endpoint_of_pod;
 
-/// A pod on node1 whose address is 10.0.0.0.
+/// Returns a pod on node1 whose address is 10.0.0.0.
 fn pod(change: impl FnOnce(&mut Value)) -> Pod {
     let mut pod = json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u", "annotations": {}},
@@ -19,7 +19,8 @@ fn pod(change: impl FnOnce(&mut Value)) -> Pod {
 
 const OF_POD: [(&str, &str); 3] = [("namespace", "ns"), ("pod", "p"), ("node", "node1")];
 
-/// What is said of an address that `pod` got, by the endpoint and the pod that the API server shows.
+/// Returns the leaks found for an address allocated to `pod`, given the endpoint and the pod as the API server returns
+/// them.
 fn leaks(pod: Option<&Pod>) -> Vec<String> {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };
     world.blocks = vec![Block::new(cidr("10.0.0.0/30"), &Owner::Host("node1".into()), NOW).unwrap()];
@@ -91,7 +92,7 @@ fn check_of_an_address_of_a_stopped_machine_finds_no_leak() {
     assert_eq!(world.words(), NOTHING);
 }
 
-/// Kubelet reports one interface of a pod, and its endpoint has that one.
+/// Kubelet reports one interface of a pod, so the endpoint has only that interface's address.
 #[test]
 fn check_of_a_second_interface_of_a_container_in_use_finds_no_leak() {
     let mut world = World { endpoints: Vec::new(), handles: BTreeMap::new(), ..World::healthy() };

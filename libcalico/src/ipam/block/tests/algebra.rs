@@ -1,4 +1,4 @@
-//! Any interleaving of operations keeps the promises of a healthy block (IPAM-64).
+//! Any interleaving of operations preserves the invariants of a healthy block (IPAM-64).
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 0..60)
 }
 
-/// The block beside what its handles count, and the order in which it should hand out addresses.
+/// A block, the counts of its handles, and the order in which it should assign addresses.
 struct World {
     block: Block,
     handles: BTreeMap<HandleId, Handle>,
@@ -57,7 +57,7 @@ impl World {
     }
 
     fn apply(&mut self, operation: &Operation) {
-        // As every load does.
+        // Each read of a block for address management does the same.
         self.block.collect_garbage(self.cooldown, self.now).unwrap();
         self.note_freed();
         match operation {
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Ordinals that became free since go to the end of the expected order.
+    /// Appends the ordinals freed since the last call to the expected order.
     fn note_freed(&mut self) {
         let freed = (0..CAPACITY).filter(|&o| self.block.allocations[o].is_none());
         let fresh: Vec<usize> = freed.filter(|ordinal| !self.free.contains(ordinal)).collect();

@@ -1,5 +1,5 @@
-//! Blocks that contradict themselves: what DEL does with them, and the repair. Whatever was damaged, nothing that is in use is
-//! given away.
+//! Blocks whose parts contradict each other: a DEL and the repair. Whatever the damage, neither frees an address that
+//! is in use.
 
 use std::collections::BTreeSet;
 
@@ -9,22 +9,22 @@ use super::*;
 
 const CAPACITY: usize = 8;
 
-/// A damage to a block, at a place.
+/// Damage to one part of a block.
 #[derive(Debug, Clone)]
 enum Damage {
-    /// An ordinal is in the free list, once more.
+    /// The ordinal is in the free list once more.
     Listed(usize),
-    /// It is in the free list no more.
+    /// The ordinal is removed from the free list.
     Unlisted(usize),
-    /// Its allocation is lost.
+    /// The allocation of the ordinal is lost.
     Forgotten(usize),
-    /// Its allocation points at an attribute that is not there.
+    /// The allocation of the ordinal refers to a missing attribute.
     Dangling(usize, usize),
-    /// The slots end here.
+    /// The list of slots ends at the ordinal.
     Slots(usize),
-    /// The time of a release cannot be read.
+    /// The time of a release is unreadable.
     ReleaseTime(usize),
-    /// A sequence number of no ordinal.
+    /// A sequence number has a key that is not an allocated ordinal.
     Sequence(String),
 }
 
@@ -42,7 +42,7 @@ fn damages() -> impl Strategy<Value = Vec<Damage>> {
     prop::collection::vec(damage, 0..5)
 }
 
-/// A block with addresses of up to four handles, of which one may rest, damaged.
+/// Returns a damaged block with addresses of up to four handles, one of which may be cooling down.
 fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block {
     let mut block = Block::new(cidr("10.0.0.0/29"), &host("node1"), NOW).unwrap();
     for holder in holders {
@@ -72,7 +72,7 @@ fn block(holders: &[usize], resting: Option<usize>, damages: &[Damage]) -> Block
     block
 }
 
-/// Per ordinal, what is noted of its allocation.
+/// Returns the attribute of each ordinal's allocation.
 fn noted(block: &Block) -> Vec<Option<Option<&Attribute>>> {
     block.allocations.iter().map(|slot| slot.map(|index| block.attributes.get(index))).collect()
 }
@@ -103,7 +103,7 @@ proptest! {
                 (true, _) => prop_assert!(is.flatten().is_some_and(|attribute| attribute.released_at.is_some())),
             }
         }
-        // In the free list the others keep their places, and the freed ones follow.
+        // The other ordinals keep their places in the free list, and the freed ones follow.
         let others = without(&before.unallocated, &own);
         let freed: Vec<usize> = own.iter().copied().filter(|o| cooldown == 0 && *o < CAPACITY).collect();
         prop_assert_eq!(&after.unallocated, &[others, freed].concat());
@@ -152,7 +152,7 @@ proptest! {
             }
             prop_assert!(!(freed.contains(&ip) && (reported.contains(&ordinal) || is.is_some())));
         }
-        // Free ordinals are handed out in the order in which they were.
+        // Free ordinals keep their order.
         let free: Vec<usize> = without(&before.unallocated, &[]);
         let left: Vec<usize> = free.into_iter().filter(|ordinal| after.unallocated.contains(ordinal)).collect();
         prop_assert!(after.unallocated.starts_with(&left));

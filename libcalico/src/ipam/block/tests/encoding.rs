@@ -1,7 +1,7 @@
 use super::*;
 use crate::store::{RawEntry, Revision, StoreError, decode_entry};
 
-/// Appendix A.3: the bytes of upstream's etcd value.
+/// The expected bytes are those that upstream writes to etcd.
 #[test]
 fn the_first_allocation_gives_upstreams_bytes() {
     let clock = time::OffsetDateTime::from_unix_timestamp_nanos(1_787_360_523_123_400_000).unwrap();
@@ -21,7 +21,7 @@ fn the_first_allocation_gives_upstreams_bytes() {
     assert_eq!(Block::decode(bytes.as_bytes()).unwrap(), block);
 }
 
-/// Appendix A.4.
+/// Upstream's allocator gives the same rows.
 #[test]
 fn the_transcript_of_a_block() {
     let mut block = fresh();

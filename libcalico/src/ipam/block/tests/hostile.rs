@@ -1,5 +1,5 @@
-//! Stored bytes that nobody should have written: whatever decodes, no operation on it panics. `FUZZ_SECONDS` sets how
-//! long to try.
+//! Invalid stored bytes: no operation panics on any block that decodes. `FUZZ_SECONDS` sets the duration of the test
+//! in seconds.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ fn stored_block() -> impl Strategy<Value = Value> {
         })
 }
 
-/// A healthy block after a few operations, with one value of it replaced.
+/// Generates a healthy block after a few operations, with one of its values replaced.
 fn damaged_block() -> impl Strategy<Value = Value> {
     (0..5usize, 0..3usize, 0..9usize, index()).prop_map(|(assigned, released, place, value)| {
         let mut block = fresh();
@@ -112,7 +112,7 @@ fn operate(block: &Block) {
             }
             changed.count_write();
             changed.clear_affinity();
-            // Before the year 0 no time can be stored.
+            // A time before the year 0 cannot be stored.
             let is_storable = now.year() >= 0;
             let as_before = changed.verify().is_ok() == healthy;
             assert!(as_before || !is_storable, "operations neither mend nor break a block");
@@ -127,7 +127,7 @@ fn operate(block: &Block) {
     survey(block);
 }
 
-/// What reads many blocks at once.
+/// Runs the operations that read many blocks at once.
 fn survey(block: &Block) {
     let entry = Entry { key: block.cidr, value: block.clone(), revision: Revision("1".into()) };
     let endpoints = [EndpointFacts { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..EndpointFacts::default() }];

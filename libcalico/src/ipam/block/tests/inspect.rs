@@ -10,13 +10,13 @@ fn empty_means_no_address_but_windows_own() {
     for (handle, empty) in [
         (Some("windows-reserved-IPAM-handle"), true),
         (Some("net.c1"), false),
-        // No handle, as while cooling down.
+        // An address that is cooling down has no handle, either.
         (None, false),
     ] {
         block.attributes = vec![Attribute { handle_id: handle.map(Into::into), ..Attribute::default() }];
         assert_eq!(block.is_empty(), empty, "{handle:?}");
     }
-    // An attribute that is not there: somebody's.
+    // An allocation with a missing attribute counts as in use.
     block.attributes.clear();
     assert!(!block.is_empty());
 }
@@ -48,7 +48,7 @@ fn addresses_are_found_by_handle_and_handles_by_address() {
     block.attributes[0].handle_id = Some("a\r\r".into());
     assert_eq!(block.addresses_of(&HandleId::new("a")), [ip("10.0.0.0"), ip("10.0.0.1")]);
     assert_eq!(block.addresses_of(&HandleId::new("c")), [] as [IpAddr; 0]);
-    // As a list of handles gives it, with the tail of an old migration (IPAM-58).
+    // A list of handles can contain an ID with the suffix that an old migration left (IPAM-58).
     let listed = Handle::parse_path("/calico/ipam/v2/handle/a\r\r").unwrap();
     assert_eq!(block.addresses_of(&listed), [ip("10.0.0.0"), ip("10.0.0.1")]);
 
@@ -108,7 +108,7 @@ fn contradictions_are_named_and_stop_every_operation_but_a_release_by_handle() {
     }
 }
 
-/// An empty block may be given up, and is then made anew with every address free.
+/// An empty block may be deleted, and a new block in its range has every address free.
 #[test]
 fn a_block_that_contradicts_itself_is_never_empty() {
     let damages: [fn(&mut Block); 3] =

@@ -2,7 +2,7 @@ use ::time::Duration;
 
 use super::*;
 
-/// Ordinals 0 and 1 shared by `a`, ordinal 2 of `b`.
+/// Returns a block with ordinals 0 and 1 of `a` and ordinal 2 of `b`.
 fn shared() -> Block {
     let mut block = fresh();
     assign(&mut block, 2, "a");
@@ -121,7 +121,7 @@ fn by_handle_another_sequence_number_is_skipped() {
     assert_eq!(block.addresses_of(&HandleId::new("a")), [ip("10.0.0.3")]);
 }
 
-/// Appendix A.4 with its variant: a cooldown of 30 s.
+/// The values are those of upstream's allocator with a cooldown of 30 s.
 #[test]
 fn with_a_cooldown_addresses_rest_first() {
     let mut base = fresh();
@@ -142,7 +142,7 @@ fn with_a_cooldown_addresses_rest_first() {
         assert_eq!((block.sequence_of(0), block.sequence_of(1)), (Some(entry), Some(clock + 1)));
         assert!(block.allocation(ip("10.0.0.0")).unwrap().is_cooling());
 
-        // Not yet at 30 s: whole seconds, compared strictly.
+        // At 30 s the cooldown has not elapsed: the release time has whole seconds, and the comparison is strict.
         let whole_seconds = datetime!(2026-08-22 01:02:03 UTC);
         assert_eq!(block.collect_garbage(30, whole_seconds + Duration::seconds(30)), Ok(false));
         assert_eq!(block.collect_garbage(30, whole_seconds + Duration::milliseconds(30_001)), Ok(true));
@@ -163,10 +163,10 @@ fn garbage_is_collected_by_age() {
     assert_eq!(resting(3600, Duration::ZERO), (false, vec![3]));
     assert_eq!(resting(50, Duration::ZERO), (true, vec![3, 0]));
     assert_eq!(resting(50, Duration::seconds(60)), (true, vec![3, 0, 2]));
-    // The clock went back: nothing is old, unless the cooldown is negative.
+    // After the clock went back, no cooldown has elapsed unless it is negative.
     assert_eq!(resting(0, Duration::hours(-1)), (false, vec![3]));
     assert_eq!(resting(-1, Duration::hours(-1)), (true, vec![3, 0, 2]));
-    // A cooldown was switched off meanwhile.
+    // The cooldown was disabled after the release.
     assert_eq!(resting(0, Duration::ZERO), (true, vec![3, 0, 2]));
     assert_eq!(resting(i64::MAX, Duration::days(365)), (false, vec![3]));
 }
@@ -197,7 +197,7 @@ fn what_is_held_otherwise_keeps_only_itself() {
     assert_eq!((released.released, released.unallocated), (vec![ip("10.0.0.2")], vec![ip("10.0.0.3")]));
     assert_eq!(released.per_handle, per_handle(&[("b", 1)]));
     assert!(matches!(refused[..], [ReleaseError::Sequence { .. }, ReleaseError::Handle { .. }]), "{refused:?}");
-    // It rests now, with a new number: asked for again it is free, not refused.
+    // The address is cooling down with a new sequence number. A second request finds it free and is not refused.
     let (again, refused) = block.release_unchanged(&requests[2..], 30, NOW).unwrap();
     assert_eq!((again.released.len(), again.unallocated.len(), refused.len()), (0, 2, 0));
 }

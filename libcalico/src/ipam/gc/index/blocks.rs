@@ -1,4 +1,4 @@
-//! Blocks come, change and go (KC-422).
+//! Changes of blocks.
 
 use super::super::rows::{BlockOwner, BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
 use super::super::table::{NONE, Row};
@@ -7,18 +7,18 @@ use crate::ipam::stored_time::parse_stored;
 use crate::ipam::{Block, Claim, CorruptBlock, HandleId, Owner};
 use crate::net::Cidr;
 
-/// A block from which nothing is collected.
+/// The reason why no address of a block is collected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnreadableBlock {
-    /// It contradicts itself.
+    /// The block is corrupt.
     #[error("nothing is collected from it: {0}")]
     Corrupt(#[from] CorruptBlock),
-    /// It is larger than any that address management makes.
+    /// The block is larger than any valid block.
     #[error("nothing is collected from block {0}: it has more than 65536 addresses")]
     TooLarge(Cidr),
 }
 
-/// An allocation as a block tells it.
+/// An allocation, as read from a block.
 struct Told<'a> {
     ordinal: u16,
     handle: &'a str,
@@ -26,11 +26,11 @@ struct Told<'a> {
     claim: Claim<'a>,
     node: Option<&'a str>,
     fingerprint: u32,
-    /// Of an address for a virtual machine, the pods that are noted as its owners.
+    /// The pods that an allocation for a VMI names as its owners.
     owners: Box<[(Box<str>, Box<str>)]>,
 }
 
-/// What a block says as a whole.
+/// The data that the index takes from a block.
 struct Summary<'a> {
     told: Vec<Told<'a>>,
     nameless: Vec<u16>,
@@ -40,7 +40,8 @@ struct Summary<'a> {
 }
 
 impl Index {
-    /// A block is there, new or changed. A tombstone is a block that is gone (D27). What cannot be read is forgotten.
+    /// Adds or updates a block. A tombstone counts as a deleted block. A block that is corrupt or too large is removed
+    /// from the index.
     pub fn put_block(&mut self, block: &Block) -> Result<(), UnreadableBlock> {
         if block.deleted {
             self.block_gone(&block.cidr);
@@ -60,7 +61,7 @@ impl Index {
         Ok(())
     }
 
-    /// A block is gone.
+    /// Removes a deleted block.
     pub fn block_gone(&mut self, cidr: &Cidr) {
         if let Some(row) = self.blocks.find(*cidr) {
             self.forget_block(row);
@@ -108,7 +109,7 @@ impl Index {
         }
     }
 
-    /// Files the block under its owner, both ways (B-22), and with it the addresses that name no node.
+    /// Files the block under its owner, and the block's addresses that name no node under the owner's node.
     fn set_owner(&mut self, row: Row, owner: Option<Owner>) {
         let owner = match owner {
             None => BlockOwner::Nobody,
@@ -116,8 +117,8 @@ impl Index {
             Some(Owner::Host(name)) => BlockOwner::Node(self.node_row(&name)),
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
-            // A list does not tell a block that was released and claimed again from the released block. The affinities of a
-            // gone node that claimed a block again must be released again.
+            // A list cannot distinguish a block that was released and claimed again from the released block. If a
+            // deleted node claimed a block again, its affinities must be released again.
             if !self.balance.is_departing(owner.node()) {
                 self.node_changed(owner.node());
             }
@@ -171,7 +172,7 @@ impl Index {
             match known.next_if(|&address| self.ordinal(address) == told.ordinal) {
                 Some(same) if self.is_as_told(row, same, told) => tracked.push(same),
                 changed => {
-                    // The new one first: names that both use stay.
+                    // The new allocation is added first, so that names used by both are not removed in between.
                     tracked.push(self.track_told(row, told));
                     changed.into_iter().for_each(|changed| self.untrack(changed));
                 }
@@ -187,7 +188,8 @@ impl Index {
         self.tracked.get(address).map_or(u16::MAX, |tracked| tracked.ordinal)
     }
 
-    /// Attributes are compared too: a virtual machine's address changes owners under one sequence number (B-07).
+    /// Returns true if the allocation is unchanged. The comparison includes a hash of the attributes, because a VMI's
+    /// address changes owners without a new sequence number. Upstream misses such a change (KC-422).
     fn is_as_told(&self, block: Row, address: Row, told: &Told<'_>) -> bool {
         let Some(known) = self.tracked.get(address) else { return false };
         let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
@@ -252,7 +254,7 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         summary.taken = summary.taken.saturating_add(1);
         summary.used = summary.used.saturating_add(u16::from(!attribute.is_windows_reserved()));
         if let Some(released) = &attribute.released_at {
-            // What cannot be read is left to whoever looks at the block next.
+            // `verify` rejects unreadable times, so the fallback is never used.
             let released = parse_stored(released).map_or(NEVER, |at| at.unix_timestamp());
             summary.cold = summary.cold.min(released);
             continue;

@@ -1,12 +1,12 @@
-//! The lists that addresses stand in: of their handle, their subject and their node. Each changes here alone, so that
-//! taking an address up and letting it go are each other's opposite (KC-423).
+//! The lists that contain an address: those of its handle, its owner and its node. Only this module changes them, so
+//! that adding and removing an address stay symmetric.
 
 use super::super::rows::{BlockOwner, CalicoNode, CompactHandle, HandleRow, NodeRow, Tracked};
 use super::super::table::{NONE, Row};
 use super::Index;
 
 impl Index {
-    /// Takes an address up. Its links are set here.
+    /// Adds an address, and sets its links.
     pub(in super::super) fn track(&mut self, mut tracked: Tracked) -> Row {
         tracked.handle_next = self.handles.get(tracked.handle).map_or(NONE, |handle| handle.tracked);
         tracked.subject_next = self.subjects.get(tracked.subject).map_or(NONE, |subject| subject.tracked);
@@ -21,13 +21,13 @@ impl Index {
         }
         self.file(row, node);
         self.count(row, 1);
-        // One address of a container may keep another.
+        // An address of a container can be the reason to keep another one.
         self.mark_subject(subject);
         self.mark(row);
         row
     }
 
-    /// Lets an address go, and what was there only for its sake.
+    /// Removes an address, and the entries that only this address used.
     pub(in super::super) fn untrack(&mut self, row: Row) {
         self.clear_leak(row);
         self.count(row, -1);
@@ -75,7 +75,7 @@ impl Index {
         }
     }
 
-    /// The row whose `next` is `row`.
+    /// Returns the row whose `next` is `row`.
     fn before(&self, head: Row, row: Row, next: fn(&Tracked) -> Row) -> Row {
         let mut at = head;
         while let Some(other) = self.tracked.get(at) {
@@ -102,7 +102,7 @@ impl Index {
         self.node_changed(node);
     }
 
-    /// Takes an address from its node.
+    /// Removes an address from its node.
     pub(in super::super) fn unfile(&mut self, row: Row) {
         let Some((node, at)) = self.tracked.get(row).map(|tracked| (tracked.node, tracked.in_node)) else { return };
         let moved = self.nodes.get_mut(node).and_then(|node| {
@@ -120,14 +120,15 @@ impl Index {
         self.drop_unused_node(node);
     }
 
-    /// What a node holds changed: if it is gone, its tunnels and affinities may go now.
+    /// Marks a deleted node whose addresses or blocks changed. Its tunnel addresses and affinities may now be ready
+    /// for release.
     pub(super) fn node_changed(&mut self, node: Row) {
         if self.is_gone(node) {
             self.mark_node(node);
         }
     }
 
-    /// Makes a block an owner's.
+    /// Files a block under its owner.
     pub(in super::super) fn own(&mut self, block: Row, owner: BlockOwner) {
         let at = match self.nodes.get_mut(owner.node()) {
             Some(node) => {
@@ -143,7 +144,7 @@ impl Index {
         self.node_changed(owner.node());
     }
 
-    /// Takes a block from its owner.
+    /// Removes a block from its owner.
     pub(in super::super) fn disown(&mut self, block: Row) {
         let Some((node, at)) = self.blocks.get(block).map(|row| (row.owner.node(), row.in_node)) else { return };
         let moved = self.nodes.get_mut(node).and_then(|node| {
@@ -162,7 +163,7 @@ impl Index {
         self.drop_unused_node(node);
     }
 
-    /// The row of a node, made if it is not there.
+    /// Returns the row of a node, and creates it if it is missing.
     pub(in super::super) fn node_row(&mut self, name: &str) -> Row {
         if let Some(row) = self.nodes.find(name) {
             return row;
@@ -182,7 +183,7 @@ impl Index {
         })
     }
 
-    /// Forgets a node that nothing refers to.
+    /// Removes a node that is no longer referenced.
     pub(in super::super) fn drop_unused_node(&mut self, node: Row) {
         let Some(row) = self.nodes.get(node) else { return };
         let referred = row.references > 0 || !row.tracked.is_empty() || !row.blocks.is_empty();
@@ -196,7 +197,7 @@ impl Index {
     }
 }
 
-/// Gives back room that a list of a node no longer needs.
+/// Reduces the capacity of a node's list after many removals.
 fn shrink(rows: &mut Vec<Row>) {
     if rows.capacity() > 8 && rows.len() < rows.capacity() / 4 {
         rows.shrink_to(rows.len() * 2);

@@ -1,23 +1,23 @@
-//! Nodes of Calico and of Kubernetes come and go (KC-425, KC-431, KC-432).
+//! Changes of Calico nodes and Kubernetes nodes.
 
 use super::super::rows::CalicoNode;
 use super::super::table::Row;
 use super::{Feed, Index};
 
-/// Whether a Calico node's machine is there.
+/// The existence of a Calico node's Kubernetes node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum NodeStatus {
-    /// Kubernetes has it.
+    /// The Kubernetes node exists.
     There,
-    /// It is none of Kubernetes, so nothing is known of it.
+    /// The Calico node is not a Kubernetes node, so its existence cannot be checked.
     Foreign,
-    /// Kubernetes has it no longer, or there is no such Calico node.
+    /// The Kubernetes node or the Calico node does not exist.
     Gone,
 }
 
 impl Index {
-    /// A Calico node is there: `kubernetes` is its name in Kubernetes, if it is one of its nodes (KC-402). Where Calico's
-    /// nodes are views of those of Kubernetes, both are told, under one name.
+    /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a Kubernetes node
+    /// (KC-402). If Calico nodes are derived from Kubernetes nodes, put both kinds under the same name.
     pub fn put_calico_node(&mut self, name: &str, kubernetes: Option<&str>) {
         let row = self.node_row(name);
         let list = self.list(Feed::CalicoNodes);
@@ -28,14 +28,14 @@ impl Index {
         }
     }
 
-    /// A Calico node is gone.
+    /// Removes a deleted Calico node.
     pub fn calico_node_gone(&mut self, name: &str) {
         if let Some(row) = self.nodes.find(name) {
             self.set_calico(row, CalicoNode::Absent);
         }
     }
 
-    /// A node of Kubernetes is there. `from_flannel` while its pods are being moved here (KC-457).
+    /// Adds or updates a Kubernetes node. `from_flannel` is true while the node is migrating from Flannel (KC-457).
     pub fn put_kubernetes_node(&mut self, name: &str, from_flannel: bool) {
         let row = self.node_row(name);
         let list = self.list(Feed::KubernetesNodes);
@@ -45,14 +45,15 @@ impl Index {
         self.set_kubernetes(row, true, from_flannel);
     }
 
-    /// A node of Kubernetes is gone.
+    /// Removes a deleted Kubernetes node.
     pub fn kubernetes_node_gone(&mut self, name: &str) {
         if let Some(row) = self.nodes.find(name) {
             self.set_kubernetes(row, false, false);
         }
     }
 
-    /// An affinity names this Calico node: if the node is gone, the affinity goes too, even when it has no block (D21).
+    /// Records that an affinity names this Calico node. If the node is deleted, the affinity is released with it, even
+    /// if the affinity has no block. Upstream cannot release an affinity without a block (IPAM-126).
     pub fn affinity_names(&mut self, node: &str) {
         let row = self.node_row(node);
         if self.is_gone(row) {
@@ -130,7 +131,7 @@ impl Index {
         self.status(node) == Some(NodeStatus::Gone)
     }
 
-    /// The name in Kubernetes of a Calico node, if it is known (B-23).
+    /// Returns the name in Kubernetes of a Calico node, if it is known. On etcd the two names can differ.
     pub(in super::super) fn kubernetes_name(&self, node: Row) -> Option<&str> {
         match self.nodes.get(node)?.calico {
             CalicoNode::Kubernetes(name) => Some(self.node_name(name)),
@@ -138,7 +139,7 @@ impl Index {
         }
     }
 
-    /// The Calico nodes that exist.
+    /// Returns the existing Calico nodes.
     pub fn calico_nodes(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().filter(|(_, node)| node.calico != CalicoNode::Absent).map(|(_, node)| &*node.name)
     }

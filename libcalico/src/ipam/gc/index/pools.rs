@@ -1,4 +1,4 @@
-//! Pools and reservations come, change and go (KC-426, KC-154).
+//! Changes of pools and reservations.
 
 use super::super::table::{Keyed, NONE, Row};
 use super::{Feed, Index};
@@ -21,19 +21,19 @@ impl Keyed for PoolRow {
     }
 }
 
-/// A pool, for its metrics.
+/// The values for a pool's metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolNumbers<'a> {
-    /// Its name.
+    /// The pool's name.
     pub name: &'a str,
-    /// Its addresses.
+    /// The number of addresses in the pool.
     pub size: u128,
-    /// Those that reservations name.
+    /// The number of addresses that reservations cover.
     pub reserved: u128,
 }
 
 impl Index {
-    /// A pool is there, new or changed. One that is being deleted is told as gone (KC-425).
+    /// Adds or updates a pool. For a pool that is being deleted, call [`Index::pool_gone`].
     pub fn put_pool(&mut self, name: &str, cidr: Cidr) {
         let list = self.list(Feed::Pools);
         match self.pools.find(name) {
@@ -50,7 +50,7 @@ impl Index {
         self.sort_into_pools();
     }
 
-    /// A pool is gone.
+    /// Removes a deleted pool.
     pub fn pool_gone(&mut self, name: &str) {
         if let Some(row) = self.pools.find(name) {
             self.forget_pool(row);
@@ -58,7 +58,8 @@ impl Index {
     }
 
     fn forget_pool(&mut self, row: Row) {
-        // Its counters begin anew with it (KC-154). The blocks leave it first, while its row still counts them.
+        // The pool's counters are reset with it (KC-154). The blocks leave the pool first, while its row still counts
+        // them.
         for block in self.blocks.rows() {
             if self.blocks.get(block).is_some_and(|block| block.pool == row) {
                 self.set_pool(block, NONE);
@@ -76,7 +77,7 @@ impl Index {
         gone.into_iter().for_each(|row| self.forget_pool(row));
     }
 
-    /// A reservation is there, new or changed.
+    /// Adds or updates a reservation.
     pub fn put_reservation(&mut self, reservation: &IpReservation) {
         let (ranges, _) = Reservations::of([reservation]);
         let list = self.list(Feed::Reservations);
@@ -84,7 +85,7 @@ impl Index {
         self.unite_reservations();
     }
 
-    /// A reservation is gone.
+    /// Removes a deleted reservation.
     pub fn reservation_gone(&mut self, name: &str) {
         self.reservations.remove(name);
         self.unite_reservations();
@@ -100,7 +101,7 @@ impl Index {
         self.reserved = Reservations::new(self.reservations.values().flat_map(|(ranges, _)| ranges).copied());
     }
 
-    /// The pools, by name.
+    /// Returns the pools, sorted by name.
     pub fn pools(&self) -> Vec<PoolNumbers<'_>> {
         let mut pools: Vec<_> = self
             .pools
@@ -115,7 +116,8 @@ impl Index {
         pools
     }
 
-    /// The pool of a block: the narrowest around it, of several the first by name, or [`NONE`].
+    /// Returns the pool of a block, or [`NONE`]. Of several pools that contain the block, the smallest counts, and
+    /// among equal ones the first by name. Upstream takes any of them (KC-426).
     pub(in super::super) fn pool_of(&self, block: &Cidr) -> Row {
         let around = self.pools.iter().filter(|(_, pool)| pool.cidr.covers(block));
         let narrowest = around.min_by_key(|(_, pool)| (std::cmp::Reverse(pool.cidr.prefix()), &pool.name));

@@ -1,4 +1,4 @@
-//! Pods, virtual machines and Services come, change and go. What an address is for is marked for examination.
+//! Changes of pods, VMIs and Services. A change marks the object's addresses for examination.
 
 use super::super::rows::{Subject, SubjectState};
 use super::super::table::{NONE, Row};
@@ -7,7 +7,7 @@ use crate::ipam::{ClaimKind, PodFacts};
 use crate::kubernetes::may_be_machine;
 
 impl Index {
-    /// A pod is there, new or changed.
+    /// Adds or updates a pod.
     pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodFacts<'_>) {
         let row = self.subject_row(ClaimKind::Pod, namespace, name);
         let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
@@ -16,38 +16,39 @@ impl Index {
         self.set_state(row, Feed::Pods, state);
     }
 
-    /// A pod is gone.
+    /// Removes a deleted pod.
     pub fn pod_gone(&mut self, namespace: &str, name: &str) {
         self.subject_gone(ClaimKind::Pod, namespace, name);
     }
 
-    /// A VirtualMachine is there.
+    /// Adds a VirtualMachine.
     pub fn put_machine(&mut self, namespace: &str, name: &str) {
         self.set_machine(Feed::Machines, namespace, name, true);
     }
 
-    /// A VirtualMachine is gone.
+    /// Removes a deleted VirtualMachine.
     pub fn machine_gone(&mut self, namespace: &str, name: &str) {
         self.set_machine(Feed::Machines, namespace, name, false);
     }
 
-    /// A VirtualMachineInstance is there. One that a VirtualMachine owns may outlive it; upstream takes no notice of it (KC-436).
+    /// Adds a VirtualMachineInstance. An instance may outlive the VirtualMachine that owns it and then keeps the
+    /// address; upstream ignores such an instance (KC-436).
     pub fn put_instance(&mut self, namespace: &str, name: &str) {
         self.set_machine(Feed::Instances, namespace, name, true);
     }
 
-    /// A VirtualMachineInstance is gone.
+    /// Removes a deleted VirtualMachineInstance.
     pub fn instance_gone(&mut self, namespace: &str, name: &str) {
         self.set_machine(Feed::Instances, namespace, name, false);
     }
 
-    /// A Service of type LoadBalancer is there.
+    /// Adds a Service of type LoadBalancer.
     pub fn put_service(&mut self, namespace: &str, name: &str) {
         let row = self.subject_row(ClaimKind::Service, namespace, name);
         self.set_state(row, Feed::Services, SubjectState::Service);
     }
 
-    /// A Service is gone, or is of another type now.
+    /// Removes a Service that was deleted or changed its type.
     pub fn service_gone(&mut self, namespace: &str, name: &str) {
         self.subject_gone(ClaimKind::Service, namespace, name);
     }
@@ -84,7 +85,7 @@ impl Index {
         self.set_state(row, feed, state);
     }
 
-    /// Puts a state in the place of another; what did not change concerns nobody.
+    /// Replaces the state of an owner. If the state is unchanged, no address is marked.
     fn set_state(&mut self, row: Row, feed: Feed, state: SubjectState) {
         let list = self.list(feed);
         let Some(subject) = self.subjects.get_mut(row) else { return };
@@ -136,7 +137,7 @@ impl Index {
         self.subjects.find((kind, self.namespaces.find(namespace)?, name))
     }
 
-    /// The row of a subject, made if it is not there.
+    /// Returns the row of an owner, and creates it if it is missing.
     pub(super) fn subject_row(&mut self, kind: ClaimKind, namespace: &str, name: &str) -> Row {
         if let Some(row) = self.find_subject(kind, namespace, name) {
             return row;
@@ -146,7 +147,7 @@ impl Index {
         self.subjects.insert(Subject { kind, namespace, name, state, tracked: NONE, list: 0 })
     }
 
-    /// Marks every address that is for a subject.
+    /// Marks every address of an owner.
     pub(super) fn mark_subject(&mut self, subject: Row) {
         let mut at = self.subjects.get(subject).map_or(NONE, |subject| subject.tracked);
         while let Some(next) = self.tracked.get(at).map(|tracked| tracked.subject_next) {
@@ -155,7 +156,8 @@ impl Index {
         }
     }
 
-    /// Marks the addresses of machines whose allocations name a pod that changed or went. One that came frees nothing.
+    /// Marks the VMIs' addresses whose allocations name a pod that changed or was deleted. A new pod is not handled,
+    /// because it cannot make an address a leak.
     fn mark_machine_of(&mut self, pod: Row) {
         let Some(subject) = self.subjects.get(pod).filter(|subject| may_be_machine(&subject.name)) else { return };
         let (namespace, name) = (self.namespaces.text(subject.namespace), &*subject.name);
@@ -164,7 +166,7 @@ impl Index {
         rows.into_iter().for_each(|row| self.mark(row));
     }
 
-    /// Forgets a subject that neither exists nor has an address.
+    /// Removes an owner that neither exists nor has an address.
     pub(super) fn drop_unused_subject(&mut self, row: Row) {
         let unused = |subject: &&Subject| subject.tracked == NONE && subject.state == SubjectState::Absent;
         if self.subjects.get(row).filter(unused).is_some()

@@ -1,4 +1,4 @@
-//! Annotations, which a tenant writes at any time, free no address that the status of the pod reports.
+//! Annotations, which a tenant can change at any time, free no address that the pod's status reports.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ const TEXTS: [Option<&str>; 8] = [
     Some(r#"[{"ips":["10.0.0.7"]}]"#),
 ];
 
-/// A pod as the API server has it; kubelet writes everything but the annotations and the deletion.
+/// A pod as the API server returns it. Kubelet writes all fields except the annotations and the deletion.
 #[derive(Clone)]
 struct Said<'a> {
     node: &'a str,
@@ -44,7 +44,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// Each combination of what a tenant can write.
+/// Calls `examine` with each combination of the values that a tenant can write.
 fn each_combination(mut examine: impl FnMut(bool, BTreeMap<String, String>)) {
     for number in 0..TEXTS.len().pow(KEYS.len() as u32) {
         let mut number = number;
@@ -61,7 +61,7 @@ fn each_combination(mut examine: impl FnMut(bool, BTreeMap<String, String>)) {
     }
 }
 
-/// The address of p, which its allocation says is on n1.
+/// Returns the address of p, which is allocated on n1.
 fn address() -> std::net::IpAddr {
     "10.0.0.0".parse().unwrap()
 }
@@ -69,7 +69,7 @@ fn address() -> std::net::IpAddr {
 #[test]
 fn annotations_of_a_pod_free_no_address_that_its_status_reports() {
     let mut cluster = cluster();
-    // The pod may be on another node than the allocation says.
+    // The pod may be on another node than the allocation.
     for node in ["n1", "n2"] {
         each_combination(|deleting, annotations| {
             let said = Said { node, phase: "Running", deleting, status: &["10.0.0.0"], annotations };
@@ -96,7 +96,7 @@ fn annotations_of_other_addresses_beside_a_filled_status_keep_both() {
     assert_eq!(has, [Some(true), Some(true), Some(false)]);
 }
 
-/// An emptied annotation of a pod that is going says nothing about an address that kubelet still reports.
+/// An emptied annotation of a pod that is being deleted does not free an address that kubelet still reports.
 #[test]
 fn an_emptied_annotation_of_a_deleted_pod_frees_its_address_only_when_kubelet_says_that_it_ended() {
     for key in KEYS {
@@ -124,7 +124,7 @@ fn a_status_of_other_addresses_alone_frees_the_address() {
     assert_eq!(kinds.collect::<Vec<_>>(), [ChangeKind::Candidate(Evidence::OtherAddresses)]);
 }
 
-/// A pod has one row in the index, whatever its annotations list.
+/// A pod has a single row in the index, whatever its annotations contain.
 #[test]
 fn a_pod_with_a_long_list_of_addresses_in_its_annotations_takes_little_room_and_keeps_all() {
     let list: Vec<String> = (0..20_000).map(|n: u32| std::net::Ipv4Addr::from(0x0b00_0000 + n).to_string()).collect();
@@ -139,7 +139,7 @@ fn a_pod_with_a_long_list_of_addresses_in_its_annotations_takes_little_room_and_
     assert_eq!(has, [Some(true), None], "what is not read may hold any address");
 }
 
-/// Kubelet reports one interface of a pod. Multus notes the others in an annotation.
+/// Kubelet reports one interface of a pod. Multus records the others in an annotation.
 #[test]
 fn annotations_of_a_pod_free_no_address_of_another_interface_of_its_container() {
     let mut cluster = cluster();

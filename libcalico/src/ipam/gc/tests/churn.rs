@@ -1,5 +1,5 @@
-//! Half an hour of a busy cluster under a clock of our own: pods come and go all the time, some leave addresses behind, and
-//! GC works beside them.
+//! Half an hour of a busy cluster under a simulated clock. Pods are created and deleted all the time, some leave
+//! addresses behind, and garbage collection runs at the same time.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::cluster::{Cluster, GRACE, QUEUES};
 
 const PODS: u32 = 40;
 
-/// A sequence of numbers that is the same each time.
+/// A reproducible sequence of random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -63,7 +63,7 @@ fn half_an_hour_of_churn_loses_nothing_and_leaves_nothing() {
     }
     assert!(added > 200 && released > 20 && refused == 0, "{added} added, {released} released, {refused} refused");
     for (name, pod) in cluster.pods.clone() {
-        // One that never says what it has keeps what its namesake left behind.
+        // A pod that never reports its addresses keeps the addresses that an earlier pod of its name left behind.
         if pod.addresses.is_empty() { cluster.delete(&name, false) } else { cluster.report(&name) }
     }
     cluster.hear_all();

@@ -1,4 +1,5 @@
-//! A cluster as it truly is, what the feeds have told of it so far, and the collection that works by them.
+//! A simulated cluster: its true state, the pending events of its watches, and the garbage collector that sees only
+//! the events.
 
 mod collect;
 
@@ -19,7 +20,7 @@ use crate::net::Cidr;
 pub(super) const EPOCH: OffsetDateTime = datetime!(2026-08-22 01:02:03 UTC);
 pub(super) const GRACE: Duration = Duration::from_secs(900);
 
-/// A sandbox's addresses and what its pod says of them.
+/// A pod, with the addresses of its sandbox and the state of its status.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pod {
     pub(super) node: String,
@@ -37,14 +38,14 @@ impl Pod {
     }
 }
 
-/// A virtual machine; `runs` once a pod of it has taken its address.
+/// A VMI. `runs` is true once a pod of the VMI has its address.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Machine {
     pub(super) runs: bool,
     pub(super) handle: Option<HandleId>,
 }
 
-/// What a feed has to tell.
+/// An event of a watch.
 #[derive(Debug, Clone)]
 pub(super) enum Told {
     Block(Box<Block>),
@@ -56,7 +57,7 @@ pub(super) enum Told {
     Node(String, bool),
 }
 
-/// The truth, the feeds' queues, and the index that hears them.
+/// The true state, the queued events, and the index that receives them.
 #[derive(Debug)]
 pub(super) struct Cluster {
     pub(super) now: Duration,
@@ -73,7 +74,7 @@ pub(super) struct Cluster {
     handles: usize,
 }
 
-/// One feed each.
+/// A watch with its own queue of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Queue {
     Blocks,
@@ -122,7 +123,7 @@ impl Cluster {
         self.queues.entry(queue).or_default().push_back(told);
     }
 
-    /// Stores a block, as a compare-and-swap would.
+    /// Writes a block as a compare-and-swap does.
     fn write(&mut self, mut block: Block) {
         block.count_write();
         let cidr = block.cidr;
@@ -161,7 +162,7 @@ impl Cluster {
         HandleId::new(format!("k8s-pod-network.{:064x}", self.handles))
     }
 
-    /// Takes an address of a family from a node's block, or from any.
+    /// Assigns an address of a family, preferably from the node's own blocks.
     pub(super) fn take(
         &mut self,
         v6: bool,
@@ -186,7 +187,7 @@ impl Cluster {
         None
     }
 
-    /// ADD of a pod that is there: what its sandbox had before is left behind, as by a lost DEL.
+    /// Runs the ADD of an existing pod. The addresses of its earlier sandbox are left behind, as after a lost DEL.
     pub(super) fn add(&mut self, name: &str, dual: bool) -> bool {
         let Some(pod) = self.pods.get(name).cloned().filter(|pod| pod.ended.is_none()) else { return false };
         let handle = self.new_handle();
@@ -224,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// The pod goes; with `del` its addresses are given back.
+    /// Deletes the pod. With `del`, its addresses are released.
     pub(super) fn delete(&mut self, name: &str, del: bool) {
         let Some(pod) = self.pods.remove(name) else { return };
         self.tell(Queue::Pods, Told::PodGone(name.into()));
@@ -265,7 +266,7 @@ impl Cluster {
         }
     }
 
-    /// A machine comes, or goes and leaves its address behind.
+    /// Creates a VMI, or deletes the VMI and leaves its address behind.
     pub(super) fn machine(&mut self, name: &str, there: bool) {
         if there {
             self.machines.entry(name.into()).or_default();
@@ -275,7 +276,7 @@ impl Cluster {
         self.tell(Queue::Machines, Told::Machine(name.into(), there));
     }
 
-    /// A pod of a machine takes the machine's address over, or takes one.
+    /// Starts a pod of a VMI. The pod takes over the VMI's address or gets a new one.
     pub(super) fn run_machine(&mut self, name: &str, node: &str, slot: OwnerSlot) {
         if !self.machines.contains_key(name) || !self.nodes.contains(node) {
             return;
@@ -313,13 +314,13 @@ impl Cluster {
         self.tell(Queue::Services, Told::Service(name.into(), there));
     }
 
-    /// An address that names nobody.
+    /// Allocates an address without owner.
     pub(super) fn anonymous(&mut self, node: &str) {
         let handle = self.new_handle();
         self.take(false, node, &handle, &map(&[("node", node)]));
     }
 
-    /// Whether somebody truly uses an address.
+    /// Returns true if the address is in use in the true state.
     pub(super) fn in_use(&self, address: IpAddr) -> bool {
         let Some(block) = self.blocks.values().find(|block| block.cidr.contains(address)) else { return false };
         let Some(held) = block.allocation(address).filter(|held| !held.is_cooling()) else { return false };
@@ -332,13 +333,13 @@ impl Cluster {
             || handle.as_str() == WINDOWS_RESERVED_HANDLE
     }
 
-    /// Addresses that are taken, do not rest, and nobody uses.
+    /// Returns the addresses that are allocated and not cooling down, but not in use.
     pub(super) fn leaked(&self) -> Vec<IpAddr> {
         let held = self.blocks.values().flat_map(Block::allocated).filter(|held| !held.is_cooling());
         held.map(|held| held.ip).filter(|address| !self.in_use(*address)).collect()
     }
 
-    /// Lets a feed tell up to `n` things.
+    /// Delivers up to `n` events of a watch.
     pub(super) fn hear(&mut self, queue: Queue, n: usize) {
         for _ in 0..n {
             let Some(told) = self.queues.entry(queue).or_default().pop_front() else { return };
@@ -350,7 +351,7 @@ impl Cluster {
         QUEUES.into_iter().for_each(|queue| self.hear(queue, usize::MAX));
     }
 
-    /// A feed lost what it had to tell, and lists what there is.
+    /// Discards the pending events of a watch and lists its objects again.
     pub(super) fn relist(&mut self, queue: Queue) {
         self.queues.remove(&queue);
         let mut index = std::mem::take(&mut self.index);
@@ -385,7 +386,7 @@ impl Cluster {
         feeds.iter().for_each(|feed| index.list_ends(*feed));
     }
 
-    /// An index that has heard nothing but what there is now.
+    /// Returns a new index that has received only the present objects.
     pub(super) fn afresh(&self) -> Index {
         let mut index = Index::new(settings(self.cooldown));
         index.put_pool("v4", "10.0.0.0/16".parse().unwrap());

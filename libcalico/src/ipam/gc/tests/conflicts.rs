@@ -1,4 +1,4 @@
-//! Addresses that running pods report, and that IPAM has free or for another.
+//! Addresses that running pods report, and that IPAM has free or allocated to another owner.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,20 +15,21 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// What `ns/<name>` reports; `runs` unless it is on the host's network, does not run yet, or is being deleted.
+/// Sets the addresses that `ns/<name>` reports. `runs` is false for a pod on the host network, not running yet, or
+/// being deleted.
 fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
     let addresses = ReportedAddresses::new(addresses.iter().map(|text| ip(text)).collect());
     cluster.index.put_pod("ns", name, &PodFacts { node: "n1", addresses, ended: None, runs });
 }
 
-/// Which conflicts have lasted, after an examination.
+/// Returns the lasting conflicts after an examination.
 fn lasting(cluster: &mut Cluster) -> Vec<(String, IpAddr)> {
     examine(cluster);
     let found = cluster.index.conflicts(cluster.now);
     found.into_iter().map(|conflict| (conflict.name, conflict.address)).collect()
 }
 
-/// The same when `time` has gone by.
+/// Returns the lasting conflicts after `time` has elapsed.
 fn after(cluster: &mut Cluster, time: Duration) -> Vec<(String, IpAddr)> {
     examine(cluster);
     cluster.now += time;
@@ -58,7 +59,7 @@ fn an_address_that_a_running_pod_reports_and_ipam_has_free_is_in_conflict_after_
 #[test]
 fn an_address_that_ipam_has_for_another_is_in_conflict() {
     let mut cluster = cluster();
-    // p has 10.0.0.0.
+    // The address 10.0.0.0 belongs to p.
     report(&mut cluster, "older", &["10.0.0.0"], true);
     assert_eq!(after(&mut cluster, TWO_MINUTES), [("older".to_owned(), ip("10.0.0.0"))]);
     assert_eq!(cluster.index.conflicting(cluster.now), (0, 1));
@@ -68,7 +69,7 @@ fn an_address_that_ipam_has_for_another_is_in_conflict() {
 fn a_pod_that_does_not_run_of_its_own_network_or_goes_is_in_no_conflict() {
     let mut cluster = cluster();
     report(&mut cluster, "host-network-or-going", &["10.0.0.5"], false);
-    // In no block: of another IPAM plugin, or of a host.
+    // No block contains these addresses, as with another IPAM plugin or a host's address.
     report(&mut cluster, "foreign", &["10.0.0.16", "192.168.7.7"], true);
     assert_eq!(after(&mut cluster, TWO_MINUTES), []);
     assert_eq!(cluster.index.conflicting(cluster.now), (0, 0));
@@ -80,7 +81,7 @@ fn what_was_right_for_a_moment_begins_anew() {
         (|c: &mut Cluster| report(c, "lost", &["10.0.0.5"], false)) as fn(&mut Cluster),
         |c| report(c, "lost", &["10.0.0.6"], true),
         |c| c.index.pod_gone("ns", "lost"),
-        // Both events come before anybody looks.
+        // Both events arrive before the next examination.
         |c| {
             let free = c.blocks[&"10.0.0.0/29".parse().unwrap()].clone();
             let mut held = free.clone();
@@ -108,7 +109,7 @@ fn what_was_right_for_a_moment_begins_anew() {
     }
 }
 
-/// A restored backup: the blocks are told anew, as they once were.
+/// After a restore, the watch delivers the blocks of the backup again.
 #[test]
 fn conflicts_of_a_restored_datastore_are_found_and_end_with_the_repair() {
     let mut cluster = cluster();
@@ -148,7 +149,7 @@ fn a_block_that_comes_after_its_pods_is_compared_with_them() {
     assert_eq!(lasting(&mut cluster), [], "it lies in no block");
 }
 
-/// Both pods of a migration have the machine's address.
+/// Both pods of a live migration have the VMI's address.
 #[test]
 fn pods_of_a_virtual_machine_are_in_no_conflict_with_it() {
     let mut cluster = cluster();
@@ -168,7 +169,7 @@ fn pods_of_a_virtual_machine_are_in_no_conflict_with_it() {
         2,
         "the first pod of the machine, and the other"
     );
-    // No pod is noted, so that any of the namespace may have it.
+    // The allocation names no pod, so any pod of the namespace may have the address.
     let mut block = cluster.blocks.values().find(|block| block.cidr.contains(address)).cloned().unwrap();
     block.set_owner(&handle, OwnerSlot::Alternate, &Default::default());
     cluster.index.put_block(&block).unwrap();

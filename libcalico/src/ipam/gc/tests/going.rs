@@ -1,4 +1,4 @@
-//! Blocks, nodes and handles that go.
+//! Release of blocks, nodes and handles.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -38,7 +38,7 @@ fn a_block_that_a_gone_node_claims_again_between_two_lists_is_released_again() {
     cluster.hear_all();
     cluster.pass();
     assert!(cluster.blocks.is_empty());
-    // The deletion is never heard of: the list that follows has the new block in place of the released one.
+    // The deletion event is lost, and the following list has the new block in place of the released one.
     cluster.claim("10.0.0.8/29", "gone");
     cluster.relist(Queue::Blocks);
     cluster.pass();
@@ -54,7 +54,7 @@ fn a_gone_node_whose_pods_are_there_is_waited_for() {
     cluster.index.calico_node_gone("n1");
     assert_eq!(after_grace(&mut cluster), 0);
     assert_eq!(cluster.index.nodes_to_release(cluster.now), []);
-    // The cache was wrong: the last look at the node keeps what the cache says is nobody's.
+    // The index is wrong. The fresh read of the node keeps the address that the index has as leaked.
     cluster.index.pod_gone("ns", "p");
     let mut gone = cluster.judge(|_| false);
     assert!(gone.blocks.is_empty() && !gone.kept.is_empty());
@@ -75,7 +75,7 @@ fn a_node_that_is_none_of_kubernetes_keeps_everything() {
     cluster.check();
 }
 
-/// etcd: the Calico node `calico-1` is the Kubernetes node `n1` (B-23).
+/// On etcd, the Calico node `calico-1` is the Kubernetes node `n1`.
 #[test]
 fn a_node_may_have_two_names() {
     let mut cluster = cluster();
@@ -128,7 +128,7 @@ fn empty_blocks_go_but_each_node_keeps_one_of_each_family() {
     assert_eq!(cluster.index.surrender(due + GRACE), []);
     cluster.check();
 
-    // Moved here from Flannel, without grace period, or in use again: all stay.
+    // A node that is migrating from Flannel, a missing grace period, or a block that is in use again keeps all blocks.
     let mut cluster = cluster_with_spare();
     cluster.index.put_kubernetes_node("n2", true);
     assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
@@ -148,7 +148,7 @@ fn empty_blocks_go_but_each_node_keeps_one_of_each_family() {
     assert_eq!(cluster.index.surrender(cluster.now + GRACE), []);
 }
 
-/// A second empty block of n2, seen.
+/// Returns a cluster in which n2 has a second empty block, whose timer has started.
 fn cluster_with_spare() -> Cluster {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n2");
@@ -162,7 +162,7 @@ fn a_block_that_changes_hands_leaves_nothing_with_its_old_owner() {
     let mut cluster = cluster();
     cluster.claim("10.0.1.0/30", "n1");
     cluster.hear_all();
-    // B-22: n2 now has two, n1 one.
+    // Now n2 has two blocks and n1 has one.
     cluster.claim("10.0.1.0/30", "n2");
     cluster.hear_all();
     cluster.check();
@@ -195,7 +195,7 @@ fn resting_addresses_are_asked_for_when_they_have_rested() {
     assert_eq!(cluster.index.next_cold(cluster.wall()), None);
 }
 
-/// The handles that the blocks of a cluster should have.
+/// Returns the handles that the blocks of a cluster should have.
 fn handles(cluster: &Cluster) -> BTreeMap<HandleId, Handle> {
     let mut handles = BTreeMap::<HandleId, Handle>::new();
     for block in cluster.blocks.values() {
@@ -237,10 +237,10 @@ fn handles_that_disagree_with_the_blocks_are_mended() {
     let counting = |blocks: &[(Cidr, i64)]| Handle { block: blocks.iter().copied().collect(), ..Handle::default() };
     for (stored, expected) in [
         (with(&|_| ()), None),
-        // W1, W4.
+        // No block names the handle, whether it counts addresses or not.
         (with(&|all| _ = all.insert(orphan.clone(), counting(&[(block, 1)]))), Some((&orphan, HandleRepair::Delete))),
         (with(&|all| _ = all.insert(orphan.clone(), counting(&[]))), Some((&orphan, HandleRepair::Delete))),
-        // Too high, too low, and of a block that knows nothing of it.
+        // The count is too high, too low, or includes a block that does not name the handle.
         (
             with(&|all| _ = all.insert(id.clone(), counting(&[(block, 2)]))),
             Some((&id, HandleRepair::Write(truth[&id].clone()))),
@@ -253,7 +253,7 @@ fn handles_that_disagree_with_the_blocks_are_mended() {
             with(&|all| _ = all.insert(id.clone(), counting(&[(block, 1), (elsewhere, 1)]))),
             Some((&id, HandleRepair::Write(truth[&id].clone()))),
         ),
-        // W2.
+        // The handle is missing.
         (with(&|all| _ = all.remove(&id)), Some((&id, HandleRepair::Write(truth[&id].clone())))),
     ] {
         let mut wrong = OrphanHandles::default();
@@ -277,7 +277,7 @@ fn handles_that_disagree_with_the_blocks_are_mended() {
             repair(&due[0], handle, |cidr| blocks.get(cidr).map(Option::as_ref))
         };
         assert_eq!(repair(stored.as_ref(), &blocks), repaired);
-        // A block that could not be read, or contradicts itself, says nothing.
+        // If a block could not be read or is corrupt, the handle is kept.
         let mut unread = blocks.clone();
         if unread.pop_first().is_some() {
             assert_eq!(repair(stored.as_ref(), &unread), HandleRepair::Keep);
@@ -287,7 +287,7 @@ fn handles_that_disagree_with_the_blocks_are_mended() {
             block.allocations.pop();
             assert_eq!(repair(stored.as_ref(), &corrupt), HandleRepair::Keep);
         }
-        // Mended by somebody else meanwhile, or written at all.
+        // If the handle was repaired or written meanwhile, it is kept.
         assert_eq!(repair(entry(truth.get(expected), "2").as_ref(), &blocks), HandleRepair::Keep);
         if let Some(stored) = stored {
             assert_eq!(repair(Some(&Entry { revision: Revision("2".into()), ..stored }), &blocks), HandleRepair::Keep);
@@ -314,7 +314,7 @@ fn a_handle_that_is_written_has_its_time_anew() {
     assert_eq!(wrong.due(cluster.now, grace).len(), 1);
     wrong.failed(&orphan, cluster.now);
     assert_eq!(wrong.due(cluster.now, grace), []);
-    // Its ADD finished, or it is gone.
+    // The handle's ADD finished, or the handle was deleted.
     stored.remove(&orphan);
     list(&mut wrong, &cluster, &stored, "2");
     assert!(wrong.is_empty());

@@ -1,4 +1,5 @@
-//! From any history of a cluster, nothing in use is freed, and everything leaked is freed after its grace period.
+//! After any history of a cluster, no address in use is freed, and every leaked address is freed after its grace
+//! period.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +30,7 @@ enum Action {
     Relist(u8),
     Everything,
     Pass(u8),
-    /// Judges, and releases only after what happens next.
+    /// Decides about suspects, and releases them only in a later action.
     Judge(u8),
     Apply,
 }
@@ -66,7 +67,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 
 struct History {
     cluster: Cluster,
-    /// Judged and not yet released.
+    /// The plan that is decided and not yet applied.
     pending: Option<Plan>,
 }
 
@@ -87,7 +88,8 @@ impl History {
                 cluster.end(&pod(p), if *evicted { Ended::Evicted } else { Ended::Finished });
             }
             Action::Delete(p, del) => cluster.delete(&pod(p), *del),
-            // Whether a tunnel's device came back between the last look and the write, no block tells.
+            // No block shows that a tunnel device was created again between the final check and the write, so the
+            // pending plan is dropped.
             Action::Tunnel(n) => {
                 cluster.tunnel(&node(n));
                 self.pending = None;
@@ -120,7 +122,7 @@ impl History {
     }
 }
 
-/// Everything that is known, without what depends on when it was heard.
+/// Returns the state of the index, without the parts that depend on the times of the events.
 fn known(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
     let samples: BTreeSet<String> =
         index.samples().map(|sample| format!("{:?}", Sample { candidates: 0, ..sample })).collect();
@@ -131,8 +133,8 @@ fn known(index: &Index) -> impl PartialEq + std::fmt::Debug + use<> {
 
 type Attributes = BTreeMap<String, String>;
 
-/// Returns the owners that addresses note. A machine whose active owner was cleared is filed under the node of the
-/// alternate one.
+/// Returns the owners that allocations name, active and alternate. A VMI without an active owner is filed under the
+/// node of the alternate one.
 fn owners(cluster: &Cluster) -> impl Iterator<Item = &Attributes> {
     let held = cluster.blocks.values().flat_map(Block::allocated);
     held.filter_map(|held| held.attribute).flat_map(|noted| [&noted.active_owner, &noted.alternate_owner])
@@ -150,7 +152,7 @@ proptest! {
         }
         let mut cluster = history.cluster;
 
-        // Quiet: every pod has its addresses and says so, every feed is complete.
+        // From here on, the cluster is quiet: every pod has reported its addresses, and every event was delivered.
         let pods: Vec<String> = cluster.pods.keys().cloned().collect();
         for pod in &pods {
             cluster.report(pod);
@@ -161,7 +163,8 @@ proptest! {
         afresh.verify().unwrap();
         prop_assert_eq!(format!("{:?}", known(&cluster.index)), format!("{:?}", known(&afresh)));
 
-        // One pass notices; after the grace period (and the longest wait of what failed) one more collects.
+        // The first pass finds the leaks. After the grace period and the longest pause after a failure, further passes
+        // release them.
         cluster.pass();
         cluster.hear_all();
         cluster.now += GRACE + Duration::from_secs(300);
@@ -178,11 +181,12 @@ proptest! {
             let noted = |key: &str| held.attributes().and_then(|noted| noted.get(key));
             let nobody = noted("pod").is_none() && noted("type").is_none();
             let of_silent = noted("pod").is_some_and(|pod| silent.contains(&pod));
-            // A machine that is there keeps its address until it runs again.
+            // An existing virtual machine keeps its address while it is stopped.
             let waits = held.handle().is_some_and(|handle| {
                 handle.as_str().strip_prefix("net.vmi.ns.").is_some_and(|name| cluster.machines.contains_key(name))
             });
-            // So does a node its tunnel's, and one that is gone while an address of another kind is left on it.
+            // An existing node keeps its tunnel address, and so does a deleted one while another kind of address is
+            // left on it.
             let pinned = |node: &String| {
                 let on_node = |owner: &Attributes| owner.get("node") == Some(node) && !owner.contains_key("type");
                 cluster.nodes.contains(node) || owners(&cluster).any(on_node)
@@ -191,7 +195,7 @@ proptest! {
             let tunnel = tunnel && noted("node").is_some_and(pinned);
             prop_assert!(nobody || of_silent || waits || tunnel, "{address} is left: {held:?}");
         }
-        // Nor is a block that is a gone node's, unless somebody has an address in it.
+        // No empty block of a deleted node remains, unless an allocation still names the node.
         for block in cluster.blocks.values() {
             let owner = block.owner().filter(|owner| !cluster.nodes.contains(owner.name()));
             if let Some(owner) = owner {
@@ -199,7 +203,7 @@ proptest! {
                 prop_assert!(!block.is_empty() || named, "{} is left to {owner}", block.cidr);
             }
         }
-        // A second look at everything changes nothing.
+        // A second examination of everything changes nothing.
         let now = cluster.now;
         let changes = cluster.index.examine(now, Scope::Everything);
         prop_assert!(changes.is_empty(), "{changes:?}");

@@ -1,4 +1,4 @@
-//! Single cases, most of them upstream's own tests of its garbage collection (spec, section 6.4).
+//! Single scenarios, most of them taken from upstream's tests of its garbage collection.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::cluster::{Cluster, EPOCH, GRACE, Pod, Queue};
 use crate::api::{IpReservation, IpReservationSpec};
 use crate::ipam::{Ended, Evidence, HandleId, Keeper, OwnerSlot};
 
-/// Two nodes with a block each, and pod p on n1 with an address.
+/// Returns a cluster with two nodes, a block for each, and pod p on n1 with an address.
 pub(super) fn cluster() -> Cluster {
     let mut cluster = Cluster::new(0);
     for node in ["n1", "n2"] {
@@ -30,7 +30,7 @@ pub(super) fn examine(cluster: &mut Cluster) -> Vec<ChangeKind> {
     changes.into_iter().map(|change| change.kind).collect()
 }
 
-/// A pass, the grace period, and a pass.
+/// Runs a pass before and after the grace period.
 pub(super) fn after_grace(cluster: &mut Cluster) -> usize {
     cluster.hear_all();
     let before = cluster.pass();
@@ -100,7 +100,7 @@ fn each_evidence_is_named() {
 fn what_somebody_may_have_stays() {
     for act in [
         (|_: &mut Cluster| ()) as fn(&mut Cluster),
-        // A pod of the same name that has told no address yet.
+        // A pod of the same name exists that has not reported an address yet.
         |c| {
             c.delete("p", false);
             c.schedule("p", "n1");
@@ -112,7 +112,7 @@ fn what_somebody_may_have_stays() {
             c.machine("vm", true);
             c.run_machine("vm", "n1", OwnerSlot::Active);
         },
-        // NotReady is there: no event tells of it.
+        // A node that is not ready exists. No event reports its readiness.
         |c| c.node("n2", false),
     ] {
         let mut cluster = cluster();
@@ -125,7 +125,7 @@ fn what_somebody_may_have_stays() {
 #[test]
 fn the_live_pod_has_the_last_word() {
     let mut cluster = cluster();
-    // The cache lost the pod; the API has it.
+    // The index lost the pod, and the API server has it.
     cluster.index.pod_gone("ns", "p");
     cluster.index.examine(cluster.now, Scope::Changed);
     cluster.now += GRACE;
@@ -158,7 +158,7 @@ fn a_handle_goes_as_a_whole_or_not_at_all() {
     cluster.claim("fd00::/126", "n1");
     cluster.schedule("q", "n1");
     assert!(cluster.add("q", true));
-    // The pod says that it has one of the two.
+    // The pod reports only the first of its two addresses.
     let pod = cluster.pods["q"].clone();
     let one = Pod { addresses: pod.addresses[..1].to_vec(), reported: true, ..pod.clone() };
     cluster.tell(Queue::Pods, super::cluster::Told::Pod("q".into(), one));
@@ -288,7 +288,7 @@ fn kubevirt_that_is_not_installed_throughout_the_grace_period_leaves_leaks() {
     let watched = *cluster.index.settings();
     let undefined = Settings { machines: Machines::Undefined, ..watched };
     let leaked = ChangeKind::Candidate(Evidence::NoKubeVirt);
-    // What the watches told before stays, and counts for nothing.
+    // Entries from the earlier watches remain in the index but do not count.
     cluster.index.set_settings(undefined);
     assert_eq!(examine(&mut cluster), [leaked]);
     cluster.now += GRACE - Duration::from_secs(1);
@@ -296,7 +296,8 @@ fn kubevirt_that_is_not_installed_throughout_the_grace_period_leaves_leaks() {
     cluster.index.set_settings(watched);
     assert_eq!(examine(&mut cluster), [ChangeKind::Cleared]);
 
-    // A machine that was gone before, and a node that goes: the period is KubeVirt's own.
+    // With a VMI that was deleted earlier, and with a deleted node, the grace period still starts when KubeVirt is
+    // removed.
     cluster.index.machine_gone("ns", "vm");
     cluster.index.instance_gone("ns", "vm");
     assert_eq!(examine(&mut cluster), [ChangeKind::Candidate(Evidence::MachineGone)]);
@@ -309,7 +310,7 @@ fn kubevirt_that_is_not_installed_throughout_the_grace_period_leaves_leaks() {
     assert_eq!(examine(&mut cluster), [ChangeKind::Confirmed(Evidence::NoKubeVirt)]);
 }
 
-/// B-07, IPAM-231: what a machine's address says of its owner changes under one sequence number.
+/// The owner of a VMI's address changes without a new sequence number (KC-422).
 #[test]
 fn a_machines_address_follows_it_from_node_to_node() {
     let mut cluster = cluster();
@@ -326,7 +327,7 @@ fn a_machines_address_follows_it_from_node_to_node() {
     cluster.now += GRACE;
     let plan = cluster.judge(|_| false);
     assert_eq!(plan.blocks.len(), 1);
-    // It comes back between the last look and the write.
+    // The virtual machine starts again between the final check and the write.
     cluster.machine("vm", true);
     cluster.run_machine("vm", "n2", OwnerSlot::Active);
     assert_eq!(cluster.apply(&plan), 0);
@@ -340,7 +341,7 @@ fn an_address_that_is_taken_anew_begins_anew() {
     cluster.now += GRACE;
     let plan = cluster.judge(|_| false);
     let (cidr, suspects) = plan.blocks.iter().next().unwrap();
-    // Its DEL came late, and another pod has the address.
+    // A late DEL released the address, and another pod has it.
     let mut block = cluster.blocks[cidr].clone();
     let requests = still_leaked(&block, suspects).0;
     assert_eq!((requests.len(), requests[0].sequence, requests[0].handle.is_some()), (1, suspects[0].sequence, true));
@@ -413,7 +414,7 @@ fn what_cannot_be_read_is_forgotten_and_what_is_a_tombstone_is_gone() {
     cluster.check();
 }
 
-/// KC-466: one pod among many is examined by itself.
+/// A change of one pod marks only that pod's addresses, so a busy cluster does not need full scans.
 #[test]
 fn a_pods_change_is_examined_and_nothing_else() {
     let mut cluster = cluster();

@@ -1,4 +1,4 @@
-//! Requests and their answers.
+//! Requests and their responses.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use super::objects::{Objects, Refused, Selection, collection};
 use super::path::{Target, parameter};
 use super::watching::watch;
 
-/// What an answer carries.
+/// The body of a response.
 pub(super) enum Content {
     Whole(Option<Bytes>),
     Lines(mpsc::Receiver<Bytes>),
@@ -36,10 +36,10 @@ impl Body for Content {
     }
 }
 
-/// Groups that are not there at all.
+/// API groups that the server does not serve.
 const ABSENT: [&str; 3] = ["kubevirt.io", "projectcalico.org/v3", "policy.networking.k8s.io"];
 
-/// What lists of these are called.
+/// Plurals and kinds, for the `kind` of a list.
 const KINDS: [(&str, &str); 20] = [
     ("blockaffinities", "BlockAffinity"),
     ("clusterinformations", "ClusterInformation"),
@@ -105,7 +105,7 @@ pub(super) async fn answer(objects: Arc<Objects>, request: Request<Incoming>) ->
     })
 }
 
-/// What is no object.
+/// Responds to a path that names no object.
 fn beside(path: &str) -> Response<Content> {
     match path {
         "/healthz" | "/readyz" | "/livez" => json_answer(StatusCode::OK, "ok".into()),
@@ -129,7 +129,8 @@ fn beside(path: &str) -> Response<Content> {
 
 fn listed(objects: &Objects, target: &Target<'_>, query: &str) -> Response<Content> {
     let limit = parameter(query, "limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX);
-    // `revision:key`: all pages say the revision of the first, after which a watch tells what changed meanwhile.
+    // The token is `revision:key`. All pages return the revision of the first page, so that a watch from there delivers
+    // the changes made between the pages.
     let token = parameter(query, "continue");
     let (revision, after) = match token.as_deref().and_then(|token| token.split_once(':')) {
         Some((revision, after)) => (revision.parse::<u64>().ok(), Some(after)),
@@ -167,7 +168,7 @@ fn watched(objects: Arc<Objects>, target: &Target<'_>, query: &str) -> Response<
     Response::new(Content::Lines(lines))
 }
 
-/// An object that is where it was sent.
+/// Returns the object with the namespace of its URL and the metadata that a server sets.
 fn placed(mut object: Value, target: &Target<'_>) -> Value {
     if let Some(namespace) = target.namespace {
         object["metadata"]["namespace"] = namespace.into();
@@ -178,7 +179,7 @@ fn placed(mut object: Value, target: &Target<'_>) -> Value {
     object
 }
 
-/// RFC 7386.
+/// Applies a JSON merge patch (RFC 7386).
 fn merge(into: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else {
         *into = patch.clone();

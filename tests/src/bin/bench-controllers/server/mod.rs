@@ -1,5 +1,5 @@
-//! A small API server of our own: lists by pages, watches, and writes with their preconditions, of objects that it holds
-//! as texts. It knows nothing of what they mean, and asks nobody who they are.
+//! A small API server: paged lists, watches, and writes with preconditions, of objects that it stores as text. It
+//! neither interprets the objects nor authenticates clients.
 
 mod answers;
 mod objects;
@@ -23,7 +23,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 pub(crate) use objects::Objects;
 
-/// Serves `objects` until the program ends; the kubeconfig that leads to it is written into `directory`.
+/// Serves `objects` until the program exits. Writes a kubeconfig for the server into `directory` and returns its path.
 pub(crate) fn serve(objects: Arc<Objects>, directory: &Path) -> Result<PathBuf> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["localhost".into()])?;
     let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(signing_key.serialize_der()));
@@ -47,13 +47,13 @@ pub(crate) fn serve(objects: Arc<Objects>, directory: &Path) -> Result<PathBuf> 
                 let Ok(stream) = acceptor.accept(stream).await else { return };
                 let service = service_fn(move |request| answers::answer(objects.clone(), request));
                 let mut connection = http2::Builder::new(TokioExecutor::new());
-                // As Go's server has it.
+                // The default of Go's server.
                 connection.max_concurrent_streams(250);
                 let _ = connection.serve_connection(TokioIo::new(stream), service).await;
             });
         }
     });
-    // It serves for as long as the program runs.
+    // Keeps the server running until the process exits.
     std::mem::forget(runtime);
 
     let kubeconfig = json!({

@@ -1,4 +1,4 @@
-//! [`Objects`]: everything the server holds, what happened to it, and who wrote what.
+//! [`Objects`]: the objects of the server, the log of their changes, and the counts of writes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -11,10 +11,10 @@ use tokio::sync::watch;
 
 use super::path::key;
 
-/// Everything.
+/// All objects of the server.
 pub(crate) struct Objects {
     state: Mutex<State>,
-    /// Goes on with every change.
+    /// Number of changes so far.
     changed: watch::Sender<u64>,
 }
 
@@ -28,7 +28,7 @@ struct State {
 #[derive(Default)]
 struct Collection {
     objects: BTreeMap<String, Object>,
-    /// The pods of each node.
+    /// Keys of the pods on each node.
     of_node: BTreeMap<String, BTreeSet<String>>,
     log: Vec<(u64, Bytes)>,
 }
@@ -39,14 +39,14 @@ struct Object {
     text: Arc<str>,
 }
 
-/// Requests of one kind that changed something.
+/// Successful write requests of one kind.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Written {
     pub(crate) count: usize,
     pub(crate) last: Instant,
 }
 
-/// Why a write is refused.
+/// Reason for the rejection of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refused {
     NotFound,
@@ -58,11 +58,11 @@ pub(super) enum Refused {
 pub(super) struct Page {
     pub(super) revision: u64,
     pub(super) texts: Vec<Arc<str>>,
-    /// The last key, if there is more after it.
+    /// The last key, if more objects follow.
     pub(super) after: Option<String>,
 }
 
-/// Which objects of a collection a list is of.
+/// The objects of a collection that a list selects.
 pub(super) struct Selection<'a> {
     pub(super) namespace: Option<&'a str>,
     pub(super) name: Option<&'a str>,
@@ -76,18 +76,18 @@ impl Default for Objects {
 }
 
 impl Objects {
-    /// Puts an object, as someone who is not counted and has no preconditions.
+    /// Writes an object for the benchmark itself: not counted and without preconditions.
     pub(crate) fn put(&self, group: &str, plural: &str, object: Value) {
         self.state().put(&collection(group, plural), object);
         self.changed.send_modify(|changes| *changes += 1);
     }
 
-    /// Writes by the program, by verb and plural, as `PUT ipamblocks`.
+    /// Returns the writes of the program with this verb and plural, such as `PUT ipamblocks`.
     pub(crate) fn written(&self, what: &str) -> Option<Written> {
         self.state().written.get(what).copied()
     }
 
-    /// How many objects a collection has.
+    /// Returns the number of objects in a collection.
     pub(crate) fn count(&self, group: &str, plural: &str) -> usize {
         self.state().collections.get(&collection(group, plural)).map_or(0, |collection| collection.objects.len())
     }
@@ -131,14 +131,14 @@ impl Objects {
         page
     }
 
-    /// What happened to a collection after `revision`, and where its log goes on.
+    /// Returns the position in a collection's log of the first change after `revision`.
     pub(super) fn since(&self, collection: &str, revision: u64) -> usize {
         let state = self.state();
         let log = state.collections.get(collection).map_or(&[][..], |collection| &collection.log);
         log.partition_point(|(at, _)| *at <= revision)
     }
 
-    /// The log of a collection from `position` on, and the revision that it is complete up to.
+    /// Returns the log of a collection from `position` on, and the revision up to which the log is complete.
     pub(super) fn log(&self, collection: &str, position: usize) -> (Vec<Bytes>, u64) {
         let state = self.state();
         let log = state.collections.get(collection).map_or(&[][..], |collection| &collection.log);
@@ -251,14 +251,14 @@ impl State {
         text
     }
 
-    /// Nobody has to be told of what was there from the start.
+    /// Empties the logs of all collections.
     fn forget(&mut self) {
         self.collections.values_mut().for_each(|collection| collection.log = Vec::new());
     }
 }
 
 impl Objects {
-    /// Forgets how everything came to be.
+    /// Ends the initial filling: empties the logs, since no watch starts at an earlier revision.
     pub(crate) fn begin(&self) {
         self.state().forget();
     }
@@ -277,7 +277,7 @@ fn key_of(object: &Value) -> String {
     key(metadata["namespace"].as_str(), metadata["name"].as_str().unwrap_or_default())
 }
 
-/// The line of a bookmark.
+/// Returns the watch event of a bookmark.
 pub(super) fn bookmark(revision: u64) -> Bytes {
     line("BOOKMARK", &json!({"metadata": {"resourceVersion": revision.to_string()}}).to_string())
 }

@@ -1,6 +1,6 @@
-//! What a request is about.
+//! The URL of a request.
 
-/// A collection or an object of it, taken from a URL path.
+/// A collection or one of its objects, parsed from a URL path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     /// Group and version, `v1` alone for the core group.
@@ -29,18 +29,18 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// What names the object among those of its collection.
+    /// Returns the key of the object within its collection.
     pub(super) fn key(&self) -> Option<String> {
         self.name.map(|name| key(self.namespace, name))
     }
 }
 
-/// `namespace/name`, or the name alone.
+/// Returns `namespace/name`, or the name alone.
 pub(super) fn key(namespace: Option<&str>, name: &str) -> String {
     namespace.map_or_else(|| name.to_owned(), |namespace| format!("{namespace}/{name}"))
 }
 
-/// The value of a parameter of a query, unescaped.
+/// Returns the unescaped value of a query parameter.
 pub(super) fn parameter(query: &str, name: &str) -> Option<String> {
     let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))?;
     let mut text = Vec::new();

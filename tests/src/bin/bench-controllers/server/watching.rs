@@ -9,10 +9,10 @@ use tokio::time::{Instant, timeout_at};
 
 use super::objects::{Objects, bookmark};
 
-/// How often a watch on which nothing happens is told that time passes.
+/// Interval of bookmarks on a watch without events.
 const BOOKMARKS: Duration = Duration::from_secs(30);
 
-/// Sends what happens to a collection after `revision`, for `lifetime`.
+/// Sends the changes of a collection after `revision`, for `lifetime`.
 pub(super) async fn watch(
     objects: Arc<Objects>,
     collection: String,

@@ -1,11 +1,11 @@
-//! Kubernetes.
+//! The table of the API server.
 
 use super::{Table, mib};
 use crate::api_server::Measured;
 use crate::budget;
 use crate::sample::ms;
 
-/// Upstream's ADD and DEL of one IPv4 pod on an API server of this kind of machine, milliseconds (issue 4).
+/// Upstream's ADD and DEL of one IPv4 pod on an API server on such a machine, in milliseconds.
 const UPSTREAM: [f64; 2] = [142.0, 149.0];
 
 /// The same as rows of the table, with CPU time, memory and requests.
@@ -14,11 +14,11 @@ const UPSTREAM_ROWS: [[&str; 10]; 2] = [
     ["upstream's DEL", "149", "", "113", "86", "14", "", "", "", ""],
 ];
 
-/// Upstream's ADDs per second there when all start together.
+/// Upstream's ADDs per second on an API server when all start together.
 pub(super) const UPSTREAM_AT_ONCE: &str = "9.7";
 
 impl Table {
-    /// The floor, the requests alone, ADD and DEL; or a line that says why not.
+    /// Adds the floor, the requests alone, ADD and DEL; or a line with the reason why there is no API server.
     pub(crate) fn api_server(&mut self, measured: &Result<Measured, String>) {
         match measured {
             Ok(measured) => {
@@ -32,7 +32,7 @@ impl Table {
         }
     }
 
-    /// The kernel's share and the API server's.
+    /// Adds the kernel's and the API server's share.
     fn requests(&mut self, Measured { requests, series, .. }: &Measured) {
         self.heading(&["alone, beside an API server", "p50 ms", "min ms", "CPU ms"]);
         self.floor(series);
@@ -47,7 +47,7 @@ impl Table {
         }
     }
 
-    /// ADD and DEL against one GET, the budget and upstream.
+    /// Adds ADD and DEL against one GET, the budget and upstream.
     fn operations_on_kubernetes(&mut self, Measured { requests, series, details, .. }: &Measured) {
         self.heading(&[
             "one IPv4 pod on an API server",
@@ -67,7 +67,7 @@ impl Table {
         for (index, (verb, series)) in [("ADD", add), ("DEL", del)].into_iter().enumerate() {
             let wall = series.wall.p50();
             let verdict = if wall <= budget { "yes" } else { "no" };
-            // The budget is of an ADD.
+            // Only ADD has a budget.
             let (budget, verdict) = if index == 0 { (ms(budget), verdict) } else { Default::default() };
             self.row([
                 verb,

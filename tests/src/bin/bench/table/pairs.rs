@@ -1,4 +1,4 @@
-//! The embedded datastore and etcd.
+//! The table of the embedded datastore and etcd.
 
 use super::{Table, mib};
 use crate::budget;
@@ -7,14 +7,14 @@ use crate::pods::{OneAfterAnother, Series};
 use crate::sample::ms;
 use crate::stores::Costs;
 
-/// Upstream's ADD and DEL of one IPv4 pod on a local etcd of this kind of machine, milliseconds (issue 3).
+/// Upstream's ADD and DEL of one IPv4 pod on a local etcd on such a machine, in milliseconds.
 const UPSTREAM: [f64; 2] = [146.0, 129.0];
 
-/// Upstream's ADDs per second there when all start together.
+/// Upstream's ADDs per second on etcd when all start together.
 pub(super) const UPSTREAM_AT_ONCE: &str = "9.6";
 
 impl Table {
-    /// The floor, the datastores alone, ADD and DEL.
+    /// Adds the floor, the datastores alone, ADD and DEL.
     pub(crate) fn pairs(&mut self, measured: &Measured) {
         self.heading(&["alone", "p50 ms", "min ms", "CPU ms"]);
         self.floor(&measured.series);
@@ -22,14 +22,14 @@ impl Table {
         self.operations(measured);
     }
 
-    /// The kernel's share.
+    /// Adds the kernel's share.
     pub(super) fn floor<const N: usize>(&mut self, series: &OneAfterAnother<N>) {
         let mut line = |name, series: &Series| self.times(name, &series.wall, &ms(series.cpu.p50()));
         line("floor: netlink messages of an IPv4 ADD", &series.floor);
         line("floor and kernel settings", &series.floor_with_sysctls);
     }
 
-    /// The datastores' share.
+    /// Adds the datastores' share.
     fn stores(&mut self, [local, etcd]: &[Costs; 2]) {
         for (name, sample) in [
             ("one SQLite read", &local.read),
@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// ADD and DEL against the floor, the budget and upstream.
+    /// Adds ADD and DEL against the floor, the budget and upstream.
     fn operations(&mut self, Measured { costs, series, details, .. }: &Measured) {
         let floor = series.floor.wall.p50();
         self.heading(&[
@@ -57,7 +57,7 @@ impl Table {
             "budget ms",
             "upstream ÷ ours",
         ]);
-        // The writes of an ADD are the same on both datastores.
+        // An ADD makes the same writes on both datastores.
         let writes = details.iter().find_map(|detail| detail.commits).unwrap_or_default();
         for ((operations, costs), detail) in series.operations.iter().zip(costs).zip(details) {
             let remote = detail.name == "etcd";

@@ -1,4 +1,4 @@
-//! A Service has one address of each family, and keeps the published address until another is published.
+//! A Service has at most one address of each family, and keeps a published address until another is published.
 
 use tokio::sync::Barrier;
 
@@ -18,7 +18,7 @@ fn three_pools() -> [IpPool; 3] {
 }
 
 impl Scene {
-    /// Reconciles until there is nothing to do any more. Returns how often the status was written.
+    /// Reconciles until nothing changes. Returns the number of status writes.
     async fn settle(&self) -> usize {
         for _ in 0..10 {
             let before = self.state().await;
@@ -31,7 +31,7 @@ impl Scene {
         panic!("it never settles: {} writes of the status", self.written().len());
     }
 
-    /// The Service, and the blocks with their revisions.
+    /// Returns the Service, and the blocks with their revisions.
     async fn state(&self) -> (Value, Vec<Entry<Block>>) {
         let service = self.server.lock().unwrap().service.clone();
         (service, self.calico.list::<Block>(&None).await.unwrap())
@@ -42,7 +42,7 @@ impl Scene {
         server.service["spec"].as_object_mut().unwrap().insert(field.to_owned(), value);
     }
 
-    /// Gives the Service addresses as another writer would.
+    /// Assigns addresses to the Service as another writer would.
     async fn assign(&self, ips: &[&str]) {
         let service = self.server.lock().unwrap().service.clone();
         let handle = Balanced::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
@@ -90,7 +90,7 @@ async fn changed_load_balancer_ip_replaces_the_address() {
         assert_eq!(scene.settle().await, 1, "one write takes the old address away and shows the new one");
         assert_eq!((scene.shown(), scene.held().await), (texts(&[ip]), texts(&[ip])));
     }
-    // Of a pool that has to be named, which nothing names any more.
+    // The address is from a manual pool, which the Service no longer requests.
     scene.spec("loadBalancerIP", Value::Null);
     assert_eq!(scene.settle().await, 1);
     assert!(scene.shown()[0].starts_with("10.0.0."), "{:?}", scene.shown());
@@ -113,7 +113,7 @@ async fn published_address_stays_until_its_successor_can_be_had() {
         let scene = Scene::new(stored_service(asked), &three_pools()).await;
         scene.spec("loadBalancerIP", json!("10.0.0.5"));
         scene.settle().await;
-        // Of no pool, so that no one ever gets it.
+        // The address is in no pool, so it can never be assigned.
         scene.spec("loadBalancerIP", json!("172.16.0.1"));
         if scene.server.lock().unwrap().service["metadata"]["annotations"] != json!({}) {
             scene.annotate(wants("172.16.0.1"));
@@ -155,7 +155,7 @@ async fn surplus_addresses_go_but_not_the_one_asked_for_the_published_or_the_old
     }
 }
 
-/// Both find that the Service holds nothing, and both assign an address.
+/// Both find that the Service has no address, and both assign one.
 #[tokio::test]
 async fn two_writers_that_race_leave_one_address() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
@@ -174,7 +174,7 @@ async fn two_writers_that_race_leave_one_address() {
     assert_eq!((scene.held().await.len(), scene.held().await), (1, scene.shown()));
 }
 
-/// The other writer has assigned the address that the Service asks for by now, and the status needs no write.
+/// Another writer has assigned the address that the Service requests now, and the status needs no write.
 #[tokio::test]
 async fn address_of_another_writer_stays_where_the_service_changed_after_it_was_read() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;

@@ -1,9 +1,9 @@
-//! What collection does in a cluster: as the controller does it, on the blocks themselves.
+//! Runs garbage collection in the simulated cluster as kube-controllers does, directly on the blocks.
 
 use super::*;
 
 impl Cluster {
-    /// Looks at every suspect's holder in the API, which may fail for some.
+    /// Examines the index and decides about every suspect by the true state. `fails` selects the lookups that fail.
     pub(in super::super) fn judge(&mut self, fails: impl Fn(usize) -> bool) -> Plan {
         self.index.examine(self.now, Scope::Changed);
         let suspects = self.index.suspects(self.now, usize::MAX);
@@ -35,7 +35,7 @@ impl Cluster {
                 Some((_, name)) if self.machines.contains_key(name) => MachineSight::Present,
                 Some(_) => MachineSight::Absent,
             },
-            // Of a launcher there is no pod here.
+            // The simulated cluster has no pods for launchers.
             owners: asked.owners.iter().map(|_| Sight::Absent).collect(),
             service: asked.service.map_or(Sight::Unknown, |(_, name)| there(self.services.contains(name))),
             kubernetes_node: asked.kubernetes_node.map_or(Sight::Unknown, |name| there(self.nodes.contains(name))),
@@ -43,7 +43,7 @@ impl Cluster {
         }
     }
 
-    /// Releases what was planned from the blocks as they are now. Panics if that is in use.
+    /// Releases the planned addresses from the present blocks. Panics if an address is in use.
     pub(in super::super) fn apply(&mut self, plan: &Plan) -> usize {
         let mut released = 0;
         for (cidr, suspects) in &plan.blocks {
@@ -68,7 +68,7 @@ impl Cluster {
         released
     }
 
-    /// The rest of a pass: addresses that rested, blocks that are too many, nodes that are gone.
+    /// Runs the rest of a pass: elapsed cooldowns, excess blocks, deleted nodes.
     pub(in super::super) fn tidy(&mut self) {
         for cidr in self.index.cold_blocks(self.wall(), self.now) {
             let Some(mut block) = self.blocks.get(&cidr).cloned() else { continue };
@@ -99,7 +99,7 @@ impl Cluster {
         }
     }
 
-    /// By what the index knew, no node lost its last block of a family.
+    /// Checks that the node did not lose its last block of a family, unless the index has events pending.
     fn keeps_one(&self, owner: &Owner, cidr: &Cidr) {
         if self.queues.get(&Queue::Blocks).is_none_or(|queue| queue.len() <= 1) {
             let mut left = self.blocks.values().filter(|block| block.owner().as_ref() == Some(owner));

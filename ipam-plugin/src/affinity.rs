@@ -1,5 +1,5 @@
-//! Giving up blocks: those of a pool that no longer selects the node, of a host, of a pool (IPAM-149..IPAM-151). Old claims
-//! get their labels, and those that stand for nothing are finished or dropped.
+//! Releases the affinities of blocks: of a pool that no longer selects the node, of a host, of a whole pool. Adds
+//! labels to old affinities, and completes or deletes unfinished ones.
 
 mod deselected;
 mod finish;

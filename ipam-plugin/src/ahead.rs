@@ -1,13 +1,13 @@
-//! Working ahead: where each request is a round trip of its own, the block that a pod's address will most likely come
-//! from and the node's others are read together with everything else, and its handle created at the same time.
+//! Prefetch for an ADD, where each request is a separate round trip. The block from which a pod's address will probably
+//! come and the node's other blocks are read together with the prelude, and the handle is created at the same time.
 //!
-//! Which blocks these are, the last ADD on this node left in a file (`recent.rs`). It is a hint (IPAM-216): what is not
-//! so shows when all is read, and then things go their usual way. The node's lock is taken before the block is read and
-//! not given back until it is written. Where another process of the node has it there is no use in reading a block that
-//! is about to change.
+//! The last ADD on this node stored the names of these blocks in a file (`recent.rs`). The file is only a hint: the
+//! reads show if it is wrong, and the allocation then takes its usual course. The process takes the node's lock before
+//! it reads the block and keeps it until the block is written. If another process on the node has the lock, nothing is
+//! prefetched, because the block is about to change.
 //!
-//! The blocks may come out of the API server's cache, which is a third of the work, if that has seen what the last ADD
-//! or DEL of this node wrote.
+//! The API server's cache may answer for the blocks, at a third of the cost, if it contains the last write of this
+//! node.
 
 use std::fs;
 use std::path::Path;
@@ -23,17 +23,19 @@ use crate::early_handle::{self, Created};
 use crate::lock::HostLock;
 use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery};
 
-/// How Kubernetes names the pods that virtual machines run in: what holds their addresses shows only when the pod was
+/// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is known only after the pod was
 /// read.
 const MACHINE_POD: &str = "virt-launcher-";
 
-/// A cache may be waited for, while pools were read at once. Whoever deletes one disables it 500 ms before (IPAM-100).
+/// Longest read after which the pools are still current, although a cache may have delayed other answers. A pool is
+/// disabled 500 ms before it is deleted (IPAM-100).
 const LONGEST_READ: Duration = Duration::from_millis(400);
 
-/// The longest time that a call which finds the datastore not ready waits for an ADD that may be working ahead.
+/// Longest time for which a call that finds the datastore not ready waits for the lock of an ADD that may be
+/// prefetching.
 const LONGEST_STOP: Duration = Duration::from_secs(1);
 
-/// What an ADD expects before it has read anything.
+/// The prefetch of one ADD: the blocks that it expects to use, before any read.
 #[derive(Debug)]
 pub struct Ahead {
     lock: HostLock,
@@ -43,7 +45,7 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// What `call` may expect; `None` where nothing is known, or nothing would be gained.
+    /// Returns the prefetch for `call`, or `None` if there is no hint or a prefetch saves nothing.
     pub fn of<S: Store>(call: &IpamCall, store: &S) -> Option<Self> {
         let is_machine = call.pod.as_ref().is_some_and(|pod| pod.name.starts_with(MACHINE_POD));
         if store.has_transactions() || call.ip.is_some() || is_machine {
@@ -63,13 +65,13 @@ impl Ahead {
         (!expected.is_empty()).then_some(Ahead { lock, expected, others, since })
     }
 
-    /// `query`, with the blocks to read.
+    /// Returns `query` with the blocks to read.
     pub fn extend(&self, query: PreludeQuery) -> PreludeQuery {
         let blocks = self.expected.keys().chain(&self.others).copied().collect();
         PreludeQuery { blocks, blocks_since: self.since.clone(), ..query }
     }
 
-    /// Answers `batch`, and creates the handle of `call` meanwhile.
+    /// Reads `batch` and creates the handle of `call` concurrently.
     pub async fn read<S: Store, C: Clock>(
         &self,
         store: &S,
@@ -78,15 +80,16 @@ impl Ahead {
         batch: &ReadBatch,
     ) -> (Result<Answers, StoreError>, EarlyHandle) {
         let (handle, asked) = (call.handle(), clock.elapsed());
-        // The write first: while it waits for the server's disk the reads are answered.
+        // The write comes first: the server answers the reads while the write waits for its disk.
         let (created, answers) = join(early_handle::create(store, &handle, &self.expected), store.read(batch)).await;
         let took_long = clock.elapsed().saturating_sub(asked) > LONGEST_READ;
         let unknown = EarlyHandle { created: Created::Unknown, expected: Counts::new(), took_long };
         match created {
             Ok(created) => (answers, EarlyHandle { created, expected: self.expected.clone(), took_long }),
-            // It may be there and count for nobody: whoever went on would count twice. The DEL that follows finds it.
+            // The handle may exist without counting for this operation, so continuing could count twice. The DEL that
+            // follows finds it.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
-            // Whatever is wrong shows again when it is created in its turn.
+            // Any permanent error occurs again when the allocation creates the handle.
             Err(error) => {
                 tracing::debug!(%handle, %error, "the handle is not created yet");
                 (answers, unknown)
@@ -94,13 +97,13 @@ impl Ahead {
         }
     }
 
-    /// The lock, to be held until the block is written.
+    /// Returns the lock, which the caller keeps until the block is written.
     pub fn into_lock(self) -> HostLock {
         self.lock
     }
 }
 
-/// A handle that was created before anything was known.
+/// A handle that was created before any object was read.
 #[derive(Debug)]
 pub struct EarlyHandle {
     created: Created,
@@ -109,7 +112,7 @@ pub struct EarlyHandle {
 }
 
 impl EarlyHandle {
-    /// Makes it part of what was read.
+    /// Merges the handle into the prelude.
     pub fn join(self, prelude: &mut Prelude) {
         prelude.is_old = self.took_long;
         if self.created.is_ours() {
@@ -118,7 +121,7 @@ impl EarlyHandle {
         prelude.handle = self.created.into();
     }
 
-    /// Takes it back, unless somebody else's may be in its place.
+    /// Decrements the handle again, unless it may be another operation's.
     pub async fn forget<S: Store, C: Clock>(self, store: &S, clock: &C, call: &IpamCall) {
         if let Created::New(_) = self.created {
             early_handle::forget(store, clock, &call.container_handle(), self.expected).await;
@@ -126,8 +129,8 @@ impl EarlyHandle {
     }
 }
 
-/// Has no ADD of this node work ahead until another one has succeeded: the datastore is not ready, and whatever is
-/// written ahead has to be taken back. `ahead`: what the call itself did, which has the node's lock.
+/// Disables the prefetch on this node until another ADD has succeeded. The datastore is not ready, so every prefetched
+/// write would have to be undone. `ahead` is the call's own prefetch, which has the node's lock.
 pub fn stop(call: &IpamCall, ahead: Option<&Ahead>) {
     let Some(file) = call.recent_file.as_deref().filter(|file| file.exists()) else { return };
     // The process that has the lock may be about to write the file.
@@ -138,7 +141,7 @@ pub fn stop(call: &IpamCall, ahead: Option<&Ahead>) {
     }
 }
 
-/// Takes back what `prelude` holds of work that was done ahead: the addresses come from elsewhere, or not at all.
+/// Undoes the prefetch in `prelude`, because the addresses come from elsewhere or are not assigned at all.
 pub async fn forget<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall, prelude: &mut Prelude) {
     let expected = std::mem::take(&mut prelude.expected);
     prelude.blocks.clear();
@@ -148,7 +151,7 @@ pub async fn forget<S: Store, C: Clock>(store: &S, clock: &C, call: &IpamCall, p
     }
 }
 
-/// What was read, read again; what was done stays done.
+/// Reads the prelude again and keeps the handle that the prefetch created.
 pub async fn read_again<S: Store, C: Clock>(
     store: &S,
     clock: &C,

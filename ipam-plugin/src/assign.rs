@@ -1,4 +1,4 @@
-//! [`assign`]: addresses out of the pools (IPAM-109, IPAM-110).
+//! [`assign`]: assigns addresses from the pools.
 
 use std::mem;
 use std::net::IpAddr;
@@ -22,34 +22,34 @@ use crate::request::AssignRequest;
 use crate::take::Take;
 use crate::undo::undo;
 
-/// An address that was assigned.
+/// An assigned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
     /// The address.
     pub ip: IpAddr,
-    /// Length of the prefix it is reported with: the block's, or the full length for one that was asked for or held
-    /// before (IPAM-40).
+    /// Prefix length in the result: the block's, or the full length for a requested address or one assigned earlier
+    /// (IPAM-40).
     pub prefix: u8,
 }
 
-/// What a request came to.
+/// Result of a request.
 #[derive(Debug, Clone, Default)]
 pub struct Assigned {
     /// The addresses, IPv4 first.
     pub addresses: Vec<Assignment>,
-    /// The families of which fewer could be had, and why. Not an error of the allocation as such (IPAM-111).
+    /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
     pub shortfalls: Vec<Shortfall>,
-    /// Where the next ones will likely come from.
+    /// The blocks from which the next addresses will probably come.
     pub(crate) recent: Recent,
-    /// What the last block that was written got.
+    /// The revision of the last block written.
     pub(crate) last_write: Option<Revision>,
     /// The outcomes of searches of all blocks.
     pub(crate) searches: Vec<Outcome>,
-    /// True if the node got another block.
+    /// True if the node claimed another block.
     pub(crate) has_claimed: bool,
 }
 
-/// One family on its way.
+/// The progress of one family.
 struct Family<'a> {
     plan: FamilyPlan<'a>,
     remaining: usize,
@@ -71,10 +71,10 @@ struct Run<'a, S, C> {
     release: Option<u64>,
 }
 
-/// Assigns what is asked for, as far as it can be had. On error, and where `all_or_nothing` finds less, nothing of it
-/// stays assigned.
+/// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
+/// too few are available, none of them stays assigned.
 ///
-/// With an own block that has room this is one read and one write beyond the prelude.
+/// With an own block that has room, this takes one read and one write beyond the prelude.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -114,7 +114,7 @@ pub async fn assign<S: Store, C: Clock>(
     run.complete().await
 }
 
-/// What the families want next, together.
+/// The next steps of all families.
 #[derive(Default)]
 struct Round {
     wants: Wants,
@@ -127,7 +127,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         let outcome = self.rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.taken.is_empty()).then(|| self.request.notes.releasing());
-            // Boxed, as all that is rare and large: an ADD should not carry it along.
+            // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
             Box::pin(self.undo()).await;
             self.taken.clear();
         }
@@ -176,7 +176,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
                     self.held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
                     family.remaining = 0;
                 }
-                // An address that may be busy is better than none.
+                // A possibly busy address is better than none.
                 Step::Short(_) if self.known.pass_over_no_more() => return self.plan(),
                 Step::Short(cause) => family.exhausted = Some(cause),
             }
@@ -184,8 +184,9 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         Ok(round)
     }
 
-    /// What the handle may count before blocks are read: with each family what it wants, of the block that most likely
-    /// has it. `None` when it is too early to tell, or saves nothing.
+    /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
+    /// the block that most probably has them. Returns `None` if that block is not known yet, or if this saves no
+    /// request.
     fn expected(&self, round: &Round) -> Option<Counts> {
         if self.store.has_transactions() || !self.known.handle_is_unread() || round.wants.handle {
             return None;
@@ -201,7 +202,7 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
             return Err(error.into());
         }
         if !error.is_race() {
-            // Nothing that this request depends on: another block will do.
+            // The request does not depend on this block: another one is used instead.
             tracing::warn!(block = %cidr, %error, "cannot put a claim in order");
             let family = self.families.iter_mut().find(|family| family.plan.version == version);
             family.into_iter().for_each(|family| family.plan.spare(cidr));
@@ -244,8 +245,8 @@ impl<S: Store, C: Clock> Run<'_, S, C> {
         }
     }
 
-    /// After a lost race: waits a little and reads again what may have changed, the pools and the node's other
-    /// blocks included.
+    /// Pauses after a lost race and reads again all objects that may have changed, including the pools and the node's
+    /// other blocks.
     async fn read_again(&mut self, touched: Vec<Cidr>) -> Result<(), IpamError> {
         if !self.budget.pause().await {
             return Err(IpamError::Contention);

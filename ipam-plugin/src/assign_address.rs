@@ -1,4 +1,4 @@
-//! [`assign_address`]: an address that was asked for (IPAM-132..IPAM-140).
+//! [`assign_address`]: assigns a requested address.
 
 use std::net::IpAddr;
 
@@ -24,10 +24,10 @@ use crate::prelude::{Counts, Prelude};
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
-/// Assigns `ip` to the request's handle. Selectors, reservations, manual assignment and block limits do not matter, but
-/// for the namespace's selector and reservations where the request is restricted, and unless affinity is strict the
-/// block may be another node's (IPAM-134, IPAM-137). A block that does not exist is claimed. From the request's
-/// predecessor the address passes by the one write of the block; it is free at no time.
+/// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
+/// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it.
+/// Unless affinity is strict, the block may be another node's. A missing block is claimed. The address passes from the
+/// request's predecessor in one write of the block, so no other process can get it in between.
 pub async fn assign_address<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -105,7 +105,7 @@ impl<'a> WantedAddress<'a> {
         } else if wants != Wants::default() {
             self.known.read(store, &wants).await?;
         }
-        // Only who claims the block has to know what else is there.
+        // Other blocks matter only if this block has to be claimed.
         let version = self.cidr.version();
         if self.known.block(&self.cidr) == Some(&Known::Absent) && self.known.ranges(version).is_none() {
             self.known.read(store, &Wants::ranges(version)).await?;
@@ -113,8 +113,8 @@ impl<'a> WantedAddress<'a> {
         Ok(())
     }
 
-    /// The address taken in memory, and from whom; `None` when the handle has it already and may not have another
-    /// (IPAM-135).
+    /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the
+    /// handle already has the address and may have no other.
     fn take(&self) -> Result<Option<(Take, Option<&'a Predecessor>)>, IpamError> {
         let affinity = self.known.affinity(&self.affinity_key()).flatten();
         let (mut block, revision, claim) = match self.known.block(&self.cidr) {
@@ -169,7 +169,7 @@ impl<'a> WantedAddress<'a> {
     }
 }
 
-/// Who holds an address, in words.
+/// Returns a description of the owner of an address.
 pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
         return "nobody: it was released a moment ago and is resting".into();
@@ -194,7 +194,7 @@ fn block_of(prelude: &Prelude, request: &AssignRequest, ip: IpAddr) -> Result<Ci
     pool_of(prelude, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
 }
 
-/// Refuses what automatic assignment would not give to the request's namespace.
+/// Returns an error for an address that automatic assignment would not give to the request's namespace.
 fn ensure_is_for_namespace(
     prelude: &Prelude,
     request: &AssignRequest,

@@ -1,4 +1,4 @@
-//! The line of the log that says which addresses a handle got, of which blocks and pools.
+//! Logs the addresses that a handle got, with their blocks and pools.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use libcalico::ipam::HandleId;
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-/// Logs addresses with the blocks that they are from. Without addresses nothing is logged.
+/// Logs addresses with their blocks. Logs nothing if there are no addresses.
 pub(crate) fn assigned(
     handle: &HandleId,
     pools: &[Entry<IpPool>],
@@ -29,7 +29,7 @@ pub(crate) fn assigned(
     tracing::info!(addresses = joined(&ips), blocks, %handle, pools, "assigned addresses");
 }
 
-/// Returns addresses as a value of a field.
+/// Returns addresses as the value of a log field.
 pub(crate) fn joined(ips: &[IpAddr]) -> String {
     ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

@@ -1,9 +1,9 @@
-//! Files that are there whole or not at all: written beside, then renamed into place.
+//! Atomic file replacement: writes a draft in the same directory, then renames it.
 //!
-//! The draft is in the directory of the file (containerd looks again at its configuration when a file is moved away
-//! from a name in there, not when one appears, INST-161), and its name ends in no suffix that a runtime reads
-//! (INST-159). Each draft is locked while its process lives: what is not locked is left over from a process that died,
-//! and [`sweep`] removes it.
+//! The draft must be in the directory of the file, because containerd reloads its configuration when a file in there is
+//! renamed, and not when one is moved in from elsewhere (INST-161). The draft's name has no extension that a runtime
+//! reads (INST-159). Each draft is locked while its process runs. An unlocked draft is left over from a process that
+//! ended, and [`sweep`] removes it.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{BuildHasher, RandomState};
@@ -21,45 +21,45 @@ mod there;
 pub use amend::{amend, settled};
 pub use there::There;
 
-/// What the names of drafts end in.
+/// The end of a draft's name.
 const SUFFIX: &str = ".calico-draft.tmp";
-/// How often another one may take away or take up the name of a draft.
+/// Number of attempts, as another process may take or remove the name of a draft.
 const ATTEMPTS: u32 = 10;
 
-/// Why a file is not in place. What was there before still is.
+/// The reason why a file was not replaced. The previous file is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}: {source}", .path.display())]
 pub struct AtomicFileError {
-    /// What was tried.
+    /// The attempted action.
     pub action: &'static str,
-    /// On which file.
+    /// The file.
     pub path: PathBuf,
-    /// The system's words.
+    /// The system's error.
     pub source: io::Error,
 }
 
 impl AtomicFileError {
-    /// Returns true if another program keeps the file as it wants it.
+    /// Returns true if another program keeps rewriting the file.
     #[must_use]
     pub fn is_contested(&self) -> bool {
         self.source.kind() == ErrorKind::ResourceBusy
     }
 }
 
-/// What became of a file.
+/// The effect on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It is new or other than before.
+    /// The file is new or changed.
     Written,
-    /// It was so already; nothing was touched.
+    /// The file had the wanted contents already and was not touched.
     Unchanged,
 }
 
-/// Makes `path` a file with these contents and this mode. The file is never seen with other contents than before or
-/// after, nor with a wider mode.
+/// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
+/// a wider mode.
 ///
 /// # Errors
-/// The directory is missing, read-only or full.
+/// Returns an error if the directory is missing, read-only or full.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change, AtomicFileError> {
     if is_so(path, contents, mode) {
         return Ok(Change::Unchanged);
@@ -70,44 +70,44 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change, Atomic
     Ok(Change::Written)
 }
 
-/// Whether `path` is a file with these contents and this mode.
+/// Returns true if `path` is a file with these contents and this mode.
 pub fn is_so(path: &Path, contents: &[u8], mode: u32) -> bool {
     has_mode(path, mode) && fs::read(path).is_ok_and(|found| found == contents)
 }
 
-/// Whether `path` is a regular file with this mode, and no link to one.
+/// Returns true if `path` is a regular file with this mode. A link to such a file does not count.
 fn has_mode(path: &Path, mode: u32) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o7777 == mode)
 }
 
-/// A file that is being written, beside the one that it is to become. Removed when it is dropped before that.
+/// A file that is being written next to the file that it replaces. It is removed if it is dropped before that.
 #[derive(Debug)]
 pub struct Draft {
     held: Held,
     file: File,
 }
 
-/// A draft that is written, synchronised, and open nowhere for writing: it can be executed.
+/// A draft that is complete, synced to disk, and nowhere open for writing, so that it can be executed.
 #[derive(Debug)]
 pub struct Finished {
     held: Held,
 }
 
-/// The draft's name, and the lock that says that somebody still needs it.
+/// The draft's name, and the lock that shows that a process still needs the draft.
 #[derive(Debug)]
 struct Held {
     target: PathBuf,
     path: PathBuf,
     in_place: bool,
-    /// Open for reading: a program that is open for writing cannot be executed.
+    /// Open for reading, because a program that is open for writing cannot be executed.
     _lock: File,
 }
 
 impl Draft {
-    /// Begins a draft of `target`. Nobody else may read it yet.
+    /// Creates a draft of `target`, which no other user may read yet.
     ///
     /// # Errors
-    /// The directory is missing, read-only or full.
+    /// Returns an error if the directory is missing, read-only or full.
     pub fn beside(target: &Path) -> Result<Draft, AtomicFileError> {
         let mut refused = io::Error::from(ErrorKind::AlreadyExists);
         for _ in 0..ATTEMPTS {
@@ -117,7 +117,7 @@ impl Draft {
                     let held = Held { target: target.into(), path, in_place: false, _lock: lock };
                     return Ok(Draft { held, file });
                 }
-                // Somebody has that name, or swept it away before it was locked.
+                // Another process has that name, or removed the draft before it was locked.
                 Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {
                     let is_missing = !target.parent().is_none_or(Path::exists);
                     refused = error;
@@ -134,30 +134,30 @@ impl Draft {
         Err(AtomicFileError { action: "create a file beside", path: target.into(), source: refused })
     }
 
-    /// Appends.
+    /// Appends bytes.
     ///
     /// # Errors
-    /// The disk is full.
+    /// Returns an error if the disk is full.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), AtomicFileError> {
         self.file.write_all(bytes).map_err(|source| self.held.error("write", source))
     }
 
-    /// Where it is.
+    /// Returns the draft's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.held.path
     }
 
-    /// Gives the file its mode, then has it on the disk, then closes it. It gets the security label of the file that it
-    /// is going to replace.
+    /// Sets the file's mode and the security label of the file that it replaces, syncs the file to disk and closes it.
     ///
     /// # Errors
+    /// Returns an error if the system refuses.
     /// The system refuses.
     pub fn finish(self, mode: u32) -> Result<Finished, AtomicFileError> {
         self.finish_for(mode, None)
     }
 
-    /// The same, with an owner and a group where the system allows to give them.
+    /// Does the same as [`Draft::finish`], and sets owner and group if the system permits it.
     fn finish_for(self, mode: u32, owner: Option<(u32, u32)>) -> Result<Finished, AtomicFileError> {
         let Draft { held, file } = self;
         security_label::keep(&held.target, &held.path);
@@ -171,16 +171,16 @@ impl Draft {
 }
 
 impl Finished {
-    /// Where it is.
+    /// Returns the draft's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.held.path
     }
 
-    /// Renames it to the file that it is to become, and has that on the disk as well.
+    /// Renames the draft to the file that it replaces, and syncs the directory to disk.
     ///
     /// # Errors
-    /// The system refuses; the file that was there before still is.
+    /// Returns an error if the system refuses; the previous file then still exists.
     pub fn put_in_place(self) -> Result<(), AtomicFileError> {
         let mut held = self.held;
         fs::rename(&held.path, &held.target).map_err(|source| held.error("rename the new file to", source))?;
@@ -198,46 +198,47 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if !self.in_place {
-            // What remains is swept away by the next run.
+            // A later run removes a draft that remains here.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Gives a file a second name in its directory, in place of what has it.
+/// Gives a file a second name in its directory, replacing any file of that name.
 ///
 /// # Errors
-/// The file system has no hard links, or the directory cannot be written.
+/// Returns an error if the file system has no hard links, or if the directory cannot be written.
 pub fn link(file: &Path, name: &Path) -> Result<(), AtomicFileError> {
     let refused = |action| move |source| AtomicFileError { action, path: name.into(), source };
     let draft = draft_name(name);
     fs::hard_link(file, &draft).map_err(refused("make the hard link"))?;
     let renamed = fs::rename(&draft, name).map_err(refused("rename the hard link to"));
-    // A rename between two names of one file leaves both.
+    // A rename between two names of one file keeps both names.
     let _ = fs::remove_file(&draft);
     renamed?;
     sync_directory(name)
 }
 
-/// Removes drafts in `directory` that no process works on; says how many. A directory that cannot be read holds none.
+/// Removes drafts in `directory` that no process uses, and returns their number. An unreadable directory counts as
+/// empty.
 pub fn sweep(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| is_draft(&entry.path()) && remove_abandoned(&entry.path())).count()
 }
 
-/// Whether a path is named like a draft.
+/// Returns true if a path has the name of a draft.
 pub fn is_draft(path: &Path) -> bool {
     path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with('.') && name.ends_with(SUFFIX))
 }
 
-/// The lock is held until the name is gone: whoever waits for it looks whether its draft still has one.
+/// Removes a draft unless it is in use. The lock is kept until the name is removed, because its creator may wait for
+/// the lock and checks afterwards that the draft still has a name.
 fn remove_abandoned(path: &Path) -> bool {
     let Ok(draft) = File::open(path) else { return false };
     draft.try_lock().is_ok() && fs::remove_file(path).is_ok()
 }
 
-/// Returns a name for a draft of `target` that no other draft has: process ids repeat, as each container counts its
-/// own.
+/// Returns a unique name for a draft of `target`. Process IDs do not suffice, because each container counts its own.
 pub fn draft_name(target: &Path) -> PathBuf {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     let random = RandomState::new().hash_one(std::process::id());
@@ -248,15 +249,15 @@ fn create(path: &Path) -> io::Result<(File, File)> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let lock = File::open(path)?;
     lock.lock()?;
-    // Swept away while it was not locked yet.
+    // Another process removed the draft before it was locked.
     if lock.metadata()?.nlink() == 0 {
         return Err(ErrorKind::NotFound.into());
     }
     Ok((file, lock))
 }
 
-/// Gives a file an owner and a group. Where the system refuses, as in a narrow user namespace or on a file system
-/// without owners, the file stays this process's.
+/// Sets a file's owner and group. If the system refuses, as in a restricted user namespace or on a file system without
+/// owners, the file keeps this process's owner.
 fn give(file: &File, owner: (u32, u32), target: &Path) {
     let is_so = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
     if let Some(error) = (!is_so).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {

@@ -1,19 +1,20 @@
-//! How long an operation goes on after losing races, and how it waits in between (IPAM-222).
+//! The time that an operation may take, and the pauses between its attempts. Upstream retries without a pause.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// All time an allocation or release may take: not less than an ADD waits for a busy API server. Upstream gives it 90 s.
+/// Maximum duration of an allocation or release: not less than an ADD waits for a busy API server. Upstream allows
+/// 90 s.
 pub const OPERATION: Duration = Duration::from_secs(110);
-/// What undoing may take, even when the operation's own time is over (IPAM-185).
+/// Maximum duration of an undo, even after the operation's own time has ended (IPAM-185).
 pub const UNDO: Duration = Duration::from_secs(30);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// The time left, and how often it was asked for more.
+/// The remaining time of an operation, and the number of its pauses.
 #[derive(Debug)]
 pub struct Budget<'a, C> {
     clock: &'a C,
@@ -23,12 +24,13 @@ pub struct Budget<'a, C> {
 }
 
 impl<'a, C: Clock> Budget<'a, C> {
-    /// A budget of `length` from now on.
+    /// Creates a budget of `length` from now on.
     pub fn new(clock: &'a C, length: Duration) -> Self {
         Budget { clock, ends: clock.elapsed() + length, pauses: 0, random: RandomState::new() }
     }
 
-    /// Waits before another attempt: a random part of 5 ms, doubling up to 200 ms. `false` when the time is over.
+    /// Pauses before another attempt, for a random part of 5 ms that doubles up to 200 ms. Returns `false` if the time
+    /// has ended.
     pub async fn pause(&mut self) -> bool {
         let pause = self.next_pause();
         if self.clock.elapsed() + pause >= self.ends {
@@ -42,7 +44,7 @@ impl<'a, C: Clock> Budget<'a, C> {
         let bound = FIRST_PAUSE.saturating_mul(1 << self.pauses.min(10)).min(LONGEST_PAUSE);
         let random = self.random.hash_one(self.pauses);
         self.pauses += 1;
-        // The top 32 bits as a fraction of one.
+        // The top 32 bits of the random number, as a fraction of one.
         bound.mul_f64((random >> 32) as f64 / f64::from(u32::MAX))
     }
 }

@@ -1,7 +1,8 @@
-//! [`BusyAddress`]: an address that IPAM has free and this node's kernel has a route to, noted in a file for a minute.
+//! [`BusyAddress`]: an address that is free in IPAM although this node's kernel has a route to it, stored in a file for
+//! a minute.
 //!
-//! The note is a hint to the next ADDs of the node: each would get the address, find the route and need another. Nothing depends on
-//! it. A file that is missing, broken or of another program is no note.
+//! The file is a hint for the next ADDs of the node. Without it, each of them would get the address, find the route and
+//! request another address. A file that is missing, invalid or written by another program contains no notes.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -10,44 +11,44 @@ use std::{fs, io, process};
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
-/// Where the notes are; gone when the node starts anew, as routes are.
+/// The file with the notes. A reboot deletes it, as it deletes the routes.
 pub const FILE: &str = "/var/run/calico/cni/busy_addresses";
 
-/// How long a note counts.
+/// Validity of a note.
 const LASTS: Duration = Duration::MINUTE;
 
-/// Most notes that are kept; the oldest go first.
+/// Maximum number of notes; the oldest are removed first.
 const MOST: usize = 128;
 
-/// No file of ours is larger, in bytes.
+/// Maximum size of the file in bytes. The plugin writes no larger file.
 const LARGEST: u64 = 1 << 17;
 
-/// Longest text of a route that is kept, in characters.
+/// Maximum length of a route's text, in characters.
 const LONGEST_ROUTE: usize = 200;
 
-/// An address that the kernel has a route to, which no ADD may replace.
+/// An address to which the kernel has a route that no ADD may replace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BusyAddress {
     /// The address.
     pub address: IpAddr,
-    /// The route, in words: `through interface cali9 (protocol Static)`.
+    /// A description of the route: `through interface cali9 (protocol Static)`.
     pub route: String,
-    /// When the note ends, in seconds since 1970.
+    /// The end of the note's validity, in seconds since 1970.
     pub until: i64,
 }
 
-/// Returns the notes of `file` that count at `now`, the oldest first.
+/// Returns the notes of `file` that are valid at `now`, the oldest first.
 pub fn in_force(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
     let is_ours = fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LARGEST);
     let text = is_ours.then(|| fs::read(file).ok()).flatten();
     let mut notes: Vec<BusyAddress> = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-    // A clock that was set back makes no note last longer.
+    // Setting the clock back does not prolong a note.
     let (now, latest) = (now.unix_timestamp(), (now + LASTS).unix_timestamp());
     notes.retain(|note| now < note.until && note.until <= latest);
     notes
 }
 
-/// Notes in `file` that `address` is busy from `now` on. Two processes at once may lose a note, and no more.
+/// Stores in `file` that `address` is busy from `now` on. Two concurrent processes may only lose a note.
 pub fn note(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let mut notes = in_force(file, now);
     notes.retain(|note| note.address != address);

@@ -1,4 +1,4 @@
-//! How long a call waits for an API server that is busy (429), in turn with the other calls of the node.
+//! Waiting for a busy API server (429), in turn with the other calls of the node.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use crate::kubernetes_api::Api;
 use crate::lock;
 
-/// The process that asks has a lock on it.
+/// The lock file of the process that sends requests while the server is busy.
 pub const TURNS: &str = "/var/run/calico/api-server-busy.lock";
 
-/// Returns how long a call may wait in all. Runtimes give a call two minutes, and one to a DEL that follows a failed
-/// ADD.
+/// Returns the longest total wait of a call. Runtimes limit a call to two minutes, and a DEL that follows a failed ADD
+/// to one.
 pub fn longest_wait(command: Command) -> Duration {
     match command {
         Command::Add | Command::Check | Command::Gc | Command::Version => Duration::from_secs(110),
@@ -23,7 +23,7 @@ pub fn longest_wait(command: Command) -> Duration {
     }
 }
 
-/// Has the requests of this process wait until then, without the locks of addresses.
+/// Makes the requests of this process wait until then, without the IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
     let rule = WhenBusy { file: TURNS.into(), until, before_waiting: lock::let_others_in };
     if let Api::Beside(api) = api {
@@ -32,8 +32,8 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
     store.wait_while_busy(rule);
 }
 
-/// Returns what a STATUS says: success also if its time was over while it waited for a busy server, as an ADD would wait
-/// longer. After a failure runtimes report the node as not ready, and Kubernetes takes its pods away.
+/// Returns the result of a STATUS. A STATUS that ran out of time while waiting for a busy server succeeds, because an
+/// ADD waits longer. After a failure runtimes report the node as not ready, and Kubernetes evicts its pods.
 pub fn status(found: Result<(), CniError>, store: &Datastore, api: &Api) -> Result<(), CniError> {
     match found {
         Err(error) if store.has_given_up() || matches!(api, Api::Beside(api) if api.has_given_up()) => {

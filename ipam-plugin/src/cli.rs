@@ -1,12 +1,12 @@
-//! `calico-ipam` for people: the command line of a process that no container runtime started.
+//! `calico-ipam` for operators: the command line of a process that no container runtime started.
 //!
 //! ```text
 //! arguments ─▶ Arguments ─▶ Connection ─▶ Datastore ─▶ one command ─▶ stdout
 //!                                                          └───────▶ notices and progress on stderr
 //! ```
 //!
-//! Each command is a file of its own: what it is asked (`…Args`) and `run`, which writes to the `Session` and so can be
-//! tested without a process.
+//! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `Session` and can
+//! thus be tested without a process. Read `arguments`, `connection` and `session` first, then the commands.
 
 mod apply;
 mod arguments;
@@ -52,7 +52,7 @@ use crate::host_link::HostLinks;
 use crate::journal::name_of;
 use crate::process;
 
-/// Options that may come before the command. `-v` and `-upgrade` are the plugin's (CNI-7).
+/// Options that may precede the command. `-v` and `-upgrade` belong to the plugin (CNI-7).
 const LEADING_OPTIONS: [&str; 12] = [
     "-h",
     "--help",
@@ -68,8 +68,8 @@ const LEADING_OPTIONS: [&str; 12] = [
     "--kubeconfig",
 ];
 
-/// Whether the process is asked something by a person: no runtime set `CNI_COMMAND`, and the first argument is a word
-/// or an option of this command line. A configuration as argument (`{…}`) is the plugin's to ignore.
+/// Returns true if an operator runs the process: no runtime set `CNI_COMMAND`, and the first argument is a word or an
+/// option of this command line. The plugin ignores a configuration as an argument (`{…}`).
 pub fn is_asked() -> bool {
     std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
         && std::env::args_os().nth(1).is_some_and(|first| is_ours(&first.to_string_lossy()))
@@ -82,13 +82,13 @@ fn is_ours(first: &str) -> bool {
         || (first.starts_with("-o") && !first.starts_with("-o="))
 }
 
-/// Runs the command line: exit status 0, 1 for errors and for what `check` finds, 2 for arguments that make no sense.
-/// `links` is how the kernel is asked.
+/// Runs the command line. The exit status is 0, or 1 for errors and for findings of `check`, or 2 for invalid
+/// arguments. `links` gives access to the network interfaces of the kernel.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments()) {
         Ok(arguments) => arguments,
         Err(usage) => {
-            // Without a reader there is nobody to tell.
+            // Failure is ignored, because there is no other output for the text.
             let _ = usage.print();
             return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
         }
@@ -101,7 +101,7 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
     match outcome {
         Ok(Outcome::Fine) => ExitCode::SUCCESS,
         Ok(Outcome::Wrong) => ExitCode::FAILURE,
-        // `calico-ipam show | head`: whoever stopped reading has what they wanted.
+        // In `calico-ipam show | head`, the reader closes the pipe after it has read enough.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "calico-ipam: {}", printable::lines(&error.to_string()));
@@ -110,7 +110,7 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
     }
 }
 
-/// The arguments, under the name that people know however the binary was called.
+/// Returns the arguments after the usual program name, whatever the name of the binary is.
 fn arguments() -> impl Iterator<Item = OsString> {
     std::iter::once("calico-ipam".into()).chain(std::env::args_os().skip(1))
 }
@@ -119,7 +119,7 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
     let Arguments { connection, output, command } = arguments;
     match &command {
         Command::Completions(args) => return completions::run(args, out),
-        // A datastore that is away is no reason to show nothing.
+        // `trace` also works without a reachable datastore.
         Command::Trace(args) => return trace::run(args, &connection, output, links, out),
         _ => {}
     }

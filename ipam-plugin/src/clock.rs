@@ -1,30 +1,30 @@
-//! [`Clock`]: time as an argument, so that tests decide what it is.
+//! [`Clock`]: time as an argument, so that tests control it.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
 
 use time::OffsetDateTime;
 
-/// Time for one operation.
+/// The time of one operation.
 pub trait Clock: Send + Sync {
-    /// The time of day, as it goes into blocks (IPAM-67).
+    /// Returns the time of day, which blocks store and start their sequence numbers from (IPAM-67).
     fn now(&self) -> OffsetDateTime;
 
-    /// Time since the operation began; unlike [`Clock::now`] it never jumps.
+    /// Returns the time since the operation began. Unlike [`Clock::now`], it never jumps.
     fn elapsed(&self) -> Duration;
 
-    /// Waits.
+    /// Waits for `duration`.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send;
 }
 
-/// The machine's clock. Needs a tokio runtime with time enabled to sleep in.
+/// The system's clock. Sleeping needs a tokio runtime with time enabled.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     started: Instant,
 }
 
 impl SystemClock {
-    /// Begins to count [`Clock::elapsed`].
+    /// Starts the clock for [`Clock::elapsed`].
     pub fn start() -> Self {
         SystemClock { started: Instant::now() }
     }

@@ -1,5 +1,5 @@
-//! The CNI face: calls of the plugin, and its verbs. `calico-ipam` by itself and `calico` in process run the same
-//! functions on what they read in one batch with their own.
+//! The CNI operations ADD, DEL, CHECK, STATUS and GC. `calico-ipam` calls these functions as a separate process;
+//! `calico` calls the same functions in its own process, on objects that it reads in one batch with its own reads.
 
 mod add;
 mod call;

@@ -1,5 +1,5 @@
-//! [`commit`]: writes addresses taken in memory as one list, handle first (IPAM-128), and finds out what became of the
-//! list when it failed ([`crate::settle`]).
+//! [`commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
+//! [`crate::settle`] determines which of the writes took effect.
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Handle, Owner};
 use libcalico::net::Cidr;
@@ -15,28 +15,27 @@ use crate::request::AssignRequest;
 use crate::settle::{Doubt, settle};
 use crate::take::Take;
 
-/// A list of writes that was not applied as a whole.
+/// The error of a list of writes that was not applied in full.
 #[derive(Debug)]
 pub(crate) struct CommitError {
-    /// The takes that took effect all the same.
+    /// The takes that took effect nevertheless.
     pub(crate) done: Vec<Take>,
-    /// Why the others did not.
+    /// The error that prevented the others.
     pub(crate) cause: StoreError,
 }
 
-/// The list, and where in it things are.
+/// A list of writes, with the positions of its parts.
 pub(crate) struct WriteList {
     writes: Vec<Write>,
-    /// The handle, which is written first; `None` when it counts all of it already.
+    /// The handle, which is written first; `None` if its stored counts are already right.
     pub(crate) handle: Option<Handle>,
-    /// Per take: index of its claim's write and of its block's.
+    /// For each take, the index of its affinity's write and of its block's write.
     pub(crate) takes: Vec<(Option<usize>, usize)>,
 }
 
-/// Writes the takes. `Ok` means that each address is held by the handle and each block written, and that each claim
-/// that was made is confirmed or will be: one that could not be is confirmed by the node's next allocation from the
-/// block. After an error `known` is out of date, and what does not belong to `done` has been undone as far as the
-/// datastore let us.
+/// Writes the takes. With `Ok`, the handle counts each address, each block is written, and each new affinity is
+/// confirmed, or will be by the node's next allocation from the block. After an error `known` is out of date, and takes
+/// that are not in `done` have been undone if the datastore was reachable.
 pub(crate) async fn commit<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -100,7 +99,8 @@ fn write_list(
     Ok(WriteList { writes, handle, takes: places })
 }
 
-/// The handle with the takes counted instead of what it was expected to count; `None` when these are the same.
+/// Returns the handle with the counts of `takes` in place of the expected ones, or `None` if the handle does not
+/// change.
 fn handle_with(known: &Knowledge, request: &AssignRequest, takes: &[Take]) -> Option<Handle> {
     let before = known.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
@@ -115,7 +115,7 @@ fn handle_with(known: &Knowledge, request: &AssignRequest, takes: &[Take]) -> Op
     (before != Some(&handle)).then_some(handle)
 }
 
-/// Everything is written but the confirmations.
+/// Records the successful writes in `known` and confirms the affinities.
 async fn finish<S: Store>(
     store: &S,
     known: &mut Knowledge,
@@ -147,8 +147,8 @@ pub(crate) fn took_expected(known: &mut Knowledge, done: &[Take]) {
     done.iter().for_each(|take| known.took_expected(&take.cidr(), take.addresses.len()));
 }
 
-/// The first `applied` writes took effect: what of the takes that is, with the handle's count for the rest undone. What
-/// it counted beforehand stays counted: the next attempt will want it.
+/// Returns the takes whose blocks are among the first `applied` writes, and decrements the handle for the others.
+/// Counts that were stored before this write stay, because the next attempt uses them.
 async fn split<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -170,7 +170,7 @@ async fn split<S: Store, C: Clock>(
     done
 }
 
-/// Confirms the claims of takes whose revisions were lost with the answer.
+/// Confirms the affinities of takes whose revisions were lost with the response.
 async fn confirm_again<S: Store>(store: &S, owner: &Owner, done: &[Take]) {
     for take in done.iter().filter(|take| take.claim.is_some()) {
         let key = AffinityKey { owner: owner.clone(), cidr: take.cidr() };
@@ -185,7 +185,7 @@ async fn confirm_again<S: Store>(store: &S, owner: &Owner, done: &[Take]) {
     }
 }
 
-/// The addresses are ours all the same.
+/// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
 }

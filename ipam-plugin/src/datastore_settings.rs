@@ -1,4 +1,4 @@
-//! Which datastore a network configuration means.
+//! Determines the datastore of a network configuration.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use datastore::{ConfigError, DatastoreConfig, KubernetesConfig, Settings};
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
-/// The datastore that `conf` and the environment of this process describe (CNI-15). A request may take `deadline`, or
-/// as long as the datastore's default.
+/// Returns the datastore that `conf` and the environment of this process describe. `deadline` limits a request; `None`
+/// applies the datastore's default.
 ///
 /// # Errors
-/// Code 7: nothing usable is configured.
+/// Returns code 7 if no usable datastore is configured.
 pub fn of(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
     with_environment(conf, deadline, |name| std::env::var(name).ok())
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// The API server that `conf` and an environment describe, for what only Kubernetes knows where the
-/// datastore is another (CNI-69).
+/// Returns the API server that `conf` and an environment describe, for Kubernetes objects where the datastore is
+/// another one (CNI-69).
 ///
 /// # Errors
-/// Code 7: the settings contradict themselves.
+/// Returns code 7 if the settings contradict each other.
 pub fn kubernetes_beside(
     conf: &NetConf,
     deadline: Option<Duration>,
@@ -30,10 +30,10 @@ pub fn kubernetes_beside(
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// [`of`], with another environment than this process's.
+/// Does the same as [`of`], with an environment other than this process's.
 ///
 /// # Errors
-/// Nothing usable is configured.
+/// Returns an error if no usable datastore is configured.
 pub fn with_environment(
     conf: &NetConf,
     deadline: Option<Duration>,

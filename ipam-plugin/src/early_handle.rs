@@ -1,10 +1,10 @@
-//! The handle, created beside the read of the blocks that it will count (IPAM-211).
+//! Creates the handle concurrently with the read of the blocks that the handle will count.
 //!
-//! Where each request is a round trip of its own, reading the block and creating the handle need not wait for each other:
-//! the block that addresses will come from is nearly always the one that was looked at first. The order that matters
-//! stays: the handle counts an address before the block gives it away (IPAM-128). One thing is given up: a DEL of the same
-//! container that runs meanwhile, which no runtime sends, may read the handle before the block is read here, and then
-//! only the node's lock keeps it from deleting the handle of an address that is about to be taken.
+//! If each request is a round trip of its own, reading the block and creating the handle need not wait for each
+//! other, because the addresses nearly always come from the first block. The order that matters stays: the handle
+//! counts an address before the block assigns it (IPAM-128). This gives up one guarantee. A concurrent DEL of the same
+//! container, which no runtime sends, may read the handle before this operation reads the block. Only the node's lock
+//! then prevents the DEL from deleting the handle of an address that is about to be assigned.
 
 use futures::future::join;
 use libcalico::ipam::{Block, Handle, HandleId};
@@ -17,21 +17,21 @@ use crate::knowledge::{Knowledge, Wants};
 use crate::prelude::{Counts, HandleState};
 use crate::request::AssignRequest;
 
-/// What became of a handle that was created blindly: it is hardly ever there (IPAM-211).
+/// Result of creating a handle without reading it first, since it rarely exists.
 #[derive(Debug)]
 pub(crate) enum Created {
-    /// It is there as it was sent, and has no address yet.
+    /// This operation created the handle, which has no address yet.
     New(Entry<Handle>),
-    /// One was there before.
+    /// The handle existed already.
     Found(Entry<Handle>),
-    /// It was there, and is gone by now.
+    /// The handle existed and was deleted meanwhile.
     Absent,
-    /// It was not asked for, or the datastore did not say.
+    /// The creation was not attempted, or its outcome is unknown.
     Unknown,
 }
 
 impl Created {
-    /// Whether what it counts is this operation's.
+    /// Returns true if the handle's counts belong to this operation.
     pub(crate) fn is_ours(&self) -> bool {
         matches!(self, Created::New(_))
     }
@@ -47,8 +47,9 @@ impl From<Created> for HandleState {
     }
 }
 
-/// Creates the handle with `expected`, and reads one that turns out to be there. Whose that is, when the answer got lost, its
-/// blocks tell: one without an address was created just now, or by someone who came no further.
+/// Creates the handle with the counts in `expected`, and reads it if it exists already. If the response was lost, the
+/// blocks show who created an existing handle: a handle without an address was created just now, or by an operation
+/// that got no further.
 pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts) -> Result<Created, StoreError> {
     let mut value = Handle::default();
     expected.iter().for_each(|(block, n)| value.increment(*block, *n));
@@ -65,13 +66,14 @@ pub(crate) async fn create<S: Store>(store: &S, id: &HandleId, expected: &Counts
         Ok((Some(found), false)) if is_doubtful && found.value == value => Ok(Created::New(found)),
         Ok((Some(found), _)) => Ok(Created::Found(found)),
         Ok((None, _)) => Ok(Created::Absent),
-        // Whether it was created is what matters to the caller.
+        // The caller needs to know that the creation has an unknown outcome.
         Err(_) if is_doubtful => Err(error),
         Err(error) => Err(error),
     }
 }
 
-/// The handle, and whether one of the blocks has an address of it: of blocks as they are now, whatever was read before.
+/// Returns the handle, and true if one of the blocks contains an address of it. Reads the blocks again, without a
+/// cache.
 async fn find<S: Store>(
     store: &S,
     id: &HandleId,
@@ -85,8 +87,8 @@ async fn find<S: Store>(
     Ok((answers.get(&handle)?, blocks.iter().any(holds)))
 }
 
-/// Reads `wants`, and creates the handle, which was not read, with `expected`. One that turns out to be there does not
-/// count for this operation.
+/// Reads `wants` and concurrently creates the unread handle with `expected`. The counts of a handle that exists already
+/// do not count for this operation.
 pub(crate) async fn read_beside_handle<S: Store>(
     store: &S,
     request: &AssignRequest,
@@ -101,7 +103,7 @@ pub(crate) async fn read_beside_handle<S: Store>(
     read
 }
 
-/// Takes off the handle what it counts for an operation that is over and did not take it.
+/// Takes off the handle the counts that a finished operation did not use.
 pub(crate) async fn forget_expected<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -111,7 +113,7 @@ pub(crate) async fn forget_expected<S: Store, C: Clock>(
     forget(store, clock, &request.handle, known.take_expected()).await;
 }
 
-/// Takes off the handle what it counts of addresses that nobody will take.
+/// Takes off the handle the counts of addresses that will not be assigned.
 pub(crate) async fn forget<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, expected: Counts) {
     if !expected.is_empty() {
         decrement(store, clock, id, &expected.into_iter().collect::<Vec<_>>()).await;

@@ -1,4 +1,4 @@
-//! [`ensure_block`]: a block for a node before anything asks for an address (IPAM-159).
+//! [`ensure_block`]: claims a block for a node before any address is requested.
 
 use libcalico::ipam::{AffinityState, Block, Owner};
 use libcalico::net::{Cidr, IpVersion};
@@ -14,8 +14,8 @@ use crate::prelude::{Prelude, PreludeQuery};
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
-/// Makes sure that `node` owns a block of the family in the pools that `request` would use, full or not, and says
-/// which. Claims one if need be. The request's handle and numbers do not matter.
+/// Ensures that `node` owns a block of the family in the pools that `request` would use, and returns the block, which
+/// may be full. Claims a block if necessary. The request's handle and numbers do not matter.
 pub async fn ensure_block<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -39,7 +39,7 @@ pub async fn ensure_block<S: Store, C: Clock>(
     }
 }
 
-/// Goes on until there is a block, as far as what was read holds.
+/// Continues until the node owns a block, as long as the snapshot is current.
 async fn find<S: Store>(store: &S, plan: &FamilyPlan<'_>, known: &mut Knowledge) -> Result<Cidr, IpamError> {
     loop {
         match plan.next(known, 1)? {
@@ -54,7 +54,7 @@ async fn find<S: Store>(store: &S, plan: &FamilyPlan<'_>, known: &mut Knowledge)
                         claim(store, &plan.request.owner(), known, block.cidr, &from).await
                     }
                     Step::Short(cause) => Err(plan.shortfall(known, 0, cause).into()),
-                    // All that is left to take from is other nodes' blocks.
+                    // Only blocks of other nodes have room.
                     _ => Err(plan.shortfall(known, 0, Exhaustion::StrictAffinity).into()),
                 };
             }
@@ -62,7 +62,7 @@ async fn find<S: Store>(store: &S, plan: &FamilyPlan<'_>, known: &mut Knowledge)
     }
 }
 
-/// The first block that the node owns beyond doubt.
+/// Returns the first block that the node owns with a confirmed affinity.
 fn owned(plan: &FamilyPlan<'_>, known: &Knowledge) -> Option<Cidr> {
     let confirmed = known.own_affinities(plan.version).filter(|affinity| {
         matches!(affinity.value.state, AffinityState::Confirmed | AffinityState::Unset)
@@ -79,7 +79,7 @@ async fn claim<S: Store>(
     from: &ClaimFrom,
 ) -> Result<Cidr, IpamError> {
     let block = match known.readable_block(&cidr) {
-        // A rewrite, so that whoever is releasing the block finds out (IPAM-123).
+        // The rewrite makes a concurrent release of the block fail (IPAM-123).
         Some(read) => {
             let mut rewritten = read.value.clone();
             rewritten.count_write();

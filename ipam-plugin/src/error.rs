@@ -1,5 +1,5 @@
-//! [`IpamError`]: why an operation on addresses failed. The texts are upstream's where it has one (ipam.md, appendix
-//! B): people search for them, and recordings compare them.
+//! [`IpamError`]: the error of an operation on addresses. An error that upstream also has keeps upstream's text,
+//! because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,51 +13,51 @@ use libcalico::store::StoreError;
 
 use crate::kubevirt::MachineError;
 
-/// Why an operation failed. Nothing that it began is left behind, as far as the datastore could be reached.
+/// The reason why an operation failed. All its changes were undone, if the datastore was reachable.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IpamError {
-    /// The datastore.
+    /// An error of the datastore.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// No pool serves the request.
     #[error(transparent)]
     Pools(#[from] PoolChoiceError),
-    /// A pool asked for by something that is neither a CIDR nor a pool's name.
+    /// A requested pool is neither a CIDR nor the name of a pool.
     #[error("error parsing pool \"{pool}\": {cause}")]
     PoolName {
-        /// What was asked for.
+        /// The requested pool.
         pool: String,
-        /// What is wrong with it as a CIDR.
+        /// The error from parsing it as a CIDR.
         cause: CidrParseError,
     },
-    /// A pool asked for in the list of the other family.
+    /// A requested pool is in the list of the other family.
     #[error("\"{pool}\" isn't a IPv{version} address")]
     PoolFamily {
-        /// What was asked for: the pool's network address.
+        /// The pool's network address.
         pool: IpAddr,
-        /// The list it stood in.
+        /// The family of the list that contains it.
         version: IpVersion,
     },
-    /// Fewer addresses than asked for could be had.
+    /// Fewer addresses than requested are available.
     #[error(transparent)]
     Shortfall(#[from] Shortfall),
-    /// The address asked for is held by another, or resting. The text is upstream's.
+    /// The requested address is allocated to another owner, or cooling down.
     #[error("resource already exists: {ip} with error: Address already assigned in block")]
     AlreadyAssigned {
         /// The address.
         ip: IpAddr,
-        /// Who holds it, in words.
+        /// A description of the owner.
         holder: String,
     },
-    /// The address asked for lies in no pool in service. Upstream's text ends with a newline.
+    /// The requested address is in no enabled pool. Upstream's text ends with a newline.
     #[error("The provided IP address is not in a configured pool\n")]
     NotInPool {
         /// The address.
         ip: IpAddr,
-        /// The pools of its family that are not in service, and why.
+        /// The disabled pools of its family, with the reasons.
         refused: Vec<RefusedPool>,
     },
-    /// The address asked for lies in a pool for something else.
+    /// The requested address is in a pool for another use.
     #[error(
         "IP address {ip} is in IP pool \"{pool}\", which is not allowed for use \"{wanted:?}\" (allowedUses: [{}])",
         Spaced(allowed)
@@ -67,41 +67,41 @@ pub enum IpamError {
         ip: IpAddr,
         /// The pool's name.
         pool: String,
-        /// What the address is wanted for.
+        /// The requested use.
         wanted: AllowedUse,
-        /// What the pool serves.
+        /// The uses that the pool allows.
         allowed: Vec<AllowedUse>,
     },
-    /// The address asked for is not for the pod's namespace, and annotations are restricted.
+    /// The requested address is not for the pod's namespace, and annotations are restricted.
     #[error("IP address {ip} is not for this pod: {reason}")]
     Withheld {
         /// The address.
         ip: IpAddr,
-        /// The pool that does not select the namespace, or the reservation, in words.
+        /// A description of the pool that does not select the namespace, or of the reservation.
         reason: String,
     },
-    /// The handle may hold no other address.
+    /// The handle has reached its limit of addresses.
     #[error(
         "handle {handle} already has IP(s) allocated, cannot assign additional IP {ip} (maxAllocPerIPVersion={limit})"
     )]
     HandleFull {
         /// The handle.
         handle: String,
-        /// The address asked for.
+        /// The requested address.
         ip: IpAddr,
-        /// The most it may hold.
+        /// The limit.
         limit: usize,
     },
-    /// A block refused.
+    /// A block cannot assign the addresses.
     #[error(transparent)]
     Block(#[from] AssignError),
-    /// A block cannot be trusted.
+    /// A block is inconsistent.
     #[error(transparent)]
     Corrupt(#[from] CorruptBlock),
-    /// A block cannot be read, or contradicts itself; the log says how.
+    /// A block cannot be read or is inconsistent. The log contains the details.
     #[error("block {0} cannot be read; `calico-ipam check` says what is wrong with it")]
     UnreadableBlock(Cidr),
-    /// The block of an address that was asked for would share addresses with one of another size.
+    /// The block of a requested address would overlap with a block of another size.
     #[error(
         "block {cidr} cannot be claimed: block {other} of another size has addresses of it; release those and delete the \
          block, or ask for an address elsewhere"
@@ -109,66 +109,67 @@ pub enum IpamError {
     OverlappingBlock {
         /// The block of the address.
         cidr: Cidr,
-        /// The one in the way.
+        /// The existing block.
         other: Cidr,
     },
     /// A pool's block size is out of bounds.
     #[error(transparent)]
     BlockSize(#[from] BlockTooLarge),
-    /// A release was refused.
+    /// A block rejects the release.
     #[error("update conflict: {0}")]
     Release(#[from] ReleaseError),
-    /// An endpoint did not give up the addresses that were to be released, so they are held still.
+    /// An endpoint did not give up the addresses to be released, so they stay allocated.
     #[error("{endpoint} may still list the addresses: {cause}")]
     StillListed {
         /// The endpoint, as error messages name objects.
         endpoint: String,
-        /// Why it could not be read or written.
+        /// The error from reading or writing it.
         cause: StoreError,
     },
-    /// A handle refused.
+    /// A handle rejects the operation.
     #[error(transparent)]
     Handle(#[from] HandleError),
     /// The block was to be released only if empty.
     #[error("block '{0}' is not empty")]
     BlockNotEmpty(Cidr),
-    /// The pod has a virtual machine.
+    /// The operation failed for the pod's VMI.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// Races were lost for as long as the operation may take.
+    /// The operation lost races until its time ended.
     #[error("Max retries hit - excessive concurrent IPAM requests")]
     Contention,
-    /// Whoever is asked before each write allowed no more ([`crate::release_addresses::WriteGate`]).
+    /// The gate before each write admits no more writes ([`crate::release_addresses::WriteGate`]).
     #[error("stopped: writes are no longer allowed")]
     Stopped,
 }
 
-/// Fewer addresses of one family than asked for.
+/// A shortage of addresses of one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shortfall {
     /// The family.
     pub version: IpVersion,
-    /// How many were asked for.
+    /// Number of requested addresses.
     pub wanted: usize,
-    /// How many were had.
+    /// Number of assigned addresses.
     pub assigned: usize,
-    /// Why no more.
+    /// The reason for the shortage.
     pub cause: Exhaustion,
-    /// Every pool of the family, and why it gave no (more) addresses.
+    /// Every pool of the family, with the reason why it gave no (more) addresses.
     pub refused: Vec<RefusedPool>,
 }
 
-/// Why no more addresses could be had.
+/// The reason why no more addresses are available.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exhaustion {
-    /// The node's blocks are full and it may own no more. No borrowing then, even if affinity is not strict (D8).
+    /// The node's blocks are full and it has reached its limit of blocks. As in upstream, the node does not borrow
+    /// addresses then, even if affinity is not strict (IPAM-103).
     BlockLimit {
-        /// How many it may own.
+        /// The limit.
         limit: usize,
     },
-    /// The node's blocks are full and it may not claim any (IPAM-105).
+    /// The node's blocks are full and it may not claim others.
     AutoAllocateOff,
-    /// The node's blocks are full, none is to be claimed, and those of others may not be used.
+    /// The node's blocks are full, no block is free to be claimed, and blocks of others must not be used.
     StrictAffinity,
     /// No block of the pools has a free address.
     PoolsFull {
@@ -180,7 +181,7 @@ pub enum Exhaustion {
 impl std::error::Error for Shortfall {}
 
 impl fmt::Display for Shortfall {
-    /// Upstream returns the first two bare and wraps the others (IPAM-37, IPAM-39).
+    /// Writes upstream's text, which has a prefix for the last two causes only.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Exhaustion::BlockLimit { .. } => f.write_str("cannot allocate new block due to per host block limit"),
@@ -212,7 +213,7 @@ impl fmt::Display for Exhaustion {
 }
 
 impl IpamError {
-    /// The pools that were looked at and why each gave nothing.
+    /// Returns the pools considered, each with the reason why it gave no address.
     pub fn refused_pools(&self) -> &[RefusedPool] {
         match self {
             IpamError::Pools(error) => &error.refused,
@@ -223,7 +224,7 @@ impl IpamError {
     }
 }
 
-/// A list as Go prints it between brackets.
+/// Formats a list as Go prints it between brackets.
 struct Spaced<'a, T>(&'a [T]);
 
 impl<T: fmt::Debug> fmt::Display for Spaced<'_, T> {

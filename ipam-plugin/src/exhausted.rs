@@ -1,12 +1,12 @@
-//! [`Notes`]: searches on this node that found no free address, noted in a file so that the next ADDs need not search
+//! [`Notes`]: a file with the searches of this node that found no free address, so that the next ADDs need not search
 //! again.
 //!
-//! A search looks at every block of the cluster, and kubelet repeats an ADD that failed. A note counts for the pools
-//! that were searched, as long as no pool, reservation or setting changes and this node releases no address. What other
-//! nodes release is found when the note ends, which is after a minute at most. The node's own blocks are no part of it:
-//! whether they have changed is looked at each time.
+//! A search reads every block of the cluster, and kubelet repeats a failed ADD. A note is valid for the pools that were
+//! searched, as long as no pool, reservation or setting changes and this node releases no address. Releases by other
+//! nodes are found when the note expires, after a minute at most. The note does not cover the node's own blocks: each
+//! ADD reads whether they have changed.
 //!
-//! A file that is missing, broken or of another program is no note.
+//! A file that is missing, invalid or written by another program contains no notes.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -19,24 +19,24 @@ use libcalico::net::Cidr;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
-/// The file with the notes; it is gone when the node starts anew.
+/// The file with the notes. A reboot deletes it.
 pub const FILE: &str = "/var/run/calico/cni/no_free_address";
 
-/// The time that the first note of a search counts, in seconds. Each further one, while nothing changes, counts twice
-/// as long.
+/// The validity of the first note of a search, in seconds. Each further note is valid for twice as long, while the
+/// cluster does not change.
 const FIRST: i64 = Duration::seconds(5).whole_seconds();
 const LONGEST: i64 = Duration::MINUTE.whole_seconds();
 
-/// Most notes that are kept; the oldest go first.
+/// Maximum number of notes; the oldest are removed first.
 const MOST: usize = 32;
 
-/// No file of ours is larger, in bytes.
+/// Maximum size of the file in bytes. The plugin writes no larger file.
 const LARGEST: u64 = 1 << 18;
 
-/// The pools of a search, and the state of the cluster then.
+/// The pools of a search, and the state of the cluster at its time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Search {
-    /// Owner, family, strict affinity or not, and the pools in the order they were searched.
+    /// Owner, family, whether affinity is strict, and the pools in the order in which they were searched.
     pub(crate) key: String,
     /// A digest of the revisions of all pools, all reservations and the configuration.
     pub(crate) state: u64,
@@ -47,12 +47,12 @@ pub(crate) struct Search {
 pub(crate) struct Note {
     #[serde(flatten)]
     pub(crate) search: Search,
-    /// The last release of this node when the search began.
+    /// The number of the last release of this node when the search began.
     release: u64,
-    /// When the search was over, in seconds since 1970, and for how many seconds it counts.
+    /// The end of the search, in seconds since 1970. `holds` is the validity in seconds.
     made: i64,
     holds: i64,
-    /// The use of the pools, for the error.
+    /// The use of the pools, for the error message.
     pub(crate) pools: Vec<SearchedPool>,
     /// The node's own blocks that were full.
     pub(crate) own: BTreeMap<Cidr, FullBlock>,
@@ -62,7 +62,7 @@ pub(crate) struct Note {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SearchedPool {
     pub(crate) cidr: Cidr,
-    /// Addresses of its blocks that were not in their free lists.
+    /// Addresses that were not in the free lists of the pool's blocks.
     pub(crate) in_use: u64,
     /// True if blocks of other nodes had room.
     pub(crate) has_room: bool,
@@ -73,7 +73,7 @@ impl SearchedPool {
         SearchedPool { cidr, in_use: 0, has_room: false }
     }
 
-    /// Counts a block of the pool.
+    /// Adds a block of the pool.
     pub(crate) fn add(&mut self, room: Room) {
         self.in_use = self.in_use.saturating_add(room.in_use.into());
         self.has_room |= room.has_free;
@@ -83,33 +83,33 @@ impl SearchedPool {
 /// A block without a free address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FullBlock {
-    /// Its revision then. As long as it has this one, no address of it is free.
+    /// The revision of the block. As long as it is unchanged, no address of the block is free.
     pub(crate) revision: String,
-    /// Addresses that were taken.
+    /// The number of allocated addresses.
     pub(crate) in_use: u32,
 }
 
-/// The end of a search.
+/// The outcome of a search.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
-    /// There was an address.
+    /// The search found an address.
     Found(Search),
-    /// There was none, in a search that began after the release of this number.
+    /// The search found no address.
     Exhausted {
         /// The search.
         search: Search,
-        /// The number that [`Notes::begin`] returned.
+        /// The release number that [`Notes::begin`] returned.
         release: Option<u64>,
-        /// As in the note.
+        /// See [`Note`].
         pools: Vec<SearchedPool>,
-        /// As in the note.
+        /// See [`Note`].
         own: BTreeMap<Cidr, FullBlock>,
     },
-    /// There was none by a note, and these are the node's own blocks now.
+    /// A note saved the search. The blocks are the node's own full blocks now.
     Noted(Note, BTreeMap<Cidr, FullBlock>),
 }
 
-/// The notes of this node at one moment. Without a file there are none, and none is left.
+/// The notes of this node at one moment. Without a file, there are no notes and none are written.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
     file: Option<PathBuf>,
@@ -123,15 +123,16 @@ impl Notes {
         Notes { file: Some(file.to_owned()), now: now.unix_timestamp(), notes: notes_in(file) }
     }
 
-    /// Returns the note of `search`, if it counts.
+    /// Returns the note of `search`, if it is valid.
     pub(crate) fn of(&self, search: &Search) -> Option<&Note> {
         let note = self.notes.iter().find(|note| note.search == *search)?;
-        // A clock that was set back makes no note last longer.
+        // Setting the clock back does not prolong a note.
         let is_in_time = (note.made..note.made.saturating_add(note.holds.min(LONGEST))).contains(&self.now);
         (is_in_time && self.file.as_deref().and_then(last_release) == Some(note.release)).then_some(note)
     }
 
-    /// Begins a search. Returns the number of the last release of this node; `None` if the search can leave no note.
+    /// Begins a search. Returns the number of the last release of this node, or `None` if the search cannot write a
+    /// note.
     pub(crate) fn begin(&self) -> Option<u64> {
         let file = self.file.as_deref()?;
         last_release(file).or_else(|| {
@@ -141,8 +142,8 @@ impl Notes {
         })
     }
 
-    /// Notes what searches came to that were over at `now`. For processes that hold the node's lock; without it two may
-    /// lose a note, and no more.
+    /// Stores the outcomes of searches that ended at `now`. The caller should have the node's lock; without it, two
+    /// processes may only lose a note.
     pub(crate) fn keep(&self, outcomes: Vec<Outcome>, now: OffsetDateTime) {
         let Some(file) = self.file.as_deref().filter(|_| !outcomes.is_empty()) else { return };
         let before = notes_in(file);
@@ -169,11 +170,11 @@ impl Notes {
             Outcome::Found(_) => None,
             Outcome::Exhausted { search, release, pools, own } => {
                 let release = release?;
-                // There may have been room since a note that ended long ago.
+                // After a note that expired long ago, there may have been room in between.
                 let is_recent = |note: &Note| self.now < note.made.saturating_add(note.holds).saturating_add(LONGEST);
                 let is_same = |note: &Note| note.search == search && note.release == release && is_recent(note);
                 let holds = earlier.filter(is_same).map_or(FIRST, |note| note.holds.saturating_mul(2));
-                // An address that became free when the search had passed its block is found a minute later at most.
+                // An address that was released after the search passed its block is found a minute later at most.
                 let longest = LONGEST.saturating_sub(made.saturating_sub(self.now)).clamp(FIRST, LONGEST);
                 Some(Note { search, release, made, holds: holds.clamp(FIRST, longest), pools, own })
             }
@@ -181,14 +182,14 @@ impl Notes {
         }
     }
 
-    /// See [`Releasing`].
+    /// Begins a release, see [`Releasing`].
     pub(crate) fn releasing(&self) -> Releasing<'_> {
         Releasing::on(self.file.as_deref())
     }
 }
 
-/// A release of addresses by this node: notes of before it count no more. Those of searches during it neither, so that
-/// it is noted when it begins and when it is over.
+/// A release of addresses by this node. It invalidates the notes of earlier searches and of searches that overlap with
+/// it, and is therefore recorded both at its beginning and at its end.
 #[derive(Debug)]
 pub struct Releasing<'f>(Option<&'f Path>);
 
@@ -211,7 +212,7 @@ impl Drop for Releasing<'_> {
     }
 }
 
-/// Makes all notes count no more. Where no search has begun yet there is none.
+/// Invalidates all notes. Before the first search, there are none.
 fn outdate(file: &Path) {
     let releases = releases_of(file);
     if fs::symlink_metadata(&releases).is_err() {
@@ -247,8 +248,8 @@ fn read<T: for<'de> Deserialize<'de>>(file: &Path) -> Option<T> {
 }
 
 fn write<T: Serialize>(file: &Path, content: &T) -> io::Result<()> {
-    // All processes use the same name, so that the next write replaces what a killed process has left. Of two writes at
-    // the same time one may fail or be cut, and then there is no note.
+    // All processes use the same name, so that the next write replaces the file of a killed process. Of two concurrent
+    // writes, either may fail or be truncated, and then there is no note.
     let mut new = file.as_os_str().to_owned();
     new.push(".new");
     if let Some(directory) = file.parent() {

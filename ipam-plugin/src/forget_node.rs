@@ -1,6 +1,6 @@
-//! [`forget_node`]: a node of the datastore goes, with everything that is there for it (KC-472).
+//! [`forget_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
 //!
-//! In Kubernetes a node is the API server's own object, and what hangs on it goes by other ways.
+//! In Kubernetes a Node is the API server's own object, and dependent objects are deleted in other ways.
 
 mod attached;
 mod held;
@@ -18,33 +18,34 @@ use crate::affinity::remove_host;
 use crate::clock::Clock;
 use crate::error::IpamError;
 
-/// What went with a node.
+/// The objects deleted with a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Addresses given back: of its endpoints and its tunnels.
+    /// Number of released addresses: those of its endpoints and its tunnels.
     pub addresses: usize,
-    /// Endpoints deleted.
+    /// Number of deleted endpoints.
     pub endpoints: usize,
-    /// Blocks given up.
+    /// Number of released blocks.
     pub blocks: usize,
-    /// Peers, settings and host endpoints deleted.
+    /// Number of deleted peers, settings and host endpoints.
     pub attached: usize,
 }
 
-/// Why the node is still there. What went already stays gone; the next attempt goes on from there.
+/// The reason why the node still exists. Objects that were deleted stay deleted, and the next attempt continues from
+/// there.
 #[derive(Debug, thiserror::Error)]
 pub enum ForgetError {
-    /// The datastore, or an address.
+    /// An error of the datastore, or of an address.
     #[error(transparent)]
     Ipam(#[from] IpamError),
-    /// A block of it could not be given up.
+    /// A block of the node cannot be released.
     #[error("block {block} of node {node} cannot be given up: {cause}")]
     BlockKept {
         /// The node.
         node: String,
         /// The block.
         block: Cidr,
-        /// Why not.
+        /// The error from releasing it.
         cause: Box<IpamError>,
     },
 }
@@ -55,8 +56,9 @@ impl From<StoreError> for ForgetError {
     }
 }
 
-/// Forgets `node`: gives back the addresses of its endpoints and tunnels, deletes the endpoints, gives up its blocks,
-/// deletes what is there for it alone, and at last the node, unless another of that name took its place meanwhile.
+/// Deletes `node`. Releases the addresses of its endpoints and tunnels, deletes the endpoints, releases its blocks and
+/// deletes the objects that exist for it alone. Deletes the Node last, unless another of that name replaced it
+/// meanwhile.
 pub async fn forget_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -81,14 +83,14 @@ pub async fn forget_node<S: Store, C: Clock>(
     Ok(forgotten)
 }
 
-/// The endpoints of a node. One that cannot be read is left alone, and said.
+/// Returns the endpoints of a node. An unreadable endpoint is logged and skipped.
 pub async fn endpoints_of_node<S: Store>(store: &S, node: &str) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
     let keys = endpoint_keys(store, |name| name == node).await?.remove(node).unwrap_or_default();
     read_endpoints(store, node, &keys).await
 }
 
-/// The names of the endpoints of those nodes that `is_wanted` names, by node. There may be many endpoints: only their names
-/// are asked for.
+/// Returns the names of the endpoints of those nodes that `is_wanted` selects, by node. Reads only the names, because
+/// there may be many endpoints.
 pub async fn endpoint_keys<S: Store>(
     store: &S,
     is_wanted: impl Fn(&str) -> bool,
@@ -107,7 +109,7 @@ pub async fn endpoint_keys<S: Store>(
     Ok(of_nodes)
 }
 
-/// Those of the named endpoints that are there and of `node`. One that cannot be read is left alone, and said.
+/// Returns those of the named endpoints that exist and are on `node`. An unreadable endpoint is logged and skipped.
 pub async fn read_endpoints<S: Store>(
     store: &S,
     node: &str,
@@ -126,7 +128,7 @@ pub async fn read_endpoints<S: Store>(
     Ok(endpoints)
 }
 
-/// The last one. Others write it while it lives, and only the same node is to go.
+/// Deletes the Node. Other programs may write it meanwhile, but only the same Node may be deleted.
 async fn delete_node<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), StoreError> {
     let mut revision = node.revision.clone();
     loop {
@@ -144,7 +146,7 @@ async fn delete_node<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), Stor
     }
 }
 
-/// Whether it went now or before does not matter.
+/// Treats a missing object as deleted.
 fn gone(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
     match outcome {
         Err(StoreError::NotFound { .. }) => Ok(()),

@@ -6,7 +6,7 @@ use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, W
 
 use crate::release_addresses::WriteGate;
 
-/// Whatever is written through it, and however often it is tried again, is asked for first. Reads are free.
+/// A store whose every write, retries included, has to pass the gate. Reads pass freely.
 pub(crate) struct Gated<'a, S, G> {
     store: &'a S,
     gate: &'a G,
@@ -18,7 +18,7 @@ impl<'a, S: Store, G: WriteGate> Gated<'a, S, G> {
         Gated { store, gate, refused: AtomicBool::new(false) }
     }
 
-    /// Whether a write was refused.
+    /// Returns true if the gate refused a write.
     pub(crate) fn has_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
@@ -28,7 +28,7 @@ impl<'a, S: Store, G: WriteGate> Gated<'a, S, G> {
             return self.store.write(writes).await;
         }
         self.refused.store(true, Ordering::Relaxed);
-        // As of a store that cannot be reached: whoever writes stops, and nothing is in doubt.
+        // The error equals that of an unreachable store: the writer stops, and no write has an unknown outcome.
         let reason = "writes are no longer allowed".to_owned();
         let cause = StoreError::Unavailable { datastore: "for writes".into(), reason, outcome_unknown: false };
         Err(WriteError { index: 0, applied: 0, cause })
@@ -48,7 +48,7 @@ impl<S: Store, G: WriteGate> Store for Gated<'_, S, G> {
         self.store.has_given_up()
     }
 
-    /// Where writes are requests of their own, each is asked for.
+    /// Writes the list through the gate. Without transactions, each write passes the gate separately.
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         if self.store.has_transactions() {
             return self.send(writes).await;

@@ -1,4 +1,4 @@
-//! Taking off a handle what it counts too much (IPAM-131).
+//! Decrements handles that count too many addresses.
 
 use libcalico::ipam::{Handle, HandleId};
 use libcalico::net::Cidr;
@@ -7,13 +7,14 @@ use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 
-/// Takes `counts` off the handle, which goes with its last block. A handle that counts too much loses nobody an
-/// address, so failure is only logged (IPAM-75); one that counts too little would, so nothing is taken off twice.
+/// Decrements the handle by `counts`, and deletes it with its last block. Failure is only logged, because a handle that
+/// counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so no count is
+/// taken off twice.
 pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, counts: &[(Cidr, usize)]) {
     decrement_after(store, clock, id, counts, None).await;
 }
 
-/// The same, where an earlier attempt may have done it.
+/// Does the same as [`decrement`] where an earlier attempt may have taken effect.
 pub(crate) async fn decrement_after<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -35,22 +36,23 @@ pub(crate) async fn decrement_after<S: Store, C: Clock>(
     }
 }
 
-/// A write of a handle whose answer got lost.
+/// A write of a handle whose response was lost.
 #[derive(Debug, Clone)]
 pub(crate) struct Attempt {
-    /// What it was for.
+    /// The revision of the handle before the write.
     before: Revision,
-    /// The handle as it was to be.
+    /// The handle as sent.
     sent: Handle,
 }
 
 impl Attempt {
-    /// The write of `entry`, at its revision.
+    /// Creates the attempt for the write of `entry`, at its revision.
     pub(crate) fn of(entry: &Entry<Handle>) -> Self {
         Attempt { before: entry.revision.clone(), sent: entry.value.clone() }
     }
 
-    /// Whether another one must not follow: it took effect, or somebody else's write is all that can be seen.
+    /// Returns true if the write may have taken effect, so that no other may follow. Another process's write looks the
+    /// same.
     fn may_be_done(&self, now: &Entry<Handle>) -> bool {
         now.revision.resource_version() != self.before.resource_version()
     }
@@ -88,7 +90,7 @@ async fn try_decrement<S: Store>(
     outcome.map(|_| ())
 }
 
-/// The write that stores a handle after something was taken off it: an update, or with its last block its deletion.
+/// Returns the write that stores a decremented handle: an update, or a deletion if no block is left.
 pub(crate) fn write(entry: &Entry<Handle>) -> Result<Write, StoreError> {
     if entry.value.is_empty() {
         Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision)))

@@ -1,5 +1,5 @@
-//! The host's end of a pod's interface, as far as `calico-ipam trace` looks at it. The plugin speaks with the kernel,
-//! and it depends on this crate: so the kernel is asked through [`HostLinks`].
+//! The host's end of a pod's interface, for `calico-ipam trace`. The kernel is accessed through [`HostLinks`], because
+//! the plugin's netlink code is in a crate that depends on this one.
 
 use serde::Serialize;
 
@@ -7,31 +7,31 @@ use serde::Serialize;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostLink {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its number.
+    /// The interface index.
     pub index: u32,
-    /// Its Ethernet address; empty without one.
+    /// The Ethernet address; empty if there is none.
     pub mac: String,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// Whether it is set up.
+    /// True if the interface is administratively up.
     pub up: bool,
-    /// Whether it can carry packets, which takes the pod's end, too.
+    /// True if the interface can carry packets, which requires that the pod's end is up, too.
     pub carrier: bool,
-    /// Id of the container that an ADD noted on it; `None` for an interface of upstream's.
+    /// The container ID that an ADD stored on the interface; `None` for an interface of upstream's plugin.
     pub container_id: Option<String>,
-    /// Destinations of the routes of the main table that lead through it.
+    /// Destinations of the routes through this interface in the main table.
     pub routes: Vec<String>,
 }
 
 /// The interfaces in the network namespace of this process.
 pub trait HostLinks: std::fmt::Debug + Sync {
-    /// The interface of that name; `None` where there is none. An error is the kernel's words.
+    /// Returns the interface of that name, or `None` if it does not exist. An error is the kernel's text.
     fn find(&self, name: &str) -> Result<Option<HostLink>, String>;
 }
 
-/// A program that does not speak with the kernel.
+/// An implementation for programs without access to the kernel's interfaces.
 #[derive(Debug, Clone, Copy)]
 pub struct NoHostLinks;
 

@@ -1,10 +1,10 @@
-//! The journal of debts: a DEL that cannot reach its datastore takes the pod's network down, and notes here what is left
-//! to be taken back.
+//! The journal of deferred DELs. A DEL that cannot reach its datastore removes the pod's interface and records the
+//! remaining cleanup here.
 //!
-//! The journal has one small file per attachment. The container's interface is gone by the time it is written, so the
-//! runtime may forget the container; the addresses and the endpoint follow when a later call, or the agent, reaches the
-//! datastore. An ADD of the same attachment pays its own entry first, under the journal's lock: otherwise a late payment
-//! could take back what the ADD has just given.
+//! The journal has a small file per attachment. The container's interface is already removed when the file is written,
+//! so the runtime may consider the container deleted. The addresses and the endpoint are released when a later call, or
+//! the agent, reaches the datastore. An ADD of the same attachment replays its own entry first, under the journal's
+//! lock. Otherwise a late replay could release the addresses that the ADD has just assigned.
 
 mod debt;
 mod identities;
@@ -21,27 +21,27 @@ use serde::Serialize;
 use crate::atomic_file::{self, AtomicFileError, is_draft};
 use crate::lock::{HostLock, LONGEST_WAIT, LockError};
 
-/// The directory of entries, unless a test names another.
+/// The directory of entries. Tests use another one.
 pub const DEFAULT_DIRECTORY: &str = "/var/lib/calico/cni-journal";
 
-/// The extensions of entries: of an attachment's first one, and of its others. Earlier releases know one entry of an
-/// attachment, and read the first extension alone.
+/// The extensions of entries: of an attachment's first entry, and of its others. Earlier releases support one entry per
+/// attachment and read only files with the first extension.
 const EXTENSIONS: [&str; 2] = ["json", "debt"];
 
-/// A failure to keep or to read an entry.
+/// A failure to write or to read an entry.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// A file or the directory.
+    /// A file or the directory cannot be accessed.
     #[error("cannot {action} {path}: {source}")]
     File {
-        /// The attempt: `create`, `write` …
+        /// The attempted action: `create`, `write` …
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// A directory or an entry that may hold the debt of an attachment, and that cannot be read.
+    /// A directory or an entry that may contain a deferred DEL of the attachment cannot be read.
     #[error(
         "cannot read {path} of the journal of DELs: {source}; nothing tells what an earlier DEL of this container owes. Make \
          {path} readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left behind"
@@ -49,13 +49,13 @@ pub enum JournalError {
     Unread {
         /// The directory, or the entry.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: io::Error,
     },
-    /// An entry that cannot be put in place.
+    /// An entry cannot be written.
     #[error(transparent)]
     Write(#[from] AtomicFileError),
-    /// The lock was not to be had.
+    /// The lock cannot be taken.
     #[error("the journal of DELs that are not finished: {0}")]
     Lock(#[from] LockError),
 }
@@ -66,7 +66,7 @@ pub struct Journal {
     directory: PathBuf,
 }
 
-/// Holds the journal's lock: only the holder pays debts.
+/// The journal with its lock taken. Only the process with the lock replays deferred DELs.
 #[derive(Debug)]
 pub struct Locked<'a> {
     journal: &'a Journal,
@@ -76,26 +76,25 @@ pub struct Locked<'a> {
 /// An entry of the journal.
 #[derive(Debug)]
 pub struct Entry {
-    /// Its file.
+    /// The file.
     pub path: PathBuf,
-    /// When the file was last touched: a debt that could not be paid goes behind the others by this time.
+    /// Time of the file's last modification. After a failed replay this time moves the entry behind the others.
     pub touched: SystemTime,
-    /// Its debt, or the reason for which it cannot be read.
+    /// The deferred DEL, or the error from reading it.
     pub debt: Result<Debt, io::Error>,
 }
 
 impl Journal {
-    /// The journal in `directory`, which need not exist.
+    /// Creates the journal in `directory`, which need not exist.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Journal { directory: directory.into() }
     }
 
-    /// Keeps `debt` so that it survives a crash and a power loss, with the identity of the datastore if the node has
-    /// learned it. An entry of the same attachment and the same datastore is replaced; one that is owed to another
-    /// datastore stays.
+    /// Stores a deferred DEL so that it survives a crash and a power loss, with the identity of the datastore if the
+    /// node knows it. Replaces an entry of the same attachment and datastore. An entry for another datastore stays.
     ///
     /// # Errors
-    /// The directory cannot be written.
+    /// Returns an error if the directory cannot be written.
     pub fn record(&self, debt: &Debt) -> Result<(), JournalError> {
         let mut debt = debt.clone();
         if debt.identity.is_empty() {
@@ -104,11 +103,11 @@ impl Journal {
         self.record_by_spelling(&debt)
     }
 
-    /// Keeps `debt` like [`Journal::record`], but without what the node has learned: for a datastore that has lost its
-    /// identity, and gets another one when it is set up anew.
+    /// Stores a deferred DEL as [`Journal::record`] does, but without the identity that the node knows. This is for a
+    /// datastore that lost its identity and gets another one when it is set up again.
     ///
     /// # Errors
-    /// The directory cannot be written.
+    /// Returns an error if the directory cannot be written.
     pub fn record_by_spelling(&self, debt: &Debt) -> Result<(), JournalError> {
         let at = |action, path: &Path| {
             let path = path.to_owned();
@@ -116,7 +115,7 @@ impl Journal {
         };
         fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
         let mut debt = debt.clone();
-        // A directory that can be written and not read gets the debt: to pay one twice does no harm.
+        // A directory that is writable but not readable gets the entry nevertheless: a second replay is harmless.
         let entries = self.debts_of(&debt.network, &debt.container_id, &debt.ifname).unwrap_or_default();
         let former = entries.into_iter().find(|(_, former)| former.has_creditor_of(&debt));
         let target = match former {
@@ -129,16 +128,16 @@ impl Journal {
         write(&target, &debt)
     }
 
-    /// Returns true if a DEL of this attachment is owed, to whatever datastore.
+    /// Returns true if the journal contains a deferred DEL of this attachment, for any datastore.
     ///
     /// # Errors
-    /// There is a journal, and it cannot be read: nothing tells what the attachment owes.
+    /// Returns an error if the journal exists and cannot be read, so that the attachment may have a deferred DEL.
     pub fn owes(&self, network: &str, container_id: &str, ifname: &str) -> Result<bool, JournalError> {
         self.debts_of(network, container_id, ifname).map(|debts| !debts.is_empty())
     }
 
-    /// Returns true if nothing is owed or left behind: one system call on the usual path, where the directory is
-    /// absent or empty. A directory that cannot be read is not taken for an empty one.
+    /// Returns true if the journal has no entry and no abandoned draft. In the usual case, where the directory is
+    /// missing or empty, this takes one system call. An unreadable directory does not count as empty.
     pub fn is_empty(&self) -> bool {
         let is_left = |path: &Path| is_entry(path) || is_draft(path);
         match fs::read_dir(&self.directory) {
@@ -147,9 +146,9 @@ impl Journal {
         }
     }
 
-    /// Returns true if a debt may be owed to the datastore that is spelled `name`, as far as the node knows without
-    /// asking it. A debt of another datastore costs no call a request. A journal that cannot be read may hold such a
-    /// debt.
+    /// Returns true if the journal may contain a deferred DEL for the datastore that the configuration names `name`, as
+    /// far as the node can determine this without a request. An entry for another datastore thus costs no request. An
+    /// unreadable journal may contain such an entry.
     pub fn may_owe(&self, name: &str) -> bool {
         let identity = self.identity_of(name);
         let creditor = Creditor { name: name.to_owned(), identity };
@@ -157,10 +156,10 @@ impl Journal {
         self.entries().map_or(true, |entries| entries.iter().any(|entry| entry.debt.as_ref().is_ok_and(may_owe)))
     }
 
-    /// Returns all entries, first those that were not tried for longest.
+    /// Returns all entries, the one with the oldest attempt first.
     ///
     /// # Errors
-    /// There is a journal, and it cannot be read.
+    /// Returns an error if the journal exists and cannot be read.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
         let files = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -174,7 +173,7 @@ impl Journal {
                 continue;
             }
             let debt = match read(&path) {
-                // Paid since the directory was read.
+                // Another process replayed and removed the entry since the directory was read.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 debt => debt,
             };
@@ -185,23 +184,23 @@ impl Journal {
         Ok(entries)
     }
 
-    /// Returns the identity of the datastore that is spelled `name`; empty while the node has not learned it.
+    /// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
     pub fn identity_of(&self, name: &str) -> String {
         identities::recall(&self.directory, name)
     }
 
-    /// Forgets which datastores the node has learned of, for a journal that is to be removed.
+    /// Removes the stored identities of datastores, for a journal that is to be removed.
     ///
     /// # Errors
-    /// A file cannot be removed.
+    /// Returns an error if a file cannot be removed.
     pub fn forget_datastores(&self) -> io::Result<()> {
         identities::forget_all(&self.directory)
     }
 
-    /// Takes the lock if nobody pays debts now.
+    /// Takes the lock if no other process replays deferred DELs now.
     ///
     /// # Errors
-    /// The lock's file cannot be opened.
+    /// Returns an error if the lock file cannot be opened.
     pub fn try_lock(&self) -> Result<Option<Locked<'_>>, JournalError> {
         match self.lock_within(Duration::ZERO) {
             Ok(locked) => Ok(Some(locked)),
@@ -210,10 +209,11 @@ impl Journal {
         }
     }
 
-    /// Waits for the lock, as long as for the one of the addresses: one stuck process must not make a stuck node.
+    /// Takes the lock, with the same longest wait as for the IPAM lock, so that a stuck process does not block the
+    /// node.
     ///
     /// # Errors
-    /// Another process has it for longer, or its file cannot be opened.
+    /// Returns an error if another process keeps the lock for longer, or if the lock file cannot be opened.
     pub fn lock(&self) -> Result<Locked<'_>, JournalError> {
         self.lock_within(LONGEST_WAIT).map_err(JournalError::from)
     }
@@ -223,10 +223,10 @@ impl Journal {
         Ok(Locked { journal: self, _lock: lock })
     }
 
-    /// Returns the entries of an attachment, to whatever datastore they are owed.
+    /// Returns the entries of an attachment, for any datastore.
     ///
     /// # Errors
-    /// There is a journal, and it cannot be read: nothing tells what the attachment owes.
+    /// Returns an error if the journal exists and cannot be read, so that the attachment may have a deferred DEL.
     pub fn debts_of(
         &self,
         network: &str,
@@ -234,7 +234,7 @@ impl Journal {
         ifname: &str,
     ) -> Result<Vec<(PathBuf, Debt)>, JournalError> {
         let entries = match self.entries() {
-            // A file in the directory's place holds no entry.
+            // A file in place of the directory contains no entry.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Vec::new(),
             entries => entries.map_err(|source| JournalError::Unread { path: self.directory.clone(), source })?,
         };
@@ -243,8 +243,8 @@ impl Journal {
         for Entry { path, debt, .. } in entries {
             match debt {
                 Ok(debt) if debt.is_of_attachment(network, container_id, ifname) => debts.push((path, debt)),
-                // The name of an entry tells its attachment. A damaged entry is never paid; one that the disk does not give
-                // may be.
+                // An entry's file name identifies its attachment. A damaged entry is never replayed. An entry that the
+                // disk cannot read now may be replayed later.
                 Err(source) if path == own && !is_damage(&source) => return Err(JournalError::Unread { path, source }),
                 Ok(_) | Err(_) => {}
             }
@@ -252,8 +252,7 @@ impl Journal {
         Ok(debts)
     }
 
-    /// Returns the file of an attachment, or a second one where the first is owed to another datastore or cannot be
-    /// read.
+    /// Returns the file of an attachment, or a second one if the first is for another datastore or unreadable.
     fn free_file_for(&self, debt: &Debt) -> PathBuf {
         let Debt { network, container_id, ifname, datastore, identity, .. } = debt;
         let first = self.first_file_of(network, container_id, ifname);
@@ -268,7 +267,8 @@ impl Journal {
         self.file_of(&format!("{network}/{container_id}/{ifname}"), EXTENSIONS[0])
     }
 
-    /// Ids may be longer than a file name: a name-based UUID is short, stable and safe.
+    /// Returns the path of an entry. IDs may be longer than a file name, and a name-based UUID is short, stable and
+    /// safe.
     fn file_of(&self, text: &str, extension: &str) -> PathBuf {
         let name = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, text.as_bytes());
         self.directory.join(format!("{name}.{extension}"))
@@ -276,10 +276,12 @@ impl Journal {
 }
 
 impl Locked<'_> {
-    /// Keeps what `creditor` is, and gives its identity to all debts that have none and spell the datastore the same:
-    /// the first datastore that a spelling reaches is the one that its debts are owed to.
+    /// Stores the identity of `creditor`, and adds it to all entries without identity whose configuration named the
+    /// datastore in the same way. An entry without identity belongs to the first datastore that is reached under its
+    /// name.
     ///
     /// # Errors
+    /// Returns an error if the directory cannot be written.
     /// The directory cannot be written.
     pub fn learn(&self, creditor: &Creditor) -> Result<(), JournalError> {
         if creditor.identity.is_empty() {
@@ -295,8 +297,8 @@ impl Locked<'_> {
         Ok(())
     }
 
-    /// Returns the entries that are owed to `creditor`, first those not tried for longest. An entry that cannot be
-    /// read, or is owed to another datastore, is logged and stays.
+    /// Returns the entries for `creditor`, the one with the oldest attempt first. Entries that are unreadable or for
+    /// another datastore are logged and stay.
     pub fn debts(&self, creditor: &Creditor) -> Vec<(PathBuf, Debt)> {
         let (owed, others): (Vec<_>, Vec<_>) =
             self.readable().into_iter().partition(|(_, debt)| debt.is_owed_to(creditor));
@@ -328,34 +330,34 @@ impl Locked<'_> {
         readable
     }
 
-    /// Gives the debt in this entry to the datastore `creditor`.
+    /// Assigns this entry to the datastore `creditor`.
     ///
     /// # Errors
-    /// The entry cannot be read or written.
+    /// Returns an error if the entry cannot be read or written.
     pub fn adopt(&self, entry: &Path, creditor: &Creditor) -> Result<(), JournalError> {
         let unreadable = |source| JournalError::File { action: "read", path: entry.to_owned(), source };
         let debt = read(entry).map_err(unreadable)?;
         write(entry, &Debt { identity: creditor.identity.clone(), datastore: creditor.name.clone(), ..debt })
     }
 
-    /// Puts a debt that could not be paid behind the others.
+    /// Moves an entry whose replay failed behind the others.
     ///
     /// # Errors
-    /// The entry cannot be touched.
+    /// Returns an error if the entry's time cannot be changed.
     pub fn postpone(&self, entry: &Path) -> Result<(), JournalError> {
         let postponed = File::options().write(true).open(entry).and_then(|file| file.set_modified(SystemTime::now()));
         postponed.map_err(|source| JournalError::File { action: "postpone", path: entry.to_owned(), source })
     }
 
-    /// Removes what processes left that were killed while they wrote an entry.
+    /// Removes the drafts of processes that were killed while they wrote an entry.
     pub fn remove_abandoned(&self) {
         atomic_file::sweep(&self.journal.directory);
     }
 
-    /// Forgets a debt that was paid.
+    /// Removes an entry after its replay.
     ///
     /// # Errors
-    /// The entry cannot be removed.
+    /// Returns an error if the entry cannot be removed.
     pub fn settle(&self, entry: &Path) -> Result<(), JournalError> {
         match fs::remove_file(entry) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -374,7 +376,7 @@ fn read(path: &Path) -> io::Result<Debt> {
     serde_json::from_slice(&fs::read(path)?).map_err(io::Error::from)
 }
 
-/// Returns true for the error of an entry that is there and is no debt.
+/// Returns true for the error of a file that was read and is not a valid entry.
 fn is_damage(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof)
 }

@@ -1,4 +1,5 @@
-//! [`Knowledge`]: what an operation has read so far, and [`Wants`]: what its plan has to know before it can go on.
+//! [`Knowledge`]: a snapshot of the objects that an operation has read so far. [`Wants`]: the objects that its plan
+//! needs next.
 
 mod survey;
 mod wants;
@@ -17,30 +18,30 @@ pub(crate) use self::wants::Wants;
 use crate::exhausted::SearchedPool;
 use crate::prelude::{Counts, HandleState, Prelude, PreludeQuery, ReadBlock};
 
-/// What is known of one block.
+/// The state of one block in the snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Known {
-    /// It is not there.
+    /// The block is missing.
     Absent,
-    /// It is there, but cannot be trusted (D31).
+    /// The block exists, but its content is invalid, so it gives no address and is not written.
     Corrupt,
-    /// It is there, and a survey of all blocks saw this much of it, or a note of an earlier one did. It has to be read
-    /// before it gives an address.
+    /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
+    /// to be read before it gives an address.
     Seen(Room),
-    /// It is there. Rested addresses are back in its free list (IPAM-162).
+    /// The block exists and was read. Addresses whose cooldown has ended are in its free list again (IPAM-162).
     There(Box<Entry<Block>>),
 }
 
-/// A block of which a survey kept the range alone.
+/// A block of which a survey kept the range only, because it can give no address.
 static NOTHING_THERE: Known = Known::Seen(Room { in_use: 0, has_free: false, is_own: false, may_be_reclaimed: false });
 
-/// What was read so far.
+/// A snapshot of the objects read so far.
 #[derive(Debug, Clone)]
 pub(crate) struct Knowledge {
     pub(crate) prelude: Prelude,
-    /// What automatic assignment leaves alone: the ranges that are reserved, and the addresses that are passed over.
+    /// Addresses that automatic assignment skips: reserved ranges, and addresses that the request passes over.
     pub(crate) reservations: Reservations,
-    /// When it was read, the clock of walks and claims.
+    /// Time of the read, which searches and claims use as the current time.
     pub(crate) now: OffsetDateTime,
     query: PreludeQuery,
     passed_over: BTreeSet<IpAddr>,
@@ -48,19 +49,19 @@ pub(crate) struct Knowledge {
     listed: BTreeSet<IpVersion>,
     ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
     affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
-    /// Blocks that were read beside the claims, and may be older than these.
+    /// Blocks that were read concurrently with the affinities, and may be older than these.
     beside_claims: BTreeSet<Cidr>,
-    /// Blocks that were read before the claims were read again, or beside that.
+    /// Blocks that were read before, or concurrently with, a later read of the affinities.
     before_claims: BTreeSet<Cidr>,
     expected: Counts,
-    /// Blocks that are not as a note says.
+    /// Blocks that differ from the note about them.
     changed: BTreeSet<Cidr>,
-    /// The use of the pools of families of which every block was looked at.
+    /// The use of each pool of the families whose blocks were all surveyed.
     searched: BTreeMap<Cidr, SearchedPool>,
 }
 
 impl Knowledge {
-    /// What `prelude` says, the answer to `query`.
+    /// Creates the snapshot from `prelude`, the result of `query`.
     pub(crate) fn new(mut prelude: Prelude, query: PreludeQuery, now: OffsetDateTime) -> Result<Self, StoreError> {
         let blocks = std::mem::take(&mut prelude.blocks);
         let mut knowledge = Knowledge {
@@ -83,7 +84,7 @@ impl Knowledge {
         Ok(knowledge)
     }
 
-    /// The same, where these addresses are taken as reserved.
+    /// Treats these addresses as reserved.
     pub(crate) fn passing_over(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         if !addresses.is_empty() {
             let busy = addresses.iter().map(|ip| Cidr::host(*ip));
@@ -93,7 +94,7 @@ impl Knowledge {
         self
     }
 
-    /// Takes no address as reserved that is not. Returns false if none was.
+    /// Stops treating passed-over addresses as reserved. Returns false if there were none.
     pub(crate) fn pass_over_no_more(&mut self) -> bool {
         if self.passed_over.is_empty() {
             return false;
@@ -107,7 +108,7 @@ impl Knowledge {
         &self.prelude.config
     }
 
-    /// The handle, when it was read and is there.
+    /// Returns the handle, if it was read and exists.
     pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
         match &self.prelude.handle {
             HandleState::There(entry) => Some(entry),
@@ -119,13 +120,12 @@ impl Knowledge {
         self.prelude.handle == HandleState::Unread
     }
 
-    /// What the stored handle counts for this operation already, before its blocks are written: a part of
-    /// [`Knowledge::handle`].
+    /// Returns the part of [`Knowledge::handle`] that counts for this operation's blocks, which are not written yet.
     pub(crate) fn expected(&self) -> &Counts {
         &self.expected
     }
 
-    /// What is known of a block; `None` when it was not read yet.
+    /// Returns the state of a block, or `None` if the block was not read yet.
     pub(crate) fn block(&self, cidr: &Cidr) -> Option<&Known> {
         match self.blocks.get(cidr) {
             None if self.listed.contains(&cidr.version()) => {
@@ -136,7 +136,7 @@ impl Knowledge {
         }
     }
 
-    /// The block, when it was read, is there and can be trusted.
+    /// Returns the block if it was read and is valid.
     pub(crate) fn readable_block(&self, cidr: &Cidr) -> Option<&Entry<Block>> {
         match self.blocks.get(cidr) {
             Some(Known::There(entry)) => Some(entry),
@@ -144,17 +144,17 @@ impl Knowledge {
         }
     }
 
-    /// Returns true if the block is known not to be as a note says.
+    /// Returns true if the block is known to differ from the note about it.
     pub(crate) fn has_changed(&self, cidr: &Cidr) -> bool {
         self.changed.contains(cidr)
     }
 
-    /// Returns how many addresses of the block are taken; 0 if that is not known.
+    /// Returns the number of allocated addresses in the block, or 0 if that is unknown.
     pub(crate) fn in_use(&self, cidr: &Cidr) -> u32 {
         self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
     }
 
-    /// Returns the room in a block that is there and may be used, as far as is known.
+    /// Returns the room in a block that exists and is usable, as far as it was read.
     pub(crate) fn room(&self, block: &Known) -> Option<Room> {
         match block {
             Known::There(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
@@ -163,56 +163,57 @@ impl Knowledge {
         }
     }
 
-    /// Whether a block may be older than the claims that were read: what contradicts one may be so no more.
+    /// Returns true if a block may be older than the affinities read. A contradiction between both may then be
+    /// outdated.
     pub(crate) fn may_predate_claims(&self, cidr: &Cidr) -> bool {
         self.beside_claims.contains(cidr) || self.before_claims.contains(cidr)
     }
 
-    /// The blocks of a family that may have more room than it looks.
+    /// Returns the blocks of a family that may have more room than the snapshot shows.
     pub(crate) fn lagging(&self, version: IpVersion) -> impl Iterator<Item = Cidr> {
         self.beside_claims.iter().filter(move |cidr| self.lags(cidr) && cidr.version() == version).copied()
     }
 
-    /// Whether a block may have been changed before it was read.
+    /// Returns true if a block may have changed before it was read, because a cache answered.
     pub(crate) fn lags(&self, cidr: &Cidr) -> bool {
         self.prelude.blocks_lag && self.beside_claims.contains(cidr)
     }
 
-    /// Whether the owner may have claims, or have lost some, that were not seen.
+    /// Returns true if the list of the owner's affinities may be stale.
     pub(crate) fn claims_lag(&self) -> bool {
         self.prelude.claims_lag
     }
 
-    /// Every block that was read.
+    /// Returns all blocks of the snapshot.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Cidr, &Known)> {
         self.blocks.iter()
     }
 
-    /// Whether every block of the family was read.
+    /// Returns true if every block of the family was read.
     pub(crate) fn knows_all_blocks(&self, version: IpVersion) -> bool {
         self.listed.contains(&version)
     }
 
-    /// The ranges of all blocks of the family; `None` when they were not read yet.
+    /// Returns the ranges of all blocks of the family, or `None` if they were not read yet.
     pub(crate) fn ranges(&self, version: IpVersion) -> Option<&BTreeSet<Cidr>> {
         self.ranges.get(&version)
     }
 
-    /// A block of another size, as far as is known, that shares addresses with `cidr`.
+    /// Returns a known block of another size that shares addresses with `cidr`.
     pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
         let ranges = self.ranges(cidr.version())?;
         ranges.iter().find(|range| range.clashes_with(cidr)).copied()
     }
 
-    /// The owner's claims of one family, in the order they are tried (IPAM-112).
+    /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).
     pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
         self.prelude.affinities.iter().filter(move |entry| {
             entry.key.cidr.version() == version && !entry.value.deleted && entry.key.owner == self.query.owner
         })
     }
 
-    /// One claim; `None` when it was not read yet. The owner's own count as read with the prelude only if they were
-    /// there: another process may be claiming right now.
+    /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the prelude lacks is not
+    /// known to be missing, because another process may be claiming the block at the same time.
     pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
         match self.prelude.affinities.iter().find(|entry| entry.key == *key) {
             Some(entry) => Some(Some(entry)),
@@ -220,13 +221,13 @@ impl Knowledge {
         }
     }
 
-    /// What a look at the handle alone found, and what of it is counted for this operation.
+    /// Records the handle from a separate read, and the counts in it that belong to this operation.
     pub(crate) fn learn_handle(&mut self, found: HandleState, expected: Counts) {
         self.prelude.handle = found;
         self.expected = expected;
     }
 
-    /// Reads what is wanted, in one batch, beside a survey of all blocks where one is wanted.
+    /// Reads the wanted objects in one batch, concurrently with a survey of all blocks where one is wanted.
     pub(crate) async fn read<S: Store>(&mut self, store: &S, wants: &Wants) -> Result<(), StoreError> {
         let mut batch = ReadBatch::new();
         let blocks: Vec<_> = wants.blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
@@ -283,9 +284,9 @@ impl Knowledge {
         self.before_claims.remove(block);
     }
 
-    /// Reads again, in one batch, after a lost race: the prelude, for a pool may be out of service by now (IPAM-100),
-    /// the blocks `touched` with claims to them that the owner was not known to have, and the ranges that were known.
-    /// All other blocks and claims are forgotten.
+    /// Reads again in one batch after a lost race. This includes the prelude, since a pool may be disabled by now
+    /// (IPAM-100), the blocks `touched`, affinities to these that the prelude lacked, and the ranges that were known.
+    /// All other blocks and affinities are removed from the snapshot.
     pub(crate) async fn refresh<S: Store>(
         &mut self,
         store: &S,
@@ -298,7 +299,7 @@ impl Knowledge {
         for cidr in touched {
             blocks.push((cidr, batch.get::<Block>(&cidr)));
             let key = AffinityKey { owner: self.query.owner.clone(), cidr };
-            // The list leaves out one that cannot be read.
+            // The list omits an affinity that cannot be read.
             if !self.prelude.affinities.iter().any(|entry| entry.key == key) {
                 claims.push((batch.get::<BlockAffinity>(&key), key));
             }
@@ -324,7 +325,7 @@ impl Knowledge {
     fn learn_block(&mut self, cidr: Cidr, answer: ReadBlock) -> Result<(), StoreError> {
         let known = match answer {
             Ok(None) => Known::Absent,
-            // A tombstone stands for a block that is being deleted (D27).
+            // A tombstone is an object that a deletion in progress has marked; the block is unusable.
             Ok(Some(entry)) if entry.value.deleted => Known::Corrupt,
             Ok(Some(entry)) => self.rested(entry),
             Err(StoreError::Corrupt { key, reason }) => {
@@ -337,7 +338,7 @@ impl Knowledge {
         Ok(())
     }
 
-    /// A claim that cannot be read keeps us from its block, and no more (D31).
+    /// Records an affinity. An unreadable one makes only its own block unusable.
     fn learn_affinity(
         &mut self,
         key: AffinityKey,
@@ -364,15 +365,15 @@ impl Knowledge {
         }
     }
 
-    // What the operation itself wrote.
+    // Writes of this operation.
 
-    /// The handle as it is stored now, with what of it is counted for this operation and not taken yet.
+    /// Records the stored handle and the counts in it that belong to this operation and are not used yet.
     pub(crate) fn wrote_handle(&mut self, value: Handle, revision: Revision, expected: Counts) {
         self.prelude.handle = HandleState::There(Entry { key: self.query.handle.clone(), value, revision });
         self.expected = expected;
     }
 
-    /// Addresses that the handle counted beforehand were taken.
+    /// Records that the operation took `n` addresses that the handle counted beforehand.
     pub(crate) fn took_expected(&mut self, block: &Cidr, n: usize) {
         if let Some(count) = self.expected.get_mut(block) {
             *count = count.saturating_sub(n);
@@ -380,12 +381,12 @@ impl Knowledge {
         self.expected.retain(|_, count| *count > 0);
     }
 
-    /// What the handle counts for nothing when the operation is over.
+    /// Removes and returns the counts that the operation did not use.
     pub(crate) fn take_expected(&mut self) -> Counts {
         std::mem::take(&mut self.expected)
     }
 
-    /// Someone else may have changed the handle, or deleted it.
+    /// Limits the expected counts to the handle as read, because another process may have changed or deleted it.
     fn expect_no_more_than_counted(&mut self) {
         let HandleState::There(entry) = &self.prelude.handle else { return self.expected.clear() };
         let counted = |block: &Cidr| entry.value.block.get(block).and_then(|count| usize::try_from(*count).ok());

@@ -1,4 +1,4 @@
-//! [`Api`]: where the Kubernetes API is, for what a datastore does not have.
+//! [`Api`]: the access to the Kubernetes API, for objects that the datastore does not contain.
 
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_machine;
@@ -7,19 +7,20 @@ use netconf::{Call, CniError, Code, Command, NetConf};
 
 use crate::datastore_settings;
 
-/// Where it is.
+/// The access to the Kubernetes API.
 #[derive(Debug)]
 pub enum Api {
-    /// Nothing is asked there.
+    /// The call needs no object from the API.
     Unasked,
-    /// It is the datastore.
+    /// The datastore is the API server.
     Datastore,
-    /// Beside the datastore, which is another (CNI-69).
+    /// The API server is separate from the datastore (CNI-69).
     Beside(Datastore),
 }
 
 impl Api {
-    /// Where a configuration has it, if it `is_asked` anything. Reads no file and asks nobody.
+    /// Returns the access that the configuration describes, if the call `is_asked` to read any object. Opens no file or
+    /// connection.
     pub fn of(conf: &NetConf, datastore: &DatastoreConfig, is_asked: bool) -> Result<Self, CniError> {
         if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
             return Ok(Api::Datastore);
@@ -30,10 +31,11 @@ impl Api {
         Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
     }
 
-    /// Returns the place that a configuration names for a process with this environment. Reads no file and asks nobody.
+    /// Returns the access that the configuration describes for a process with this environment. Opens no file or
+    /// connection.
     ///
     /// # Errors
-    /// Code 7: the settings contradict themselves.
+    /// Returns code 7 if the settings contradict each other.
     pub fn with_environment(
         conf: &NetConf,
         datastore: &DatastoreConfig,
@@ -47,7 +49,7 @@ impl Api {
         api.map(Api::Beside).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
     }
 
-    /// Whom to ask; nobody when nothing is asked.
+    /// Returns the store to read from, or `None` if the call needs no object.
     pub fn reached<'a>(&'a self, datastore: &'a Datastore) -> Option<&'a Datastore> {
         match self {
             Api::Unasked => None,
@@ -56,7 +58,7 @@ impl Api {
         }
     }
 
-    /// Answers a batch that is not for the datastore.
+    /// Reads a batch from a separate API server. Returns `None` if there is none.
     pub async fn read_beside(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
         match self {
             Api::Beside(api) => Some(api.read(batch).await),
@@ -64,7 +66,7 @@ impl Api {
         }
     }
 
-    /// How many requests it got that the datastore did not.
+    /// Returns the number of requests sent to a separate API server.
     pub fn requests(&self) -> u64 {
         match self {
             Api::Beside(api) => api.requests(),
@@ -73,7 +75,7 @@ impl Api {
     }
 }
 
-/// Whether a configuration leads to an API server, be it the datastore or beside it.
+/// Returns true if a configuration names an API server, be it the datastore or a separate one.
 pub fn is_there(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
     let told = [&conf.kubernetes.kubeconfig, &conf.kubernetes.k8s_api_root, &conf.policy.k8s_api_root];
     matches!(datastore, DatastoreConfig::Kubernetes(_))
@@ -81,12 +83,13 @@ pub fn is_there(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
         || told.into_iter().any(|text| !text.is_empty())
 }
 
-/// Whether a call needs the labels of its pod's namespace, which pools' namespace selectors look at (IPAM-36).
+/// Returns true if a call needs the labels of its pod's namespace, which the namespace selectors of pools match
+/// (IPAM-36).
 pub fn selects_by_namespace(call: &Call, datastore: &DatastoreConfig) -> bool {
     call.command == Command::Add && call.args.pod().is_some() && is_there(&call.conf, datastore)
 }
 
-/// Whether the pod of a call may have a virtual machine that the API knows of (IPAM-50).
+/// Returns true if the pod of a call may have a VMI in the API server (IPAM-50).
 pub fn knows_machine(call: &Call, datastore: &DatastoreConfig) -> bool {
     is_there(&call.conf, datastore) && call.args.pod().is_some_and(|pod| may_be_machine(pod.name))
 }

@@ -1,8 +1,10 @@
-//! Addresses that a virtual machine of KubeVirt keeps, whatever pod it runs in (IPAM-50..IPAM-55).
+//! Addresses that a VMI of KubeVirt keeps from pod to pod.
 //!
-//! The machine's handle holds them. The pods of the machine are noted with them: the one it runs in as active owner,
-//! the target of a live migration as alternate owner. A pod that goes takes itself off; the addresses are given back
-//! when the machine is being deleted and no pod is noted any more.
+//! The addresses are allocated under the VMI's handle. The allocations name the VMI's pods: the pod in which it runs as
+//! active owner, the target of a live migration as alternate owner. The DEL of a pod removes the pod as owner. The
+//! addresses are released when the VMI is being deleted and no owner remains (IPAM-55).
+//!
+//! Read `detect` first, then `keep`.
 
 mod detect;
 mod keep;
@@ -14,40 +16,40 @@ use netconf::{CniError, Code};
 pub use detect::{Detected, detect};
 pub use keep::{TakenOver, give_back, leave, take_over};
 
-/// Why a pod with a virtual machine cannot be served.
+/// The reason why a pod with a VMI cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MachineError {
-    /// The Kubernetes API did not say what the pod is to its machine.
+    /// The Kubernetes API did not return the pod's VMI.
     #[error("failed to get VMI info: {0}")]
     Unknown(#[from] StoreError),
-    /// The pod is of an instance that is not there, or of an earlier one of this name.
+    /// The pod's VirtualMachineInstance is missing, or an earlier one of the same name.
     #[error("failed to get VMI info: VirtualMachineInstance {namespace}/{name} with uid {uid} does not exist")]
     NoInstance {
-        /// Its namespace.
+        /// The namespace.
         namespace: String,
-        /// Its name.
+        /// The name.
         name: String,
-        /// The uid that the pod names.
+        /// The UID that the pod names.
         uid: String,
     },
-    /// The instance is of a machine that is not there.
+    /// The VirtualMachine of the instance is missing.
     #[error("failed to get VMI info: VirtualMachine {namespace}/{name} does not exist")]
     NoMachine {
-        /// Its namespace.
+        /// The namespace.
         namespace: String,
-        /// Its name.
+        /// The name.
         name: String,
     },
-    /// A machine on the move keeps its addresses, or it has none.
+    /// A live migration requires that VMIs keep their addresses.
     #[error("live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled")]
     TargetNotAllowed,
-    /// There is nothing that the machine could bring along.
+    /// The VMI of a migration target has no address that it could keep.
     #[error("migration target pod but no IP allocated to VM handle {0}")]
     NothingHeld(HandleId),
 }
 
 impl MachineError {
-    /// Returns true if the Kubernetes API may answer later: see [`StoreError::is_postponable`].
+    /// Returns true if the Kubernetes API may respond later: see [`StoreError::is_postponable`].
     pub fn is_postponable(&self) -> bool {
         matches!(self, MachineError::Unknown(error) if error.is_postponable())
     }

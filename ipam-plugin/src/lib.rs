@@ -1,4 +1,4 @@
-//! Address management: allocation and release over a datastore, and the CNI plugin `calico-ipam`.
+//! Assigns and releases addresses in a datastore, and implements the CNI plugin `calico-ipam`.
 //!
 //! ```text
 //! netconf::Call ─▶ IpamCall ─▶ AssignRequest ─┐
@@ -6,9 +6,13 @@
 //! Store ─▶ Prelude (1 read) ─▶ blocks (1 read)┘
 //! ```
 //!
-//! Every operation is a loop of *read, plan, write*: the plan is a function of what was read, the write is a list of
-//! compare-and-swaps in an order whose every prefix upstream understands (IPAM-221), and losing a race means to read
-//! again and plan anew. So a crash leaves only states that the next plan knows how to go on from.
+//! Every operation is a loop of *read, plan, write*. The plan is a function of the objects read. The write is a list of
+//! compare-and-swaps in an order of which upstream understands every prefix (IPAM-221). After a lost race, the
+//! operation reads again and makes a new plan. A crash therefore leaves only states from which the next plan can
+//! continue.
+//!
+//! Read `cni` and `request` first, then `prelude`, `assign`, `plan` and `commit` for an allocation, and `release` for a
+//! release. `cli` contains the commands for operators.
 
 pub mod affinity;
 pub mod ahead;

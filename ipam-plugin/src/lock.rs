@@ -1,8 +1,8 @@
-//! [`HostLock`]: lets the plugin's processes on one node take turns (IPAM-43..IPAM-46).
+//! [`HostLock`]: the lock by which the plugin's processes on a node take turns.
 //!
-//! Two first pods on a node then share one new block instead of claiming one each, and a crowd of pods does not retry
-//! against itself. Nothing depends on the lock: every write is a compare-and-swap. Upstream's processes use the same
-//! file, and flock(2) as well.
+//! Two first pods on a node then share a new block instead of claiming one each, and concurrent pods do not retry
+//! against each other. No result depends on the lock, because every write is a compare-and-swap. Upstream's processes
+//! use the same file, also with flock(2) (IPAM-44).
 
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -12,64 +12,64 @@ use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// Where the lock is unless `ipam_lock_file` says otherwise (IPAM-43).
+/// Default path of the lock file. `ipam_lock_file` overrides it (IPAM-43).
 pub const DEFAULT_PATH: &str = "/var/run/calico/ipam.lock";
-/// How long to wait for other processes before going on without the lock. Upstream waits for ever, which turns one
-/// stuck process into a stuck node.
+/// Longest wait for other processes before an operation continues without the lock. Upstream waits forever, so that one
+/// stuck process blocks the whole node.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// The lock while it is held; dropping it lets the next process in.
+/// The lock, which is released when this value is dropped.
 #[derive(Debug)]
 pub struct HostLock {
     held: Held,
 }
 
-/// The file that is locked; `None` once the lock was given back early.
+/// The locked file; `None` after an early release.
 type Held = Arc<Mutex<Option<File>>>;
 
-/// The locks of addresses that this process has. A process may serve several calls.
+/// The IPAM locks of this process, which may serve several calls.
 static HELD: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
 
-/// Gives back all locks of addresses that this process has, which goes on without them: it has to wait for something
-/// else, and the other processes of the node should not wait along.
+/// Releases all IPAM locks of this process, which continues without them. It has to wait for another resource, and the
+/// other processes of the node should not wait for this one.
 pub fn let_others_in() {
     for held in HELD.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
-/// Why an operation goes on without the lock.
+/// The reason why an operation continues without the lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The file or its directory.
+    /// The file or its directory cannot be opened.
     #[error("cannot open lock file {path}: {cause}")]
     Open {
         /// The lock file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The lock.
+    /// The file cannot be locked.
     #[error("cannot lock lock file {path}: {cause}")]
     Lock {
         /// The lock file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// Others.
+    /// Other processes kept the lock.
     #[error("lock file {path} stayed locked for {waited:?}; see /proc/locks for the process that holds it")]
     Busy {
         /// The lock file.
         path: String,
-        /// How long.
+        /// Duration of the wait.
         waited: Duration,
     },
 }
 
 impl HostLock {
-    /// Takes the lock, or says in the log why not: the operation is as correct without it (IPAM-45). Blocks the thread
-    /// for up to [`LONGEST_WAIT`].
+    /// Takes the lock as an IPAM lock. If this fails, logs the reason and returns `None`: the operation is correct
+    /// without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
         match Self::acquire_within(path, LONGEST_WAIT) {
             Ok(lock) => Some(lock.of_addresses()),
@@ -80,12 +80,12 @@ impl HostLock {
         }
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     pub fn try_acquire(path: &Path) -> Option<HostLock> {
         Self::acquire_within(path, Duration::ZERO).ok().map(Self::of_addresses)
     }
 
-    /// Returns true as long as [`let_others_in`] has not given it back.
+    /// Returns true until [`let_others_in`] releases the lock.
     pub fn is_held(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -98,12 +98,12 @@ impl HostLock {
         self
     }
 
-    /// Takes the lock, waiting no longer than `wait`; with zero, only if nobody has it.
+    /// Takes the lock, waiting no longer than `wait`. With zero, takes it only if it is free.
     pub fn acquire_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock, File::lock)
     }
 
-    /// The same beside others that share the lock; nobody has it alone then.
+    /// Takes the lock shared with others, which excludes exclusive locks.
     pub fn share_within(path: &Path, wait: Duration) -> Result<HostLock, LockError> {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
@@ -133,7 +133,8 @@ impl HostLock {
     }
 }
 
-/// The file as upstream makes it: directories 0777 and file 0600 before the umask, never removed (IPAM-43, IPAM-44).
+/// Opens the file with the modes that upstream uses: directories 0777 and file 0600 before the umask. The file is never
+/// removed (IPAM-44).
 fn open(path: &Path) -> io::Result<File> {
     let open = || File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
     match (open(), path.parent()) {
@@ -145,13 +146,13 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// flock(2) cannot be given a time, so a thread waits in it. When the time is over it is left behind, and lets go of
-/// the lock as soon as it gets it.
+/// Waits for the lock in a thread, because flock(2) has no timeout. After the timeout the thread continues to wait, and
+/// releases the lock as soon as it gets it.
 fn lock_within(file: File, wait: Duration, lock: fn(&File) -> io::Result<()>) -> Option<io::Result<File>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let outcome = lock(&file).map(|()| file);
-        // Nobody listens after the time is over; the file is dropped with the message, and the lock with it.
+        // After the timeout there is no receiver; the file is dropped with the message, and the lock with it.
         let _ = sender.send(outcome);
     });
     receiver.recv_timeout(wait).ok()
@@ -218,7 +219,7 @@ mod tests {
         assert!(matches!(HostLock::share_within(&path, Duration::ZERO), Err(LockError::Busy { .. })));
     }
 
-    /// Other tests of this process hold locks of addresses, so it runs itself as another process.
+    /// Other tests of this process have IPAM locks, so the test runs itself in a child process.
     #[test]
     fn locks_of_addresses_are_given_back_early_and_others_are_not() {
         const CHILD: &str = "CALICO_TEST_LET_OTHERS_IN";

@@ -1,8 +1,8 @@
-//! Logs of both plugin names: every line to stderr and, if asked for, to a file that rotates. Never stdout, which
-//! belongs to the CNI result.
+//! Logging of both plugins: every line goes to stderr and, if configured, to a file that rotates. Stdout is reserved
+//! for the CNI result.
 //!
-//! Line format and keys are upstream's (CNI-225, CNI-226); rotation is by size as upstream's (CNI-229), but safe with
-//! many processes at once (CNI-230 describes how upstream's loses lines).
+//! Line format and keys are upstream's (CNI-225). Rotation is by size as in upstream, but safe with many concurrent
+//! processes, where upstream's can lose lines (CNI-230).
 
 mod file;
 pub mod line;
@@ -26,35 +26,35 @@ use tracing_subscriber::layer::SubscriberExt;
 use self::file::{LogFile, Retention};
 use self::line::LineFormat;
 
-/// The crates whose events are logged at the configured level. Libraries below them are held at `error`: their debug
-/// events hold request headers, and with them tokens (CNI-233).
+/// The crates whose events are logged at the configured level. Other libraries log errors only: their debug events
+/// contain request headers, and with them tokens.
 const OWN_CRATES: [&str; 6] = ["cni_plugin", "ipam_plugin", "installer", "datastore", "libcalico", "netconf"];
 
-/// What the network configuration says about logging.
+/// The logging settings of the network configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
     /// `log_level`.
     pub level: LogLevel,
-    /// `log_file_path`; none: stderr only.
+    /// `log_file_path`; `None` logs to stderr only.
     pub file: Option<PathBuf>,
-    /// `log_file_max_size`: MiB at which the file rotates; 0: 100.
+    /// `log_file_max_size`: size in MiB at which the file rotates; 0 means 100.
     pub max_size_mib: u64,
-    /// `log_file_max_age`: days for which rotated files are kept; 0: 30.
+    /// `log_file_max_age`: age in days at which rotated files are removed; 0 means 30.
     pub max_age_days: u64,
-    /// `log_file_max_count`: number of rotated files kept, at most 999; 0: 10.
+    /// `log_file_max_count`: number of rotated files to keep, at most 999; 0 means 10.
     pub max_count: usize,
     /// First part of the source in each line: `cni-plugin` or `ipam`.
     pub component: &'static str,
-    /// The attachment that the process works for: each line ends with its fields.
+    /// The attachment of the call: each line ends with its fields.
     pub subject: Subject,
 }
 
-/// The three levels that `log_level` knows.
+/// The three levels of `log_level`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogLevel {
     /// Everything.
     Debug,
-    /// The course of an invocation, and everything worse.
+    /// The steps of a call, and everything more severe.
     #[default]
     Info,
     /// Failures only.
@@ -62,7 +62,7 @@ pub enum LogLevel {
 }
 
 impl LogConfig {
-    /// Info level, stderr only: what holds until a configuration is read (CNI-227).
+    /// Creates the settings in effect before a configuration is read: level info, stderr only (CNI-227).
     #[must_use]
     pub fn new(component: &'static str) -> Self {
         Self {
@@ -81,14 +81,14 @@ impl LogConfig {
         Retention {
             max_bytes: or(self.max_size_mib, 100).saturating_mul(1024 * 1024),
             max_age: Duration::from_secs(or(self.max_age_days, 30).saturating_mul(24 * 60 * 60)),
-            // Each rotation renames every kept file; upstream has no bound, nor any use for more.
+            // Each rotation renames every rotated file. Upstream has no limit.
             max_count: if self.max_count == 0 { 10 } else { self.max_count.min(999) },
         }
     }
 }
 
 impl LogLevel {
-    /// Reads `log_level` in any case; a word that is none of the three means `info`, as upstream (CNI-227).
+    /// Parses `log_level` case-insensitively. As in upstream, any other word means `info` (CNI-227).
     #[must_use]
     pub fn parse(word: &str) -> Self {
         match word.to_ascii_lowercase().as_str() {
@@ -107,9 +107,9 @@ impl LogLevel {
     }
 }
 
-/// Starts logging for this process. The first call counts; later ones change nothing.
+/// Starts logging for this process. Later calls have no effect.
 ///
-/// A log file that cannot be opened costs a warning on stderr and nothing else: a pod must not fail for its log.
+/// If the log file cannot be opened, this prints a warning on stderr. A pod must not fail for its log.
 pub fn init(config: LogConfig) {
     // An error means that a subscriber is set already.
     let _ = tracing::subscriber::set_global_default(subscriber(config));
@@ -139,7 +139,7 @@ fn open_or_warn(path: &Path, retention: Retention) -> Option<LogFile> {
         .ok()
 }
 
-/// Where lines go. Each output gets every line, whether or not the other one could be written.
+/// The outputs of log lines. Each gets every line, even if the other one cannot be written.
 struct Outputs {
     file: Option<LogFile>,
 }

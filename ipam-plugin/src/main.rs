@@ -1,4 +1,4 @@
-//! `calico-ipam` as a binary of its own, for development; what is installed is `calico` under this name.
+//! `calico-ipam` as a separate binary, for development. Installations run `calico` under the name `calico-ipam`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! [`Mend`]: putting a claim in order, or undoing one (IPAM-121, IPAM-123, IPAM-126).
+//! [`Mend`]: repairs or releases the affinity of a node to a block, by the steps of upstream's state machine
+//! (IPAM-121).
 
 use libcalico::ipam::{AffinityState, Block, BlockAffinity};
 use libcalico::net::Cidr;
@@ -6,15 +7,16 @@ use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 
 use crate::knowledge::Knowledge;
 
-/// What to do about a claim. Each write is a compare-and-swap of what was read, so a change in between makes it fail.
+/// A repair of an affinity. Each write is a compare-and-swap against the objects read, so any change in between makes
+/// it fail.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Mend {
-    /// The block is another's: delete the claim.
+    /// Deletes the affinity, because the block is another owner's.
     Drop { affinity: Entry<BlockAffinity> },
-    /// The block is the owner's but the claim does not say so: make it pending, rewrite the block so that whoever is
-    /// releasing it finds out, confirm the claim.
+    /// Makes the affinity pending, rewrites the block and confirms the affinity, because the block is the owner's. The
+    /// rewrite makes a concurrent release of the block fail (IPAM-123).
     Confirm { affinity: Entry<BlockAffinity>, block: Entry<Block> },
-    /// The block is empty: mark the claim as being deleted, delete the block, delete the claim.
+    /// Marks the affinity as pending deletion, deletes the empty block and deletes the affinity.
     GiveUp { affinity: Entry<BlockAffinity>, block: Entry<Block> },
 }
 
@@ -27,7 +29,7 @@ impl Mend {
         }
     }
 
-    /// Does it, and notes in `known` what it wrote. After an error `known` is out of date.
+    /// Runs the repair and records the writes in `known`. After an error `known` is out of date.
     pub(crate) async fn apply<S: Store>(self, store: &S, known: &mut Knowledge) -> Result<(), StoreError> {
         match self {
             Mend::Drop { affinity } => {
@@ -49,7 +51,8 @@ impl Mend {
     }
 }
 
-/// Confirms the claim to a block that is the owner's. The block is rewritten, so that a process that is releasing it finds out.
+/// Confirms the affinity to a block that is the owner's. The block is rewritten, so that a concurrent release of it
+/// fails.
 pub(crate) async fn reconfirm<S: Store>(
     store: &S,
     affinity: Entry<BlockAffinity>,
@@ -67,7 +70,7 @@ pub(crate) async fn reconfirm<S: Store>(
     Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
 
-/// Releases a claim to an empty block. Nothing else may be known of the two than what was just read.
+/// Releases the affinity to an empty block. Both arguments must be as just read.
 pub(crate) async fn give_up<S: Store>(
     store: &S,
     affinity: &Entry<BlockAffinity>,
@@ -80,7 +83,7 @@ pub(crate) async fn give_up<S: Store>(
     release(store, affinity, &writes).await
 }
 
-/// Releases a claim to a block that others still hold addresses in: the block stays, with no owner (IPAM-126).
+/// Releases the affinity to a block in which others still have addresses: the block stays without an owner (IPAM-126).
 pub(crate) async fn disown<S: Store>(
     store: &S,
     affinity: &Entry<BlockAffinity>,
@@ -96,8 +99,8 @@ pub(crate) async fn disown<S: Store>(
     release(store, affinity, &writes).await
 }
 
-/// The claim is deleted only as it was marked: another process of the owner may have made it pending again (the race
-/// of upstream's test at t:rw 539).
+/// Writes the release. The affinity is deleted only at the revision at which it was marked, because another process of
+/// the owner may have made it pending again.
 async fn release<S: Store>(store: &S, affinity: &Entry<BlockAffinity>, writes: &[Write]) -> Result<(), StoreError> {
     let revisions = store.write(writes).await.map_err(|error| error.cause)?;
     let marked = revisions.into_iter().next().ok_or_else(no_revision)?;
@@ -107,8 +110,8 @@ async fn release<S: Store>(store: &S, affinity: &Entry<BlockAffinity>, writes: &
     }
 }
 
-/// Confirms a claim that is pending at its revision. Whoever confirmed it in the meantime did our work
-/// (IPAM-125); whoever made it pending again, or a broken connection, makes us try again; whoever is deleting it wins.
+/// Confirms an affinity that is pending at its revision. Succeeds if another process confirmed it meanwhile. Tries
+/// again if another process made it pending again or the connection failed. Fails if another process is deleting it.
 pub(crate) async fn confirm<S: Store>(
     store: &S,
     pending: Entry<BlockAffinity>,

@@ -1,4 +1,5 @@
-//! [`mend_handles`]: handles that count what no block holds, or do not count what one holds (IPAM-75, IPAM-230).
+//! [`mend_handles`]: repairs handles that count addresses which no block contains, or that do not count addresses of a
+//! block (IPAM-75, IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,24 +10,24 @@ use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, 
 
 use crate::release_addresses::WriteGate;
 
-/// What became of the suspects.
+/// The outcome for the suspects.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MendedHandles {
-    /// Held nothing, and were deleted.
+    /// Handles without an address, which were deleted.
     pub deleted: Vec<HandleId>,
-    /// Count right now.
+    /// Handles whose counts were corrected.
     pub corrected: Vec<HandleId>,
-    /// Count right, or were changed meanwhile: nothing was written.
+    /// Handles that count correctly, or that another process changed meanwhile. They were not written.
     pub left: Vec<HandleId>,
-    /// Could not be written, or a block of theirs could not, and why.
+    /// Handles that could not be written, or whose blocks could not, with the errors.
     pub failed: Vec<(HandleId, StoreError)>,
 }
 
-/// Looks at each suspect again, together with its blocks, and lets it count what they hold.
+/// Reads each suspect again, together with its blocks, and corrects its counts.
 ///
-/// An allocation counts its handle first and writes the block second (IPAM-128). One that began long ago and is still
-/// under way may be between the two: where a handle is to count less, each block that it counts in is written first, as
-/// it is, so that such an allocation loses its race there, reads again, and finds the handle as it is now.
+/// An allocation increments its handle first and writes the block second (IPAM-128). An old allocation may still be
+/// between the two. Where a handle is to count less, each of the blocks concerned is therefore rewritten unchanged
+/// first. Such an allocation then loses the race for its block, reads again, and finds the corrected handle.
 pub async fn mend_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -35,9 +36,10 @@ pub async fn mend_handles<S: Store, G: WriteGate>(
     Ok(mend(store, gate, suspects).await?.0)
 }
 
-/// The same for suspects that nobody has watched for as long as an allocation may take. One that loses race after race does not
-/// write again what its handle counts already: it may have read handle and block between their two writes, and take its
-/// address after both. So the blocks are written once more after the handles, and what they hold by then is counted.
+/// Does the same for suspects that were not watched for the maximum duration of an allocation. An allocation that keeps
+/// losing races does not increment its handle again. It may have read handle and block between the two writes here, and
+/// assign its address after both. The blocks are therefore rewritten once more after the handles, and their addresses
+/// are counted then.
 pub async fn mend_unwatched_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -47,7 +49,7 @@ pub async fn mend_unwatched_handles<S: Store, G: WriteGate>(
     for part in lowered.chunks(AT_ONCE) {
         let seen = Seen::read(store, part).await?;
         for (cidr, error) in seen.rewrite(store, gate, seen.blocks.keys().copied().collect()).await {
-            // Whoever else wrote it shut out those that had read it before.
+            // Another write of the block has the same effect on allocations that had read it before.
             let Some(error) = error.filter(|error| !error.is_race()) else { continue };
             let of_block = part.iter().filter(|handle| handle.blocks.contains(&cidr));
             mended.failed.extend(of_block.map(|handle| (handle.id.clone(), error.clone())));
@@ -62,7 +64,7 @@ pub async fn mend_unwatched_handles<S: Store, G: WriteGate>(
     Ok(mended)
 }
 
-/// What became of the suspects, and those that count less now, as they are now.
+/// Returns the outcome, and the handles whose counts were lowered, as written.
 async fn mend<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -109,21 +111,21 @@ async fn mend<S: Store, G: WriteGate>(
     Ok((mended, lowered))
 }
 
-/// Suspects that are read together: with a block or two each, within the limit of a transaction of etcd.
+/// Number of suspects that are read together: with a block or two each, they fit into a transaction of etcd.
 const AT_ONCE: usize = 32;
 
-/// Handles and the blocks of their concern, as they are now. What cannot be read is an error.
+/// Handles and their blocks as just read, or the errors of unreadable ones.
 struct Seen {
     handles: BTreeMap<HandleId, Result<Option<Entry<Handle>>, StoreError>>,
     blocks: BTreeMap<Cidr, Result<Option<Entry<Block>>, StoreError>>,
 }
 
-/// How a handle is to be written.
+/// The planned write of a handle.
 struct Correction {
     suspect: SuspectHandle,
     write: Write,
     deletes: bool,
-    /// Blocks of which it will count less.
+    /// Blocks in which the handle will count fewer addresses.
     lowered: BTreeSet<Cidr>,
 }
 
@@ -131,7 +133,7 @@ impl Seen {
     async fn read<S: Store>(store: &S, suspects: &[SuspectHandle]) -> Result<Seen, StoreError> {
         let named: BTreeSet<Cidr> = suspects.iter().flat_map(|suspect| &suspect.blocks).copied().collect();
         let mut batch = ReadBatch::new();
-        // Handles first: where a batch is no snapshot, a block is the more recent.
+        // Handles come first: where a batch is not a snapshot, the blocks are the more recent.
         let handles: Vec<(HandleId, GetTicket<Handle>)> =
             suspects.iter().map(|suspect| (suspect.id.clone(), batch.get::<Handle>(&suspect.id))).collect();
         let blocks: Vec<(Cidr, GetTicket<Block>)> =
@@ -143,7 +145,7 @@ impl Seen {
         })
     }
 
-    /// What is to be written for a suspect, if it is still wrong.
+    /// Returns the write for a suspect, if it is still wrong.
     fn correction(&self, suspect: &SuspectHandle) -> Option<Correction> {
         let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
         let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));
@@ -165,8 +167,8 @@ impl Seen {
         Some(Correction { suspect: suspect.clone(), write: write.ok()?, deletes, lowered })
     }
 
-    /// Writes blocks, each once, as they are. Returns those that were not written, and why: somebody changed them meanwhile, or
-    /// the store refused; without an error the gate did.
+    /// Rewrites blocks unchanged, each once. Returns the blocks that were not written. They have an error if another
+    /// process changed them or the store refused the write, and none if the gate refused it.
     async fn rewrite<S: Store, G: WriteGate>(
         &self,
         store: &S,

@@ -1,4 +1,4 @@
-//! Which node this is: reads what [`libcalico::names`] chooses from.
+//! The name of this node: reads the inputs from which [`libcalico::names`] chooses.
 
 use std::fs;
 use std::io;
@@ -9,8 +9,8 @@ use netconf::{CniError, Code, NetConf};
 
 const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
-/// The name of the node (CNI-72). A nodename file that cannot be read is not an error: the name may come from
-/// elsewhere.
+/// Returns the name of the node (CNI-72). An unreadable nodename file is not an error, because another source may give
+/// the name.
 pub fn of(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let found = choose(conf, file.as_deref()).ok_or_else(|| {
@@ -23,8 +23,8 @@ pub fn of(conf: &NetConf) -> Result<String, CniError> {
     Ok(found.name)
 }
 
-/// The name of the node without a line in the log, for the fields of every line. `None` where nothing tells the name:
-/// the kernel's host name counts only where no file is waited for.
+/// Returns the name of the node for the fields of log lines, without logging. Returns `None` if no source gives the
+/// name. The kernel's host name counts only where no nodename file is required.
 pub(crate) fn silently(conf: &NetConf) -> Option<String> {
     let needs_file = conf.node.nodename.is_empty();
     let file = needs_file.then(|| fs::read_to_string(&conf.node.nodename_file).ok()).flatten();

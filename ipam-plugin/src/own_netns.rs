@@ -1,20 +1,21 @@
-//! Whether a network namespace is the one the plugin runs in: a container in it would be the host.
+//! Detects the plugin's own network namespace. A container in that namespace would use the host's network.
 
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Not /proc/self: that is the main thread's namespace.
+/// The calling thread's namespace; /proc/self is the main thread's.
 const OWN: &str = "/proc/thread-self/ns/net";
 
-/// Whether this file is the network namespace of the calling thread.
+/// Returns true if this file is the network namespace of the calling thread.
 pub fn is_own_netns(file: &Metadata) -> io::Result<bool> {
     let own = fs::metadata(OWN)?;
     Ok((file.dev(), file.ino()) == (own.dev(), own.ino()))
 }
 
-/// The same by path, before any work. What cannot be looked at is left for the step that needs it.
+/// Does the same for a path, before any other work. A path that cannot be read returns false; the step that uses it
+/// reports the error.
 pub fn is_path_to_own_netns(path: &Path) -> bool {
     fs::metadata(path).and_then(|file| is_own_netns(&file)).unwrap_or(false)
 }

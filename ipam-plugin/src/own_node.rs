@@ -1,5 +1,5 @@
-//! The Node of a machine whose datastore is the local file. Neither kubelet nor calico-node makes one there, and IPAM
-//! gives no address to a node that has none.
+//! Creates the Node object for the embedded datastore. There, neither kubelet nor calico-node creates it, and IPAM
+//! assigns no address to a node without one.
 
 use datastore::Datastore;
 use datastore::first_use::ensure_node;
@@ -9,16 +9,17 @@ use libcalico::validation::validate_node;
 
 use crate::prelude::Prelude;
 
-/// Returns true if an ADD makes the Node that it needs.
+/// Returns true if an ADD creates the Node that it needs.
 #[must_use]
 pub fn is_made_by_add(store: &Datastore) -> bool {
     matches!(store, Datastore::Local(_))
 }
 
-/// Makes the Node that an ADD lacks, if it is to. One whose name is refused stays missing, which the allocation says.
+/// Creates the missing Node of an ADD, if the datastore requires it. A Node with an invalid name stays missing, and the
+/// allocation reports that.
 ///
 /// # Errors
-/// The file cannot be written.
+/// Returns an error if the datastore's file cannot be written.
 pub async fn ensure(store: &Datastore, name: &str, prelude: &mut Prelude) -> Result<(), StoreError> {
     let node = Node::new(name, NodeSpec::default());
     if prelude.node.is_some() || !is_made_by_add(store) || validate_node(&node).is_err() {
@@ -31,7 +32,7 @@ pub async fn ensure(store: &Datastore, name: &str, prelude: &mut Prelude) -> Res
     Ok(())
 }
 
-/// Puts the Node that an ADD would make into what was read, for a call that only asks if an ADD would work.
+/// Adds to the prelude the Node that an ADD would create, for a call that only checks if an ADD would work.
 pub fn assume(store: &Datastore, name: &str, prelude: &mut Prelude) {
     let node = Node::new(name, NodeSpec::default());
     if prelude.node.is_none() && is_made_by_add(store) && validate_node(&node).is_ok() {

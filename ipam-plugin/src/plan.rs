@@ -1,7 +1,7 @@
-//! What to do next for one family of a request: a function of what is known, without I/O (IPAM-110).
+//! Plans the next step for one family of a request, as a function of the snapshot and without I/O.
 //!
-//! The order is upstream's: the node's own blocks in list order ([`affine`]), then another block of the chosen pools
-//! ([`claim`]), then other nodes' blocks ([`borrow`]).
+//! The order is upstream's (IPAM-110): first the node's own blocks in list order ([`affine`]), then another block of
+//! the chosen pools ([`claim`]), then other nodes' blocks ([`borrow`]).
 
 mod affine;
 mod borrow;
@@ -27,25 +27,25 @@ use crate::prelude::Prelude;
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
-/// Most blocks a node may own when neither the request nor the cluster says so (IPAM-103).
+/// Maximum number of blocks of a node, if neither the request nor the cluster sets a limit (IPAM-103).
 pub(crate) const DEFAULT_BLOCK_LIMIT: usize = 20;
 
-/// What to do next.
+/// The next step of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
-    /// Not enough is known.
+    /// Read these objects.
     Read(Wants),
-    /// Put a claim in order first.
+    /// Repair an affinity first.
     Mend(Mend),
-    /// Take these addresses.
+    /// Assign these addresses.
     Take(Take),
-    /// The handle holds as many as it may: these are the answer (IPAM-115).
+    /// Return these addresses: the handle has reached its limit (IPAM-115).
     Held(Vec<IpAddr>),
-    /// There is nothing more to be had.
+    /// No further address is available.
     Short(Exhaustion),
 }
 
-/// The part of a request that concerns one family.
+/// The plan of one family of a request.
 #[derive(Debug)]
 pub(crate) struct FamilyPlan<'a> {
     pub(crate) request: &'a AssignRequest,
@@ -54,12 +54,12 @@ pub(crate) struct FamilyPlan<'a> {
     choice: PoolChoice,
     node_labels: Labels,
     search: Search,
-    /// Blocks whose claim could not be put in order.
+    /// Blocks whose affinity could not be repaired.
     spared: BTreeSet<Cidr>,
 }
 
 impl<'a> FamilyPlan<'a> {
-    /// Chooses the pools (IPAM-95..IPAM-97).
+    /// Creates the plan and chooses the pools.
     pub(crate) fn new(
         request: &'a AssignRequest,
         prelude: &Prelude,
@@ -93,14 +93,14 @@ impl<'a> FamilyPlan<'a> {
         Ok(FamilyPlan { request, version, owner, choice, node_labels, search, spared: BTreeSet::new() })
     }
 
-    /// Chooses the pools anew, after the prelude was read again.
+    /// Chooses the pools again, after the prelude was read again.
     pub(crate) fn choose_again(&mut self, prelude: &Prelude) -> Result<(), IpamError> {
         let fresh = FamilyPlan::new(self.request, prelude, self.version)?;
         *self = FamilyPlan { spared: std::mem::take(&mut self.spared), ..fresh };
         Ok(())
     }
 
-    /// The next step towards `remaining` more addresses.
+    /// Returns the next step towards `remaining` more addresses.
     pub(crate) fn next(&self, known: &Knowledge, remaining: usize) -> Result<Step, IpamError> {
         if let Some(step) = self.held(known, remaining)? {
             return Ok(step);
@@ -117,7 +117,7 @@ impl<'a> FamilyPlan<'a> {
         }
         let lagging: Vec<Cidr> = known.lagging(self.version).collect();
         if !lagging.is_empty() {
-            // An address may have been given back just now, and need not come from anywhere else.
+            // An address may have been released in the meantime, which avoids taking one elsewhere.
             return Ok(Step::Read(Wants::blocks(lagging)));
         }
         match self.claim_and_take(known, remaining)? {
@@ -127,35 +127,35 @@ impl<'a> FamilyPlan<'a> {
         }
     }
 
-    /// Leaves the claim to `cidr` as it is from now on, when it cannot be put in order.
+    /// Excludes `cidr` from the plan, because its affinity cannot be repaired.
     pub(crate) fn spare(&mut self, cidr: Cidr) {
         self.spared.insert(cidr);
     }
 
-    /// What to say when no more than `assigned` addresses could be had.
+    /// Returns the shortfall for a request that got only `assigned` addresses.
     pub(crate) fn shortfall(&self, known: &Knowledge, assigned: usize, cause: Exhaustion) -> Shortfall {
         let refused = shortage::refused_pools(self, known, &cause);
         Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
     }
 
-    /// The own blocks that are read before anything is taken from one of them.
+    /// Returns the node's blocks that are read before an address is taken from any of them.
     pub(crate) fn looked_at_first<'k>(&'k self, known: &'k Knowledge) -> impl Iterator<Item = Cidr> + 'k {
         self.affine_blocks(known).chain(self.stale(known))
     }
 
-    /// Affine blocks to look at before a claim: they are wanted with the next read, whatever it is for.
+    /// Returns the node's blocks that the request may use. They are read before the node claims another block.
     pub(crate) fn affine_blocks<'k>(&'k self, known: &'k Knowledge) -> impl Iterator<Item = Cidr> + 'k {
         let affine = known.own_affinities(self.version).map(|entry| entry.key.cidr);
         affine.filter(|cidr| self.is_allowed(cidr) && !self.spared.contains(cidr) && !known.reservations.covers(cidr))
     }
 
-    /// The own block, not looked at yet, that will most likely have what is wanted.
+    /// Returns the node's first unread block that probably has a free address.
     pub(crate) fn likely_block(&self, known: &Knowledge) -> Option<Cidr> {
         let may_have = |cidr: &Cidr| known.block(cidr).is_none() && self.noted_full(known, cidr).is_none();
         self.affine_blocks(known).find(|cidr| may_have(cidr) && self.is_confirmed(known, cidr))
     }
 
-    /// Own blocks that the node should give up if they are empty (IPAM-99).
+    /// Returns the node's blocks that it should release if they are empty (IPAM-99).
     fn stale(&self, known: &Knowledge) -> Vec<Cidr> {
         let owned: Vec<Cidr> = known.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
         let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
@@ -163,7 +163,7 @@ impl<'a> FamilyPlan<'a> {
         stale
     }
 
-    /// The first of them that is empty now.
+    /// Returns a step that releases the first stale block that is empty.
     fn release_stale(&self, known: &Knowledge) -> Option<Step> {
         let stale = self.stale(known);
         let claims = known.own_affinities(self.version).filter(|entry| stale.contains(&entry.key.cidr));
@@ -172,7 +172,8 @@ impl<'a> FamilyPlan<'a> {
             if block.value.owner().as_ref() != Some(&self.owner) || !block.value.is_empty() {
                 return None;
             }
-            // The claim is marked before the block is compared.
+            // Marking the affinity as pending deletion precedes the compare-and-swap of the block, so the block must be
+            // current.
             if known.lags(&block.key) {
                 return Some(Step::Read(Wants::blocks([block.key])));
             }
@@ -206,7 +207,7 @@ impl<'a> FamilyPlan<'a> {
         }
     }
 
-    /// At the handle's limit the addresses it holds are the answer, if they are as many as wanted (IPAM-115).
+    /// Returns the addresses of a handle that has reached its limit, if they are as many as requested (IPAM-115).
     fn held(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let limit = self.request.max_per_handle;
         if limit > 0 && known.handle_is_unread() {
@@ -230,7 +231,8 @@ impl<'a> FamilyPlan<'a> {
             return Ok(Some(Step::Held(held)));
         }
         let is_readable = blocks.iter().all(|cidr| known.block(cidr) != Some(&Known::Corrupt));
-        // A killed allocation may have counted what it never took. A machine that keeps its handle would wait for ever.
+        // A killed allocation may have counted addresses that it never took. Without this, a VMI with that handle would
+        // wait forever.
         if is_readable && held.len() + remaining <= limit { Ok(None) } else { Err(full.into()) }
     }
 
@@ -241,7 +243,7 @@ impl<'a> FamilyPlan<'a> {
     }
 }
 
-/// The ranges of the pools a request names: CIDRs as they are, names through the pools (IPAM-34).
+/// Returns the ranges of the pools that a request names. An entry is a CIDR, or the name of a pool (IPAM-34).
 fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Result<Vec<Cidr>, IpamError> {
     let by_name: BTreeMap<&str, &IpPool> = pools.iter().map(|pool| (pool.metadata.name.as_str(), pool)).collect();
     let resolve = |text: &String| {

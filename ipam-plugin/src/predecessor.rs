@@ -1,4 +1,4 @@
-//! [`Predecessor`]: the earlier sandbox of a pod that asks for addresses, which as a rule holds them.
+//! [`Predecessor`]: the earlier sandbox of a pod that requests addresses, which usually still has them.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,11 +13,11 @@ use crate::error::IpamError;
 use crate::read_blocks::{names_with, pooled};
 use crate::release_addresses::{OpenGate, ReleasedBatch, release_batch};
 
-/// The earlier sandbox of a pod. Which one that is the pod's annotations say, and they are the tenant's: an address is the
-/// sandbox's only where the allocation has its handle and, by its own attributes, this pod.
+/// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
+/// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.
 ///
-/// The handle itself may be missing, and counts for nothing here: a killed call may have lost it, and the pod that asks for the
-/// address would never start.
+/// The handle object may be missing and is not needed here. A killed call may have lost it, and otherwise the pod that
+/// requests the address would never start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predecessor {
     /// The sandbox's handle.
@@ -27,16 +27,17 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// The sandbox that an annotation of the pod names; `None` for none, and for a text with a dot: no runtime calls a sandbox
-    /// so, and together with the network's name it may be the handle of a virtual machine.
+    /// Returns the sandbox that an annotation of the pod names. Returns `None` for an empty text, and for one with a
+    /// dot. No runtime uses a dot in a sandbox's name, and together with the network's name it might form the handle of
+    /// a VMI.
     pub fn of_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
         let is_sandbox = !annotated.is_empty() && !annotated.contains('.');
         let handle = is_sandbox.then(|| HandleId::for_container(network, annotated))?;
         Some(Predecessor { handle, namespace: namespace.to_owned(), pod: pod.to_owned() })
     }
 
-    /// Takes an address from the sandbox, in memory: it is free then, whatever time released addresses rest. Returns false if the
-    /// sandbox does not hold it for the pod.
+    /// Removes an address from the sandbox, in memory. The address is free at once, without a cooldown. Returns false
+    /// if the sandbox does not have the address for this pod.
     pub(crate) fn give_up(&self, block: &mut Block, ip: IpAddr) -> Result<bool, IpamError> {
         let requests = self.requests(block, &[ip]);
         Ok(block.free_at_once(&requests)? > 0)
@@ -48,10 +49,10 @@ impl Predecessor {
         requests
     }
 
-    /// Releases those of `addresses` that the sandbox holds for the pod, and returns them.
+    /// Releases those of `addresses` that the sandbox has for this pod, and returns them.
     ///
     /// # Errors
-    /// When the addresses of a block could not be released; those of others are.
+    /// Returns an error if the addresses of a block could not be released; those of other blocks are.
     pub async fn release<S: Store, C: Clock>(
         &self,
         store: &S,
@@ -128,7 +129,7 @@ mod tests {
         Predecessor::of_annotation("net", "c1", "ns", "web").unwrap()
     }
 
-    /// The request of the pod's next sandbox.
+    /// Returns the request of the pod's next sandbox.
     fn next(cluster: &Cluster) -> AssignRequest {
         AssignRequest { predecessor: Some(earlier()), ..request(cluster, "net.c2", Some(("ns", "web"))) }
     }
@@ -136,7 +137,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_of_the_earlier_sandbox_passes_to_the_next_with_one_write_of_the_block() {
         for cluster in clusters() {
-            // An address that was released would have to rest.
+            // A released address would have to cool down.
             cluster.configure(|config| config.ip_cooldown_seconds = 300);
             ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
             let before = cluster.block("10.65.1.0/26").unwrap();

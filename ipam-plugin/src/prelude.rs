@@ -1,4 +1,4 @@
-//! [`Prelude`]: everything an allocation needs before it looks at blocks, asked for in one batch (IPAM-209).
+//! [`Prelude`]: the objects that an allocation needs before it reads blocks, requested in one batch.
 
 use std::collections::BTreeMap;
 
@@ -7,33 +7,33 @@ use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, Ip
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError};
 
-/// A block as it was found, nothing if it was not there.
+/// A block as read, or `None` if the block is missing.
 pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
 
-/// Addresses per block.
+/// Number of addresses per block.
 pub type Counts = BTreeMap<Cidr, usize>;
 
-/// What to ask for.
+/// The parameters of a prelude's reads.
 #[derive(Debug, Clone)]
 pub struct PreludeQuery {
-    /// The node that asks.
+    /// The node that requests addresses.
     pub node: String,
-    /// Who owns blocks claimed for the request.
+    /// The owner of blocks that are claimed for the request.
     pub owner: Owner,
-    /// What will hold the addresses.
+    /// The handle of the addresses.
     pub handle: HandleId,
-    /// Whether the handle is read too. It is hardly ever there, and whoever creates it finds out (IPAM-211).
+    /// Whether to read the handle too. It rarely exists, and a blind create detects an existing one without this read.
     pub reads_handle: bool,
-    /// Whether this is a first look, which a cache may answer as far as nothing wrong can come of it.
+    /// True if caches may answer, as for a first read. They answer only reads whose stale result is detected later.
     pub may_lag: bool,
-    /// Blocks to read at once, because the address will likely come from them ([`crate::ahead`]).
+    /// Blocks to read in the same batch, because the address will probably come from them ([`crate::ahead`]).
     pub blocks: Vec<Cidr>,
-    /// A revision that a block got: a cache that has seen it may answer for the blocks.
+    /// A revision of a recent write to a block. A cache that contains this revision may answer for the blocks.
     pub blocks_since: Option<Revision>,
 }
 
 impl PreludeQuery {
-    /// The query of a workload on `node`.
+    /// Creates the query for a workload on `node`.
     pub fn workload(node: impl Into<String>, handle: HandleId) -> Self {
         let node = node.into();
         let owner = Owner::Host(node.clone());
@@ -41,14 +41,15 @@ impl PreludeQuery {
         PreludeQuery { owner, node, handle, reads_handle: true, may_lag: false, blocks, blocks_since }
     }
 
-    /// A first look: without the handle where reading it costs a request of its own, and from caches.
+    /// Returns the query for a first read: from caches, and without the handle where that read would be a separate
+    /// request.
     pub fn sparing<S: Store>(self, store: &S) -> Self {
         let has_caches = !store.has_transactions();
         PreludeQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
     }
 }
 
-/// Where the answers will be.
+/// Positions of the results in the batch's answers.
 #[derive(Debug)]
 pub struct PreludeTickets {
     config: GetTicket<IpamConfig>,
@@ -62,14 +63,14 @@ pub struct PreludeTickets {
     claims_lag: bool,
 }
 
-/// What is known of the handle.
+/// The handle of an allocation, as read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HandleState {
-    /// Nothing yet.
+    /// Not read yet.
     Unread,
-    /// It is not there.
+    /// Read and missing.
     Absent,
-    /// It is there: after a crash, or when the container has an address already (IPAM-22).
+    /// An existing handle, left by a crash or by an earlier address of the same container (IPAM-22).
     There(Entry<Handle>),
 }
 
@@ -79,51 +80,51 @@ impl From<Option<Entry<Handle>>> for HandleState {
     }
 }
 
-/// The answers.
+/// The objects read.
 #[derive(Debug, Clone)]
 pub struct Prelude {
-    /// Cluster-wide settings; what no record means when there is none (IPAM-77).
+    /// The cluster-wide settings, or their defaults if the object is missing (IPAM-77).
     pub config: IpamConfig,
-    /// Their revision, if there is a record.
+    /// The revision of the settings, if the object exists.
     pub config_revision: Option<Revision>,
-    /// Ranges that automatic assignment leaves alone.
+    /// Ranges from which automatic assignment takes no address.
     pub reservations: Vec<Entry<IpReservation>>,
     /// The node, if it exists.
     pub node: Option<Entry<Node>>,
-    /// Every pool, by name (IPAM-94).
+    /// All pools, ordered by name (IPAM-94).
     pub pools: Vec<Entry<IpPool>>,
-    /// The owner's claims to blocks of both families, by key (IPAM-112).
+    /// The owner's affinities of both families, ordered by key (IPAM-112).
     pub affinities: Vec<Entry<BlockAffinity>>,
     /// The handle.
     pub handle: HandleState,
-    /// Blocks that were read along.
+    /// Blocks read in the same batch.
     pub blocks: Vec<(Cidr, ReadBlock)>,
-    /// Whether these may be of a moment ago.
+    /// True if the blocks may be stale.
     pub blocks_lag: bool,
-    /// Whether the claims may be, so that they are good for finding blocks and not for counting them.
+    /// True if the affinities may be stale. Stale affinities suffice to find blocks, but not to count them.
     pub claims_lag: bool,
-    /// What the handle counts already of addresses that are yet to be taken.
+    /// Addresses that the handle already counts and that this operation has not taken yet.
     pub expected: Counts,
-    /// Whether the answers took so long that some of them may be out of date.
+    /// True if the reads took so long that some objects may be out of date.
     pub is_old: bool,
 }
 
 impl Prelude {
-    /// Adds the questions to a batch that may hold others.
+    /// Adds the reads to a batch, which may contain others.
     pub fn ask(batch: &mut ReadBatch, query: &PreludeQuery) -> PreludeTickets {
-        // A claim that is gone or younger than the answer shows before anything is given away: the block names its
-        // owner, and each write compares revisions (IPAM-210). How many there are no write would find out: close to the
-        // limit they are read as they are now (`plan/claim.rs`).
+        // A deleted or a newer affinity is detected before any address is assigned: the block names its owner, and each
+        // write compares revisions. No write detects a wrong number of affinities. Close to the limit they are
+        // therefore read again without a cache (`plan/claim.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
-        // So may blocks be old: a write finds out what they do not show. What no write would find out is looked at
-        // again, the room that an old one lacks and its owner (`plan.rs`).
+        // Stale blocks are acceptable too, because the write detects them. A write does not detect a block that looks
+        // full or looks like another owner's. Such blocks are read again (`plan.rs`).
         let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
             Some(revision) => batch.get_since(cidr, revision),
             None => batch.get(cidr),
         };
-        // All else is read as it is now. A pool goes out of service, a range is reserved (IPAM-221); and whoever labels
-        // a node and then gives it a pod expects the label to count.
+        // All other objects are read without a cache. A pool may be disabled or a range reserved meanwhile (IPAM-221),
+        // and an operator who labels a node and then creates a pod expects the label to apply.
         PreludeTickets {
             config: batch.get(&TheConfig),
             node: batch.get(&ObjectKey::global(&query.node)),
@@ -137,7 +138,7 @@ impl Prelude {
         }
     }
 
-    /// Takes the answers out of what came back for the batch.
+    /// Extracts the objects from the answers to the batch.
     pub fn from_answers(answers: &Answers, tickets: &PreludeTickets) -> Result<Self, StoreError> {
         let config = answers.get(&tickets.config)?;
         Ok(Prelude {
@@ -159,7 +160,7 @@ impl Prelude {
         })
     }
 
-    /// Reads the prelude alone, [sparing](PreludeQuery::sparing) the handle.
+    /// Reads the prelude in a batch of its own, in the [sparing](PreludeQuery::sparing) way.
     pub async fn read<S: Store>(store: &S, query: &PreludeQuery) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let tickets = Prelude::ask(&mut batch, &query.clone().sparing(store));

@@ -1,4 +1,4 @@
-//! What both plugins do as processes: arguments in, streams and exit status out, panics told to the runtime.
+//! The process of both plugins: arguments, streams, exit status, and reports of panics to the runtime.
 
 use std::future::Future;
 use std::io::{self, IsTerminal, Read, Write};
@@ -14,15 +14,15 @@ use tokio::runtime::Runtime;
 
 use crate::logging::{self, LogConfig, LogLevel, Subject};
 
-/// The version of this build: what `-v` prints. The build may set it with `CALICO_VERSION`.
+/// Returns the version of this build, as `-v` prints it. The build may set it with `CALICO_VERSION`.
 pub fn build_version() -> &'static str {
     option_env!("CALICO_VERSION").unwrap_or(concat!("v", env!("CARGO_PKG_VERSION")))
 }
 
-/// Decides what this process has to do, from its arguments, its environment and stdin.
+/// Decides the work of this process from its arguments, its environment and stdin.
 pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
     let arguments: Vec<String> = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
-    // A value that is no UTF-8 is malformed, not missing: its replacement characters pass no check.
+    // A value that is not UTF-8 is malformed, not missing: its replacement characters fail every validation.
     decide(plugin, build_version(), &arguments, &variable, read_stdin)
 }
 
@@ -30,8 +30,8 @@ fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// All of stdin; nothing where it is a terminal, which would make a person wait for nothing. Reading stops behind the
-/// longest input that is accepted.
+/// Reads stdin. Returns nothing for a terminal, where a read would block without need. The read stops after the longest
+/// accepted input.
 pub fn read_stdin() -> io::Result<Vec<u8>> {
     let stdin = io::stdin();
     if stdin.is_terminal() {
@@ -42,26 +42,26 @@ pub fn read_stdin() -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Prints, and says how to exit.
+/// Prints the output and returns the exit code.
 pub fn print(printed: &Printed) -> ExitCode {
-    // A reader that went away cannot be told.
+    // A write error is ignored, because there is no other output for the text.
     let _ = io::stderr().write_all(printed.stderr.as_bytes());
     write_stdout(&printed.stdout);
     exit_code(printed.status)
 }
 
-/// The end of an operation: its result, or its error, on stdout.
+/// Prints the result or the error of an operation on stdout and returns the exit code.
 pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
     exit_code(print_outcome(outcome))
 }
 
-/// An error as the runtime reads it (CNI-45).
+/// Prints an error in the CNI format and returns the exit code.
 pub fn fail(error: CallError) -> ExitCode {
     finish(Err(error))
 }
 
-/// Ends a call that cannot be decoded: its error goes to the runtime, and into the log with what the environment says
-/// of the attachment, in the file of the configuration if that can be read so far.
+/// Ends a call that cannot be decoded. Prints the error for the runtime, and logs it with the attachment from the
+/// environment, to the log file of the configuration as far as that was readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
     start_log(&conf, component, Subject::of_environment(&variable, error.node.as_deref()));
@@ -69,7 +69,7 @@ pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     fail(error)
 }
 
-/// Prints, and returns the exit status.
+/// Prints the outcome and returns the exit status.
 fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     match outcome {
         Ok(stdout) => {
@@ -83,8 +83,8 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
     }
 }
 
-/// From now on a panic prints a CNI error and ends the process: release builds abort on panic, so that nothing after
-/// the hook would run (CNI-48, CNI-49).
+/// Makes every panic print a CNI error and end the process. Release builds abort on panic, so no code after the hook
+/// would run.
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
@@ -106,7 +106,7 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
         .with_details(format!("this is a bug{place} of {}; please report it", build_version()))
 }
 
-/// Begins to log as the configuration of a call says, and tells what of it is passed over.
+/// Starts logging by the configuration of a call, and logs the settings that were skipped.
 pub fn start_call_log(call: &Call, component: &'static str) {
     start_log(&call.conf.log, component, Subject::of_call(call));
     let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
@@ -116,7 +116,7 @@ pub fn start_call_log(call: &Call, component: &'static str) {
     }
 }
 
-/// Begins to log as the network configuration says. `component` is the first part of the source in each line, and each
+/// Starts logging by the network configuration. `component` is the first part of the source in each line, and each line
 /// ends with the fields of `subject`.
 pub fn start_log(conf: &LogConf, component: &'static str, subject: Subject) {
     logging::init(LogConfig {
@@ -134,14 +134,14 @@ pub fn start_log(conf: &LogConf, component: &'static str, subject: Subject) {
     });
 }
 
-/// Runs an operation to its end, on this thread. The runtime is built here and not earlier: `-v` and malformed calls
-/// need none (design decision 8).
+/// Runs an operation to completion on this thread. The runtime is created only here, because `-v` and malformed calls
+/// need none.
 pub fn block_on<T>(operation: impl Future<Output = T>) -> T {
     runtime().block_on(operation)
 }
 
-/// The same for an operation that is all this process has to do: ends it with what the operation answered. The runtime
-/// is not taken down, which the kernel does faster; for the same reason the operation should keep what it has open.
+/// Runs the only operation of this process and ends the process with its outcome. The runtime is not dropped, because
+/// the kernel frees its resources faster. For the same reason the operation should not close its connections.
 pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
     let runtime = ManuallyDrop::new(runtime());
     let outcome = runtime.block_on(operation);
@@ -150,13 +150,13 @@ pub fn run(operation: impl Future<Output = Result<String, CallError>>) -> ! {
 
 fn runtime() -> Runtime {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // Only a process without file descriptors or memory to spare gets here; the panic hook tells the runtime.
+    // This fails only without free file descriptors or memory. The panic hook reports the error to the runtime.
     runtime.unwrap_or_else(|error| panic!("cannot start: {error}"))
 }
 
 fn write_stdout(text: &str) {
     let mut stdout = io::stdout().lock();
-    // Without a reader there is nobody to tell.
+    // A write error is ignored, because there is no other output for the text.
     let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
@@ -170,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// The hook ends the process, so the test runs itself as another one.
+    /// The hook ends the process, so the test runs itself in a child process.
     #[test]
     fn a_panic_is_a_cni_error_on_stdout_and_exit_status_1() {
         const CHILD: &str = "CALICO_TEST_PANIC";

@@ -1,5 +1,7 @@
-//! What other processes and broken connections do between any two requests of an operation. Upstream's race tests
-//! (ipam.md 9.4), and every crash window of 4.6, with and without transactions.
+//! Changes by other processes and broken connections between any two requests of an operation. These are upstream's
+//! race tests and every crash window of the allocation protocol, with and without transactions.
+//!
+//! Read `interleavings` first, then `protocol`, then `faults`.
 
 mod faults;
 mod interleavings;

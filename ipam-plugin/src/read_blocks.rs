@@ -1,5 +1,5 @@
-//! [`read_blocks`]: several blocks in one request. [`blocks_of`]: the blocks that addresses are in; [`pooled`] and [`names_with`]:
-//! where those are. [`attributes_of`]: the attributes of allocations in them.
+//! [`read_blocks`]: reads several blocks in one request. [`blocks_of`]: reads the blocks of addresses. [`pooled`] and
+//! [`names_with`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,8 @@ use libcalico::ipam::{Attribute, Block, any_pool_of};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-/// Those of the blocks that are there, in order; no request when none is wanted. One that cannot be read is an error.
+/// Reads those of the blocks that exist, in order. Sends no request if `wanted` is empty. An unreadable block is an
+/// error.
 pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> Result<Vec<Entry<Block>>, StoreError> {
     if wanted.is_empty() {
         return Ok(Vec::new());
@@ -24,14 +25,15 @@ pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> 
     Ok(blocks)
 }
 
-/// Returns the blocks of `addresses` as the pools tell them. An address whose block is not there may be in another one
-/// ([`names_with`]).
+/// Returns the blocks of `addresses` by the pools' block sizes. If such a block is missing, its address may be in a
+/// block of another size ([`names_with`]).
 pub(crate) fn pooled(pools: &[IpPool], addresses: &[IpAddr]) -> BTreeSet<Cidr> {
     addresses.iter().filter_map(|ip| any_pool_of(pools, *ip)?.block_of(*ip)).collect()
 }
 
-/// Returns the block of each of `addresses`, by the names of all blocks; no request when there are none. The pools do not tell the
-/// block of an address of no pool, nor that of a pool which was made anew with another block size while the block was in use.
+/// Returns the block of each of `addresses`, by the names of all blocks. Sends no request if `addresses` is empty. The
+/// block sizes of pools do not suffice for an address outside all pools. Neither do they for a pool that was recreated
+/// with another block size while the block was in use.
 pub(crate) async fn names_with<S: Store>(
     store: &S,
     addresses: &BTreeSet<IpAddr>,
@@ -48,8 +50,8 @@ pub(crate) async fn names_with<S: Store>(
     Ok(found)
 }
 
-/// Returns the blocks of `addresses` and those of `known` that are there. An address that is in none of `known`, nor in the block
-/// that the pools tell, is looked for by the names of all blocks. A block that cannot be read is an error.
+/// Returns those blocks of `addresses` and of `known` that exist. An address outside these blocks is looked up by the
+/// names of all blocks. An unreadable block is an error.
 pub(crate) async fn blocks_of<S: Store>(
     store: &S,
     pools: &[IpPool],
@@ -66,7 +68,7 @@ pub(crate) async fn blocks_of<S: Store>(
     Ok(blocks)
 }
 
-/// Returns the attributes of the allocation of each of `addresses`. An address that is free or cools down after its release has none.
+/// Returns the attributes of the allocation of each of `addresses`. An address that is free or cooling down has none.
 pub async fn attributes_of<S: Store>(store: &S, addresses: &[IpAddr]) -> Result<Vec<Attribute>, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();

@@ -1,5 +1,5 @@
-//! [`RecentBlocks`]: a file that remembers which blocks this node has, which of them its next addresses will likely come from,
-//! and what the last ADD or DEL wrote to one.
+//! [`RecentBlocks`]: a file with the blocks of this node, the blocks from which its next addresses will probably come,
+//! and the revision of the last ADD's or DEL's write to a block.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use libcalico::net::Cidr;
 use libcalico::store::Revision;
 use serde::{Deserialize, Serialize};
 
-/// Namespaces remembered before the file begins anew: as many as a node has pods of at one time, and more.
+/// Maximum number of namespaces before the file starts over: more than a node's pods usually use at a time.
 const MOST: usize = 128;
 
-/// For each network and namespace, since pools may be chosen by namespace, the blocks that the last ADD looked at. Nothing
-/// depends on it. Read and written under the node's lock only.
+/// The blocks that the last ADD read, for each network and namespace, because namespaces may select pools. The file is
+/// a hint that no result depends on. It is read and written only under the node's lock.
 #[derive(Debug)]
 pub(crate) struct RecentBlocks {
     file: PathBuf,
@@ -23,7 +23,8 @@ pub(crate) struct RecentBlocks {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {
     blocks: BTreeMap<String, Recent>,
-    /// What the last block got that an ADD or DEL in the network wrote. Networks may be of different clusters.
+    /// The revision of the last block that an ADD or DEL in the network wrote. Networks may belong to different
+    /// clusters.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     since: BTreeMap<String, String>,
 }
@@ -31,31 +32,31 @@ struct Known {
 /// The blocks of one network and namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Recent {
-    /// The first with a free address, of each family.
+    /// The first block with a free address, for each family.
     pub(crate) with_room: Vec<Cidr>,
-    /// The node's other own blocks: which of all has room shows only when they were read.
+    /// The node's other blocks. Only reading them shows which block has room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) others: Vec<Cidr>,
 }
 
 impl RecentBlocks {
-    /// What the file says; nothing when it is not there or cannot be read.
+    /// Reads the file. A missing or invalid file is treated as empty.
     pub(crate) fn read(file: &Path) -> Self {
         let known = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         RecentBlocks { file: file.into(), known: known.unwrap_or_default() }
     }
 
-    /// The blocks of the namespace.
+    /// Returns the blocks of the namespace.
     pub(crate) fn of(&self, network: &str, namespace: &str) -> Recent {
         self.known.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
     }
 
-    /// The revision of the last write to a block of the network.
+    /// Returns the revision of the last write to a block of the network.
     pub(crate) fn since(&self, network: &str) -> Option<Revision> {
         self.known.since.get(network).cloned().map(Revision)
     }
 
-    /// Remembers `blocks`, and what the last of them that was written got.
+    /// Stores `blocks`, and the revision of the last of them that was written.
     pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: Recent, written: Option<&Revision>) {
         let is_known = self.of(network, namespace) == blocks;
         if !is_known {
@@ -69,21 +70,21 @@ impl RecentBlocks {
         }
     }
 
-    /// Remembers what a block that was written got, where an ADD has left word before.
+    /// Stores the revision of a written block, if an ADD has stored blocks before.
     pub(crate) fn note_write(&mut self, network: &str, written: Option<&Revision>) {
         if !self.known.blocks.is_empty() && self.learn(network, written) {
             self.write();
         }
     }
 
-    /// Whether this is news.
+    /// Records the revision. Returns true if it is new.
     fn learn(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
         let known = self.known.since.insert(network.to_owned(), revision.to_owned());
         known.as_deref() != Some(revision)
     }
 
-    /// A file that cannot be written costs the next ADD a round trip or two, and nothing else.
+    /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.
     fn write(&self) {
         let written = serde_json::to_vec(&self.known).map_err(io::Error::from).and_then(|text| {
             fs::write(&self.file, &text).or_else(|_| {
@@ -97,7 +98,7 @@ impl RecentBlocks {
     }
 }
 
-/// Neither part may have a blank.
+/// Returns the key of a network and namespace. Neither part may contain a space.
 fn name(network: &str, namespace: &str) -> String {
     format!("{network} {namespace}")
 }
@@ -143,7 +144,7 @@ mod tests {
         assert_eq!(RecentBlocks::read(&file).of("net", "a"), Recent::default());
     }
 
-    /// Whoever reads next must see what was written last, whatever else is known.
+    /// The next reader must see the last write, whatever else the file contains.
     #[test]
     fn the_last_write_is_known_to_all_namespaces() {
         let directory = tempfile::tempdir().unwrap();
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!((recent.since("net"), recent.of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
     }
 
-    /// An earlier version noted blocks with room only, as a list.
+    /// An earlier version stored only blocks with room, as a list.
     #[test]
     fn what_an_earlier_version_wrote_is_nothing() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! [`release`]: gives back everything that handles hold (IPAM-147).
+//! [`release`]: releases all addresses of handles.
 
 mod absent;
 mod listings;
@@ -26,12 +26,12 @@ pub use self::turn::Turn;
 pub struct ReleasePrelude {
     cooldown_seconds: i64,
     handles: Vec<Entry<Handle>>,
-    /// Who may have been about to create a block for them.
+    /// The node that a killed ADD may have been about to create a block for.
     owner: Option<Owner>,
     unless_owned: bool,
 }
 
-/// Where the answers will be.
+/// Positions of the results in the batch's answers.
 #[derive(Debug)]
 pub struct ReleaseTickets {
     config: GetTicket<IpamConfig>,
@@ -39,7 +39,7 @@ pub struct ReleaseTickets {
 }
 
 impl ReleasePrelude {
-    /// Adds the questions to a batch that may hold others.
+    /// Adds the reads to a batch, which may contain others.
     pub fn ask(batch: &mut ReadBatch, handles: &[HandleId]) -> ReleaseTickets {
         let distinct: BTreeSet<&HandleId> = handles.iter().collect();
         ReleaseTickets {
@@ -48,7 +48,7 @@ impl ReleasePrelude {
         }
     }
 
-    /// Takes the answers out of what came back for the batch.
+    /// Extracts the objects from the answers to the batch.
     pub fn from_answers(answers: &Answers, tickets: &ReleaseTickets) -> Result<Self, StoreError> {
         let config = answers.get(&tickets.config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
         let found: Result<Vec<_>, _> = tickets.handles.iter().map(|ticket| answers.get(ticket)).collect();
@@ -60,14 +60,14 @@ impl ReleasePrelude {
         })
     }
 
-    /// Reads the prelude alone.
+    /// Reads the prelude in a batch of its own.
     pub async fn read<S: Store>(store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let tickets = ReleasePrelude::ask(&mut batch, handles);
         ReleasePrelude::from_answers(&store.read(&batch).await?, &tickets)
     }
 
-    /// The same with these handles, as they are now.
+    /// Reads these handles and returns the prelude with them.
     pub async fn with_handles<S: Store>(self, store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let tickets: Vec<_> = handles.iter().map(|id| batch.get(id)).collect();
@@ -76,52 +76,53 @@ impl ReleasePrelude {
         Ok(ReleasePrelude { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
-    /// The same, of containers that ran on `node`: a block that one of them was about to create there, when it was
-    /// killed, takes no address for it any more.
+    /// Sets the node on which the containers ran. If one of them was killed while it created a block there, that
+    /// creation can then assign no address any more.
     #[must_use]
     pub fn on_node(mut self, node: &str) -> Self {
         self.owner = Some(Owner::Host(node.to_owned()));
         self
     }
 
-    /// The same, to be given back only as long as no pod is noted as the owner of an address (IPAM-55).
+    /// Makes the release conditional: it releases only as long as no address has a pod as its owner (IPAM-55).
     #[must_use]
     pub(crate) fn unless_owned(mut self) -> Self {
         self.unless_owned = true;
         self
     }
 
-    /// Takes out what was found of a handle.
+    /// Removes a handle from the prelude and returns it.
     pub fn take(&mut self, id: &HandleId) -> Option<Entry<Handle>> {
         let index = self.handles.iter().position(|handle| handle.key == *id)?;
         Some(self.handles.remove(index))
     }
 
-    /// Nothing is held.
+    /// Returns true if no handle exists.
     pub fn is_empty(&self) -> bool {
         self.handles.is_empty()
     }
 }
 
-/// What a release did.
+/// The result of a release.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleasedHandles {
-    /// How many addresses were given back.
+    /// Number of released addresses.
     pub addresses: usize,
-    /// Those of them that blocks name as the handles', for the log.
+    /// The released addresses that blocks list under the handles, for the log.
     pub ips: Vec<IpAddr>,
-    /// Blocks that were left alone because they cannot be read: what is held in them is still held, and counted.
+    /// Unreadable blocks, which were skipped. Their addresses stay allocated and counted.
     pub unreadable: Vec<Cidr>,
-    /// A pod is noted as an owner, and nothing more was given back: the release was to leave such addresses alone.
+    /// True if an address has a pod as its owner, and the release was conditional on having none. No further address is
+    /// released.
     pub is_owned: bool,
-    /// What the last block that was written got.
+    /// The revision of the last block written.
     pub last_write: Option<Revision>,
 }
 
-/// Gives back everything that the handles hold, and deletes them. Nothing held is success.
+/// Releases all addresses of the handles and deletes the handles. A handle without addresses is success.
 ///
-/// Blocks are written first, handles second (IPAM-128). A handle whose addresses are gone already, which upstream
-/// leaves for ever, goes too (D6).
+/// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses are released
+/// already, which upstream leaves forever (IPAM-230).
 pub async fn release<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -130,8 +131,8 @@ pub async fn release<S: Store, C: Clock>(
     release_unlisted(store, clock, prelude, &NoListings, &mut Turn::default()).await
 }
 
-/// [`release`] after `listings` gave the addresses up, in its `turn` among the processes of the node. Endpoints are
-/// asked when the blocks were read, so that a caller can have them written meanwhile.
+/// Does the same as [`release`] after `listings` gave up the addresses, under the node's lock in `turn`. The listings
+/// are called after the blocks were read, so the caller can write endpoints concurrently.
 pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -145,7 +146,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     let mut released = ReleasedHandles::default();
     while !prelude.is_empty() {
         let state = State::read(store, prelude).await?;
-        // Somebody may have become one since the caller looked.
+        // An address may have got an owner since the caller read it.
         if state.is_owned() {
             released.is_owned = true;
             break;
@@ -171,7 +172,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
                 release_if_deselected(store, &plan.emptied).await;
                 break;
             }
-            // Whatever took effect is seen in the next read.
+            // The next read shows which writes took effect.
             Err(error) if error.cause.is_race() || error.cause.has_unknown_outcome() => {
                 if !budget.pause().await {
                     return Err(IpamError::Contention);
@@ -184,12 +185,12 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     Ok(released)
 }
 
-/// Handles, and the blocks they name.
+/// Handles, and the blocks that they count in.
 struct State {
     prelude: ReleasePrelude,
-    /// `None` for a block that cannot be read.
+    /// The blocks; `None` for an unreadable block.
     blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
-    /// Claims to those that are not there.
+    /// The affinities of missing blocks.
     absent: Vec<Entry<BlockAffinity>>,
 }
 
@@ -197,12 +198,12 @@ struct Plan {
     writes: Vec<Write>,
     addresses: usize,
     unreadable: Vec<Cidr>,
-    /// Blocks without addresses, with their owners.
+    /// Blocks that have no address after the release, with their owners.
     emptied: Vec<(Cidr, Owner)>,
 }
 
 impl Plan {
-    /// The last write that leaves a block behind.
+    /// Returns the index of the last write that updates a block.
     fn last_update(&self) -> Option<usize> {
         let leaves_block = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
         self.writes.iter().rposition(leaves_block)
@@ -229,14 +230,14 @@ impl State {
         Ok(State { prelude, blocks, absent })
     }
 
-    /// An address has an owner that must not lose it.
+    /// Returns true if the release is conditional and an address has an owner.
     fn is_owned(&self) -> bool {
         let mut blocks = self.blocks.values().flatten();
         self.prelude.unless_owned
             && blocks.any(|block| self.prelude.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
     }
 
-    /// What the handles hold in blocks that can be read.
+    /// Returns the addresses of the handles in readable blocks.
     fn leaving(&self) -> Vec<Leaving> {
         let is_held = |handle: Option<HandleId>| {
             handle.is_some_and(|handle| self.prelude.handles.iter().any(|entry| entry.key == handle))
@@ -253,8 +254,9 @@ impl State {
             plan.writes.extend(absent::writes(claim, now)?);
         }
         for (cidr, block) in &self.blocks {
-            // A block without addresses of the handle is written too: whoever counted the handle up and is about to
-            // take one there, as upstream does it, must lose that race, not the handle (IPAM-128).
+            // A block without addresses of the handle is written too. An upstream ADD may have incremented the handle
+            // and be about to assign an address there. That ADD must lose the race for the block, or its handle would
+            // be deleted here (IPAM-128).
             match block.as_ref().map(|entry| self.release_from(entry, now)) {
                 None => plan.unreadable.push(*cidr),
                 Some((block, n)) => {
@@ -274,7 +276,7 @@ impl State {
         Ok(plan)
     }
 
-    /// The block without the handles' addresses, and how many those are.
+    /// Returns the block without the handles' addresses, and their number.
     fn release_from(&self, entry: &Entry<Block>, now: OffsetDateTime) -> (Entry<Block>, usize) {
         let cooldown = self.prelude.cooldown_seconds;
         let mut entry = entry.clone();
@@ -291,7 +293,8 @@ impl State {
     }
 }
 
-/// The write that stores a block after a release: an update, or if it is empty and nobody's its deletion.
+/// Returns the write that stores a block after a release: an update, or a deletion if the block is empty and has no
+/// owner.
 pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> {
     if block.value.is_empty() && block.value.owner().is_none() {
         return Ok(Write::delete::<Block>(&block.key, Some(&block.revision)));

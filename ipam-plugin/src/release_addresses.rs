@@ -1,4 +1,4 @@
-//! [`release_addresses`]: gives back single addresses, if asked only from a certain holder (IPAM-141..IPAM-144).
+//! [`release_addresses`]: releases single addresses, optionally only if a certain handle has them.
 
 mod batch;
 
@@ -20,17 +20,17 @@ use crate::release::write_released;
 
 pub use self::batch::{OpenGate, ReleasedBatch, Requests, WriteGate, release_batch, release_chosen};
 
-/// What became of the addresses.
+/// The outcome for the addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReleasedAddresses {
-    /// Given back.
+    /// The released addresses.
     pub released: Vec<IpAddr>,
-    /// Were free, or resting, or of no block.
+    /// Addresses that were free, cooling down, or in no block.
     pub unallocated: Vec<IpAddr>,
 }
 
-/// Gives the addresses back. A request whose handle or sequence number does not match refuses the others of the same
-/// block, but those of other blocks are given back all the same; the first such error is returned.
+/// Releases the addresses. A request whose handle or sequence number does not match rejects all requests for the same
+/// block (IPAM-144). Addresses of other blocks are released nevertheless, and the first such error is returned.
 pub async fn release_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -73,7 +73,7 @@ pub async fn release_addresses<S: Store, C: Clock>(
     first_error.map_or(Ok(outcome), Err)
 }
 
-/// Returns the requests by block, as the pools tell it, and those of no pool (D14).
+/// Returns the requests by block, as far as pools determine it, and the requests for addresses of no pool.
 fn by_block(
     view: &PoolView,
     requests: &[ReleaseRequest],
@@ -89,7 +89,7 @@ fn by_block(
     (found, unpooled)
 }
 
-/// Gives back addresses of one block; `None` where there is no such block.
+/// Releases addresses of one block. Returns `None` if the block is missing.
 async fn release_from_block<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -114,7 +114,8 @@ async fn release_from_block<S: Store, C: Clock>(
                 }
                 return Ok(Some(released));
             }
-            // The block is written first: the addresses are free, and only the handles' counts are left to be mended.
+            // The block's write comes first and succeeded, so the addresses are free. Only the handles' counts are
+            // still wrong.
             Err(error) if error.applied > 0 => {
                 let is_unknown = error.cause.has_unknown_outcome();
                 for (index, handle) in counted.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
@@ -161,7 +162,7 @@ fn handles(
     Ok(found)
 }
 
-/// The block, then the handles that held the addresses (IPAM-128), and these as they are to be.
+/// Returns the writes of the block and then of the handles (IPAM-128), and the handles as written.
 async fn writes<S: Store>(
     store: &S,
     block: &Entry<Block>,

@@ -1,4 +1,4 @@
-//! [`AssignRequest`]: what an allocation is asked for.
+//! [`AssignRequest`]: a request for addresses from the pools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,56 +12,56 @@ use crate::exhausted::Notes;
 use crate::predecessor::Predecessor;
 use crate::prelude::PreludeQuery;
 
-/// A request for addresses out of the pools.
+/// A request for addresses from the pools.
 #[derive(Debug, Clone)]
 pub struct AssignRequest {
-    /// What will hold the addresses.
+    /// The handle under which the addresses are allocated.
     pub handle: HandleId,
-    /// The node that asks and will own new blocks.
+    /// The node that requests the addresses and will own new blocks.
     pub node: String,
-    /// Stored with each address (IPAM-27).
+    /// Attributes that are stored with each address.
     pub attributes: BTreeMap<String, String>,
-    /// How many IPv4 addresses.
+    /// Number of IPv4 addresses.
     pub num4: usize,
-    /// How many IPv6 addresses.
+    /// Number of IPv6 addresses.
     pub num6: usize,
-    /// Names or CIDRs of the IPv4 pools to take from, in order of preference; empty: whichever select the node.
+    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that select the node.
     pub pools4: Vec<String>,
     /// The same for IPv6.
     pub pools6: Vec<String>,
-    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may
-    /// have.
+    /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
+    /// values that the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
-    /// The pod's namespace; `None` outside Kubernetes, where selectors see no labels (IPAM-96).
+    /// The pod's namespace; `None` outside Kubernetes, where selectors match against no labels (IPAM-96).
     pub namespace: Option<Namespace>,
-    /// What the addresses are for.
+    /// The intended use of the addresses.
     pub purpose: AllowedUse,
-    /// Most blocks the node may own; 0 leaves it to the cluster's settings (IPAM-103).
+    /// Maximum number of blocks that the node may own; 0 applies the cluster's setting (IPAM-103).
     pub max_blocks: usize,
-    /// Most addresses per family the handle may hold; 0 is no limit. At the limit the addresses that are held already
-    /// are the answer (IPAM-115).
+    /// Maximum number of addresses per family under the handle; 0 is no limit. At the limit, the request returns the
+    /// addresses that are already allocated (IPAM-115).
     pub max_per_handle: usize,
-    /// Write nothing unless each family can be served in full.
+    /// Whether to write nothing unless each family can be served in full.
     pub all_or_nothing: bool,
-    /// The holder from whom an address that is asked for passes to this request.
+    /// The previous owner of a requested address, from which the address passes to this request.
     pub predecessor: Option<Predecessor>,
-    /// Addresses that are taken only where there is no other.
+    /// Addresses that are assigned only if there is no other.
     pub passed_over: BTreeSet<IpAddr>,
-    /// Searches of this node that found no free address a moment ago.
+    /// Recent searches of this node that found no free address.
     pub notes: Notes,
 }
 
-/// A namespace, as pools' namespace selectors see it.
+/// A namespace, as the namespace selectors of pools match it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its name, for messages.
+    /// The name, for messages.
     pub name: String,
-    /// Its labels.
+    /// The labels.
     pub labels: Labels,
 }
 
 impl AssignRequest {
-    /// A request for one IPv4 address of a workload.
+    /// Creates a request for one IPv4 address of a workload.
     pub fn workload(handle: HandleId, node: impl Into<String>) -> Self {
         AssignRequest {
             handle,
@@ -83,7 +83,7 @@ impl AssignRequest {
         }
     }
 
-    /// How many addresses of a family.
+    /// Returns the number of requested addresses of a family.
     pub fn wanted(&self, version: IpVersion) -> usize {
         match version {
             IpVersion::V4 => self.num4,
@@ -91,7 +91,7 @@ impl AssignRequest {
         }
     }
 
-    /// The pools asked for of a family.
+    /// Returns the requested pools of a family.
     pub fn pools(&self, version: IpVersion) -> &[String] {
         match version {
             IpVersion::V4 => &self.pools4,
@@ -99,12 +99,12 @@ impl AssignRequest {
         }
     }
 
-    /// The namespace's name and labels, as pools' selectors see them.
+    /// Returns the namespace's name and labels for the selectors of pools.
     pub(crate) fn selected_namespace(&self) -> Option<(&str, &Labels)> {
         self.namespace.as_ref().map(|namespace| (namespace.name.as_str(), &namespace.labels))
     }
 
-    /// What has to be read first.
+    /// Returns the query for the first read.
     pub fn prelude_query(&self) -> PreludeQuery {
         PreludeQuery {
             node: self.node.clone(),
@@ -117,13 +117,13 @@ impl AssignRequest {
         }
     }
 
-    /// Who owns the blocks claimed for this request (IPAM-97).
+    /// Returns the owner of the blocks that are claimed for this request.
     pub fn owner(&self) -> Owner {
         owner_for(self.purpose, &self.node)
     }
 }
 
-/// Load balancer addresses belong to no node (IPAM-97).
+/// Returns the owner of blocks for a use. Blocks for load balancers have a virtual owner instead of a node (IPAM-97).
 pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> Owner {
     match purpose {
         AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".into()),
@@ -131,7 +131,8 @@ pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> Owner {
     }
 }
 
-/// What the plugin stores with each address: the node, the time, and in Kubernetes the pod (IPAM-27).
+/// Returns the attributes that the plugin stores with each address: the node, the time, and in Kubernetes the pod
+/// (IPAM-27).
 pub fn workload_attributes(node: &str, pod: Option<(&str, &str)>, now: OffsetDateTime) -> BTreeMap<String, String> {
     let mut attributes = BTreeMap::from([("node".to_owned(), node.to_owned()), ("timestamp".to_owned(), go_time(now))]);
     if let Some((namespace, name)) = pod {
@@ -141,7 +142,7 @@ pub fn workload_attributes(node: &str, pod: Option<(&str, &str)>, now: OffsetDat
     attributes
 }
 
-/// Go's default text for a UTC time, `2026-08-22 01:02:03.1234 +0000 UTC` (IPAM-28).
+/// Returns the time in Go's default format for UTC, for example `2026-08-22 01:02:03.1234 +0000 UTC` (IPAM-28).
 pub fn go_time(at: OffsetDateTime) -> String {
     let at = at.to_offset(time::UtcOffset::UTC);
     let (hour, minute, second, nanos) = at.time().as_hms_nano();

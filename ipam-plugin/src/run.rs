@@ -1,4 +1,4 @@
-//! `calico-ipam` from the start of the process to its exit status.
+//! Runs `calico-ipam` from the start of the process to its exit status.
 
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
@@ -24,10 +24,10 @@ use crate::release::ReleasePrelude;
 use crate::workload::Questions;
 use crate::{busy_server, datastore_settings, node_name, own_node, process, upgrade};
 
-/// First part of the source in each line of the log.
+/// First part of the source in each log line.
 const COMPONENT: &str = "ipam";
 
-/// Runs `calico-ipam`. `links` is how the kernel is asked for people.
+/// Runs `calico-ipam`. The command line uses `links` to find network interfaces of the kernel.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
     if cli::is_asked() {
         return cli::main(links);
@@ -52,7 +52,7 @@ fn serve(call: Call) -> ! {
     })
 }
 
-/// Serves one operation; what it answers is for stdout.
+/// Serves one operation and returns the text for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
     let mut ipam = IpamCall::of(call, node_name::of(&call.conf)?);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
@@ -60,7 +60,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     }
     let config = datastore_settings::of(&call.conf, None)?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
-    // Not taken down, like the runtime.
+    // Never dropped, like the runtime, because the process exits after this call.
     let store = ManuallyDrop::new(store);
     let store = &*store;
     let clock = SystemClock::start();
@@ -105,7 +105,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     }
 }
 
-/// The identifiers must be fit for the name of a WorkloadEndpoint, though none is made here (IPAM-18).
+/// Verifies that the identifiers can form the name of a WorkloadEndpoint, although this plugin creates none (IPAM-18).
 fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
     let pod = call.args.pod();
     let identifiers = EndpointIdentifiers {
@@ -121,8 +121,9 @@ fn check_identifiers(call: &Call, node: &str) -> Result<(), CniError> {
     })
 }
 
-/// A container in the plugin's own network namespace would be the host (IPAM-7). Upstream finds out after it has
-/// printed a result; a namespace that cannot be looked at passes, as there.
+/// Refuses a container that is in the plugin's own network namespace, because that namespace is the host's. Upstream
+/// detects this only after it has printed a result (IPAM-7). As upstream, this accepts a namespace that cannot be
+/// inspected.
 fn refuse_own_netns(call: &Call) -> Result<(), CniError> {
     if call.netns_override || !is_path_to_own_netns(Path::new(&call.netns)) {
         return Ok(());
@@ -135,7 +136,7 @@ fn store_error(error: StoreError) -> CniError {
     cni_error(&error.into())
 }
 
-/// The addresses that ADD recorded: in `prevResult`, which the specification demands of CHECK.
+/// Returns the addresses of the ADD from `prevResult`, which the CNI specification requires for CHECK.
 fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
     let previous = call.prev_result.as_ref().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "required prevResult missing")
@@ -156,7 +157,7 @@ async fn collect(call: &Call, ipam: &IpamCall, store: &Datastore, clock: &System
     Err(CniError::internal("some leaked addresses could not be released").with_details(failures.join("; ")))
 }
 
-/// The parser gives `-t` to `calico` only.
+/// Returns the error for `-t`. The parser accepts `-t` for `calico` only.
 fn not_ours() -> CallError {
     CniError::new(Code::INVALID_ENVIRONMENT, "-t belongs to calico").into()
 }

@@ -1,5 +1,4 @@
-//! SELinux labels: a file that replaces another one has the label of that one, which an administrator may have given
-//! it.
+//! SELinux labels: a file that replaces another one gets its label, which an administrator may have set.
 
 use std::path::Path;
 
@@ -7,11 +6,11 @@ use rustix::fs::{XattrFlags, lgetxattr, lsetxattr};
 use rustix::io::Errno;
 
 const LABEL: &str = "security.selinux";
-/// Longer than any label.
+/// Maximum length of a label; real labels are shorter.
 const LONGEST: usize = 4096;
 
-/// Gives `new` the label of `old`. Where there is none, or none may be given, the file has the label that the policy
-/// has for its directory.
+/// Copies the label of `old` to `new`. If there is none, or setting it is not permitted, the file keeps the label that
+/// the policy assigns for its directory.
 pub fn keep(old: &Path, new: &Path) {
     let mut label = [0; LONGEST];
     let Ok(length) = lgetxattr(old, LABEL, &mut label[..]) else { return };

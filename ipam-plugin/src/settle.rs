@@ -1,8 +1,8 @@
-//! [`settle`]: what became of a list of writes when its answer got lost (IPAM-184).
+//! Determines which writes took effect when the response to them was lost (IPAM-184).
 //!
-//! A block that does not show the addresses yet may still get them: the server may be at work on a write that nobody waits for
-//! any more. So the block is written again as it is, at the revision the lost write was for. From then on that one cannot take
-//! effect, and what it would have held is nobody's.
+//! A block that lacks the addresses may still get them, because the server may still execute the lost write. The block
+//! is therefore rewritten unchanged, at the revision that the lost write was for. The lost write then fails its
+//! compare-and-swap, and its addresses are not assigned.
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, Owner};
 use libcalico::net::Cidr;
@@ -16,16 +16,18 @@ use crate::knowledge::Knowledge;
 use crate::request::AssignRequest;
 use crate::take::{ClaimFrom, Take};
 
-/// Writes whose outcome nobody knows.
+/// Writes with an unknown outcome.
 pub(crate) struct Doubt<'a> {
     pub(crate) list: &'a WriteList,
     pub(crate) takes: &'a [Take],
-    /// The write whose answer got lost, where lists are sent one by one: those behind it never were.
+    /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
+    /// never sent.
     pub(crate) sent: Option<usize>,
 }
 
-/// The takes that took effect. Each other one never will, and the handle does not count it; unless its own write is still under way,
-/// or the datastore stayed away for too long: then it counts what the blocks do not hold, or may come to hold, for DEL to find.
+/// Returns the takes that took effect. All others never will, and the handle does not count them. There are two
+/// exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long. The
+/// handle may then count too many addresses, and a DEL corrects that.
 pub(crate) async fn settle<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -55,13 +57,14 @@ pub(crate) async fn settle<S: Store, C: Clock>(
     }
 }
 
-/// What a look at handle and blocks found.
+/// The handle and the blocks as read after the lost write.
 struct Seen {
     handle: Option<Entry<Handle>>,
     done: Vec<Take>,
-    /// Of each other take its block, how many addresses it is of, and how many the handle holds there.
+    /// For each take that did not take effect: the block, the number of its addresses, and the number of addresses that
+    /// the handle has in the block.
     undone: Vec<(Cidr, usize, usize)>,
-    /// Takes whose write may still take effect, and their blocks.
+    /// Takes whose write may still take effect, with their blocks.
     open: Vec<(Take, Option<Entry<Block>>)>,
 }
 
@@ -79,7 +82,8 @@ async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -
         let may_be_under_way = match (doubt.sent, &take.claim) {
             (Some(sent), _) => sent == doubt.list.takes[n].1,
             (None, None) => true,
-            // A list goes by its claim as well. One that cannot be read is not what the list was for.
+            // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
+            // read before.
             (None, Some(from)) => answers.get(&claims[n]).is_ok_and(|claim| from.is_still(claim.as_ref())),
         };
         if found.as_ref().is_some_and(|found| take.is_in(request, &found.value)) {
@@ -96,7 +100,8 @@ async fn look<S: Store>(store: &S, request: &AssignRequest, doubt: &Doubt<'_>) -
     Ok(seen)
 }
 
-/// What a write compares. Revisions have more to them on Kubernetes, which may depend on how an object was read.
+/// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
+/// the request that read the object.
 fn version_of(revision: Option<&Revision>) -> Option<&str> {
     revision.map(Revision::resource_version)
 }
@@ -105,7 +110,7 @@ fn claim_key(request: &AssignRequest, take: &Take) -> AffinityKey {
     AffinityKey { owner: request.owner(), cidr: take.cidr() }
 }
 
-/// Makes sure that no open take takes effect any more. An error means to look again.
+/// Ensures that no open take can take effect any more. After an error, the caller reads again.
 async fn fence<S: Store>(store: &S, known: &Knowledge, request: &AssignRequest, seen: &Seen) -> Result<(), StoreError> {
     for (take, found) in &seen.open {
         store.write(&without(store, known, request, take, found.as_ref())?).await.map_err(|error| error.cause)?;
@@ -113,7 +118,7 @@ async fn fence<S: Store>(store: &S, known: &Knowledge, request: &AssignRequest, 
     Ok(())
 }
 
-/// The block as it would be without the take.
+/// Returns the writes that leave the block without the take.
 fn without<S: Store>(
     store: &S,
     known: &Knowledge,
@@ -124,7 +129,7 @@ fn without<S: Store>(
     let owner = request.owner();
     let Some(found) = found else {
         let empty = Block::new(take.cidr(), &owner, known.now).map_err(|error| StoreError::Other(error.to_string()))?;
-        // One by one, the claim is written before the block is tried.
+        // Without transactions, the affinity's write has already completed before the block's write begins.
         return create_first(empty, &owner, take.claim.as_ref().filter(|_| store.has_transactions()));
     };
     let mut block = found.value.clone();
@@ -132,7 +137,8 @@ fn without<S: Store>(
     Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
 }
 
-/// Creates a block without addresses, behind the claim where that is to be written too: of two creations of it the later one loses.
+/// Creates a block without addresses, after its affinity if that is given. Of two creations of the block, the later one
+/// fails.
 pub(crate) fn create_first(
     mut empty: Block,
     owner: &Owner,
@@ -143,8 +149,9 @@ pub(crate) fn create_first(
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 
-/// Takes off the handle what was counted for nothing. What it counted beforehand stays, as the next attempt will want it; unless
-/// the lost write was to change that and may do so yet: who goes by it has to write the handle, which that one cannot outlive.
+/// Takes off the handle the counts of takes that did not take effect. Counts made beforehand stay for the next attempt,
+/// unless the lost write changes the handle and may still take effect. They are then dropped, so that a later attempt
+/// has to write the handle, and that write invalidates the lost one.
 async fn count<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -158,13 +165,13 @@ async fn count<S: Store, C: Clock>(
     let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
     let expected = known.take_expected();
     let surplus: Vec<(Cidr, usize)> = match now {
-        // The handle is the first write of the list: it was written where a later write is the lost one.
+        // The handle's write is the first of the list, so it took effect if a later write was lost.
         _ if doubt.sent.is_some_and(|lost| lost > 0) => seen.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect(),
         _ if is_unchanged => expected.into_iter().collect(),
         Some(now) if now.value == *sent => {
             seen.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
         }
-        // Another operation's, or also another's: it counts too much at worst, which DEL mends.
+        // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
         _ => Vec::new(),
     };
     if !surplus.is_empty() {
@@ -172,8 +179,8 @@ async fn count<S: Store, C: Clock>(
     }
 }
 
-/// Returns what a handle that is as it was sent counts of an undone take. It may have been so before, unread: what the block holds
-/// is not of the take.
+/// Returns the surplus count for an undone take in a handle that equals the one sent. The handle may have had this
+/// value before, without being read. The addresses that the block contains are not the take's, so their counts stay.
 fn surplus(handle: &Handle, (cidr, n, held): &(Cidr, usize, usize)) -> Option<(Cidr, usize)> {
     let counted = handle.block.get(cidr).and_then(|count| usize::try_from(*count).ok()).unwrap_or_default();
     let surplus = counted.saturating_sub(*held).min(*n);

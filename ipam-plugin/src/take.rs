@@ -1,4 +1,4 @@
-//! [`Take`]: addresses chosen in memory, and the block as it has to be written to have them.
+//! [`Take`]: addresses assigned in memory, with the block that has to be written to assign them.
 
 use std::net::IpAddr;
 
@@ -12,31 +12,31 @@ use crate::error::IpamError;
 use crate::knowledge::Knowledge;
 use crate::request::AssignRequest;
 
-/// Addresses of one block, taken in memory.
+/// Addresses of one block, assigned in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Take {
     /// The addresses.
     pub(crate) addresses: Vec<IpAddr>,
-    /// The block with them taken, counted as written.
+    /// The block with the addresses assigned and its sequence number incremented.
     pub(crate) block: Block,
-    /// The revision the block was read at; `None` creates it.
+    /// The revision at which the block was read; `None` creates the block.
     pub(crate) revision: Option<Revision>,
-    /// The claim that has to be made around the write: pending before, confirmed after (IPAM-121).
+    /// The affinity to write with the block: pending before the block, confirmed after it (IPAM-121).
     pub(crate) claim: Option<ClaimFrom>,
 }
 
-/// What there is of a claim before it is made.
+/// The affinity from which a claim starts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ClaimFrom {
-    /// Nothing.
+    /// No affinity exists.
     Nothing,
-    /// An affinity of an earlier attempt, in whatever state. It is written as pending again, so that whoever is about
-    /// to release it finds out (IPAM-122).
+    /// An affinity of an earlier attempt, in any state. Writing it as pending again makes a concurrent release of the
+    /// block fail.
     Affinity(Entry<BlockAffinity>),
 }
 
 impl ClaimFrom {
-    /// The write that makes `owner`'s claim to `cidr` pending.
+    /// Returns the write that makes `owner`'s affinity to `cidr` pending.
     pub(crate) fn pending(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
         let key = AffinityKey { owner: owner.clone(), cidr };
         match self {
@@ -45,12 +45,12 @@ impl ClaimFrom {
         }
     }
 
-    /// The claim that was written as pending at `revision`.
+    /// Returns the affinity that was written as pending at `revision`.
     pub(crate) fn written(&self, owner: &Owner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
         Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
     }
 
-    /// Whether nobody has changed what there was.
+    /// Returns true if the affinity is unchanged since it was read.
     pub(crate) fn is_still(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
         match self {
             ClaimFrom::Nothing => now.is_none(),
@@ -68,7 +68,7 @@ impl ClaimFrom {
 }
 
 impl Take {
-    /// Up to `n` addresses of an existing block; `None` when it has none for this owner.
+    /// Assigns up to `n` addresses of an existing block. Returns `None` if the block has none for this owner.
     pub(crate) fn of_block(
         request: &AssignRequest,
         owner: &Owner,
@@ -81,7 +81,7 @@ impl Take {
         Self::of(request, owner, known, block.value.clone(), revision, n, claim)
     }
 
-    /// Up to `n` addresses of a block to be created.
+    /// Assigns up to `n` addresses of a block to be created.
     pub(crate) fn of_new_block(
         request: &AssignRequest,
         owner: &Owner,
@@ -117,7 +117,7 @@ impl Take {
         }
     }
 
-    /// One asked-for address of a block that exists or is to be created.
+    /// Assigns a requested address of a block that exists or is to be created.
     pub(crate) fn of_address(
         request: &AssignRequest,
         strict: bool,
@@ -135,14 +135,14 @@ impl Take {
         self.block.cidr
     }
 
-    /// Whether `stored` holds the addresses as this take would have written them: what tells, after a write of unknown
-    /// outcome, that it was applied (IPAM-184). The attributes carry the time, so that no other request's look the same.
+    /// Returns true if `stored` contains the addresses as this take writes them, which shows after an unknown outcome
+    /// that the write was applied. The attributes contain the time, so the allocations of another request differ.
     pub(crate) fn is_in(&self, request: &AssignRequest, stored: &Block) -> bool {
         self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_taken(request, &held)))
     }
 }
 
-/// Returns true if an allocation is as `request` has written it.
+/// Returns true if an allocation equals the one that `request` writes.
 pub(crate) fn is_as_taken(request: &AssignRequest, held: &Allocation<'_>) -> bool {
     held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
 }

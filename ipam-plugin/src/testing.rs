@@ -1,4 +1,4 @@
-//! Doubles for tests: a clock that stands still, a store that loses races on purpose, a cluster in it, a call.
+//! Test doubles: a clock that stands still, a store with injected faults and races, a cluster in that store, a call.
 
 mod call;
 mod clock;

@@ -1,4 +1,4 @@
-//! Giving back what a failed allocation had taken already (D10).
+//! Releases the addresses that a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,9 @@ use crate::release_addresses::{OpenGate, release_batch};
 use crate::request::AssignRequest;
 use crate::take::{Take, is_as_taken};
 
-/// Releases the addresses of `takes` that are as they were taken: those of a virtual machine may have passed to another launcher,
-/// under the same handle. Failure is only logged: the handle still holds them, so DEL will find them.
+/// Releases the addresses of `takes` whose allocations are unchanged. A VMI's address may have passed to another
+/// launcher pod under the same handle. Failure is only logged: the handle still counts the addresses, so DEL finds
+/// them.
 pub(crate) async fn undo<S: Store, C: Clock>(store: &S, clock: &C, request: &AssignRequest, takes: &[Take]) {
     let blocks: BTreeSet<Cidr> = takes.iter().map(Take::cidr).collect();
     let blocks: Vec<Cidr> = blocks.into_iter().collect();
@@ -44,11 +45,11 @@ mod tests {
     use crate::request::workload_attributes;
     use crate::testing::{Cluster, MemoryStore, held};
 
-    /// Another launcher of the machine has the machine's handle, and became the owner meanwhile.
+    /// Another launcher of the VMI uses the VMI's handle and has become the owner.
     #[tokio::test]
     async fn undo_of_an_address_that_passed_to_another_launcher_leaves_it() {
         let ip: IpAddr = "10.65.0.9".parse().unwrap();
-        // Somebody released the other address of the take meanwhile.
+        // The other address of the take was released in the meantime.
         let free: IpAddr = "10.65.0.10".parse().unwrap();
         for (owner, kept) in [("launcher-1", false), ("launcher-2", true)] {
             let cluster = Cluster::on(MemoryStore::sequential());

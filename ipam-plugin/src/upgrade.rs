@@ -1,8 +1,8 @@
-//! `calico-ipam -upgrade`: moves the addresses that host-local gave on this node to Calico (CNI-59, CNI-60, IPAM-57).
+//! `calico-ipam -upgrade`: migrates the addresses that host-local assigned on this node to Calico (IPAM-57).
 //!
-//! The init container `upgrade-ipam` runs it before the plugins are installed. All plugins of the cluster stand still
-//! meanwhile: nobody else may take an address that is not moved yet. A pass that fails is begun again, and whatever the
-//! failed one has moved is found moved.
+//! The init container `upgrade-ipam` runs this before the plugins are installed. All plugins of the cluster are stopped
+//! meanwhile, because no other pod may get an address that is not migrated yet. A failed pass starts over, and accepts
+//! the addresses that earlier passes have migrated.
 
 mod leases;
 mod tunnel;
@@ -31,49 +31,49 @@ use crate::prelude::Prelude;
 use crate::process;
 use crate::request::AssignRequest;
 
-/// The network that host-local kept addresses for.
+/// The network of host-local's addresses.
 const NETWORK: &str = "k8s-pod-network";
-/// How often a write that others are faster than is tried, and the pause before each next try.
+/// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
-/// A runtime may be running one of the removed plugins now.
+/// Time for calls of the removed plugins that a runtime has already started.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
-/// What a node has on its disk.
+/// The paths on a node.
 #[derive(Debug)]
 struct Places {
     /// host-local's directory of the network.
     leases: PathBuf,
-    /// Where the plugins are that must not be called until the new ones are installed.
+    /// The directory of the plugins that must not run until the new ones are installed.
     plugins: PathBuf,
 }
 
-/// Why a pass did not reach its end.
+/// The error of a failed pass.
 #[derive(Debug, thiserror::Error)]
 enum UpgradeError {
-    /// The datastore.
+    /// An error of the datastore.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An address was not to be had.
+    /// An address could not be assigned.
     #[error("cannot give {ip} to Calico: {cause}")]
     Address {
         /// The address.
         ip: IpAddr,
-        /// Why.
+        /// The error from assigning it.
         cause: IpamError,
     },
-    /// The node has no range to take a tunnel address from.
+    /// The node has no range for a tunnel address.
     #[error(transparent)]
     PodCidr(#[from] PodCidrError),
-    /// A file or directory.
+    /// A file or directory cannot be accessed.
     #[error("{path}: {cause}")]
     File {
-        /// Which one.
+        /// The path.
         path: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// host-local is at work.
+    /// host-local has the lock.
     #[error(transparent)]
     Lock(#[from] crate::lock::LockError),
 }
@@ -93,7 +93,7 @@ pub(crate) fn run() -> Result<String, CallError> {
     process::block_on(async {
         let clock = SystemClock::start();
         loop {
-            // Anew each time: a token may have been renewed.
+            // Created again for each pass, because the token may have been renewed.
             let store = Kubernetes::new(&config, GROUP_FILE);
             match migrate(&store, &clock, &places, &node).await {
                 Ok(()) => return,
@@ -105,7 +105,7 @@ pub(crate) fn run() -> Result<String, CallError> {
     Ok(String::new())
 }
 
-/// One pass.
+/// Runs one pass.
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
     tunnel::ensure_address(store, clock, node).await?;
@@ -131,7 +131,7 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
     leases.remove()
 }
 
-/// Whether an address is a pod's. One that has ended may have lost it to another.
+/// Returns true if an address is a pod's. A pod that has ended may have lost it to another pod.
 fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     let status = &pod.status;
     let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
@@ -157,7 +157,7 @@ async fn assign<S: Store, C: Clock>(
     Ok(())
 }
 
-/// Assigns an address unless it is assigned already: to this one by an earlier pass.
+/// Assigns an address, and succeeds if it is assigned already, usually by an earlier pass.
 async fn give<S: Store, C: Clock>(
     store: &S,
     clock: &C,

@@ -1,24 +1,24 @@
-//! [`Variable`]: an environment variable as `--help` and the README tell it.
+//! [`Variable`]: the description of an environment variable in `--help` and the README.
 
 use std::fmt::Write as _;
 
-/// One environment variable.
+/// An environment variable.
 #[derive(Debug, Clone, Copy)]
 pub struct Variable {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What holds when it is not set; empty: nothing.
+    /// The value used if the variable is not set; empty if there is none.
     pub default: &'static str,
-    /// What it decides.
+    /// The effect.
     pub meaning: &'static str,
 }
 
-/// A variable.
+/// Creates a variable.
 pub const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
     Variable { name, default, meaning }
 }
 
-/// A title and the variables below it, for `--help`.
+/// Returns a title and the variables below it, for `--help`.
 #[must_use]
 pub fn list(title: &str, variables: &[Variable]) -> String {
     let mut text = format!("{title}:\n");

@@ -1,4 +1,5 @@
-//! What `calico-ipam` by itself asks the Kubernetes API about its pod. In process `calico` has asked already.
+//! Reads the objects that `calico-ipam` as a separate process needs about its pod. `calico` has read these objects
+//! itself.
 
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::ObjectKey;
@@ -11,14 +12,14 @@ use crate::cni::{IpamCall, cni_error};
 use crate::kubernetes_api::{Api, knows_machine, selects_by_namespace};
 use crate::kubevirt::{self, MachineError};
 
-/// The questions of a call.
+/// The objects that a call has to read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Questions {
     namespace: bool,
     machine: bool,
 }
 
-/// The answers.
+/// The objects read.
 #[derive(Debug, Default)]
 pub(crate) struct Workload {
     labels: Option<Labels>,
@@ -26,8 +27,8 @@ pub(crate) struct Workload {
 }
 
 impl Questions {
-    /// ADD asks for the labels that pools' namespace selectors look at (IPAM-36), and what a virtual machine has is asked
-    /// for by each verb that looks at its addresses.
+    /// Determines the reads of a call: an ADD reads the labels of the namespace, which the namespace selectors of pools
+    /// match. ADD, DEL and CHECK read the VMI of a pod that may have one.
     pub(crate) fn of(call: &Call, datastore: &DatastoreConfig) -> Self {
         let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
         Questions {
@@ -36,12 +37,12 @@ impl Questions {
         }
     }
 
-    /// Whether there are any.
+    /// Returns true if the call has to read any object.
     pub(crate) fn is_any(self) -> bool {
         self.namespace || self.machine
     }
 
-    /// Asks them.
+    /// Reads the objects.
     pub(crate) async fn ask(self, call: &Call, api: &Api, store: &Datastore) -> Result<Workload, CniError> {
         let mut workload = Workload::default();
         let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(workload) };
@@ -66,7 +67,7 @@ impl Questions {
             workload.labels = Some(found.value.metadata.labels);
         }
         let pod = machine.map(|ticket| answers.get(&ticket)).transpose().map_err(MachineError::from)?.flatten();
-        // A DEL of a pod that is gone already gives back what the container holds by itself.
+        // A DEL of a pod that is deleted already releases the addresses under the container's own handle.
         if let Some(pod) = pod {
             let detected = kubevirt::detect(api, store, &pod.value).await.map_err(MachineError::from)?;
             workload.machine = match call.command {
@@ -79,7 +80,7 @@ impl Questions {
 }
 
 impl Workload {
-    /// Tells the allocator.
+    /// Copies the objects read into the call.
     pub(crate) fn tell(self, call: &mut IpamCall) {
         if let (Some(pod), Some(labels)) = (&mut call.pod, self.labels) {
             pod.namespace.labels = labels;

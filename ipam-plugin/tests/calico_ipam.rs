@@ -1,4 +1,4 @@
-//! `calico-ipam` as a runtime or a plugin calls it, on the embedded datastore.
+//! `calico-ipam` as a runtime or a plugin runs it, on the embedded datastore.
 
 use std::io::Write;
 use std::path::Path;
@@ -105,7 +105,7 @@ fn a_container_comes_is_checked_and_goes() {
     assert_eq!(details, "handle net.c0ffee does not exist; 10.65.166.128 is free in block 10.65.166.128/26");
 }
 
-/// Neither kubelet nor calico-node makes one there.
+/// Neither kubelet nor calico-node creates a Node on the embedded datastore.
 #[test]
 fn the_first_add_on_a_file_makes_its_node_and_status_does_not() {
     let cluster = Cluster::new();
@@ -127,7 +127,7 @@ fn the_first_add_on_a_file_makes_its_node_and_status_does_not() {
     assert_eq!(nodes(), [ObjectKey::global("node1")]);
 }
 
-/// Another plugin calls `calico-ipam` as its IPAM plugin, for a pod.
+/// Another plugin runs `calico-ipam` as its IPAM plugin, for a pod.
 #[test]
 fn each_line_of_a_delegate_names_container_pod_and_endpoint() {
     let cluster = Cluster::new();

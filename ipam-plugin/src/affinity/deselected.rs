@@ -1,5 +1,4 @@
-//! After a release: a block that became empty is given up if its pool no longer selects the node that owns it
-//! (IPAM-149).
+//! Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Owner, Pool, enabled_pool};
@@ -24,7 +23,7 @@ impl PoolView {
         &self.pools
     }
 
-    /// Whether the pool of `cidr` is in service and does not select this node.
+    /// Returns true if the pool of `cidr` is enabled and does not select this node.
     fn deselects(&self, cidr: &Cidr, node: &Node) -> bool {
         self.in_service(cidr).is_some_and(|pool| {
             Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(&node.metadata.labels))
@@ -37,8 +36,8 @@ impl PoolView {
     }
 }
 
-/// Gives up those of the emptied blocks that their owners should not keep. The addresses are released already, so
-/// failure is only logged.
+/// Releases those of the emptied blocks whose pools no longer select their nodes. The addresses are released already,
+/// so failure is only logged.
 pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr, Owner)]) {
     if emptied.is_empty() {
         return;
@@ -56,7 +55,7 @@ pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr,
     }
 }
 
-/// Those whose pools do not select their nodes.
+/// Returns the blocks whose pools do not select their nodes.
 async fn deselected<'a, S: Store>(
     store: &S,
     emptied: &'a [(Cidr, Owner)],

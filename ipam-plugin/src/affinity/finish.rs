@@ -1,4 +1,5 @@
-//! [`finish_claim`]: a claim that was begun and not ended, or that stands for no block, is finished or dropped (IPAM-121).
+//! [`finish_claim`]: completes or deletes an affinity whose claim or release was interrupted, or that has no block
+//! (IPAM-121).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
@@ -8,25 +9,26 @@ use crate::gated::Gated;
 use crate::mend::{confirm, exactly, give_up, reconfirm};
 use crate::release_addresses::WriteGate;
 
-/// What became of a claim.
+/// The outcome for an affinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishedClaim {
-    /// The block is the owner's, and the claim says so now.
+    /// The block is the owner's, and the affinity is confirmed now.
     Confirmed,
-    /// The block was empty and about to be given up; it is gone with the claim.
+    /// The block was empty and pending deletion; block and affinity are deleted.
     GivenUp,
-    /// The claim stood for no block of the owner, and is gone.
+    /// The owner had no such block, and the affinity is deleted.
     Dropped,
-    /// There is nothing to do, or somebody changed claim or block meanwhile.
+    /// No change was necessary, or another process changed affinity or block meanwhile.
     Left,
 }
 
-/// Finishes or drops a claim that is as it was at `revision`, in upstream's order: a claim that is pending, the block, a claim that
-/// is confirmed; to give a block up a claim that is pendingDeletion, the block, no claim. Each write is a compare-and-swap. When
-/// `gate` is closed on the way it is [`IpamError::Stopped`], and anybody may go on from there.
+/// Completes or deletes an affinity that is still at `revision`, in upstream's order. To claim: affinity pending,
+/// block, affinity confirmed. To release: affinity pendingDeletion, block deleted, affinity deleted. Each write is a
+/// compare-and-swap. If `gate` closes in between, the result is [`IpamError::Stopped`], and any process may continue
+/// from that state.
 ///
-/// A claimant may be between its two writes all the same, however long ago it began: where a claim was dropped the block is
-/// read again, and has its claim back if it is the owner's.
+/// A process that claims the block may be between its two writes, however long ago it began. After the affinity is
+/// deleted, the block is therefore read again. If it is the owner's, its affinity is restored.
 pub async fn finish_claim<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -49,10 +51,10 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     let affinity = answers.get(&affinity)?;
     let block = answers.get(&block)?.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
     let finished = match (affinity, block) {
-        // Dropped by a call that was cut off before it read the block again.
+        // An interrupted call may have deleted the affinity before it read the block again.
         (None, block) => return reclaim(store, key, block).await,
         (Some(affinity), _) if affinity.revision != *revision => FinishedClaim::Left,
-        // A block that contradicts itself is for a person to look at.
+        // An inconsistent block needs an operator's decision.
         (Some(_), Some(block)) if block.value.verify().is_err() => FinishedClaim::Left,
         (Some(affinity), Some(block)) => match affinity.value.state {
             AffinityState::Confirmed | AffinityState::Unset => FinishedClaim::Left,
@@ -86,7 +88,7 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     }
 }
 
-/// Gives a block of the owner, which has no claim, its claim back. Whoever makes one meanwhile is the owner.
+/// Restores the affinity of a block of the owner. Fails if another process creates the affinity meanwhile.
 async fn reclaim<S: Store>(
     store: &S,
     key: &AffinityKey,

@@ -1,5 +1,5 @@
-//! Claims that a release from before the labels wrote in Kubernetes get them, once per start of the node (IPAM-47,
-//! IPAM-152). Without labels a node does not find its own blocks when it lists them.
+//! Adds labels to affinities that old releases wrote in Kubernetes, once per boot of the node. Without labels a node
+//! does not find its own blocks in a list (IPAM-152).
 
 use std::fs;
 use std::path::Path;
@@ -9,22 +9,22 @@ use libcalico::store::{Store, StoreError};
 
 use crate::release_addresses::{OpenGate, WriteGate};
 
-/// Sees to it that `owner`'s claims have labels. Only a store that lists by label needs it. The file `marker`, if given,
-/// is there when it was done since the node started.
+/// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. The file `marker`, if
+/// given, exists if this was done since the node's boot.
 pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&Path>) -> Result<(), StoreError> {
     if store.has_transactions() || marker.is_some_and(Path::exists) {
         return Ok(());
     }
     add_labels(store, owner, &OpenGate).await?;
-    // Without it the next ADD of an asked-for address looks again.
+    // Without the marker, the next ADD of a requested address lists the affinities again.
     if let Some((marker, Err(error))) = marker.map(|marker| (marker, leave_marker(marker))) {
         tracing::warn!(file = %marker.display(), %error, "cannot note that old affinities have labels");
     }
     Ok(())
 }
 
-/// Writes each of `owner`'s claims without labels as it is: the store adds the labels. Returns whether it came to the end;
-/// not if `gate` was closed on the way.
+/// Rewrites each of `owner`'s affinities without labels unchanged, and the store adds the labels. Returns false if
+/// `gate` closed before the end.
 pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: &G) -> Result<bool, StoreError> {
     if store.has_transactions() {
         return Ok(true);
@@ -38,7 +38,7 @@ pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: 
         }
         tracing::info!(affinity = %entry.key, "adding labels");
         match store.update::<BlockAffinity>(&entry.key, &entry.value, &entry.revision).await {
-            // Whoever was faster wrote labels too.
+            // A concurrent writer added the labels too.
             Err(error) if error.is_race() => {}
             outcome => _ = outcome?,
         }
@@ -76,7 +76,7 @@ mod tests {
         assert!(marker.exists());
     }
 
-    /// An API server whose claims, of two owners, all lack labels.
+    /// An API server with affinities of two owners, all without labels.
     struct Unlabelled(MemoryStore);
 
     impl Store for Unlabelled {
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// Lets so many writes through.
+    /// A gate that admits a number of writes.
     struct Closing(AtomicUsize);
 
     impl WriteGate for Closing {

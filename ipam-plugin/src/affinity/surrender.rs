@@ -1,4 +1,4 @@
-//! Giving up all blocks of a host, or of a pool. Addresses in them stay held; their blocks belong to nobody then.
+//! Releases all blocks of a host or of a pool. Addresses in these blocks stay allocated; the blocks then have no owner.
 
 use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
@@ -11,18 +11,18 @@ use crate::gated::Gated;
 use crate::mend::{disown, give_up};
 use crate::release_addresses::WriteGate;
 
-/// What became of the claims.
+/// The outcome for the affinities.
 #[derive(Debug, Default)]
 pub struct Surrendered {
-    /// Blocks given up.
+    /// Released blocks.
     pub released: Vec<Cidr>,
-    /// Blocks kept, and why.
+    /// Blocks that were kept, with the errors.
     pub kept: Vec<(Cidr, IpamError)>,
 }
 
-/// Gives up every block of `owner`, or with `only_empty` those without addresses. One that cannot be given up does not
-/// keep the others (IPAM-150). When `gate` is closed on the way it is [`IpamError::Stopped`]; what was given up until then
-/// stays so, and a claim between two writes is one that any other process may finish.
+/// Releases every block of `owner`, or with `only_empty` those without addresses. An error for one block does not stop
+/// the others. If `gate` closes in between, the result is [`IpamError::Stopped`]. Blocks released until then stay
+/// released, and any process may complete an affinity that is between two writes.
 pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -43,7 +43,7 @@ async fn host_affinities<S: Store, C: Clock>(
 ) -> Result<Surrendered, IpamError> {
     let mut batch = ReadBatch::new();
     let labelled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
-    // What a release from before the labels wrote: a list by owner does not find it, and it is the owner's all the same.
+    // Affinities that releases before the labels wrote. A list by owner does not contain them.
     let unlabelled =
         (!store.has_transactions()).then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
@@ -53,8 +53,8 @@ async fn host_affinities<S: Store, C: Clock>(
     surrender(store, clock, claims, only_empty).await
 }
 
-/// Gives up one block of `owner` if it has no addresses. One that is not the owner's, or not there, is success; one with
-/// addresses is [`IpamError::BlockNotEmpty`]. When `gate` is closed on the way it is [`IpamError::Stopped`].
+/// Releases a block of `owner` if it has no addresses. A missing block, or one of another owner, is success. A block
+/// with addresses is [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the result is [`IpamError::Stopped`].
 pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -67,8 +67,8 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
-/// Gives up every block in `range`, whoever owns it; what is done before a pool is deleted (IPAM-100). Claims of virtual
-/// owners are not listed, as upstream (D13).
+/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). On etcd, affinities
+/// of virtual owners are not listed, as in upstream.
 pub async fn release_pool_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -79,7 +79,7 @@ pub async fn release_pool_affinities<S: Store, C: Clock>(
     surrender(store, clock, claims, false).await
 }
 
-/// Gives up the blocks of `owner` in `range` that have no address.
+/// Releases the blocks of `owner` in `range` that have no address.
 pub async fn release_empty_affinities<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -91,7 +91,7 @@ pub async fn release_empty_affinities<S: Store, C: Clock>(
     surrender(store, clock, claims, true).await
 }
 
-/// Forgets a host: gives up its blocks. Addresses its pods hold stay held. A host without blocks is success (IPAM-151).
+/// Releases all blocks of a host. The addresses of its pods stay allocated. A host without blocks is success.
 pub async fn remove_host<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<Surrendered, IpamError> {
     host_affinities(store, clock, &Owner::Host(node.into()), false).await
 }
@@ -114,7 +114,7 @@ async fn surrender<S: Store, C: Clock>(
     Ok(outcome)
 }
 
-/// Tries again with what the other side of a lost race left behind.
+/// Releases one block, and tries again after a lost race.
 async fn surrender_one<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -128,7 +128,7 @@ async fn surrender_one<S: Store, C: Clock>(
         let answers = store.read(&batch).await?;
         let Some(affinity) = answers.get(&affinity)? else { return Ok(()) };
         let outcome = match answers.get(&block)? {
-            // A claim without its block holds nothing (D21), and a block of another owner is not ours to give up.
+            // An affinity without a block is useless, and a block of another owner must not be released here.
             None => store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await,
             Some(block) if block.value.owner().is_some_and(|owner| owner != key.owner) => {
                 store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await

@@ -15,7 +15,7 @@ use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call, cidr,
 
 mod cache;
 
-/// A node whose blocks have eight addresses, with a directory for lock and hint.
+/// A node whose blocks have eight addresses, with a directory for the lock and the hint.
 struct Node {
     cluster: Cluster,
     directory: tempfile::TempDir,
@@ -37,7 +37,7 @@ impl Node {
         IpamCall { lock_file: Some(self.lock_file()), recent_file, ..call(container) }
     }
 
-    /// As an ADD does: works ahead if it may, reads, assigns.
+    /// Runs an ADD: prefetches if possible, reads, assigns.
     async fn add(&self, call: &IpamCall) -> Result<CniResult, CniError> {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = Ahead::of(call, store);
@@ -65,7 +65,7 @@ impl Node {
         Ok(cni::add(store, clock, call, prelude, ahead.map(Ahead::into_lock)).await?.result)
     }
 
-    /// What an ADD that works ahead has when all is read.
+    /// Returns the state of a prefetching ADD after all reads.
     async fn read_ahead(&self, call: &IpamCall) -> (Ahead, Prelude, EarlyHandle) {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = Ahead::of(call, store).unwrap();
@@ -83,7 +83,7 @@ impl Node {
         assert_consistent(&self.cluster.store.pairs(), true);
     }
 
-    /// Gives a container's address back, as if it had been deleted.
+    /// Releases a container's address.
     async fn free(&self, container: &str) -> IpAddr {
         let ip = self.held_by(container)[0];
         let request = ReleaseRequest { ip, handle: None, sequence: None };
@@ -91,7 +91,7 @@ impl Node {
         ip
     }
 
-    /// Leaves word of these blocks, as an ADD does.
+    /// Stores these blocks as the hint, as an ADD does.
     fn hint(&self, blocks: Recent) {
         RecentBlocks::read(&self.directory.path().join("recent")).note("net", "", blocks, None);
     }
@@ -107,7 +107,7 @@ async fn the_second_address_costs_one_read_and_two_writes() {
     node.address("a").await;
     node.cluster.store.take_counts();
     node.address("b").await;
-    // Everything with the block; the handle, meanwhile, and the block.
+    // Reads: prelude and block together. Writes: handle, concurrently, and block.
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     node.assert_consistent();
 }
@@ -116,7 +116,7 @@ fn with_room(block: Cidr) -> Recent {
     Recent { with_room: vec![block], others: Vec::new() }
 }
 
-/// All of a node's blocks are looked at, so that the first with room is taken from, as upstream does.
+/// All blocks of the node are read, so that the first one with room gives the address, as in upstream.
 #[tokio::test]
 async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
     let node = Node::new();
@@ -134,7 +134,7 @@ async fn full_blocks_beside_the_one_with_room_cost_no_round_trip() {
     node.assert_consistent();
 }
 
-/// The block that an address came from is full now, and another is not.
+/// The block of the last address is full now, and another is not.
 #[tokio::test]
 async fn the_hint_is_the_first_block_with_room() {
     let node = Node::new();
@@ -149,7 +149,7 @@ async fn the_hint_is_the_first_block_with_room() {
     node.assert_consistent();
 }
 
-/// Whatever the last ADD took for the node's other blocks.
+/// The hint lists wrong blocks as the node's other blocks.
 #[tokio::test]
 async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
     for wrong in ["10.65.0.0/29", "10.65.0.8/29", "10.99.0.0/29", "fd00::/122"] {
@@ -166,8 +166,9 @@ async fn other_blocks_that_are_none_cost_requests_and_nothing_else() {
     }
 }
 
-/// Between the answers for the block and for the claims somebody gave the block up and claimed it back, as calico-node
-/// does for a tunnel, without the node's lock. The claim is not taken for one that another node won.
+/// Between the reads of the block and of the affinities, another process released the block and claimed it again, as
+/// calico-node does for a tunnel, without the node's lock. The affinity must not be taken for one that another node
+/// won.
 #[tokio::test]
 async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     let node = Node::new();
@@ -186,7 +187,7 @@ async fn a_block_older_than_its_claim_does_not_cost_the_claim() {
     node.assert_consistent();
 }
 
-/// The answers took longer than a pool takes to go: they are asked for again, and the handle is not made twice.
+/// The reads took longer than the deletion of a pool: they are repeated, and the handle is not created twice.
 #[tokio::test]
 async fn answers_that_took_long_are_asked_for_again() {
     let node = Node::new();
@@ -195,7 +196,7 @@ async fn answers_that_took_long_are_asked_for_again() {
     let call = node.call("b");
     let (ahead, mut prelude, early) = node.read_ahead(&call).await;
     EarlyHandle { took_long: true, ..early }.join(&mut prelude);
-    // Meanwhile the pool went.
+    // The pool is disabled meanwhile.
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);
     let result = cni::add(store, clock, &call, prelude, Some(ahead.into_lock())).await.unwrap().result;
@@ -225,7 +226,7 @@ async fn a_hint_that_is_wrong_costs_requests_and_nothing_else() {
     }
 }
 
-/// What the hint names belongs to another node by now.
+/// The hint's block belongs to another node by now.
 #[tokio::test]
 async fn the_block_of_another_node_is_left_alone() {
     let node = Node::new();
@@ -269,7 +270,7 @@ async fn each_namespace_and_network_has_a_hint_of_its_own() {
         node.add(&pod(container, namespace, pool)).await.unwrap();
         assert_eq!(node.cluster.store.take_counts(), (1, 2), "{namespace}");
     }
-    // The pod's own pools are not those of its namespace: what was counted ahead is taken back.
+    // The pod's own pools differ from its namespace's: the prefetched counts are undone.
     node.add(&pod("e", "x", "pool6")).await.unwrap();
     node.assert_consistent();
 }
@@ -309,7 +310,7 @@ async fn nothing_is_done_ahead_after_a_look_that_found_the_datastore_not_ready()
     assert!(Ahead::of(&call, store).is_none(), "the node remembers");
     node.address("c").await;
     assert!(Ahead::of(&call, store).is_some(), "an ADD has succeeded");
-    // As a DEL or STATUS does, which has no lock yet.
+    // DEL and STATUS call this without the lock.
     ahead::stop(&call, None);
     assert!(Ahead::of(&call, store).is_none());
 }
@@ -322,13 +323,13 @@ async fn of_two_families_both_are_read_ahead() {
     node.add(&both("a")).await.unwrap();
     node.cluster.store.take_counts();
     node.add(&both("b")).await.unwrap();
-    // The handle, and the two blocks.
+    // Writes: the handle, and the two blocks.
     assert_eq!(node.cluster.store.take_counts(), (1, 2));
     assert_eq!(node.held_by("b").len(), 2);
     node.assert_consistent();
 }
 
-/// A second ADD of a container that has an address: its handle is there, and counts for both.
+/// A second ADD of a container that has an address: its handle exists and counts both.
 #[tokio::test]
 async fn a_handle_that_is_there_is_not_taken_for_ours() {
     let node = Node::new();
@@ -339,8 +340,8 @@ async fn a_handle_that_is_there_is_not_taken_for_ours() {
     node.assert_consistent();
 }
 
-/// At each request in turn: refused, lost on the way there, lost on the way back. Whatever comes of it, nobody has an
-/// address twice, and the DEL leaves nothing.
+/// Each request in turn is refused, lost before the server, or its response is lost. No address is ever assigned twice,
+/// and the DEL leaves nothing.
 #[tokio::test]
 async fn faults_at_each_request() {
     for (fault, is_old) in
@@ -350,7 +351,7 @@ async fn faults_at_each_request() {
             let node = Node::new();
             let first = node.address("a").await;
             if is_old {
-                // The cache has not seen that the next address is taken.
+                // The cache does not contain the allocation of the next address.
                 node.cluster.store.stop_cache();
                 node.cluster.one("node1", "net.other").await.unwrap();
             }
@@ -372,7 +373,7 @@ async fn faults_at_each_request() {
     }
 }
 
-/// The read fails for good while the handle is created: the handle goes again.
+/// The read fails permanently while the handle is created: the handle is deleted again.
 #[tokio::test]
 async fn a_failed_read_takes_the_handle_back() {
     let node = Node::new();
@@ -391,7 +392,7 @@ async fn a_failed_read_takes_the_handle_back() {
     node.assert_consistent();
 }
 
-/// The handle is created, nobody hears of it, and nobody can be asked: what it counts may not be counted again.
+/// The handle is created, its response is lost, and it cannot be read: its counts may not be added again.
 #[tokio::test]
 async fn a_handle_that_is_perhaps_there_ends_the_add() {
     let node = Node::new();

@@ -13,7 +13,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-// What upstream was recorded to store (golden: ipam-alone, dual-stack, borrow, pool-exhausted).
+// Upstream's recorded data (golden: ipam-alone, dual-stack, borrow, pool-exhausted).
 
 #[tokio::test]
 async fn the_first_address_of_a_node_claims_the_block_that_upstream_claims() {
@@ -24,7 +24,7 @@ async fn the_first_address_of_a_node_claims_the_block_that_upstream_claims() {
     let block = cluster.block("10.65.166.128/26").unwrap();
     assert_eq!(block.affinity.as_deref(), Some("host:node1"));
     assert_eq!(block.affinity_claim_time.as_deref(), Some("2026-08-22T01:02:03Z"));
-    // One write in place of upstream's two leaves what two would have left (IPAM-212).
+    // A single write replaces two of upstream's and stores the numbers that two writes would have left (IPAM-212).
     assert_eq!(block.sequence_number, 1_787_360_523_123_400_001);
     assert_eq!(block.sequence_number_for_allocation["0"], 1_787_360_523_123_400_000);
     assert_eq!(block.attributes[0].handle_id.as_deref(), Some("net.a"));
@@ -94,7 +94,7 @@ async fn addresses_that_are_passed_over_are_taken_only_where_there_is_no_other()
     }
 }
 
-/// An alternative is any address that the node may have, also one of a block that it has to claim first.
+/// Any other address that the node may use has precedence, even one in a block that the node has to claim first.
 #[tokio::test]
 async fn a_block_of_addresses_that_are_passed_over_makes_the_node_claim_another() {
     let cluster = Cluster::new();
@@ -372,7 +372,7 @@ async fn block_sizes_to_the_last_bit() {
     }
 }
 
-// Claims.
+// Claiming blocks.
 
 #[tokio::test]
 async fn many_blocks_of_many_addresses() {
@@ -389,7 +389,7 @@ async fn many_blocks_of_many_addresses() {
     assert_eq!(cluster.handle("net.a"), None);
 }
 
-/// Blocks of a pool's earlier block size, whichever way it was changed, keep their addresses to themselves.
+/// Blocks of a pool's earlier block size keep their addresses, whether the new size is larger or smaller.
 #[tokio::test]
 async fn blocks_of_another_size_are_walked_around() {
     for (before, after) in [(28, 26), (26, 28), (24, 26), (32, 26)] {
@@ -412,8 +412,8 @@ async fn blocks_of_another_size_are_walked_around() {
     }
 }
 
-/// So does the first address of a node, which looks at no more blocks than it needs; a half-made claim of the earlier
-/// size is not finished over a block of the later one.
+/// The first claim of a node also avoids blocks of another size, although it reads only the blocks it needs. An
+/// unfinished affinity of the earlier size is not completed over a block of the later size.
 #[tokio::test]
 async fn the_first_claim_and_a_half_made_one_see_blocks_of_another_size() {
     let cluster = Cluster::new();
@@ -472,7 +472,7 @@ async fn sixty_three_own_addresses_and_one_borrowed() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-// A handle that may hold only so many.
+// A handle with a limit.
 
 #[tokio::test]
 async fn a_handle_at_its_limit_gets_what_it_has() {

@@ -141,7 +141,7 @@ async fn at_its_limit_a_handle_gets_only_what_it_has() {
     );
 }
 
-// D3: upstream counts the handle up once for each lost race.
+// Upstream increments the handle again after each lost race (IPAM-140).
 #[tokio::test]
 async fn lost_races_do_not_make_the_handle_count_too_much() {
     let cluster = Cluster::new();
@@ -180,7 +180,7 @@ async fn a_restricted_request_gets_what_its_namespace_may_have() {
     let labels = [("team".to_owned(), "red".to_owned())].into();
     request.namespace = Some(crate::request::Namespace { name: "web".into(), labels });
     for address in ["10.71.0.9", "10.65.1.1"] {
-        // As upstream does it.
+        // Upstream assigns these addresses too.
         assign_as(&cluster, &request, address).await.unwrap();
         cluster.release("net.a").await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! [`amend()`]: a change of a file that other programs change as well.
+//! [`amend()`]: changes a file that other programs change as well.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -10,23 +10,24 @@ use netconf::MAX_INPUT;
 use super::regular_file::too_large;
 use super::{AtomicFileError, Change, Draft, There};
 
-/// How often another program may get in between a read and a write.
+/// Maximum number of times that another program writes between a read and a write here.
 const RACES: u32 = 20;
 
-/// How often what was written may be changed at once. More would be a fight.
+/// Maximum number of writes that another program undoes, before the two programs would fight over the file.
 const WRITES: u32 = 3;
 
-/// How often a file that is not whole is read again, as a program may be writing it, or may have removed it to write
+/// Number of times that an incomplete file is read again. A program may be writing it, or may have removed it to write
 /// another.
 const LOOKS: u32 = 10;
 
-/// Between two of these.
+/// Pause between two such reads.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Reads a file, a few times for as long as it is not whole.
+/// Reads a file, and reads it again a few times while it is incomplete. Finally returns the file even if it is
+/// incomplete.
 ///
 /// # Errors
-/// It cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<Option<There>, AtomicFileError> {
     for _ in 0..LOOKS {
         let there = There::read(path)?;
@@ -38,13 +39,13 @@ pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<
     There::read(path)
 }
 
-/// Changes a file until there is nothing to change: `change` gets what is there and returns what should be, or `None`
-/// where that is there. The mode is widened to `mode` and not narrowed; owner and group stay where the system allows
-/// it. `is_whole` tells what a program may still be writing.
+/// Changes a file until no change is needed. `change` gets the contents found and returns the wanted contents, or
+/// `None` if the contents are right. The mode is widened to `mode`, never narrowed; owner and group stay if the system
+/// permits it. `is_whole` returns false for contents that a program may still be writing.
 ///
 /// # Errors
-/// The file cannot be read or written, or another program writes it again and again, or undoes each write: that
-/// program's file is in place then, and [`AtomicFileError::is_contested`] says so.
+/// Returns an error if the file cannot be read or written. The error [is contested](AtomicFileError::is_contested) if
+/// another program rewrites the file again and again, or undoes each write. That program's file is then in place.
 pub fn amend(
     path: &Path,
     mode: u32,
@@ -99,7 +100,7 @@ mod tests {
         true
     }
 
-    /// Adds a line unless it is there.
+    /// Adds a line if it is missing.
     fn with_line(there: Option<&[u8]>, line: &str) -> Option<Vec<u8>> {
         let text = String::from_utf8(there.unwrap_or_default().to_vec()).unwrap();
         (!text.lines().any(|found| found == line)).then(|| format!("{text}{line}\n").into_bytes())
@@ -148,7 +149,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         fs::write(&file, "theirs\n").unwrap();
-        // Without the right to give files away, the owner is this process's user before and after.
+        // Without the permission to change owners, the owner is this process's user before and after.
         let given = chown(&file, Some(1234), Some(2345)).is_ok();
         let before = fs::metadata(&file).unwrap();
         amend(&file, 0o600, whole, |there| with_line(there, "ours")).unwrap();
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!((found.uid(), found.gid()) == (1234, 2345), given);
     }
 
-    /// The moment that a read and a rename leave: the other program's file takes its place in between.
+    /// The other program replaces the file between the read and the rename.
     #[test]
     fn what_another_program_writes_in_between_is_merged_and_never_lost() {
         let dir = tempfile::tempdir().unwrap();
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(names(dir.path()), ["conf"]);
     }
 
-    /// Someone who takes our line out each time gets it back a few times, not for ever.
+    /// A program that removes the added line each time is overruled a few times, not forever.
     #[test]
     fn a_program_that_undoes_each_write_is_not_fought() {
         let dir = tempfile::tempdir().unwrap();

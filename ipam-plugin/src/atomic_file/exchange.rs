@@ -1,8 +1,8 @@
-//! [`Finished::put_in_place_of`]: a draft takes the place of a file that other programs write as well.
+//! [`Finished::put_in_place_of`]: replaces a file that other programs write as well.
 //!
-//! A comparison before a rename leaves a moment in which another program's file is lost. So the draft and the file are
-//! exchanged, and the file that came out is compared. Where another program's came out, it is given back by a second
-//! exchange; the file that comes out of that must be the draft, else it is newer than the one that went in, and goes
+//! A comparison before a rename leaves a moment in which another program's new file is lost. The draft and the file are
+//! therefore exchanged atomically, and the replaced file is compared afterwards. If it is another program's, a second
+//! exchange puts it back. The file replaced by that exchange must be the draft. Otherwise, it is even newer and is put
 //! back in turn.
 
 use std::fs;
@@ -18,11 +18,11 @@ use super::{ATTEMPTS, AtomicFileError, Finished, Held, There, sync_directory};
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
 
 impl Finished {
-    /// Takes the place of the file that was read as `expected`, or of none. Returns false where another program's file
-    /// is there by now; that file is then in place, the newest if there are several.
+    /// Replaces the file that was read as `expected`, or creates it if that is `None`. Returns false if another program
+    /// has written the file meanwhile; the newest version of that program's file then stays in place.
     ///
     /// # Errors
-    /// The system refuses. The file that was there before still is, or has the name that the error tells.
+    /// Returns an error if the system refuses. The previous file then still exists, or has the name in the error.
     pub fn put_in_place_of(self, expected: Option<&There>) -> Result<bool, AtomicFileError> {
         self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
     }
@@ -34,7 +34,7 @@ impl Finished {
         match rename(&held.path, &held.target, flags) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
-            // Some file systems cannot, and a seccomp profile may forbid the call.
+            // Some file systems do not support the flags, and a seccomp profile may forbid the call.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
                 if There::read(&held.target)?.as_ref() != expected {
                     return Ok(false);
@@ -46,7 +46,7 @@ impl Finished {
         match expected {
             None => held.in_place = true,
             Some(expected) => match There::read(&held.path) {
-                // The sweep of another installer may have removed the file that came out.
+                // Another installer's sweep may have removed the replaced file.
                 Ok(None) => {}
                 Ok(Some(out)) if out == *expected => {}
                 Ok(Some(out)) => return held.give_back_or_keep(rename, draft, Some(out)).map(|()| false),
@@ -62,7 +62,7 @@ impl Finished {
 }
 
 impl Held {
-    /// Gives back another program's file, or leaves that file beside under a name that no runtime reads and no sweep
+    /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
     /// removes.
     fn give_back_or_keep(
         &mut self,
@@ -81,8 +81,8 @@ impl Held {
         })
     }
 
-    /// Puts `out`, another program's file that has the draft's name, back in place of `draft`, and each newer file that
-    /// comes out instead of the last that went in. `None` stands for a file that cannot be read.
+    /// Exchanges `out`, another program's file under the draft's name, for `draft`, and repeats this with each newer
+    /// file that it replaces. `None` stands for an unreadable file.
     fn give_back(&self, rename: Rename<'_>, draft: Option<There>, out: Option<There>) -> Result<(), AtomicFileError> {
         let (mut last_in, mut out) = (draft, out);
         for _ in 0..ATTEMPTS {
@@ -110,7 +110,8 @@ mod tests {
     use super::super::Draft;
     use super::*;
 
-    /// Makes a directory in which another program's file is `conf`. Returns it, the file, and what is read of the file.
+    /// Creates a directory with another program's file `conf`. Returns the directory, the file's path and the file as
+    /// read.
     fn directory() -> (tempfile::TempDir, PathBuf, Option<There>) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
@@ -125,7 +126,7 @@ mod tests {
         draft.finish(0o600).unwrap()
     }
 
-    /// Writes as other programs do: beside, then renamed.
+    /// Writes a file as other programs do: next to it, then renamed.
     fn write(file: &Path, text: &str) {
         let beside = file.with_extension("beside");
         fs::write(&beside, text).unwrap();

@@ -1,4 +1,4 @@
-//! Files in directories that others write as well, read without waiting and to a limit.
+//! Reads files in directories that other programs also write, without blocking and up to a size limit.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -8,31 +8,31 @@ use std::path::Path;
 use netconf::MAX_INPUT;
 use rustix::fs::OFlags;
 
-/// Opens a regular file, through a link, without waiting: a FIFO that nobody writes would hold the caller for ever.
+/// Opens a regular file, following links, without blocking: opening a FIFO without a writer would block forever.
 ///
 /// # Errors
-/// The file cannot be opened, or is no regular file.
+/// Returns an error if the file cannot be opened or is not a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     opened(path).map(|(file, _)| file)
 }
 
-/// Reads a regular file, through a link, of at most [`MAX_INPUT`] bytes: plugins are given no more.
+/// Reads a regular file of at most [`MAX_INPUT`] bytes, following links. Plugins accept no larger input.
 ///
 /// # Errors
-/// The file cannot be read, is no regular file, or is larger.
+/// Returns an error if the file cannot be read, is not a regular file, or is larger.
 pub fn contents(path: &Path) -> io::Result<Vec<u8>> {
     read(path).map(|(contents, _)| contents)
 }
 
-/// Reads such a file as text, as Go does: U+FFFD is in the place of what is not UTF-8.
+/// Reads such a file as text. As in Go, U+FFFD replaces invalid UTF-8.
 ///
 /// # Errors
-/// The file cannot be read, is no regular file, or is larger.
+/// Returns an error if the file cannot be read, is not a regular file, or is larger.
 pub fn text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&contents(path)?).into_owned())
 }
 
-/// Says that a configuration has more bytes than plugins are given.
+/// Returns the error for a configuration larger than plugins accept.
 pub(super) fn too_large() -> io::Error {
     let words = format!("it has more than the {MAX_INPUT} bytes that a plugin is given; remove what no plugin needs");
     io::Error::new(ErrorKind::FileTooLarge, words)

@@ -1,4 +1,4 @@
-//! A file as it was read, to be compared with what takes its place.
+//! A file as it was read, for a comparison with the file that is replaced.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,21 +10,22 @@ use super::{AtomicFileError, regular_file};
 /// A file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct There {
-    /// Its contents, through a link. A link that leads nowhere has none.
+    /// The contents, following links. A link to a missing file has none.
     pub contents: Vec<u8>,
-    /// Its mode, through a link. A link that leads nowhere has none of its bits.
+    /// The mode, following links; 0 for a link to a missing file.
     pub mode: u32,
-    /// Its owner and group. A link has none: what takes its place is no file of that owner's.
+    /// The owner and group. `None` for a link: a file that replaces a link does not get its target's owner.
     pub owner: Option<(u32, u32)>,
     /// True if the name is a link.
     pub is_link: bool,
 }
 
 impl There {
-    /// Reads a file; `None` where there is none.
+    /// Reads a file. Returns `None` if it is missing.
     ///
     /// # Errors
-    /// The file cannot be read, is no regular file, or has more than [`MAX_INPUT`](netconf::MAX_INPUT) bytes.
+    /// Returns an error if the file cannot be read, is not a regular file, or has more than
+    /// [`MAX_INPUT`](netconf::MAX_INPUT) bytes.
     pub fn read(path: &Path) -> Result<Option<There>, AtomicFileError> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {
@@ -46,7 +47,7 @@ impl There {
         }
     }
 
-    /// Returns true for a file of its own that grants all that `mode` does.
+    /// Returns true for a file that is not a link and whose mode includes `mode`.
     pub fn grants(&self, mode: u32) -> bool {
         !self.is_link && self.mode & mode == mode
     }

@@ -1,4 +1,4 @@
-//! `apply`: makes stored objects what manifests say.
+//! `apply`: creates or changes stored objects so that they match manifests.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub(super) struct ApplyArgs {
     filename: Vec<PathBuf>,
 }
 
-/// What became of one object.
+/// The effect on one object.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) kind: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Row {
     pub(super) action: Applied,
 }
 
-/// All files are read and understood before the first write.
+/// Applies the manifests of all files. All files are read and parsed before the first write.
 pub(super) async fn run(args: &ApplyArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
     let mut manifests = Vec::new();
     for file in &args.filename {
@@ -97,14 +97,14 @@ async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliErr
     .await
 }
 
-/// One attempt to store a node.
+/// Tries once to store a node.
 pub(super) async fn apply_node(store: &Datastore, node: &Node) -> Result<Applied, CliError> {
     validate_node(node).map_err(|cause| CliError::invalid("Node", &node.metadata.name, cause))?;
     let previous = read::<Node>(store, &node.key()).await?;
     Ok(carry_out(store, plan(previous, node.clone(), |spec| &mut spec.unknown)?).await?)
 }
 
-/// One attempt to store a pool, held against all pools and blocks (DS-47).
+/// Tries once to store a pool, validated against all pools and blocks (DS-47).
 pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<Applied, CliError> {
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
@@ -121,7 +121,7 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
     Ok(carry_out(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
 }
 
-/// The stored object, if there is one.
+/// Returns the stored object, if it exists.
 pub(super) async fn read<K: libcalico::store::Kind>(
     store: &Datastore,
     key: &K::Key,

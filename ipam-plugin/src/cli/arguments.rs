@@ -1,4 +1,4 @@
-//! [`Arguments`]: the command line as a whole. What a command takes is in the command's file.
+//! [`Arguments`]: the whole command line. The arguments of a command are in the command's file.
 
 use clap::{Parser, Subcommand};
 
@@ -28,11 +28,11 @@ Examples:
 Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam -upgrade`
 moves the addresses of host-local to Calico.";
 
-/// Calico's IP addresses: look at them, check them, set them up
+/// Show, check and set up Calico's IP addresses
 #[derive(Debug, Parser)]
 #[command(name = "calico-ipam", bin_name = "calico-ipam", after_help = AFTER_HELP, subcommand_required = true)]
 pub(super) struct Arguments {
-    /// What to print
+    /// Output format
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
     pub(super) output: Format,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `check`: looks for contradictions between blocks, handles, affinities and endpoints, and changes nothing.
+//! `check`: finds inconsistencies between blocks, handles, affinities and endpoints. It changes nothing.
 
 mod report;
 
@@ -13,7 +13,7 @@ use super::output;
 use super::reading::Reading;
 use super::session::{Outcome, Session};
 
-/// Look for addresses without endpoint, endpoints without address, wrong counts and the like
+/// Find addresses without endpoint, endpoints without address, wrong counts and similar inconsistencies
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,10 +25,10 @@ Exit status 1 when something is wrong; a note is not. What looks wrong is looked
 several objects one after the other; only what is the same both times is told. Addresses that another main plugin than
 calico took have no endpoint, and are told as such.")]
 pub(super) struct CheckArgs {
-    /// Write what was found to a file, for `release --from-report`
+    /// Write the findings to a file, for `release --from-report`
     #[arg(long, visible_alias = "json", value_name = "FILE")]
     json_report: Option<PathBuf>,
-    /// How long to wait before the second look; 0 tells what the first one saw
+    /// Seconds to wait before the second read; 0 reports the findings of the first read
     #[arg(long, value_name = "SECONDS", default_value_t = 2)]
     settle: u64,
 }

@@ -1,4 +1,4 @@
-//! `completions`: scripts by which shells complete this command line.
+//! `completions`: prints scripts for command completion in shells.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Which datastore a command works on: options, then a network configuration, then the environment.
+//! The datastore of a command: from options, then a network configuration, then the environment.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::error::CliError;
 use crate::datastore_settings;
 
-/// Options that name the datastore.
+/// Options that select the datastore.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Datastore")]
 pub(super) struct ConnectionArgs {
@@ -25,26 +25,26 @@ pub(super) struct ConnectionArgs {
     /// URLs of etcd, separated by commas [env: ETCD_ENDPOINTS]
     #[arg(long, global = true, value_name = "URLS")]
     etcd_endpoints: Option<String>,
-    /// Authorities that etcd's certificate is checked against [env: ETCD_CA_CERT_FILE]
+    /// CA certificates for verifying etcd's certificate [env: ETCD_CA_CERT_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     etcd_ca_cert_file: Option<String>,
-    /// Our certificate [env: ETCD_CERT_FILE]
+    /// Client certificate for etcd [env: ETCD_CERT_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     etcd_cert_file: Option<String>,
-    /// The key of our certificate [env: ETCD_KEY_FILE]
+    /// Key of the client certificate [env: ETCD_KEY_FILE]
     #[arg(long, global = true, value_name = "FILE")]
     etcd_key_file: Option<String>,
-    /// How to reach the Kubernetes API server [env: KUBECONFIG]
+    /// Kubeconfig of the Kubernetes API server [env: KUBECONFIG]
     #[arg(long, global = true, value_name = "FILE", conflicts_with_all = ["datastore_path", "etcd_endpoints"])]
     kubeconfig: Option<String>,
-    /// Take the datastore from a network configuration, like /etc/cni/net.d/10-calico.conflist
+    /// Use the datastore of a network configuration, like /etc/cni/net.d/10-calico.conflist
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum StoreType {
-    /// One file on this node
+    /// A file on this node
     Local,
     /// An etcd cluster
     Etcdv3,
@@ -59,7 +59,8 @@ pub(super) struct Connection {
 }
 
 impl ConnectionArgs {
-    /// The same with the network configuration at `path`, if it is there and nothing else names a datastore.
+    /// Adds the network configuration at `path`, if it exists and neither an option nor the environment selects a
+    /// datastore.
     pub(super) fn or_configuration(mut self, path: &Path, env: impl Fn(&str) -> Option<String>) -> Self {
         let chosen = ["CALICO_DATASTORE_TYPE", "DATASTORE_TYPE"];
         let chosen = chosen.into_iter().filter_map(env).any(|chosen| !chosen.is_empty());
@@ -69,13 +70,13 @@ impl ConnectionArgs {
         self
     }
 
-    /// The network configuration, if one is named.
+    /// Reads the network configuration, if an option names one.
     pub(super) fn conf(&self) -> Result<Option<NetConf>, CliError> {
         self.config.as_deref().map(read_conf).transpose()
     }
 
-    /// Decides for a datastore. An option wins over everything, the rest is as for the plugin. Where nothing is said,
-    /// the default file is used if it is there.
+    /// Determines the datastore. An option has precedence over everything; the rest is as for the plugin. If no source
+    /// selects a datastore, the default file is used if it exists.
     pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<Connection, CliError> {
         let conf = self.conf()?;
         let said = self.said();
@@ -85,7 +86,7 @@ impl ConnectionArgs {
             let bare = name.strip_prefix("CALICO_").unwrap_or(name);
             match said.iter().find(|(variable, _)| *variable == bare) {
                 Some((_, value)) => Some((*value).to_owned()),
-                // A kubeconfig that lies about says nothing about where Calico's data is.
+                // An unrelated kubeconfig does not select Calico's datastore.
                 None if conf.is_none() && !chosen && is_hint(bare) => None,
                 None => env(name),
             }
@@ -105,8 +106,8 @@ impl ConnectionArgs {
         }
     }
 
-    /// The options as the variables that they stand for. A path implies the local file, endpoints imply etcd, a
-    /// kubeconfig Kubernetes.
+    /// Returns the options as the environment variables that they replace. A path implies the local datastore,
+    /// endpoints imply etcd, a kubeconfig implies Kubernetes.
     fn said(&self) -> Vec<(&'static str, &str)> {
         let datastore_type = match self.datastore_type {
             Some(StoreType::Local) => Some("local"),
@@ -130,13 +131,13 @@ impl ConnectionArgs {
     }
 }
 
-/// Variables that upstream takes for a datastore of type `kubernetes` where no type is said.
+/// Returns true for variables by which upstream selects a datastore of type `kubernetes` if no type is set.
 fn is_hint(variable: &str) -> bool {
     matches!(variable, "KUBECONFIG" | "K8S_API_ENDPOINT" | "KUBERNETES_SERVICE_HOST")
 }
 
 impl Connection {
-    /// The datastore for people.
+    /// Returns a description of the datastore.
     pub(super) fn name(&self) -> String {
         match &self.config {
             DatastoreConfig::Local(local) => local.path.display().to_string(),
@@ -145,13 +146,13 @@ impl Connection {
         }
     }
 
-    /// Whether the first request will create the file.
+    /// Returns true if the first request will create the file.
     pub(super) fn is_new_file(&self) -> bool {
         matches!(&self.config, DatastoreConfig::Local(local) if !local.path.exists())
     }
 }
 
-/// Reads a network configuration: one plugin's, or a list that holds Calico's.
+/// Reads a network configuration: a plugin's, or a list that contains Calico's plugin.
 fn read_conf(path: &Path) -> Result<NetConf, CliError> {
     let refuse = |reason: String| CliError::NetworkConf { path: path.display().to_string(), reason };
     let text = std::fs::read(path).map_err(|error| refuse(error.to_string()))?;
@@ -243,7 +244,7 @@ mod tests {
 
     #[test]
     fn nothing_configured_names_the_way_out() {
-        // Where the default file exists it is taken.
+        // If the default file exists, it is used.
         let nothing = resolve(&[], &[]);
         match Path::new(DEFAULT_PATH).exists() {
             true => assert_eq!(nothing.unwrap().name(), DEFAULT_PATH),

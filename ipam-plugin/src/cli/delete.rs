@@ -1,4 +1,4 @@
-//! `delete`: removes stored objects, and with pools and nodes what hangs on them.
+//! `delete`: deletes stored objects, and with pools and nodes their dependent objects.
 
 mod node;
 mod pool;
@@ -28,10 +28,10 @@ pub(super) struct DeleteArgs {
     /// Kind of the object
     #[arg(value_name = "KIND")]
     kind: ResourceKind,
-    /// Its name
+    /// Names of the objects
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// Delete a node although it has endpoints
+    /// Delete a node even if it has endpoints
     #[arg(long)]
     force: bool,
 }

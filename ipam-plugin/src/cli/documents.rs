@@ -1,4 +1,4 @@
-//! Manifests out of a file: YAML or JSON, one document or several, lists taken apart.
+//! Reads manifests from a file: YAML or JSON, one document or several. Lists are split into their items.
 
 use std::io::Read;
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::error::CliError;
 
-/// Reads all manifests of `path`, or of stdin for `-`. One that is wrong refuses all.
+/// Reads all manifests of `path`, or of stdin for `-`. An invalid manifest rejects all of them.
 pub(super) fn read(path: &Path) -> Result<Vec<Manifest>, CliError> {
     let from_stdin = path.as_os_str() == "-";
     let file = if from_stdin { "stdin".to_owned() } else { path.display().to_string() };
@@ -24,7 +24,7 @@ fn read_stdin() -> std::io::Result<String> {
     Ok(text)
 }
 
-/// The manifests in `text`; `file` names it in errors.
+/// Parses the manifests in `text`. `file` is the name for errors.
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
     let mut manifests = Vec::new();
     for (index, document) in documents(text).enumerate() {
@@ -41,7 +41,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
     Ok(manifests)
 }
 
-/// YAML may hold JSON, but not several JSON values in a row, nor tabs.
+/// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
 fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, String>> + '_> {
     if text.trim_start().starts_with(['{', '[']) {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
@@ -51,7 +51,7 @@ fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, String>> + '_>
     Box::new(values.map(|value| Value::deserialize(value).map_err(|error| error.to_string())))
 }
 
-/// A document as objects: an empty document is none, a list is its items.
+/// Returns the objects of a document: none for an empty document, the items of a list.
 fn objects(document: Value) -> Vec<Value> {
     match document {
         Value::Null => Vec::new(),

@@ -1,4 +1,4 @@
-//! `endpoints`: the WorkloadEndpoints of the cluster, a node or a pod.
+//! `endpoints`: lists the WorkloadEndpoints of the cluster, a node or a pod.
 
 use clap::Args;
 use libcalico::api::{API_VERSION, ObjectSelect, WorkloadEndpoint};
@@ -20,10 +20,10 @@ Examples:
   calico-ipam endpoints --pod default/web-0"
 )]
 pub(super) struct EndpointsArgs {
-    /// Only those on this node
+    /// Show only the endpoints on this node
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// Only those of this pod, or of the container with this id
+    /// Show only the endpoints of this pod, or of the container with this ID
     #[arg(long, value_name = "[NAMESPACE/]NAME")]
     pod: Option<String>,
 }
@@ -67,7 +67,7 @@ fn is_of(endpoint: &WorkloadEndpoint, pod: &str) -> bool {
         && [&spec.pod, &spec.workload, &spec.container_id].into_iter().any(|part| part == name)
 }
 
-/// The pod, or what is as near to one as the orchestrator has.
+/// Returns the endpoint's pod, or the workload or container of another orchestrator.
 pub(super) fn workload(endpoint: &WorkloadEndpoint) -> &str {
     let spec = &endpoint.spec;
     let named = [&spec.pod, &spec.workload, &spec.container_id].into_iter().find(|name| !name.is_empty());

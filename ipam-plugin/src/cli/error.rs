@@ -1,4 +1,4 @@
-//! [`CliError`]: why a command failed, and the way out.
+//! [`CliError`]: the error of a command, with advice.
 
 use std::io;
 
@@ -13,10 +13,10 @@ use libcalico::validation::manifest::ManifestError;
 use crate::error::IpamError;
 use crate::journal::JournalError;
 
-/// A command that failed.
+/// The error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
-    /// Nothing says where the addresses are.
+    /// No datastore is configured.
     #[error(
         "no datastore is configured and {DEFAULT_PATH} does not exist; name one: `--datastore-type local` (creates that \
          file), `--datastore-path FILE`, `--etcd-endpoints URL`, `--kubeconfig FILE`, or \
@@ -24,27 +24,27 @@ pub(super) enum CliError {
          DATASTORE_TYPE=kubernetes, KUBECONFIG in the environment do the same"
     )]
     NothingConfigured,
-    /// What is configured cannot be used.
+    /// The configured datastore is unusable.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The network configuration of `--config`.
+    /// The network configuration of `--config` is invalid.
     #[error("network configuration {path}: {reason}")]
     NetworkConf {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The datastore.
+    /// An error of the datastore.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An operation on addresses.
+    /// An error of an operation on addresses.
     #[error("{}", .0.to_string().trim_end())]
     Ipam(#[from] IpamError),
-    /// The journal of this node.
+    /// An error of this node's journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
-    /// A datastore to which no debt can be given.
+    /// The datastore has no identity, so no deferred DEL can be assigned to it.
     #[error(
         "datastore {datastore} has no identity: its ClusterInformation has no clusterGUID; calico-node or `calico-ipam init` \
          writes it"
@@ -53,13 +53,13 @@ pub(super) enum CliError {
         /// The datastore.
         datastore: String,
     },
-    /// A file that is no datastore yet.
+    /// The datastore's file does not exist yet.
     #[error("{datastore} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
     NoSuchFile {
         /// The datastore.
         datastore: String,
     },
-    /// A container that is networked again.
+    /// The container has its interface again.
     #[error(
         "container {container} has its interface {interface}: it was added again after the DEL, and the debt would take its \
          addresses; if nothing else is owed, remove {entry}"
@@ -67,66 +67,66 @@ pub(super) enum CliError {
     Living {
         /// The container.
         container: String,
-        /// Its interface on the host.
+        /// The interface on the host.
         interface: String,
         /// The journal entry.
         entry: String,
     },
-    /// A container without a debt.
+    /// The journal has no deferred DEL of the container.
     #[error(
         "no debt of a container whose id begins with {container} is in the journal; `calico-ipam journal` lists them"
     )]
     NoDebt {
-        /// What the id was to begin with.
+        /// The beginning of the container ID.
         container: String,
     },
-    /// A file that was to be read or written.
+    /// A file cannot be read or written.
     #[error("{what} {path}: {cause}")]
     File {
-        /// `read`, `write`.
+        /// The action: `read` or `write`.
         what: &'static str,
         /// The file.
         path: String,
-        /// Why not.
+        /// The system's error.
         cause: io::Error,
     },
-    /// Neither YAML nor JSON.
+    /// A document is neither YAML nor JSON.
     #[error("{file}, document {number}: {reason}")]
     Document {
         /// The file.
         file: String,
-        /// Counted from 1.
+        /// The document's number, from 1.
         number: usize,
-        /// The parser's words.
+        /// The parser's error.
         reason: String,
     },
-    /// A document that is no object of ours.
+    /// A document is not an object that this program supports.
     #[error("{file}, document {number}: {cause}")]
     Manifest {
         /// The file.
         file: String,
-        /// Counted from 1.
+        /// The document's number, from 1.
         number: usize,
-        /// What is wrong.
+        /// The reason.
         cause: ManifestError,
     },
-    /// Nothing to apply.
+    /// The file contains no object.
     #[error("{file} holds no object; write documents with apiVersion, kind, metadata and spec")]
     NoDocuments {
         /// The file.
         file: String,
     },
-    /// An object that may not be written.
+    /// An object is invalid.
     #[error("{kind} {name}: {cause}")]
     Invalid {
         /// The kind.
         kind: &'static str,
         /// The name.
         name: String,
-        /// Which fields.
+        /// The invalid fields.
         cause: Box<ValidationError>,
     },
-    /// The manifest names a revision that is not the stored one.
+    /// The manifest's revision differs from the stored one.
     #[error(
         "{object} changed since it was read: the manifest has resourceVersion {given}, stored is {stored}; get it again, \
          or drop metadata.resourceVersion to replace what is there"
@@ -134,70 +134,70 @@ pub(super) enum CliError {
     Outdated {
         /// The object.
         object: String,
-        /// What the manifest says.
+        /// The revision in the manifest.
         given: String,
-        /// What is stored.
+        /// The stored revision.
         stored: String,
     },
-    /// Others kept changing the object.
+    /// Other processes changed the object before each write.
     #[error("{object} was changed by others each time it was to be written; try again")]
     Contended {
         /// The object.
         object: String,
     },
-    /// A pool that nothing says the name of.
+    /// No pool has this name or CIDR.
     #[error("no pool is called `{pool}` or has that CIDR; `calico-ipam get ippools` lists them")]
     NoSuchPool {
-        /// What was asked for.
+        /// The name or CIDR.
         pool: String,
     },
-    /// A pool's range on the command line.
+    /// The range of `--pool` is invalid.
     #[error("--pool {text}: {cause}; write it like 10.65.0.0/16 or fd65::/112")]
     PoolRange {
-        /// What was given.
+        /// The argument.
         text: String,
-        /// What is wrong.
+        /// The reason.
         cause: CidrParseError,
     },
-    /// The name of this node.
+    /// The name of this node cannot be determined.
     #[error("{0}; name the node with --node")]
     NodeName(String),
-    /// An export or import.
+    /// An export or import failed.
     #[error("{}", advice(.0))]
     Transfer(#[from] TransferError),
-    /// A report that `check` did not write.
+    /// A file is not a report of `check`.
     #[error("report {path}: {reason}; write it with `calico-ipam check --json-report {path}`")]
     Report {
         /// The file.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The object to delete is not there.
+    /// The object to delete is missing.
     #[error(transparent)]
     Missing(StoreError),
-    /// A block that could not be given up.
+    /// A block cannot be released.
     #[error("block {block} of {of} could not be given up: {cause}; {of} was not deleted, try again")]
     BlockKept {
         /// The pool or node.
         of: String,
         /// The block.
         block: Cidr,
-        /// Why not.
+        /// The error from releasing it.
         cause: Box<IpamError>,
     },
-    /// A node that is to be deleted has endpoints.
+    /// The node to delete has endpoints.
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
     NodeInUse {
         /// The node.
         node: String,
-        /// How many endpoints.
+        /// Number of endpoints.
         endpoints: usize,
     },
-    /// A value that has no text form.
+    /// A value cannot be encoded.
     #[error("print the result: {0}")]
     Encode(String),
-    /// stdout.
+    /// Writing to stdout failed.
     #[error("print the result: {0}")]
     Output(io::Error),
 }
@@ -210,12 +210,12 @@ fn advice(error: &TransferError) -> String {
 }
 
 impl CliError {
-    /// An object that breaks rules.
+    /// Creates the error for an invalid object.
     pub(super) fn invalid(kind: &'static str, name: &str, cause: ValidationError) -> Self {
         CliError::Invalid { kind, name: name.into(), cause: Box::new(cause) }
     }
 
-    /// Whoever read our output went away.
+    /// Returns true if the reader of the output has closed the pipe.
     pub(super) fn is_closed_pipe(&self) -> bool {
         let (CliError::Output(error) | CliError::Transfer(TransferError::Io(error))) = self else { return false };
         error.kind() == io::ErrorKind::BrokenPipe

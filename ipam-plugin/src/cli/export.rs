@@ -1,4 +1,4 @@
-//! `export`: everything in the datastore, as text that `import` reads.
+//! `export`: writes all data of the datastore as text that `import` reads.
 
 use std::fs::{File, OpenOptions};
 use std::io::BufWriter;
@@ -21,7 +21,7 @@ Examples:
 
 The text is JSON Lines: a header, then one line for each key with its value as it is stored. It is one snapshot.")]
 pub(super) struct ExportArgs {
-    /// The file, which must not exist yet; stdout when it is - or left out
+    /// The file, which must not exist yet; stdout if it is - or omitted
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
 }
@@ -44,7 +44,7 @@ pub(super) async fn run(args: &ExportArgs, session: &mut Session<'_>) -> Result<
     Ok(Outcome::Fine)
 }
 
-/// Only its owner may read it: the data name every pod, and may hold keys.
+/// Creates a file that only its owner may read: the data name every pod, and may contain keys.
 fn create(path: &Path) -> Result<File, CliError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     opened.map_err(|cause| CliError::File { what: "write", path: path.display().to_string(), cause })

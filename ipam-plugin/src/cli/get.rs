@@ -30,12 +30,12 @@ pub(super) struct GetArgs {
     /// Kind of the objects, singular or plural
     #[arg(value_name = "KIND")]
     kind: ResourceKind,
-    /// Name of the one object wanted
+    /// Name of a single object
     #[arg(value_name = "NAME")]
     name: Option<String>,
 }
 
-/// Objects of one kind, in the two forms that they are printed in.
+/// Objects of one kind, in both output forms.
 struct Found {
     objects: Vec<Value>,
     table: Table,
@@ -79,7 +79,7 @@ async fn find(args: &GetArgs, session: &mut Session<'_>) -> Result<Found, CliErr
     }
 }
 
-/// The object called `name`, or all of the kind.
+/// Returns the object called `name`, or all of the kind.
 async fn list<S: Spec>(store: &Datastore, name: Option<&str>) -> Result<Vec<Object<S>>, CliError> {
     let entries = match name {
         Some(name) => vec![store.get::<Object<S>>(&ObjectKey::global(name)).await?],

@@ -1,4 +1,4 @@
-//! `import`: loads what `export` wrote.
+//! `import`: loads the output of `export`.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -23,7 +23,7 @@ pub(super) struct ImportArgs {
     /// The file; - reads stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Replace keys that are there already with other values
+    /// Replace existing keys with other values
     #[arg(long)]
     overwrite: bool,
 }

@@ -1,4 +1,4 @@
-//! `init`: makes an empty datastore usable. What is there already stays as it is.
+//! `init`: prepares an empty datastore. Existing objects stay unchanged.
 
 use clap::Args;
 use datastore::Datastore;
@@ -14,7 +14,7 @@ use super::store_object::{Applied, until_won};
 use super::{apply, output};
 use crate::node_name;
 
-/// Make an empty datastore usable: cluster information, tiers, this node, pools
+/// Prepare an empty datastore: cluster information, tiers, this node, pools
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -23,7 +23,7 @@ Examples:
 
 Running it again changes nothing.")]
 pub(super) struct InitArgs {
-    /// Name of the node [default: /var/lib/calico/nodename or the host name, as the plugin has it]
+    /// Name of the node [default: /var/lib/calico/nodename or the host name, as for the plugin]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Range of a pool. May be given several times
@@ -61,13 +61,13 @@ fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, CliError> {
     args.pool.iter().map(parse).collect()
 }
 
-/// The block size given for the pool's family; sizes up to 32 are IPv4's.
+/// Returns the block size given for the pool's family. Sizes up to 32 are for IPv4.
 fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
     let fits = |size: &&u8| (**size <= 32) == (pool.version() == IpVersion::V4);
     args.block_size.iter().find(fits).copied()
 }
 
-/// A new file fills itself when it is opened.
+/// Initializes the datastore. A new file of the embedded datastore is initialized when it is opened.
 async fn ready(session: &Session<'_>) -> Result<Row, CliError> {
     let store = session.store;
     let key = ObjectKey::global("default");
@@ -93,7 +93,7 @@ async fn ensure_node(store: &Datastore, name: &str) -> Result<Row, CliError> {
     Ok(Row { kind: "Node", name: name.into(), action })
 }
 
-/// A pool of that very range may be there under any name.
+/// Creates the pool unless a pool of exactly this range exists under any name.
 async fn ensure_pool(store: &Datastore, range: Cidr, block_size: Option<u8>) -> Result<Row, CliError> {
     let kind = "IPPool";
     let (name, action) = until_won(&format!("{kind} {range}"), async || {
@@ -110,7 +110,7 @@ async fn ensure_pool(store: &Datastore, range: Cidr, block_size: Option<u8>) -> 
     Ok(Row { kind, name, action })
 }
 
-/// The name that calico-node gives a family's first pool; further ones are called after their range.
+/// Returns the name that calico-node gives to a family's first pool, or a name made from the range for further pools.
 fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> String {
     let first = format!("default-ipv{}-ippool", range.version());
     if !taken.any(|name| name == first) {
@@ -121,7 +121,7 @@ fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> Strin
     format!("pool-{}-{}", network.trim_matches('-'), range.prefix())
 }
 
-/// A datastore that is locked for an upgrade stays locked; the plugins would refuse to work, so say it.
+/// Warns if the datastore is locked for an upgrade. It stays locked, and the plugins refuse to work.
 async fn warn_if_switched_off(session: &mut Session<'_>) -> Result<(), CliError> {
     let information = apply::read::<ClusterInformation>(session.store, &ObjectKey::global("default")).await?;
     if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {

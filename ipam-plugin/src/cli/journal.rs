@@ -1,5 +1,4 @@
-//! `journal`: the debts of DELs that could not tell their datastore, and `journal adopt`, which gives debts to another
-//! datastore.
+//! `journal`: lists the deferred DELs of this node. `journal adopt` assigns deferred DELs to another datastore.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,11 +13,11 @@ use super::output::{self, Format};
 use super::session::{Outcome, Session};
 use crate::journal::{Creditor, DEFAULT_DIRECTORY, Debt, Entry, Journal, short_age};
 
-/// List what DELs of this node owe a datastore that they could not reach, or give debts to another datastore
+/// List the deferred DELs of this node, or assign deferred DELs to another datastore
 ///
-/// A DEL that cannot reach its datastore, or that the datastore refuses, takes the pod's network down and notes a debt:
-/// an endpoint to delete and addresses to release. The next call of the plugin pays, and the agent of the node pays
-/// within a minute. A debt is paid only to the datastore that it is owed to.
+/// A DEL that cannot reach its datastore, or that the datastore refuses, removes the pod's interface and is deferred:
+/// its entry names an endpoint to delete and addresses to release. The next call of the plugin replays the entry, and
+/// the agent of the node replays it within a minute. An entry is replayed only on the datastore that it belongs to.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -44,22 +43,22 @@ enum JournalCommand {
     Adopt(AdoptArgs),
 }
 
-/// Give debts to the datastore that this command reaches, which then gets its addresses back
+/// Assign deferred DELs to the datastore of this command, on which they are then replayed
 ///
-/// For debts whose datastore was moved, so that its identity changed: without this they stay. What the datastore has
-/// for these containers is then taken back, and nothing else. A debt of a container that has its interface again is
-/// refused.
+/// Use this for deferred DELs whose datastore was moved, so that its identity changed: otherwise their entries stay.
+/// The replay releases the addresses of these containers in the datastore, and nothing else. An entry of a container
+/// that has its interface again is refused.
 #[derive(Debug, Args)]
 struct AdoptArgs {
-    /// Container ids, or what they begin with
+    /// Container IDs, or prefixes of them
     #[arg(value_name = "CONTAINER", required_unless_present = "all", value_parser = container_id)]
     containers: Vec<String>,
-    /// All debts that can be read
+    /// All readable entries
     #[arg(long, conflicts_with = "containers")]
     all: bool,
 }
 
-/// Returns the id, unless it is empty: every id begins with nothing.
+/// Returns the ID. An empty ID is refused, because every ID begins with it.
 fn container_id(text: &str) -> Result<String, &'static str> {
     match text {
         "" => Err(
@@ -69,7 +68,7 @@ fn container_id(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// A debt as it is listed.
+/// A deferred DEL as it is listed.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -173,8 +172,8 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
             false => return Err(living),
         }
     }
-    // Before the first debt is given away, so that none is overlooked if this command ends early: calls of the plugin ask
-    // their datastores for their identities again, and find what is owed to them now.
+    // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
+    // the plugin then read the identities of their datastores again and find the entries that belong to these now.
     let directory = args.directory.display().to_string();
     journal.forget_datastores().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
     for (entry, debt) in chosen {
@@ -192,7 +191,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>)
     Ok(Outcome::Fine)
 }
 
-/// Returns the interface of the container, if an ADD has made one since the debt was noted.
+/// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
 fn living_interface(session: &mut Session<'_>, debt: &Debt) -> Option<String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let name = match debt.pod() {

@@ -1,4 +1,4 @@
-//! [`ResourceKind`]: the kinds that people read and write, by every name they have for them.
+//! [`ResourceKind`]: the kinds of objects in commands, with all their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ impl ResourceKind {
     const ALL: [ResourceKind; 5] =
         [Self::IpPool, Self::IpReservation, Self::IpamConfiguration, Self::Node, Self::ClusterInformation];
 
-    /// As manifests spell it.
+    /// Returns the kind as manifests spell it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::IpPool => "IPPool",
@@ -28,7 +28,7 @@ impl ResourceKind {
         }
     }
 
-    /// Other names, lower case, without a plural's `s`.
+    /// Returns other names, in lower case and without a plural `s`.
     fn aliases(self) -> &'static [&'static str] {
         match self {
             Self::IpPool => &["pool", "ipp"],
@@ -46,7 +46,7 @@ impl fmt::Display for ResourceKind {
     }
 }
 
-/// A word that names no kind.
+/// A word that is not the name of a kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum UnknownKind {
     #[error("WorkloadEndpoints are shown by `calico-ipam endpoints`")]

@@ -1,4 +1,4 @@
-//! How results are printed: tables for people, JSON and YAML for programs.
+//! The output formats: tables for operators, JSON and YAML for programs.
 
 use std::io::{self, Write};
 
@@ -10,26 +10,27 @@ use serde::Serialize;
 
 use super::error::CliError;
 
-/// The form of results.
+/// The format of results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// Tables and sentences
     #[default]
     Table,
-    /// One JSON document
+    /// A JSON document
     Json,
-    /// One YAML document
+    /// A YAML document
     Yaml,
 }
 
-/// Prints `value` as JSON or YAML; `false` leaves it to the caller, who was asked for a table.
+/// Prints `value` as JSON or YAML. Returns `false` if the format is a table, which the caller has to print.
 pub(super) fn document(format: Format, out: &mut dyn Write, value: &impl Serialize) -> Result<bool, CliError> {
     match format {
         Format::Table => return Ok(false),
         Format::Json => json(out, value)?,
         Format::Yaml => {
             let text = serde_norway::to_string(value).map_err(|error| CliError::Encode(error.to_string()))?;
-            // YAML escapes in quotes only, and leaves some control characters as they are. JSON is YAML, too.
+            // YAML escapes only in quoted strings, and leaves some control characters as they are. JSON is also valid
+            // YAML.
             if printable::lines(&text) != text {
                 json(out, value)?;
             } else {
@@ -45,14 +46,14 @@ fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
     writeln!(out).map_err(CliError::Output)
 }
 
-/// A table with this header.
+/// Creates a table with this header.
 pub(super) fn table<const N: usize>(header: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_style(ASCII_FULL_CONDENSED).set_header(header);
     table
 }
 
-/// Returns the cell of a table for a text, whose lines stay lines of the cell.
+/// Returns a table cell for a text, whose line breaks stay in the cell.
 pub(super) fn cell(text: impl AsRef<str>) -> Cell {
     Cell::new(printable::lines(text.as_ref()))
 }
@@ -62,11 +63,11 @@ pub(super) fn print_table(out: &mut dyn Write, table: &Table) -> Result<(), CliE
     writeln!(out, "{table}").map_err(CliError::Output)
 }
 
-/// Writer to a terminal, which escapes control characters as JSON does: in a document they mean what they meant before.
-/// Line breaks and tabs pass.
+/// A writer for a terminal, which escapes control characters as JSON does, so that the meaning of a JSON document does
+/// not change. Line breaks and tabs are not escaped.
 pub(super) struct Terminal<W: Write> {
     inner: W,
-    /// The line that is not complete yet.
+    /// The incomplete last line.
     line: Vec<u8>,
 }
 

@@ -1,17 +1,17 @@
-//! Progress on stderr, where stderr is a terminal; nowhere else, and not for what is done at once.
+//! Progress on stderr if stderr is a terminal, and only for work that takes a while.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often the bar is drawn.
+/// Interval between redraws.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// A bar that is gone when it is dropped.
+/// A bar that disappears when it is dropped.
 pub(super) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar over `total` steps of `what`. indicatif draws nothing where stderr is no terminal.
+    /// Creates a bar over `total` steps of `what`. indicatif draws nothing if stderr is not a terminal.
     pub(super) fn new(what: &'static str, total: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{prefix:>24} [{bar:40}] {human_pos}/{human_len} {elapsed}");
@@ -23,13 +23,13 @@ impl Progress {
         Progress(bar)
     }
 
-    /// So many steps are done, of so many.
+    /// Sets the number of completed steps and the total.
     pub(super) fn at(&self, done: usize, total: usize) {
         self.0.set_length(total as u64);
         self.0.set_position(done as u64);
     }
 
-    /// One step more is done.
+    /// Counts a completed step.
     pub(super) fn step(&self) {
         self.0.inc(1);
     }

@@ -1,4 +1,4 @@
-//! [`Reading`]: everything that `check` compares and `release` looks at again, from one snapshot.
+//! [`Reading`]: all objects that `check` compares and `release` verifies, from one snapshot.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use time::{Duration, OffsetDateTime};
 use super::endpoints;
 use super::progress::Progress;
 
-/// What is stored, decoded.
+/// The stored objects, decoded.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     pub(super) pools: Vec<Entry<IpPool>>,
@@ -25,24 +25,24 @@ pub(super) struct Reading {
     pub(super) handles: Vec<Entry<Handle>>,
     affinities: Vec<Entry<BlockAffinity>>,
     pub(super) endpoints: Vec<EndpointFacts>,
-    /// On Kubernetes, where an endpoint is a view of its pod.
+    /// The pods, on Kubernetes, where an endpoint is derived from its pod.
     pub(super) pods: Pods,
-    /// Read where a block contradicts itself: the tunnels of nodes have addresses of blocks.
+    /// The nodes, read only if a block is inconsistent, because the tunnels of nodes have addresses in blocks.
     pub(super) nodes: Vec<Result<Entry<Node>, StoreError>>,
     pub(super) unreadable: Vec<Unreadable>,
 }
 
-/// A stored value that cannot be read. Allocation skips such values, so nothing else would tell (DS-42).
+/// A stored value that cannot be read. Allocation skips such values, so no other operation reports them (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Unreadable {
-    /// Its path.
+    /// The path.
     pub(super) key: String,
-    /// The decoder's words.
+    /// The decoder's error.
     pub(super) reason: String,
 }
 
 impl Reading {
-    /// Reads all of it.
+    /// Reads all objects.
     pub(super) async fn take(store: &Datastore) -> Result<Self, StoreError> {
         let mut reading = match store {
             Datastore::Kubernetes(_) => Self::take_objects(store).await?,
@@ -73,7 +73,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// The same where there are objects and no pairs: the API server takes none that does not fit its definition.
+    /// Reads all objects from an API server, which rejects objects that do not fit their definition.
     async fn take_objects(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());
@@ -81,7 +81,7 @@ impl Reading {
         let handles = batch.list(&());
         let affinities = batch.list(&AffinitySelect::default());
         let endpoints = batch.list(&ObjectSelect::default());
-        // No further request: endpoints are made of the same answer.
+        // This takes no further request, because endpoints are derived from the same response.
         let pods = batch.list::<Pod>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
         Ok(Reading {
@@ -109,8 +109,8 @@ impl Reading {
         self.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
     }
 
-    /// Everything that contradicts something else. An address without endpoint that is younger than `in_flight` is taken
-    /// for one of an ADD under way.
+    /// Returns all inconsistencies. An address without endpoint that is younger than `in_flight` is treated as part of
+    /// an ADD in progress.
     pub(super) fn audit(&self, in_flight: Duration) -> Vec<Finding> {
         let pools: Vec<Cidr> = self.pools.iter().filter_map(|pool| pool.value.spec.range().ok()).collect();
         audit(&Inventory {
@@ -125,19 +125,19 @@ impl Reading {
         })
     }
 
-    /// How `address` is held; `None` when it is free or resting.
+    /// Returns the allocation of `address`, or `None` if the address is free or cooling down.
     pub(super) fn allocation(&self, address: IpAddr) -> Option<(Cidr, Allocation<'_>)> {
         let held = self.blocks.iter().find_map(|block| Some((block.key, block.value.allocation(address)?)));
         held.filter(|(_, allocation)| !allocation.is_cooling())
     }
 
-    /// Why the pod that the allocation of `address` names keeps it.
+    /// Returns the reason why the pod in the allocation of `address` still needs the address.
     pub(super) fn pod_that_keeps(&self, address: IpAddr) -> Option<Keeper> {
         pod_keeper(&self.allocation(address)?.1, &self.pods)
     }
 
-    /// Returns the holder of an address that `block` does not name: an endpoint that has the address, a pod whose status has, or
-    /// a node's tunnel.
+    /// Returns the owner of an address that `block` does not name: an endpoint that has the address, a pod whose status
+    /// lists it, or a node's tunnel.
     pub(super) fn holder_of(&self, block: &Block, address: IpAddr) -> Option<Holder> {
         let nodes = self.nodes.iter().flatten();
         let tunnel = nodes.flat_map(|node| tunnels_of(&node.value)).find(|(ip, _)| *ip == address);
@@ -164,8 +164,9 @@ impl Reading {
         Some(Holder { handle, attributes: attributes.collect() })
     }
 
-    /// Returns the handle of a container that counts an address of `block` which the block does not name. On Kubernetes the
-    /// container's id is an annotation: an id that two pods have proves nothing, and none makes a virtual machine's handle.
+    /// Returns the handle of a container that counts an address of `block` which the block does not name. On Kubernetes
+    /// the container's ID is an annotation: an ID that two pods have proves nothing, and no ID may form the handle of a
+    /// VMI.
     fn uncounted_handle(&self, block: &Block, container: &str) -> Option<HandleId> {
         let named =
             self.endpoints.iter().filter(|endpoint| endpoint.container_id.as_deref() == Some(container)).count();
@@ -183,8 +184,8 @@ impl Reading {
         self.handles.iter().filter(counts_more).map(|handle| &handle.key)
     }
 
-    /// Returns the handle of a virtual machine that counts an address which `block` does not name. A machine that is stopped has
-    /// neither pod nor endpoint, and keeps its addresses.
+    /// Returns the handle of a VMI that counts an address which `block` does not name. A stopped VM has neither pod nor
+    /// endpoint, and keeps its addresses.
     pub(super) fn uncounted_machine(&self, block: &Block) -> Option<&HandleId> {
         self.uncounted(block).find(|handle| handle.may_be_of_machine())
     }
@@ -199,18 +200,18 @@ impl Reading {
         is_of_services || pools.any(is_allowed)
     }
 
-    /// A pod that may have any address, as it cannot be read.
+    /// Returns an unreadable pod, which may have any address.
     pub(super) fn unreadable_pod(&self) -> Option<&ObjectKey> {
         self.pods.iter().find(|(_, pod)| matches!(pod, Sight::Unknown)).map(|(key, _)| key)
     }
 
-    /// The endpoints that have `address`.
+    /// Returns the endpoints that have `address`.
     pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &EndpointFacts> {
         self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
     }
 }
 
-/// Puts `pair` to the others of kind `K`, if it is one.
+/// Adds `pair` to the objects of kind `K`, if it is one.
 fn sort<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<Unreadable>) {
     if K::parse_path(&pair.path).is_none() {
         return;
@@ -221,7 +222,7 @@ fn sort<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut 
     }
 }
 
-/// An endpoint's addresses, written with or without a prefix length.
+/// Returns the facts of an endpoint for the audit. Its addresses may have a prefix length.
 pub(super) fn facts(endpoint: &WorkloadEndpoint) -> EndpointFacts {
     let spec = &endpoint.spec;
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());

@@ -1,4 +1,4 @@
-//! `release`: frees addresses that nobody uses, and mends handles that count wrong and blocks that contradict themselves.
+//! `release`: releases unused addresses, and repairs wrong counts of handles and inconsistent blocks.
 
 mod addresses;
 mod blocks;
@@ -19,7 +19,7 @@ use super::progress::Progress;
 use super::reading::Reading;
 use super::session::{Outcome, Session};
 
-/// Free addresses, or mend what a report of `check` tells
+/// Release addresses, or repair the findings of a report of `check`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,21 +32,21 @@ without --force. Everything is read again before anything is freed: what is not 
 is left alone.
 Exit status 1 when something was refused.")]
 pub(super) struct ReleaseArgs {
-    /// Addresses to free
+    /// Addresses to release
     #[arg(value_name = "ADDRESS", required_unless_present = "from_report", conflicts_with = "from_report")]
     addresses: Vec<IpAddr>,
-    /// Free the addresses that a report of `check` says are without endpoint, and mend its handles and blocks
+    /// Release the addresses without endpoint in a report of `check`, and repair its handles and blocks
     #[arg(long, value_name = "FILE")]
     from_report: Option<PathBuf>,
-    /// Free also what is in use. Whoever uses the address keeps using it
+    /// Release addresses even if they are in use. The workload is not stopped and keeps using them
     #[arg(long)]
     force: bool,
-    /// Say what would be done
+    /// Print the changes without making them
     #[arg(long)]
     dry_run: bool,
 }
 
-/// What became of one address or handle.
+/// The outcome for one address, handle or block.
 #[derive(Serialize)]
 struct Row {
     target: String,

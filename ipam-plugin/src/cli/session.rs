@@ -1,4 +1,4 @@
-//! [`Session`]: what a command works with.
+//! [`Session`]: the datastore and the outputs of a command.
 
 use std::io::Write;
 
@@ -9,32 +9,32 @@ use super::error::CliError;
 use super::output::Format;
 use crate::host_link::{HostLinks, NoHostLinks};
 
-/// The datastore, and where words go.
+/// The datastore and the outputs of a command.
 pub(super) struct Session<'a> {
     /// The datastore.
     pub(super) store: &'a Datastore,
-    /// Its name for people.
+    /// The datastore's description in messages.
     pub(super) datastore: String,
-    /// The same as journal entries spell it.
+    /// The datastore's name in journal entries.
     pub(super) spelling: String,
     /// The interfaces of this host.
     pub(super) links: &'a dyn HostLinks,
-    /// Whether it came to be with this command.
+    /// True if this command creates the datastore.
     pub(super) is_new: bool,
-    /// How results are printed.
+    /// The format of results.
     pub(super) format: Format,
-    /// Results.
+    /// The output for results.
     pub(super) out: &'a mut dyn Write,
-    /// Everything else that should be said.
+    /// The output for all other messages.
     notices: &'a mut dyn Write,
 }
 
-/// How a command that worked ended.
+/// The outcome of a completed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Nothing is wrong: exit status 0.
+    /// No findings: exit status 0.
     Fine,
-    /// It did its work, and something is wrong: exit status 1.
+    /// The command completed with findings or refusals: exit status 1.
     Wrong,
 }
 
@@ -49,14 +49,14 @@ impl<'a> Session<'a> {
         Session { store, datastore, spelling, links: &NoHostLinks, is_new: false, format, out, notices }
     }
 
-    /// Prints a line of the result. A text in it cannot begin another line.
+    /// Prints a line of the result. Line breaks in its text are escaped.
     pub(super) fn say(&mut self, line: impl std::fmt::Display) -> Result<(), CliError> {
         writeln!(self.out, "{}", printable::line(&line.to_string())).map_err(CliError::Output)
     }
 
-    /// Tells something that is not part of the result.
+    /// Prints a message that is not part of the result.
     pub(super) fn notice(&mut self, line: impl std::fmt::Display) {
-        // A notice that nobody reads is no reason to stop.
+        // Failure to print a notice does not stop the command.
         let _ = writeln!(self.notices, "{}", printable::line(&line.to_string()));
     }
 }

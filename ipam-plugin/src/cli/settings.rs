@@ -1,5 +1,5 @@
-//! The IPAM settings, which live under two keys: what the v3 API stores, and what allocators obey (DS-26). Whoever
-//! writes here writes both; whoever reads gets what is obeyed, and is told when the other says something else.
+//! The IPAM settings, which are stored under two keys: one for the v3 API, one that the allocators use (DS-26). This
+//! program writes both keys. It reads the allocators' key, and reports differences in the other.
 
 use datastore::Datastore;
 use libcalico::api::{IpamConfiguration, IpamConfigurationSpec, Object, ObjectKey};
@@ -12,7 +12,7 @@ use super::store_object::{self, Applied};
 
 const NAME: &str = "default";
 
-/// Both records, as stored.
+/// Both objects, as stored.
 #[derive(Debug)]
 pub(super) struct StoredSettings {
     pub(super) obeyed: Option<Entry<IpamConfig>>,
@@ -27,7 +27,7 @@ impl StoredSettings {
         Ok(StoredSettings { obeyed: answers.get(&obeyed)?, v3: answers.get(&v3)? })
     }
 
-    /// The settings in force, in the v3 form; what no record means where there is none (IPAM-77).
+    /// Returns the effective settings in the v3 form. Without a stored object, these are the defaults (IPAM-77).
     pub(super) fn in_force(&self) -> IpamConfiguration {
         let config = self.obeyed.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
         let mut shown = match &self.v3 {
@@ -39,7 +39,7 @@ impl StoredSettings {
         shown
     }
 
-    /// What the v3 object says otherwise, for people.
+    /// Returns a description of the v3 object's differences.
     pub(super) fn disagreement(&self) -> Option<String> {
         let v3 = &self.v3.as_ref()?.value.spec;
         let config = self.obeyed.as_ref().map_or_else(IpamConfig::absent, |entry| entry.value.clone());
@@ -59,7 +59,7 @@ impl StoredSettings {
     }
 }
 
-/// Stores settings under both keys, together.
+/// Stores settings under both keys, in one list of writes.
 pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Result<Applied, CliError> {
     let stored = StoredSettings::read(store).await?;
     let invalid = |cause| CliError::invalid("IPAMConfiguration", &wanted.metadata.name, cause);
@@ -86,7 +86,7 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
         writes.push(write);
         applied = if applied == Applied::Unchanged { Applied::Configured } else { applied };
     }
-    // Created is said only of settings that were nowhere.
+    // `Created` is returned only if neither object existed.
     applied = if applied == Applied::Created && v3 != Applied::Created { Applied::Configured } else { applied };
     if !writes.is_empty() {
         store.write(&writes).await.map_err(|error| error.cause)?;
@@ -94,7 +94,7 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
     Ok(applied)
 }
 
-/// Removes both records; allocation then works by the built-in settings. `false` when there is none.
+/// Deletes both objects, after which allocation uses the defaults. Returns `false` if there is none.
 pub(super) async fn delete(store: &Datastore) -> Result<bool, CliError> {
     let stored = StoredSettings::read(store).await?;
     let mut writes = Vec::new();
@@ -129,7 +129,7 @@ fn config_of(spec: &IpamConfigurationSpec) -> IpamConfig {
     }
 }
 
-/// The settings by name, as text. An absent choice is what it means.
+/// Returns the settings by name, as text. An unset value appears as its default.
 fn fields(spec: &IpamConfigurationSpec) -> [(&'static str, String); 5] {
     let persistence = spec.kube_virt_vm_address_persistence.clone();
     [

@@ -1,4 +1,4 @@
-//! `show`: how full pools and blocks are, or who holds one address.
+//! `show`: prints the use of pools and blocks, or the allocation of one address.
 
 mod address;
 mod pools;
@@ -10,7 +10,7 @@ use clap::Args;
 use super::error::CliError;
 use super::session::{Outcome, Session};
 
-/// Show how full the pools are, or who holds an address
+/// Show the use of pools, or the owner of an address
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,13 +19,13 @@ Examples:
   calico-ipam show --pool default-ipv4-ippool -o json
   calico-ipam show --ip 10.65.0.1")]
 pub(super) struct ShowArgs {
-    /// Show the blocks of each pool, whose they are and how full
+    /// Show the blocks of each pool, with owner and use
     #[arg(long)]
     show_blocks: bool,
-    /// Only this pool, by name or CIDR. May be given several times
+    /// Show only this pool, by name or CIDR. May be given several times
     #[arg(long, value_name = "NAME|CIDR", conflicts_with = "ip")]
     pool: Vec<String>,
-    /// Show who holds this address, and since when
+    /// Show the owner of this address, and the time of its allocation
     #[arg(long, value_name = "ADDRESS", conflicts_with = "show_blocks")]
     ip: Option<IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! Putting an object into the datastore by compare-and-swap, as `apply` means it.
+//! Stores an object by compare-and-swap, with the semantics of `apply`.
 
 use datastore::Datastore;
 use libcalico::api::{Object, Spec, Unknown};
@@ -9,10 +9,10 @@ use uuid::Uuid;
 
 use super::error::CliError;
 
-/// How often a race may be lost. Each loss means that somebody else wrote the object.
+/// Maximum number of lost races. In each of them, another process wrote the object.
 const ATTEMPTS: usize = 10;
 
-/// What became of an object.
+/// The effect on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Applied {
@@ -31,7 +31,7 @@ impl std::fmt::Display for Applied {
     }
 }
 
-/// Runs `attempt`, which reads and writes, until nobody else was faster.
+/// Runs `attempt`, which reads and writes, until it loses no race.
 pub(super) async fn until_won<T>(
     object: &str,
     mut attempt: impl AsyncFnMut() -> Result<T, CliError>,
@@ -45,7 +45,7 @@ pub(super) async fn until_won<T>(
     Err(CliError::Contended { object: object.into() })
 }
 
-/// The write that makes `wanted` the stored object, if there is anything to change.
+/// Returns the write that stores `wanted`, if it differs from the stored object.
 pub(super) fn plan<S: Spec>(
     previous: Option<Entry<Object<S>>>,
     wanted: Object<S>,
@@ -82,7 +82,8 @@ pub(super) async fn carry_out(
     Ok(applied)
 }
 
-/// `wanted` replaces what people write; what servers and newer versions wrote stays (design decision 3).
+/// Merges `wanted` into the stored object. It replaces the fields that users write. Fields of servers and of newer
+/// versions stay.
 fn merge<S: Spec>(previous: &Object<S>, wanted: Object<S>, unknown_of: fn(&mut S) -> &mut Unknown) -> Object<S> {
     let mut merged = wanted;
     let (old, meta) = (&previous.metadata, &mut merged.metadata);

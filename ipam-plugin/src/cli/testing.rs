@@ -1,4 +1,4 @@
-//! A command line on an embedded datastore of its own, with everything it prints kept.
+//! A command line with its own embedded datastore, which captures all output.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -25,13 +25,13 @@ use crate::prelude::{Prelude, PreludeQuery};
 use crate::process::block_on;
 use crate::request::{AssignRequest, workload_attributes};
 
-/// A new datastore in a directory that goes with it.
+/// A new datastore in a directory that is removed with it.
 pub(super) struct Shell {
     pub(super) dir: TempDir,
     pub(super) store: Datastore,
 }
 
-/// What a command did.
+/// The outcome and the output of a command.
 #[derive(Debug)]
 pub(super) struct Ran {
     pub(super) outcome: Result<Outcome, String>,
@@ -46,7 +46,7 @@ impl Shell {
         Shell { store: Datastore::open(&DatastoreConfig::Local(local)).unwrap(), dir }
     }
 
-    /// One with node1 and the pool `default-ipv4-ippool`, 10.0.0.0/24 in blocks of 8.
+    /// Creates a shell with node1 and the pool `default-ipv4-ippool`, 10.0.0.0/24 in blocks of 8.
     pub(super) fn with_pool() -> Self {
         let shell = Shell::new();
         shell.ok(&["init", "--node", "node1", "--pool", "10.0.0.0/24", "--block-size", "29"]);
@@ -75,7 +75,7 @@ impl Shell {
         Ran { outcome, out: text(out), notices: text(notices) }
     }
 
-    /// Runs a command that finds nothing wrong; gives what it printed.
+    /// Runs a command that must end without findings, and returns its output.
     #[track_caller]
     pub(super) fn ok(&self, line: &[&str]) -> String {
         let ran = self.run(line);
@@ -83,7 +83,7 @@ impl Shell {
         ran.out
     }
 
-    /// Runs a command that tells of something wrong; gives what it printed.
+    /// Runs a command that must end with findings, and returns its output.
     #[track_caller]
     pub(super) fn wrong(&self, line: &[&str]) -> String {
         let ran = self.run(line);
@@ -91,7 +91,7 @@ impl Shell {
         ran.out
     }
 
-    /// Runs a command that fails; gives why.
+    /// Runs a command that must fail, and returns its error.
     #[track_caller]
     pub(super) fn error(&self, line: &[&str]) -> String {
         self.run(line).outcome.expect_err("the command should fail")
@@ -109,14 +109,14 @@ impl Shell {
         self.run(&["apply", "-f", &self.file("manifest.json", &manifest.to_string())])
     }
 
-    /// Writes a file; gives its path.
+    /// Writes a file and returns its path.
     pub(super) fn file(&self, name: &str, text: &str) -> String {
         let path: PathBuf = self.dir.path().join(name);
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
-    /// Allocates one IPv4 address on node1, a minute ago.
+    /// Allocates one IPv4 address on node1, dated a minute ago.
     pub(super) fn allocate(&self, handle: &str) -> String {
         self.allocate_at(handle, OffsetDateTime::now_utc() - Duration::minutes(1))
     }
@@ -125,7 +125,7 @@ impl Shell {
         self.allocate_with(handle, workload_attributes("node1", Some(("default", handle)), at))
     }
 
-    /// As calico-node does for a tunnel device of node1.
+    /// Allocates an address for a tunnel device of node1, as calico-node does.
     pub(super) fn allocate_tunnel(&self, handle: &str) -> String {
         let attributes = [("node", "node1"), ("type", "ipipTunnelAddress")];
         self.allocate_with(handle, attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into())
@@ -141,7 +141,7 @@ impl Shell {
         assigned.addresses[0].ip.to_string()
     }
 
-    /// An endpoint on node1 that has `address`.
+    /// Creates an endpoint on node1 with `address`.
     pub(super) fn endpoint(&self, pod: &str, address: &str) {
         let spec = WorkloadEndpointSpec {
             orchestrator: "k8s".into(),
@@ -157,20 +157,20 @@ impl Shell {
         block_on(self.store.create(&key, &endpoint)).unwrap();
     }
 
-    /// Stores bytes behind everybody's back.
+    /// Stores bytes directly, without validation.
     pub(super) fn put(&self, path: &str, value: &str) {
         let op = WriteOp::Create(value.into());
         let write = Write { kind: "", path: path.into(), key: path.into(), op };
         block_on(self.store.write(&[write])).unwrap();
     }
 
-    /// Deletes a pair behind everybody's back.
+    /// Deletes a pair directly.
     pub(super) fn remove(&self, path: &str) {
         let write = Write { kind: "", path: path.into(), key: path.into(), op: WriteOp::Delete(None) };
         block_on(self.store.write(&[write])).unwrap();
     }
 
-    /// All blocks.
+    /// Returns all blocks.
     pub(super) fn blocks(&self) -> Vec<(Cidr, Block)> {
         let blocks = block_on(self.store.list::<Block>(&None)).unwrap();
         blocks.into_iter().map(|entry| (entry.key, entry.value)).collect()

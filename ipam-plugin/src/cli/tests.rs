@@ -1,4 +1,4 @@
-//! The command line as a whole.
+//! The whole command line.
 
 use clap::{CommandFactory, Parser};
 
@@ -25,7 +25,7 @@ fn every_command_has_examples() {
     }
 }
 
-/// A pod writes its annotations itself, and they are parts of its endpoint.
+/// A pod can write its annotations, which become parts of its endpoint.
 #[test]
 fn no_command_prints_a_control_character_of_an_object() {
     const TEXT: &str = "x\nnothing is wrong\r\x1b[2K\u{9b}1A\u{202e}\x7f";

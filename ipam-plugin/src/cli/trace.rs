@@ -1,4 +1,4 @@
-//! `trace`: all that this node knows of one pod, in one place.
+//! `trace`: shows all data about one pod on this node.
 
 mod log_lines;
 mod print;
@@ -22,10 +22,10 @@ use super::session::{Outcome, Session};
 use crate::host_link::{HostLink, HostLinks, NoHostLinks};
 use crate::{node_name, process};
 
-/// Where the installer puts the configuration, which names datastore, node and log file.
+/// Path at which the installer writes the configuration, which names datastore, node and log file.
 const CONFIGURATION: &str = "/etc/cni/net.d/10-calico.conflist";
 
-/// The log file of configurations that the installer writes.
+/// The log file in configurations that the installer writes.
 const LOG_FILE: &str = "/var/log/calico/cni/cni.log";
 
 /// Show log lines, endpoint, addresses, interface and routes of one pod on this node
@@ -45,21 +45,21 @@ pub(super) struct TraceArgs {
     /// The pod
     #[arg(value_name = "[NAMESPACE/]POD", value_parser = named)]
     pod: String,
-    /// Namespace of a pod that is given without one
+    /// Namespace of the pod if POD does not contain one
     #[arg(short, long, value_name = "NAME", default_value = "default")]
     namespace: String,
-    /// Name of the node [default: that of the configuration, /var/lib/calico/nodename or the host name]
+    /// Name of the node [default: from the configuration, /var/lib/calico/nodename or the host name]
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
-    /// The log of the plugins [default: that of the configuration, else /var/log/calico/cni/cni.log]
+    /// The plugins' log file [default: from the configuration, else /var/log/calico/cni/cni.log]
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// Most log lines to show, the latest ones
+    /// Maximum number of log lines to show; the latest lines are shown
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     lines: usize,
 }
 
-/// What was found of a pod.
+/// The data found about a pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Trace {
@@ -73,27 +73,27 @@ struct Trace {
     interface: Option<HostLink>,
     log_file: PathBuf,
     log: Vec<String>,
-    /// How many earlier lines there are.
+    /// Number of earlier lines that are not shown.
     log_left_out: usize,
-    /// What could not be looked at.
+    /// Parts that could not be read.
     missing: Vec<Missing>,
 }
 
-/// A part that could not be looked at.
+/// A part that could not be read.
 #[derive(Debug, Serialize)]
 struct Missing {
     part: &'static str,
     reason: String,
 }
 
-/// Where to look.
+/// The places to read from.
 struct Places<'a> {
     node: String,
     log_file: PathBuf,
     links: &'a dyn HostLinks,
 }
 
-/// Refuses a pod or a namespace without name, which would stand for all of them.
+/// Refuses an empty name of a pod or a namespace, which would match all of them.
 fn named(text: &str) -> Result<String, String> {
     match text.split('/').any(str::is_empty) {
         true => Err("write POD or NAMESPACE/POD".into()),
@@ -101,7 +101,7 @@ fn named(text: &str) -> Result<String, String> {
     }
 }
 
-/// Looks, and prints what was found.
+/// Reads all parts and prints them.
 pub(super) fn run(
     args: &TraceArgs,
     connection: &ConnectionArgs,
@@ -114,7 +114,7 @@ pub(super) fn run(
     let places = Places { node: node(args, conf.as_ref()), log_file: log_file(args, conf.as_ref()), links };
     let store = conf.and_then(|_| {
         let connection = connection.resolve(|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
-        // A look must not make the file.
+        // `trace` only reads, so it must not create the file.
         if connection.is_new_file() {
             return Err(format!("{} does not exist", connection.name()));
         }
@@ -123,7 +123,7 @@ pub(super) fn run(
     process::block_on(look(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
 }
 
-/// The same with a datastore that is open, and without the kernel.
+/// Does the same with an open datastore, and without access to the kernel.
 pub(super) async fn in_session(args: &TraceArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
     let places = Places { node: node(args, Ok(&None)), log_file: log_file(args, Ok(&None)), links: &NoHostLinks };
     look(args, Ok(session.store), &places).await.show(session.format, session.out)

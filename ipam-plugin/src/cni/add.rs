@@ -1,4 +1,4 @@
-//! ADD: addresses for a container (IPAM-31..IPAM-42).
+//! ADD: assigns addresses to a container and builds the CNI result.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,22 +22,25 @@ use crate::kubevirt::{self, MachineError, TakenOver};
 use crate::lock::HostLock;
 use crate::prelude::Prelude;
 
-/// How long a process may wait for the lock before it reads the prelude again. Whoever deletes a pool disables it,
-/// waits 500 ms and takes it apart: by then nobody may go by what was before (IPAM-100).
+/// Longest wait for the lock after which a process still uses the prelude it read before. Calico's client disables a
+/// pool 500 ms before it deletes it. No process may still use the pool by then (IPAM-100).
 const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
 
-/// What an ADD was given.
+/// Result of an ADD.
 #[derive(Debug)]
 pub struct Given {
-    /// The addresses.
+    /// The addresses and routes.
     pub result: CniResult,
-    /// The attributes of the owner whose place the pod took at its virtual machine's addresses; empty without one.
+    /// The attributes of the previous owner of the VMI's addresses, which this pod replaced; empty if no owner was
+    /// replaced.
     pub replaced: BTreeMap<String, String>,
 }
 
-/// Assigns what the call asks for. On error nothing of it stays assigned. `lock` is the node's, if it is held already.
+/// Assigns the addresses that the call requests. On error, none of them stays assigned. `lock` is the node's lock if
+/// the caller already has it.
 ///
-/// With an own block that has room this is one read and one write beyond the prelude, for one family or two.
+/// With a block of the node that has a free address, this takes one read and one write beyond the prelude, for one
+/// family or two.
 pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -52,7 +55,7 @@ pub async fn add<S: Store, C: Clock>(
     if !kept.is_empty() {
         let mut result = result(&kept);
         if call.machine.as_ref().is_some_and(MachinePod::is_migration_target) {
-            // They still lead to the machine's other pod. Felix moves the routes when the machine has moved.
+            // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes then.
             result.routes.clear();
         }
         return Ok(Given { result, replaced });
@@ -61,8 +64,8 @@ pub async fn add<S: Store, C: Clock>(
     Ok(Given { result: result(&found), replaced })
 }
 
-/// The addresses that the pod's virtual machine has already: they become this pod's, whatever it asks for (IPAM-53).
-/// With them the owner whose place the pod takes.
+/// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53).
+/// Returns also the attributes of the owner that the pod replaces.
 async fn kept<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -73,12 +76,12 @@ async fn kept<S: Store, C: Clock>(
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
     let TakenOver { addresses: held, handle: read, replaced } =
         kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
-    // What was read before, if anything, was the container's.
+    // A handle read before this point is the container's, not the VMI's.
     prelude.handle = read;
     if held.is_empty() && machine.is_migration_target() {
         return Err(MachineError::NothingHeld(handle).into());
     }
-    // Addresses that are asked for are asked for one by one, and the machine keeps one of each family.
+    // `calico` requests specific addresses one at a time, and the VMI keeps one address of each family.
     let is_wanted = |ip: &IpAddr| call.ip.is_none_or(|asked| IpVersion::of(asked) == IpVersion::of(*ip));
     let kept = held.into_iter().filter(is_wanted);
     Ok((kept.map(|ip| Assignment { ip, prefix: IpVersion::of(ip).bits() }).collect(), replaced))
@@ -91,7 +94,8 @@ async fn addresses<S: Store, C: Clock>(
     prelude: Prelude,
     lock: Option<HostLock>,
 ) -> Result<Vec<Assignment>, IpamError> {
-    // After the prelude: whatever another process did to blocks meanwhile shows when they are read.
+    // Locks after the read of the prelude. Changes that another process made to blocks meanwhile show when the blocks
+    // are read.
     let asked = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
     let prelude = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
@@ -111,7 +115,8 @@ async fn addresses<S: Store, C: Clock>(
     let assigned = assign(store, clock, &request, prelude).await?;
     request.notes.keep(assigned.searches, clock.now());
     if assigned.has_claimed {
-        // Other searches may be for pools that the block is of, and the claim is not in every cache yet.
+        // Searches on record may cover the pools of the claimed block, and not every cache contains the new affinity
+        // yet.
         drop(call.releasing());
     }
     if let Some(mut recent) = call.recent_blocks(lock.as_ref(), store) {
@@ -123,7 +128,8 @@ async fn addresses<S: Store, C: Clock>(
     }
 }
 
-/// Addresses, and per address a route to it; both with the block's prefix length and host bits set (IPAM-40, IPAM-41).
+/// Returns a CNI result with the addresses and a route for each. Both have the block's prefix length and keep the host
+/// bits (IPAM-40).
 fn result(assignments: &[Assignment]) -> CniResult {
     let nets = assignments.iter().filter_map(|assignment| IpNet::new(assignment.ip, assignment.prefix));
     let ips = nets.clone().map(|address| IpConfig { interface: None, address, gateway: None });

@@ -1,5 +1,5 @@
-//! [`IpamCall`]: one call of the plugin, decoded: what `calico-ipam` takes from its environment and configuration, and
-//! what `calico` fills in from a pod's annotations.
+//! [`IpamCall`]: a decoded call of the plugin. `calico-ipam` fills it from its environment and configuration; `calico`
+//! adds values from the pod's annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -20,66 +20,67 @@ use crate::prelude::PreludeQuery;
 use crate::recent::RecentBlocks;
 use crate::request::{AssignRequest, Namespace, workload_attributes};
 
-/// Where upstream notes that a node's affinities have labels: it is gone when the node starts anew.
+/// File whose existence means that the node's affinities have labels. Upstream uses the same file; a reboot deletes it.
 const LABELS_MARKER: &str = "/var/run/calico/cni/ipam_upgraded";
 
-/// Gone when the node starts anew.
+/// File with the blocks of recent allocations. A reboot deletes it.
 const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
 /// A call of the IPAM plugin for one container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IpamCall {
-    /// The network's name.
+    /// The name of the network.
     pub network: String,
-    /// The container.
+    /// The container ID.
     pub container_id: String,
-    /// The node that asks.
+    /// The node on which the call runs.
     pub node: String,
     /// The pod; `None` outside Kubernetes.
     pub pod: Option<Pod>,
-    /// The virtual machine that the pod runs, if it keeps its addresses from pod to pod.
+    /// The pod's VMI, if the VMI keeps its addresses from pod to pod.
     pub machine: Option<MachinePod>,
-    /// Whether an IPv4 address is wanted.
+    /// Whether to assign an IPv4 address.
     pub assign_ipv4: bool,
-    /// Whether an IPv6 address is wanted.
+    /// Whether to assign an IPv6 address.
     pub assign_ipv6: bool,
-    /// Names or CIDRs of the IPv4 pools to take from, in order of preference.
+    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference.
     pub ipv4_pools: Vec<String>,
     /// The same for IPv6.
     pub ipv6_pools: Vec<String>,
-    /// Families whose pools or address the pod's annotations name, where these may name only what the namespace may
-    /// have.
+    /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
+    /// values that the pod's namespace may have.
     pub restricted: BTreeSet<IpVersion>,
-    /// The address asked for with `IP=` in CNI_ARGS.
+    /// The address requested with `IP=` in CNI_ARGS.
     pub ip: Option<IpAddr>,
-    /// The pod's earlier sandbox: an address that is asked for passes from it to this container.
+    /// The pod's previous sandbox. A requested address passes from that sandbox to this container.
     pub predecessor: Option<Predecessor>,
-    /// Most blocks the node may own; 0 leaves it to the cluster's settings.
+    /// Maximum number of blocks that the node may own; 0 applies the cluster's setting.
     pub max_blocks: usize,
-    /// What the processes of this node lock to take turns; `None` does without.
+    /// The lock file by which processes of this node take turns; `None` disables the lock.
     pub lock_file: Option<PathBuf>,
-    /// The file that remembers which blocks the last addresses came from; `None` does without.
+    /// The file that stores the blocks of recent addresses; `None` disables it.
     pub recent_file: Option<PathBuf>,
-    /// The file that notes which addresses the node's kernel has in use, see [`crate::busy`]; `None` does without.
+    /// The file that lists addresses in use by the node's kernel, see [`crate::busy`]; `None` disables it.
     pub busy_file: Option<PathBuf>,
-    /// The file that notes searches which found no free address, see [`crate::exhausted`]; `None` does without.
+    /// The file that lists searches without a free address, see [`crate::exhausted`]; `None` disables it.
     pub exhausted_file: Option<PathBuf>,
-    /// The file that notes that the node's affinities have labels (IPAM-47); `None` looks at them each time.
+    /// The file whose existence means that the node's affinities have labels (IPAM-47). With `None`, each call checks
+    /// them.
     pub labels_marker: Option<PathBuf>,
 }
 
-/// Which pod a container is of.
+/// The pod of a container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pod {
-    /// Its namespace, with the labels that pools' namespace selectors look at.
+    /// The namespace, with the labels that the namespace selectors of pools match.
     pub namespace: Namespace,
-    /// Its name.
+    /// The name.
     pub name: String,
 }
 
 impl IpamCall {
-    /// What the runtime asks for, on `node`. Outside Kubernetes all there is to know; `calico` changes pools and
-    /// families to what a pod's annotations say, and fills in the labels of its namespace.
+    /// Creates the call that the runtime requests on `node`. Outside Kubernetes the call is complete. For a pod,
+    /// `calico` replaces pools and families by the values of the annotations, and adds the labels of the namespace.
     pub fn of(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
         IpamCall {
@@ -98,7 +99,7 @@ impl IpamCall {
             restricted: BTreeSet::new(),
             ip: call.args.ip,
             predecessor: None,
-            // For Windows, but read on every system, as upstream's (IPAM-33).
+            // The field is meant for Windows, but upstream reads it on every system (IPAM-33).
             max_blocks: usize::from(call.conf.windows.windows_use_single_network),
             lock_file: Some(PathBuf::from(&call.conf.node.ipam_lock_file)),
             recent_file: Some(PathBuf::from(RECENT_BLOCKS)),
@@ -108,8 +109,8 @@ impl IpamCall {
         }
     }
 
-    /// The handle that the addresses are held by: the container's, or that of the virtual machine that keeps them
-    /// (IPAM-22, IPAM-24).
+    /// Returns the handle of the addresses: the VMI's if a VMI keeps them, the container's otherwise (IPAM-22,
+    /// IPAM-24).
     pub fn handle(&self) -> HandleId {
         match &self.machine {
             Some(machine) => HandleId::for_machine(&self.network, &machine.namespace, &machine.instance),
@@ -117,12 +118,13 @@ impl IpamCall {
         }
     }
 
-    /// The handle of the container, whatever runs in it.
+    /// Returns the handle of the container, even if a VMI keeps the addresses.
     pub fn container_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// The handle that releases before v3 gave the same container; DEL releases what it holds for it (IPAM-23).
+    /// Returns the handle that releases before v3 gave this container. DEL also releases the container's addresses
+    /// under it (IPAM-23).
     pub fn old_handle(&self) -> Option<OldHandle> {
         let old = match &self.pod {
             Some(pod) => OldHandle::of_pod(&pod.namespace.name, &pod.name),
@@ -131,14 +133,14 @@ impl IpamCall {
         old.filter(|old| *old.id() != self.container_handle())
     }
 
-    /// The container's handles: what a DEL looks at.
+    /// Returns the handles that a DEL of this container releases.
     pub fn handles(&self) -> Vec<HandleId> {
         let old = self.old_handle();
         [self.container_handle()].into_iter().chain(old.map(|old| old.id().clone())).collect()
     }
 
-    /// What a DEL has to read first: both where that costs no more. Else the old one is looked for only when the other
-    /// is not there, which is when the container is from before v3.
+    /// Returns the handles that a DEL reads first. Where reading both takes one request, these are both. Otherwise DEL
+    /// reads the old handle only if the present one is missing, as for containers from before v3.
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
         match store.has_transactions() {
             true => self.handles(),
@@ -146,12 +148,12 @@ impl IpamCall {
         }
     }
 
-    /// What an ADD has to read first.
+    /// Returns the query for the first read of an ADD.
     pub fn prelude_query(&self) -> PreludeQuery {
         PreludeQuery::workload(&self.node, self.handle())
     }
 
-    /// The call as a request for addresses.
+    /// Returns the call as a request for addresses.
     pub fn assign_request(&self, now: OffsetDateTime) -> AssignRequest {
         AssignRequest {
             attributes: self.attributes(now),
@@ -164,45 +166,46 @@ impl IpamCall {
             max_blocks: self.max_blocks,
             all_or_nothing: true,
             predecessor: self.predecessor.clone(),
-            // Another process may be giving the machine its first address now (IPAM-115).
+            // Another process may assign the VMI's first address at the same time (IPAM-115).
             max_per_handle: self.machine.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)
         }
     }
 
-    /// The pod's namespace; empty outside Kubernetes.
+    /// Returns the pod's namespace, or an empty string outside Kubernetes.
     pub fn namespace(&self) -> &str {
         self.pod.as_ref().map(|pod| pod.namespace.name.as_str()).unwrap_or_default()
     }
 
-    /// Takes the node's lock, if it can be had. Waits in this thread: a plugin process has nothing else to do.
+    /// Takes the node's lock, or returns `None` if that fails. Blocks this thread, because a plugin process has no
+    /// other work.
     pub fn lock(&self) -> Option<HostLock> {
         self.lock_file.as_deref().and_then(HostLock::acquire)
     }
 
-    /// The hint for the next ADD, to whoever holds the node's lock; `None` where none is kept.
+    /// Returns the hints for the next ADD if the caller has the node's lock and the datastore makes use of hints.
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<RecentBlocks> {
         lock.filter(|lock| lock.is_held() && !store.has_transactions())?;
         self.recent_file.as_deref().map(RecentBlocks::read)
     }
 
-    /// The addresses that the kernel was found to have in use a moment ago.
+    /// Returns the addresses that the kernel recently had in use.
     pub(crate) fn busy_addresses(&self, now: OffsetDateTime) -> BTreeSet<IpAddr> {
         let notes = self.busy_file.as_deref().map(|file| busy::in_force(file, now)).unwrap_or_default();
         notes.into_iter().map(|note| note.address).collect()
     }
 
-    /// The node's searches that found no free address a moment ago.
+    /// Returns the node's recent searches that found no free address.
     pub(crate) fn notes(&self, now: OffsetDateTime) -> Notes {
         self.exhausted_file.as_deref().map(|file| Notes::read(file, now)).unwrap_or_default()
     }
 
-    /// Begins a release of addresses.
+    /// Begins a release of addresses, which invalidates the searches on record.
     pub fn releasing(&self) -> Releasing<'_> {
         Releasing::on(self.exhausted_file.as_deref())
     }
 
-    /// What is stored with each address.
+    /// Returns the attributes that are stored with each address.
     pub fn attributes(&self, now: OffsetDateTime) -> BTreeMap<String, String> {
         let pod = self.pod.as_ref().map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
         let mut attributes = workload_attributes(&self.node, pod, now);

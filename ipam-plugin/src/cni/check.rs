@@ -1,4 +1,4 @@
-//! CHECK: whether what ADD recorded is still held (upstream checks nothing, IPAM-9).
+//! CHECK: compares the result of the ADD with the datastore. Upstream's CHECK compares nothing (IPAM-9).
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::error::cni_error;
 use crate::assign_address::holder;
 use crate::read_blocks::blocks_of;
 
-/// Compares, and says each difference in the error's details.
+/// Compares the addresses and returns an error whose details list each difference.
 pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<(), CniError> {
     let found = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
     if found.is_empty() {
@@ -22,8 +22,8 @@ pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) ->
         .with_details(found.join("; ")))
 }
 
-/// What differs between `recorded`, the addresses in prevResult, and what is stored: each address must be held in its
-/// block by the container's handle, and the handle must count at least what the block holds.
+/// Returns the differences between `recorded`, the addresses in prevResult, and the datastore. Each address must be
+/// allocated in its block under the container's handle, and the handle must count at least the addresses in the block.
 pub async fn differences<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<Vec<String>, StoreError> {
     let id = call.handle();
     let mut batch = ReadBatch::new();
@@ -62,7 +62,7 @@ fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamCall) -
     if held.handle() != Some(call.handle()) {
         return Some(format!("{ip} is held by {}", holder(&held)));
     }
-    // A machine that is being migrated has a pod on each of two nodes.
+    // A VMI in migration has a pod on each of two nodes.
     let slots = [OwnerSlot::Active, OwnerSlot::Alternate];
     let mut nodes = slots.into_iter().filter_map(|slot| held.attribute?.owner(slot).get("node"));
     let active = nodes.next().map_or("", String::as_str);

@@ -1,4 +1,4 @@
-//! DEL: gives back what a container holds (IPAM-48).
+//! DEL: releases the addresses of a container.
 
 use libcalico::ipam::{Block, OldHandle};
 use libcalico::store::Store;
@@ -15,8 +15,8 @@ use crate::release::{
 };
 use crate::release_addresses::release_chosen;
 
-/// Releases the handles in `prelude`, which are those of [`IpamCall::handles_to_read`] that exist. Nothing held is
-/// success. A virtual machine that keeps its addresses loses this pod as their owner.
+/// Releases the handles in `prelude`: those handles of [`IpamCall::handles_to_read`] that exist. A DEL without any
+/// address succeeds. If a VMI keeps its addresses, this only removes the pod as their owner.
 pub async fn del<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -26,7 +26,8 @@ pub async fn del<S: Store, C: Clock>(
     release_call(store, clock, call, prelude, &NoListings).await.map_err(|error| cni_error(&error))
 }
 
-/// [`del`] for a caller that keeps endpoints, with an error that tells a datastore out of reach from one that says no.
+/// Does the same as [`del`] for a caller that also deletes endpoints. The error distinguishes an unreachable datastore
+/// from one that refuses the request.
 pub async fn release_call<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -35,7 +36,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     listings: &L,
 ) -> Result<(), IpamError> {
     let old = call.old_handle();
-    // Releases before v3 knew no machines that keep addresses.
+    // Releases before v3 did not support VMIs that keep addresses.
     let prelude = match &old {
         Some(old) if prelude.is_empty() && call.machine.is_none() && !store.has_transactions() => {
             prelude.with_handles(store, std::slice::from_ref(old.id())).await?
@@ -61,8 +62,9 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     Ok(())
 }
 
-/// Releases handles of a container that ran on `node`: the one of before v3 as far as it is the container's, any other
-/// whole; each once `listings` gave its addresses up. A block that cannot be read still holds what it held: an error.
+/// Releases the handles of a container that ran on `node`: of the handle from before v3 only the container's own
+/// addresses, of any other handle all. Each handle is released once `listings` no longer list its addresses. A block
+/// that cannot be read keeps its addresses, so it causes an error.
 pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,

@@ -1,4 +1,4 @@
-//! Errors as the runtime sees them.
+//! Conversion of errors into CNI errors.
 
 use libcalico::ipam::RefusedPool;
 use libcalico::store::StoreError;
@@ -6,8 +6,8 @@ use netconf::{CniError, Code};
 
 use crate::error::{Exhaustion, IpamError};
 
-/// The error with the code of the CNI specification that fits, upstream's text, and in the details what a person needs
-/// to mend it: for each pool why it gave nothing.
+/// Returns the error with the CNI code that fits and upstream's text. The details contain the facts that an operator
+/// needs, such as the reason why each pool gave no address.
 pub fn cni_error(error: &IpamError) -> CniError {
     if let IpamError::Machine(error) = error {
         return error.clone().into();

@@ -1,4 +1,4 @@
-//! GC: gives back what containers of this network hold on this node that the runtime no longer knows (CNI-216).
+//! GC: releases the addresses of containers that ran on this node and that the runtime no longer lists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,23 +12,23 @@ use crate::error::IpamError;
 use crate::release::{Leaving, Listings, NoListings, ReleasePrelude, Turn, release_unlisted};
 use crate::release_addresses::release_addresses;
 
-/// What was collected.
+/// Result of a garbage collection.
 #[derive(Debug, Default)]
 pub struct Collected {
-    /// Handles released.
+    /// The released handles.
     pub released: Vec<HandleId>,
-    /// Handles that could not be, and why.
+    /// The handles that could not be released, with the errors.
     pub failed: Vec<(HandleId, IpamError)>,
 }
 
-/// What containers hold that the runtime no longer knows.
+/// Addresses of containers that the runtime no longer lists.
 #[derive(Debug, Default)]
 pub struct Leaked {
     node: String,
     leaks: BTreeMap<HandleId, Leak>,
-    /// Containers, each with an address that it holds in another network.
+    /// Pairs of a container and an address of this container in another network.
     of_other_networks: BTreeSet<(String, IpAddr)>,
-    /// Blocks that cannot be read: nobody knows for whom they hold addresses.
+    /// Blocks that cannot be read, so the owners of their addresses are unknown.
     unreadable: Vec<Cidr>,
 }
 
@@ -51,10 +51,10 @@ pub async fn gc<S: Store, C: Clock>(
     Ok(leaked(&blocks, network, node, valid).release(store, clock, valid, |_| NoListings).await)
 }
 
-/// What handles of `network` on `node` hold in `blocks` whose container is not in `valid`.
+/// Returns the addresses in `blocks` under handles of `network` on `node` whose container is not in `valid`.
 ///
-/// A container id with a dot in it is left alone: such a handle may as well be of a network whose name begins like this
-/// one, or be a virtual machine's, which outlives its container.
+/// This skips a container ID that contains a dot. Such a handle may belong to another network whose name begins with
+/// this network's name, or to a VMI, which outlives its container.
 pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> Leaked {
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
     let mut of_other_networks = BTreeSet::new();
@@ -63,7 +63,7 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         let Some(handle) = held.handle().filter(|_| noted("node").is_some_and(|on| on == node)) else { continue };
         let container = handle.as_str().strip_prefix(network).and_then(|rest| rest.strip_prefix('.'));
         let Some(container) = container.filter(|id| !id.contains('.')) else {
-            // The handle of a virtual machine ends in a name that a tenant chooses.
+            // The handle of a VMI ends in a name that a tenant can choose.
             let of_container = Some(&handle).filter(|handle| !handle.may_be_of_machine());
             let of_container = of_container.and_then(|handle| handle.as_str().rsplit_once('.'));
             of_other_networks.extend(of_container.map(|(_, container)| (container.to_owned(), held.ip)));
@@ -84,49 +84,52 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
 }
 
 impl Leaked {
-    /// Leaves what leaked to another IPAM plugin, which keeps the addresses of this network.
+    /// Drops the leaked addresses, for a configuration in which another IPAM plugin manages the addresses of this
+    /// network.
     pub fn without_leaks(self) -> Self {
         Leaked { leaks: BTreeMap::new(), ..self }
     }
 
-    /// Takes notice of blocks that cannot be read.
+    /// Records blocks that cannot be read.
     #[must_use]
     pub fn beside_unreadable(self, unreadable: Vec<Cidr>) -> Self {
         Leaked { unreadable, ..self }
     }
 
-    /// Returns true if the container holds the address in another network, or if its block cannot be read.
+    /// Returns true if the container has the address in another network, or if the address is in a block that cannot be
+    /// read.
     pub fn may_be_held_elsewhere(&self, container: &str, ip: IpAddr) -> bool {
         self.of_other_networks.contains(&(container.to_owned(), ip))
             || self.unreadable.iter().any(|block| block.contains(ip))
     }
 
-    /// Returns true if the container holds any address in another network, or may do so as a block cannot be read.
+    /// Returns true if the container has any address in another network, or if any block cannot be read.
     pub fn may_hold_elsewhere(&self, container: &str) -> bool {
         !self.unreadable.is_empty() || self.of_other_networks.iter().any(|(holder, _)| holder == container)
     }
 
-    /// How many containers hold it.
+    /// Returns the number of containers with leaked addresses.
     pub fn containers(&self) -> usize {
         self.leaks.len()
     }
 
-    /// Whether this handle is one of theirs.
+    /// Returns true if the handle is one of the leaked handles.
     pub fn is_of(&self, handle: &HandleId) -> bool {
         self.leaks.contains_key(handle)
     }
 
-    /// The pods that it is noted for: namespace and name.
+    /// Returns namespace and name of the pods that the leaked addresses were allocated for.
     pub fn pods(&self) -> impl Iterator<Item = &(String, String)> {
         self.held().filter_map(|(_, address)| address.pod.as_ref()).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// The addresses, each with the id of the container that holds it and the pod that it is noted for.
+    /// Returns the leaked addresses, each with the ID of its container.
     pub fn held(&self) -> impl Iterator<Item = (&str, &Leaving)> {
         self.leaks.values().flat_map(|leak| leak.leaving.iter().map(|address| (leak.container.as_str(), address)))
     }
 
-    /// Gives it back, but for that of containers in `keep`, after the listings of each container gave it up.
+    /// Releases the addresses of all containers that are not in `keep`. Each container's listings give up the addresses
+    /// first.
     pub async fn release<S: Store, C: Clock, L: Listings>(
         self,
         store: &S,
@@ -146,8 +149,8 @@ impl Leaked {
     }
 }
 
-/// Releases by the handle, which is exact; addresses whose handle is lost one by one, unless they changed hands since
-/// they were seen (IPAM-184, W2).
+/// Releases a leaked handle. If the handle object is lost, this releases the addresses one by one, except those
+/// reallocated since the blocks were read (IPAM-184).
 async fn collect<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,

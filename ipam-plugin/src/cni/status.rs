@@ -1,4 +1,4 @@
-//! STATUS: whether an ADD could be served now (CNI-214).
+//! STATUS: reports if an ADD could be served now.
 
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::net::IpVersion;
@@ -10,9 +10,9 @@ use super::error::cni_error;
 use crate::plan::FamilyPlan;
 use crate::prelude::Prelude;
 
-/// Whether the datastore answers and is ready, the node exists, and each wanted family has a pool for it. One read. A
-/// pool being full is not looked for: it needs all blocks, and a DEL may change it any moment. `prepare` puts in what
-/// an ADD would make.
+/// Verifies that the datastore is reachable and ready, that the node exists, and that each requested family has a pool.
+/// This takes one read. Full pools are not detected: that needs all blocks, and any DEL may change the outcome.
+/// `prepare` adds the objects that an ADD would create.
 pub async fn status<S: Store>(store: &S, call: &IpamCall, prepare: impl FnOnce(&mut Prelude)) -> Result<(), CniError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
@@ -30,7 +30,7 @@ pub async fn status<S: Store>(store: &S, call: &IpamCall, prepare: impl FnOnce(&
     status_of(call, &prelude)
 }
 
-/// The same from what an ADD reads first, for a caller that has read it and found the cluster ready.
+/// Verifies the same on a prelude, for a caller that has read it and found the cluster ready.
 pub fn status_of(call: &IpamCall, prelude: &Prelude) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {

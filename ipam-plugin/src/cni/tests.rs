@@ -154,7 +154,7 @@ async fn contention_asks_to_try_again() {
     assert_eq!(add_to(&cluster, &call("b")).await.unwrap_err().code, Code::TRY_AGAIN);
 }
 
-// IPAM-100: a pool is deleted 500 ms after it was disabled.
+// A pool is deleted 500 ms after it was disabled (IPAM-100).
 #[tokio::test]
 async fn after_a_long_wait_for_the_lock_the_pools_are_read_again() {
     let cluster = dual_stack();
@@ -173,7 +173,7 @@ async fn after_a_long_wait_for_the_lock_the_pools_are_read_again() {
     assert_eq!(error.msg, "cannot find a qualified ippool");
 }
 
-// CHECK names each thing that is broken alone.
+// CHECK reports each difference.
 
 async fn checked() -> (Cluster, IpamCall, Vec<IpAddr>) {
     let cluster = dual_stack();
@@ -244,13 +244,13 @@ async fn check_names_an_address_of_no_block() {
     assert_eq!(differences(&cluster.store, &call, &recorded).await.unwrap(), ["192.0.2.1 is in no block"]);
 }
 
-/// The pool was made anew while the block was in use.
+/// The pool was created again with another block size while the block was in use.
 #[tokio::test]
 async fn check_finds_the_block_of_another_size_than_its_pool_has_now() {
     let (cluster, call, recorded) = checked().await;
     cluster.pool("pool4", "10.65.0.0/16", 28);
     check(&cluster.store, &call, &recorded).await.unwrap();
-    // Without the handle nothing but the block tells that the address is held.
+    // Without the handle, only the block shows that the address is in use.
     cluster.store.delete::<Handle>(&HandleId::new("net.a"), None).await.unwrap();
     let found = differences(&cluster.store, &call, &recorded).await.unwrap();
     assert_eq!(found, ["handle net.a does not exist"]);
@@ -304,7 +304,7 @@ async fn gc_releases_what_the_runtime_no_longer_knows_and_nothing_else() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-// W2 of ipam.md: upstream deletes the handle of a write that was applied though its answer was lost.
+// Upstream deletes the handle if the response to the block's write is lost, even if the write was applied (IPAM-184).
 #[tokio::test]
 async fn gc_finds_addresses_whose_handle_is_lost() {
     let cluster = dual_stack();
@@ -341,7 +341,7 @@ async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
         let result = add(&store, &clock, &call, prelude, None).await.unwrap().result;
         assert_eq!(result.ips.len(), 2);
         assert_eq!(store.requests() - before, expected, "{container}");
-        // The first of a node confirms a claim per family.
+        // The first ADD of a node also confirms an affinity per family.
         expected = 3;
     }
     let call = IpamCall { lock_file: Some(dir.path().join("ipam.lock")), ..call("b") };
@@ -354,7 +354,8 @@ async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
     assert_eq!(blocks.iter().map(|block| block.value.allocated().count()).collect::<Vec<_>>(), [2, 2]);
 }
 
-/// Threads stand for processes here; each has its own connection. No lock: the compare-and-swap alone must do.
+/// Threads stand in for processes here; each has its own connection. Without a lock, compare-and-swap alone must
+/// suffice.
 #[test]
 fn many_at_once_on_one_file_get_different_addresses() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,7 +4,7 @@ use crate::assign_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 
-/// Reads and writes of requests of an operation without a prelude; there the handle is not read.
+/// Creates a cluster for counting requests of operations without a prelude; these do not read the handle first.
 fn cluster(block_size: u8) -> Cluster {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.65.0.0/24", block_size);
@@ -17,7 +17,7 @@ async fn a_warm_node_creates_the_handle_beside_the_read_and_writes_the_block_alo
     cluster.one("node1", "net.first").await.unwrap();
     cluster.store.take_counts();
     cluster.one("node1", "net.a").await.unwrap();
-    // Prelude and block; handle and block.
+    // Reads: prelude and block. Writes: handle and block.
     assert_eq!(cluster.store.take_counts(), (2, 2));
     assert_consistent(&cluster.store.pairs(), true);
 }
@@ -53,7 +53,7 @@ async fn a_handle_that_is_there_counts_on() {
     cluster.one("node1", "net.a").await.unwrap();
     assert_eq!(cluster.handle("net.a").unwrap().block[&block], 2);
     assert_consistent(&cluster.store.pairs(), true);
-    // What a killed ADD counted and never took stays counted: nobody can tell whose it is.
+    // Counts that a killed ADD left stay, because their owner cannot be determined.
     let mut left = Handle::default();
     left.increment(block, 1);
     cluster.store.put(&HandleId::new("net.b"), &left);
@@ -80,7 +80,7 @@ async fn without_an_address_no_handle_stays() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// Another process takes the block's revision each time: the handle is created once, and not again for each attempt.
+/// Another process changes the block's revision each time. The handle is created once, not again for each attempt.
 #[tokio::test]
 async fn a_lost_race_costs_no_second_handle() {
     let cluster = cluster(26);
@@ -97,13 +97,14 @@ async fn a_lost_race_costs_no_second_handle() {
         Fault::None
     });
     cluster.one("node1", "net.a").await.unwrap();
-    // The handle once, the block three times.
+    // A single write of the handle, three of the block.
     assert_eq!(cluster.store.take_counts().1, 4);
     cluster.store.calm();
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// The block is written, nobody hears of it, and nobody can be asked for longer than an operation waits.
+/// The block is written, but the response is lost, and the datastore stays unreachable for longer than the operation
+/// waits.
 #[tokio::test]
 async fn what_nobody_can_tell_stays_counted_for_the_del() {
     for silent in [1, 10, 100, 1000] {

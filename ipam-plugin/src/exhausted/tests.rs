@@ -26,7 +26,8 @@ impl Scene {
         Scene { cluster, directory: tempfile::tempdir().unwrap() }
     }
 
-    /// The node has taken one block and the first address of the other, and another node the last one.
+    /// Creates a full pool: the node has all addresses of one block and the first of the other; another node has the
+    /// last one.
     async fn full(store: MemoryStore) -> Self {
         let scene = Scene::of(store);
         for container in ["a", "b", "c"] {
@@ -55,8 +56,8 @@ impl Scene {
         self.ask(&self.call(container)).await
     }
 
-    /// An ADD that must fail. Returns how many surveys of all blocks it made, and how many blocks it read whole beside
-    /// that.
+    /// Runs an ADD that must fail. Returns the number of its surveys of all blocks, and the number of blocks that it
+    /// read in full besides.
     async fn searches(&self, container: &str) -> (usize, usize) {
         self.cluster.store.take_surveys();
         self.add(container).await.unwrap_err();
@@ -73,7 +74,7 @@ impl Scene {
         self.cluster.clock.advance(Duration::from_secs(seconds));
     }
 
-    /// As a node does that has no part in the notes of this one.
+    /// Releases an address without an update of this node's notes, as another node does.
     async fn release_elsewhere(&self, handle: &str) {
         let handle = libcalico::ipam::HandleId::new(handle);
         let block = self.cluster.handle(handle.as_str()).unwrap().block.into_keys().next().unwrap();
@@ -137,7 +138,7 @@ async fn a_change_of_pools_reservations_or_settings_ends_the_note() {
 
 #[tokio::test]
 async fn an_address_that_this_node_released_is_found_at_once() {
-    // Of the node's first block and of its second one.
+    // An address of the node's first block, and of its second.
     for container in ["a", "c"] {
         for store in stores() {
             let scene = Scene::full(store).await;
@@ -163,7 +164,7 @@ async fn a_search_that_began_before_a_release_leaves_no_note() {
     let scene = Scene::full(MemoryStore::sequential()).await;
     let file = scene.file();
     scene.cluster.store.before_each(move |_, _, _| {
-        // No address is released in fact, so that the search finds none.
+        // No address is really released, so the search finds none.
         drop(Releasing::on(Some(&file)));
         Fault::None
     });
@@ -173,7 +174,7 @@ async fn a_search_that_began_before_a_release_leaves_no_note() {
     assert_eq!(scene.searches("x").await, (0, 0));
 }
 
-/// The collection gives an address of the node's own block back, which this node is not told.
+/// kube-controllers' garbage collection releases an address of the node's own block, without an update of the notes.
 #[tokio::test]
 async fn an_own_block_with_room_again_is_used_whatever_the_note_says() {
     for store in stores() {
@@ -183,7 +184,7 @@ async fn an_own_block_with_room_again_is_used_whatever_the_note_says() {
         scene.cluster.store.take_surveys();
         scene.add("x").await.unwrap();
         assert_eq!(scene.cluster.store.take_surveys(), (0, 1), "one own block has changed");
-        // It is full again, at another revision: it is read once more, and noted.
+        // The block is full again at another revision: it is read once more and noted.
         assert_eq!(scene.searches("y").await, (0, 1));
         assert_eq!(scene.searches("y").await, (0, 0));
         assert_consistent(&scene.cluster.store.pairs(), true);
@@ -201,7 +202,7 @@ async fn an_address_of_another_nodes_block_is_found_when_the_note_ends() {
     assert_eq!(scene.searches("x").await, (0, 0));
     scene.pass(5);
     scene.add("x").await.unwrap();
-    // The pool is full again, and the first note of that is a short one.
+    // The pool is full again, and the first note of that is valid for a short time.
     assert_eq!(scene.searches("y").await.0, 1);
     scene.pass(5);
     assert_eq!(scene.searches("y").await.0, 1);
@@ -218,7 +219,7 @@ async fn a_note_is_of_its_pools_and_family_alone() {
     let manual = |container| IpamCall { ipv4_pools: vec!["manual".into()], ..scene.call(container) };
     scene.ask(&manual("p")).await.unwrap();
     scene.ask(&IpamCall { assign_ipv4: false, assign_ipv6: true, ..scene.call("q") }).await.unwrap();
-    // Of two families one is short: nothing of the other stays taken.
+    // If one of two families is short, no address of the other stays assigned.
     scene.add("x").await.unwrap_err();
     scene.cluster.store.take_surveys();
     scene.ask(&IpamCall { assign_ipv6: true, ..scene.call("r") }).await.unwrap_err();
@@ -240,12 +241,12 @@ async fn files_that_are_no_notes_of_now_are_ignored() {
     fs::remove_file(&file).unwrap();
     symlink(&elsewhere, &file).unwrap();
     assert_eq!(scene.searches("x").await.0, 1, "a link");
-    // Of another boot or another program: the node's releases since are not known.
+    // A file of another boot or another program: the node's releases since then are unknown.
     for text in ["", "x", "1"] {
         fs::write(file.with_extension("release"), text).unwrap();
         assert_eq!(scene.searches("x").await.0, 1, "{text}");
     }
-    // Of a clock that was set back since.
+    // A note from before the clock was set back.
     let note: Vec<Note> = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     for made in [note[0].made + 1, i64::MAX - 60, i64::MIN] {
         fs::write(&file, serde_json::to_vec(&[Note { made, ..note[0].clone() }]).unwrap()).unwrap();
@@ -254,7 +255,7 @@ async fn files_that_are_no_notes_of_now_are_ignored() {
     fs::write(&file, serde_json::to_vec(&[Note { holds: i64::MAX, ..note[0].clone() }]).unwrap()).unwrap();
     scene.pass(60);
     assert_eq!(scene.searches("x").await.0, 1, "for ever");
-    // A directory in the place of the file costs a search each time, and nothing else.
+    // A directory in place of the file only costs a search each time.
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     assert_eq!((scene.searches("x").await.0, scene.searches("x").await.0), (1, 1));
@@ -303,8 +304,8 @@ fn of_two_processes_at_once_one_searches() {
     assert_eq!(scene.cluster.store.take_surveys().0, 1);
 }
 
-/// Notes searches that took from one time to another, in seconds, one after the other. Returns from when to when each
-/// note counts.
+/// Runs searches one after the other, each from one time to another, in seconds. Returns the period in which each note
+/// is valid.
 fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
@@ -324,7 +325,7 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
 
 #[test]
 fn a_note_counts_from_the_end_of_its_search_and_not_for_longer_than_a_minute_from_its_beginning() {
-    // The third not until 123. A search of more than a minute spares the next one too.
+    // The third note is not valid until 123. A search of more than a minute also saves the next one.
     let searches = [(0, 8), (13, 43), (53, 103), (113, 200)];
     assert_eq!(noted(&searches), [(8, 13), (43, 53), (103, 113), (200, 205)]);
 }
@@ -339,7 +340,7 @@ fn the_file_does_not_grow_for_ever() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("no_free_address");
     let notes = Notes::read(&file, OffsetDateTime::UNIX_EPOCH);
-    // As processes leave them that are killed while they write.
+    // Files that killed processes leave.
     for left in ["no_free_address.new", "no_free_address.release.new"] {
         fs::write(directory.path().join(left), "[").unwrap();
     }

@@ -1,4 +1,4 @@
-//! What is there for one node alone: neighbours, settings, host endpoints.
+//! Objects that exist for one node alone: BGP peers, settings, host endpoints.
 
 use libcalico::api::{
     BgpConfiguration, BgpPeer, FelixConfiguration, HostEndpoint, ObjectKey, ObjectSelect, configuration_of_node,
@@ -6,7 +6,7 @@ use libcalico::api::{
 use libcalico::store::{Kind, RawEntry, ReadBatch, Store, StoreError, Write};
 use serde::Deserialize;
 
-/// All that is read of these objects, so that the plugins need not know more of them.
+/// The part that is read of these objects. The plugins need no other fields.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct OfNode {
@@ -19,7 +19,7 @@ struct Named {
     node: String,
 }
 
-/// Deletes them; returns how many there were.
+/// Deletes the objects and returns their number.
 pub(super) async fn delete<S: Store>(store: &S, node: &str) -> Result<usize, StoreError> {
     let mut batch = ReadBatch::new();
     let peers = batch.list::<BgpPeer>(&ObjectSelect::default());
@@ -41,7 +41,7 @@ pub(super) async fn delete<S: Store>(store: &S, node: &str) -> Result<usize, Sto
     Ok(deleted)
 }
 
-/// Those that name the node. One that cannot be read names none.
+/// Returns deletions of the objects that name the node. An unreadable object is skipped.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
     let names_it = move |pair: &&RawEntry| {
         serde_json::from_slice::<OfNode>(&pair.value).is_ok_and(|object| object.spec.node == node)

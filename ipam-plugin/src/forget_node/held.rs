@@ -1,4 +1,4 @@
-//! The addresses that a node and its endpoints hold.
+//! The addresses of a node and of its endpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use crate::read_blocks::names_with;
 use crate::release::{ReleasePrelude, release};
 use crate::release_addresses::{OpenGate, release_batch};
 
-/// Gives back the addresses that these endpoints list, and those that the node says its tunnels have, as far as this node
-/// still holds them for these pods and tunnels. Tells how many.
+/// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
+/// still allocated to these pods and tunnels on this node. Returns their number.
 ///
-/// An endpoint that was left behind may list an address that somebody else has by now. Virtual machines outlive their
-/// node, and garbage collection looks for them.
+/// A stale endpoint may list an address that has another owner by now. The addresses of VMIs are not released, because
+/// a VMI outlives its node; garbage collection checks them.
 pub(super) async fn release_listed<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -62,7 +62,8 @@ impl<'a> Listed<'a> {
         Listed { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
     }
 
-    /// Requests for the addresses of a block that are to be given back, each as it is held now.
+    /// Returns requests for the addresses of a block that are to be released, each with its present handle and sequence
+    /// number.
     fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
         let wanted = block.allocated().filter(|held| !held.is_cooling() && self.is_wanted(held));
         let request = |held: Allocation<'_>| {
@@ -88,7 +89,7 @@ impl<'a> Listed<'a> {
                 is_here
                     && endpoints.any(|endpoint| endpoint.metadata.namespace == namespace && endpoint.spec.pod == name)
             }
-            // Only the handle tells whose the address is: a plain container's, or an allocation of before v3.
+            // Only the handle identifies the owner of a plain container's address, or of an allocation from before v3.
             Claim::Unnamed => {
                 (is_here || attribute.says_nothing()) && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
             }
@@ -105,7 +106,7 @@ fn pod(attribute: &Attribute) -> Option<String> {
     }
 }
 
-/// Tells whether the handle is of the endpoint's container, on whatever network, or the one of before v3.
+/// Returns true if the handle is of the endpoint's container, on any network, or is the pod's handle from before v3.
 fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
     let (namespace, spec) = (&endpoint.metadata.namespace, &endpoint.spec);
     let container = handle.as_str().rsplit('.').next().unwrap_or_default();
@@ -113,7 +114,7 @@ fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
     (!container.is_empty() && container == spec.container_id) || old.is_some_and(|old| old.id() == handle)
 }
 
-/// Gives back what the handles of the node's tunnels hold.
+/// Releases the addresses under the handles of the node's tunnels.
 pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize, IpamError> {
     let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
     let prelude = ReleasePrelude::read(store, &handles).await?;
@@ -122,7 +123,7 @@ pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, no
     Ok(release(store, clock, prelude).await?.addresses)
 }
 
-/// An address with or without a prefix length.
+/// Parses an address with or without a prefix length.
 fn address(text: &str) -> Option<IpAddr> {
     text.split('/').next()?.parse().ok()
 }

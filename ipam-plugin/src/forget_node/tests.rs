@@ -17,7 +17,7 @@ async fn allocate(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) 
     cluster.assign(&request).await.unwrap().addresses[0].ip
 }
 
-/// Returns the handles that hold addresses, in order.
+/// Returns the handles with addresses, in order.
 fn holders(cluster: &Cluster) -> Vec<String> {
     let blocks = cluster.store.pairs().list::<Block>(&None);
     let held = blocks.iter().flat_map(|(_, block)| block.allocated().filter_map(|held| held.handle()));
@@ -57,7 +57,7 @@ fn peer(cluster: &Cluster, name: &str, node: &str) {
     cluster.store.put(&peer.key(), &peer);
 }
 
-/// Upstream's "should clean up weps, IPAM allocations, etc. when deleting a node".
+/// From upstream's test "should clean up weps, IPAM allocations, etc. when deleting a node".
 #[tokio::test]
 async fn a_node_goes_with_all_that_is_its_own() {
     let cluster = Cluster::new();
@@ -66,7 +66,7 @@ async fn a_node_goes_with_all_that_is_its_own() {
     let unknown = cluster.one("node1", "unknown").await.unwrap();
     cluster.one("node1", "vxlan-tunnel-addr-node1").await.unwrap();
     let keys = [endpoint(&cluster, "node1", "web", web).await, endpoint(&cluster, "node2", "other", other).await];
-    // Left behind: its address is another's by now.
+    // A stale endpoint: its address has another owner by now.
     let stale = endpoint(&cluster, "node1", "stale", other).await;
     for node in ["node1", "node2"] {
         peer(&cluster, &format!("peer-of-{node}"), node);
@@ -102,7 +102,7 @@ async fn a_node_goes_with_all_that_is_its_own() {
 /// Attributes of an allocation: names and values.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
-/// Every address is listed by an endpoint of the node, as one that was left behind lists it.
+/// An endpoint of the node lists every address, as a stale endpoint may.
 #[tokio::test]
 async fn a_node_that_goes_takes_no_address_of_another_holder() {
     let cluster = Cluster::new();
@@ -113,11 +113,11 @@ async fn a_node_that_goes_takes_no_address_of_another_holder() {
     let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
     let hashed = HandleId::for_machine("net", "default", &"x".repeat(128)).to_string();
     let allocations: [(&str, &str, Attributes<'_>); 11] = [
-        // The node's own.
+        // Addresses of the node itself.
         ("web", "net.c1", &pod("web")),
         ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),
         ("old", "default.old", &[]),
-        // The machine runs elsewhere by now, or stopped. Garbage collection looks for the machine.
+        // The VMI runs elsewhere by now, or stopped. Garbage collection checks it.
         ("launcher", "net.vmi.default.db", &launcher),
         ("gone", "net.vmi.default.web", &[]),
         ("hashed", &hashed, &[]),
@@ -147,7 +147,7 @@ async fn an_address_that_changes_hands_before_the_write_stays() {
     endpoint(&cluster, "node1", "web", ip).await;
     let block = format!("{ip}/29").parse::<Cidr>().unwrap();
     let mut is_taken_over = false;
-    // Handle and sequence number stay.
+    // Handle and sequence number stay the same.
     cluster.store.before_each(move |_, writes, pairs| {
         if writes.is_some() && !std::mem::replace(&mut is_taken_over, true) {
             let mut taken = pairs.get::<Block>(&block).unwrap();
@@ -165,7 +165,7 @@ async fn an_address_that_changes_hands_before_the_write_stays() {
 async fn a_second_attempt_goes_on() {
     let cluster = Cluster::new();
     let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
-    // Someone wrote the node meanwhile: it is the same node.
+    // Another program wrote the Node meanwhile: it is the same Node.
     cluster.node("node1", &[("a", "b")]);
     forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
     assert_eq!(cluster.store.pairs().get::<Node>(&node.key), None);

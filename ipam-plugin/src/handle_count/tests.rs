@@ -6,7 +6,7 @@ use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr};
 
 const BLOCK: &str = "10.0.0.0/26";
 
-/// What a write of the handle may come to.
+/// Returns the possible faults of a handle's write.
 fn faults() -> Vec<Fault> {
     let late = (1..4).map(|after| Fault::Late { applied: 0, after });
     [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(late).collect()
@@ -18,7 +18,7 @@ fn cluster(store: MemoryStore) -> Cluster {
     cluster
 }
 
-/// The first write of a handle has the fault.
+/// Injects the fault into the first write of a handle.
 fn break_handle(cluster: &Cluster, fault: Fault) {
     let mut once = true;
     cluster.store.before_each(move |_, writes, _| match writes {
@@ -87,7 +87,7 @@ async fn somebody_elses_change_in_between_leaves_it_counting_too_much() {
     assert_eq!(count(&cluster, "net.a"), Some(7));
 }
 
-// A container whose ADD was repeated has two addresses (CNI-107). Undoing the second must not lose the first.
+// A container with a repeated ADD has two addresses (IPAM-22). Undoing the second must not lose the first.
 #[tokio::test]
 async fn releasing_one_address_of_two_leaves_the_other_counted() {
     for fault in

@@ -1,4 +1,4 @@
-//! [`Debt`]: what one DEL owes, and [`Creditor`]: the datastore that debts are paid to.
+//! [`Debt`]: a deferred DEL. [`Creditor`]: the datastore on which deferred DELs are replayed.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,38 +9,39 @@ use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::names::EndpointIdentifiers;
 use serde::{Deserialize, Serialize};
 
-/// The endpoint and the addresses of one attachment, which a DEL could not take back.
+/// A deferred DEL: the endpoint and the addresses of an attachment that are still to be released.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Debt {
     /// Network name.
     pub network: String,
-    /// Sandbox id.
+    /// Container ID.
     pub container_id: String,
-    /// Interface inside the container.
+    /// Interface name inside the container.
     pub ifname: String,
-    /// The node the attachment was on; empty where the DEL could not tell: the node whose call pays.
+    /// The node of the attachment; empty if the DEL could not determine it. The node that replays the entry is used
+    /// then.
     pub node: String,
-    /// The datastore as the configuration of the DEL spelled it, see [`name_of`]; never contains credentials.
+    /// The datastore as the DEL's configuration named it, see [`name_of`]. Never contains credentials.
     pub datastore: String,
-    /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node has not learned it:
-    /// the debt then belongs to the first datastore that a call with this spelling reaches.
+    /// The identity of that datastore, see [`datastore::Datastore::identity`]. Empty while the node does not know it.
+    /// The entry then belongs to the first datastore that a call reaches under this name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub identity: String,
-    /// Namespace and name of the WorkloadEndpoint to delete if it is still this container's. The node in the name is of
-    /// no account.
+    /// Namespace and name of the WorkloadEndpoint to delete if it still belongs to this container. The node in the name
+    /// is ignored.
     pub endpoint: (String, String),
-    /// The pod's uid, where endpoints are pods and the runtime said it; empty elsewhere.
+    /// The pod's UID, if endpoints are derived from pods and the runtime passed it; otherwise empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub pod_uid: String,
-    /// The container's handles; empty when a foreign plugin keeps the addresses.
+    /// The container's handles; empty if another IPAM plugin manages the addresses.
     pub handles: Vec<String>,
-    /// The addresses that the ADD gave, as far as the DEL was told.
+    /// The addresses of the ADD, as far as the DEL's input contained them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
-    /// When the debt was noted, in seconds since 1970; zero in entries of earlier releases.
+    /// Time of the DEL, in seconds since 1970; zero in entries of earlier releases.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub noted: u64,
-    /// The reason for which the DEL could not pay.
+    /// The reason why the DEL was deferred.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
 }
@@ -48,19 +49,19 @@ pub struct Debt {
 /// The datastore that a call or the agent has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Creditor {
-    /// Its spelling in the configuration, see [`name_of`].
+    /// The name in the configuration, see [`name_of`].
     pub name: String,
-    /// Its identity; empty if the datastore has none, or does not tell.
+    /// The identity; empty if the datastore has none or does not return it.
     pub identity: String,
 }
 
 impl Debt {
-    /// Returns true if both are of the same attachment of a container to a network.
+    /// Returns true if the entry is for this attachment of a container to a network.
     pub fn is_of_attachment(&self, network: &str, container_id: &str, ifname: &str) -> bool {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
     }
 
-    /// Returns the namespace and the name of the pod; `None` for a container that is no pod.
+    /// Returns namespace and name of the pod, or `None` for a container that is not a pod's.
     pub fn pod(&self) -> Option<(&str, String)> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
@@ -80,7 +81,7 @@ impl Debt {
         EndpointFacts { node, container_id, endpoint, orchestrator }
     }
 
-    /// The handle of before v3, with the pod or container that its allocations must name to be released.
+    /// Returns the handle from before v3, with the pod or container that its allocations must name to be released.
     pub fn old_handle(&self) -> Option<OldHandle> {
         let (namespace, endpoint) = &self.endpoint;
         let ids = EndpointIdentifiers::parse(endpoint).ok()?;
@@ -91,7 +92,7 @@ impl Debt {
         old.filter(|old| *old.id() != self.own_handle())
     }
 
-    /// Returns the debt with a node, which is `node` where its DEL could not tell.
+    /// Returns the entry with a node: `node` if the DEL could not determine its own.
     #[must_use]
     pub fn or_on_node(mut self, node: &str) -> Self {
         if self.node.is_empty() {
@@ -100,13 +101,13 @@ impl Debt {
         self
     }
 
-    /// The handle that holds what this container got.
+    /// Returns the handle under which this container's addresses are allocated.
     pub fn own_handle(&self) -> HandleId {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
-    /// Returns true if the debt is to be paid to this datastore. A debt with an identity is paid to no datastore that
-    /// does not tell the same one.
+    /// Returns true if the entry is to be replayed on this datastore. An entry with an identity requires a datastore
+    /// with the same identity.
     pub fn is_owed_to(&self, creditor: &Creditor) -> bool {
         match self.identity.is_empty() {
             true => self.datastore == creditor.name,
@@ -114,12 +115,12 @@ impl Debt {
         }
     }
 
-    /// Returns true if the debt and the datastore have identities, and different ones.
+    /// Returns true if the entry and the datastore both have an identity and these differ.
     pub fn is_surely_owed_elsewhere(&self, creditor: &Creditor) -> bool {
         !self.identity.is_empty() && !creditor.identity.is_empty() && self.identity != creditor.identity
     }
 
-    /// Returns true if both are owed to one datastore, as far as is known.
+    /// Returns true if both entries are for the same datastore, as far as is known.
     pub fn has_creditor_of(&self, other: &Debt) -> bool {
         match self.identity.is_empty() || other.identity.is_empty() {
             true => self.datastore == other.datastore,
@@ -127,7 +128,7 @@ impl Debt {
         }
     }
 
-    /// Returns the pod, or the container that is no pod, in words.
+    /// Returns a description of the pod, or of the container that is not a pod's.
     pub fn workload(&self) -> String {
         match self.pod() {
             Some((namespace, pod)) => format!("pod {namespace}/{pod}"),
@@ -135,7 +136,8 @@ impl Debt {
         }
     }
 
-    /// Returns how old the debt is. `written` is when the entry was last touched, for entries without a time.
+    /// Returns the age of the entry. `written` is the file's modification time, which is used for entries without a
+    /// time.
     pub fn age(&self, written: SystemTime) -> Duration {
         let noted = match self.noted {
             0 => written,
@@ -157,11 +159,11 @@ pub fn short_age(age: Duration) -> String {
     }
 }
 
-/// Returns the datastore of a configuration in words, without credentials.
+/// Returns a description of a configuration's datastore, without credentials.
 pub fn name_of(config: &DatastoreConfig) -> String {
     match config {
         DatastoreConfig::Etcd(etcd) => {
-            // In whatever order they are listed, they are one datastore.
+            // The order of the endpoints does not distinguish datastores.
             let mut endpoints = etcd.endpoints.clone();
             endpoints.sort();
             format!("etcd {}", endpoints.join(","))
@@ -180,7 +182,7 @@ fn is_zero(number: &u64) -> bool {
 mod tests {
     use super::*;
 
-    /// The text is as every version has written it.
+    /// Every version has written this text.
     #[test]
     fn a_debt_names_the_pod_that_its_old_handle_must_be_noted_for() {
         let noted = |endpoint: [&str; 2]| {
@@ -197,7 +199,7 @@ mod tests {
             noted(["default", &format!("node1-cni-{}-eth0", "c".repeat(64))]),
             OldHandle::of_container(&"c".repeat(64))
         );
-        // A machine's handle, the container's own, and an endpoint without a name.
+        // These are a VMI's handle, the container's own, and an endpoint without a name.
         assert_eq!(noted(["net", "node1-k8s-vmi.prod.db-eth0"]), None);
         assert_eq!(noted(["net", &format!("node1-k8s-{}-eth0", "c".repeat(64))]), None);
         assert_eq!(noted(["", ""]), None);

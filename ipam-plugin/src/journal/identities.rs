@@ -1,8 +1,8 @@
-//! The identities that the node has learned for the datastores of its configurations: one small file per spelling,
-//! beside the entries.
+//! The known identities of the datastores in the node's configurations: one small file per datastore name, in the
+//! journal's directory.
 //!
-//! A DEL that cannot reach its datastore takes the identity from here, so that its debt stays payable when endpoints or
-//! paths are corrected.
+//! A DEL that cannot reach its datastore takes the identity from here, so that its entry can still be replayed after
+//! endpoints or paths in the configuration were corrected.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -22,23 +22,23 @@ struct Learned {
     identity: String,
 }
 
-/// Returns the identity of the datastore that is spelled `name`; empty if the node has not learned it.
+/// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
 pub(super) fn recall(directory: &Path, name: &str) -> String {
     let Ok(text) = fs::read(file_of(directory, name)) else { return String::new() };
     let learned: Option<Learned> = serde_json::from_slice(&text).ok();
     learned.filter(|learned| learned.datastore == name).map(|learned| learned.identity).unwrap_or_default()
 }
 
-/// Keeps what `creditor` is. The file is written only if it says something else.
+/// Stores the identity of `creditor`. The file is written only if its contents change.
 pub(super) fn keep(directory: &Path, creditor: &Creditor) -> Result<(), JournalError> {
     let Creditor { name, identity } = creditor.clone();
     super::write(&file_of(directory, &name), &Learned { datastore: name, identity })
 }
 
-/// Forgets all that was learned, for a journal that is to be removed.
+/// Removes all stored identities, for a journal that is to be removed.
 ///
 /// # Errors
-/// A file stays.
+/// Returns an error if a file cannot be removed.
 pub(super) fn forget_all(directory: &Path) -> std::io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -54,7 +54,7 @@ pub(super) fn forget_all(directory: &Path) -> std::io::Result<()> {
 }
 
 fn file_of(directory: &Path, name: &str) -> PathBuf {
-    // Spellings hold slashes, and may be longer than a file name.
+    // Names of datastores contain slashes, and may be longer than a file name.
     let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, name.as_bytes());
     directory.join(format!("{id}.{SUFFIX}"))
 }

@@ -19,7 +19,7 @@ fn creditor(name: &str, identity: &str) -> Creditor {
     Creditor { name: name.into(), identity: identity.into() }
 }
 
-/// The containers whose debts are owed to a datastore, in the order in which they are paid.
+/// Returns the containers whose entries are for a datastore, in the order of their replay.
 fn owed_to(locked: &Locked<'_>, name: &str, identity: &str) -> Vec<String> {
     locked.debts(&creditor(name, identity)).into_iter().map(|(_, debt)| debt.container_id).collect()
 }
@@ -50,7 +50,7 @@ fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
 fn a_debt_stays_payable_when_the_configuration_spells_its_datastore_in_another_way() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    // Noted before the node had learned anything, and after.
+    // Recorded before and after the node learned the datastore's identity.
     journal.record(&debt("before", "etcd http://old:2379")).unwrap();
     journal.lock().unwrap().learn(&creditor("etcd http://old:2379", "etcd 1")).unwrap();
     journal.record(&debt("after", "etcd http://old:2379")).unwrap();
@@ -179,7 +179,7 @@ fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let being_written = atomic_file::Draft::beside(&directory.path().join("b.json")).unwrap();
-    // As one is called whose process is gone.
+    // A draft of a process that no longer runs.
     let name = being_written.path().file_name().unwrap().to_str().unwrap().replace(".b.json.", ".a.json.");
     let abandoned = directory.path().join(name);
     fs::write(&abandoned, "{").unwrap();
@@ -219,7 +219,7 @@ fn an_unreadable_entry_does_not_hide_the_others() {
     assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
 }
 
-/// A link to itself stands for a disk that fails: root reads whatever has a mode.
+/// A symbolic link to itself stands for a failing disk, because root can read a file of any mode.
 #[test]
 fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
     let directory = tempfile::tempdir().unwrap();
@@ -244,7 +244,7 @@ fn an_entry_that_the_disk_does_not_give_is_told_to_its_attachment_alone() {
     let error = journal.owes("net", "a", "eth0").unwrap_err().to_string();
     assert!(error.contains(&path.display().to_string()), "{error}");
     assert!(!journal.owes("net", "b", "eth0").unwrap());
-    // A damaged entry is never paid, so that it keeps no ADD waiting.
+    // A damaged entry is never replayed, so no ADD waits for it.
     for text in ["", "{", "[]"] {
         fs::remove_file(&path).unwrap();
         fs::write(&path, text).unwrap();

@@ -1,4 +1,4 @@
-//! Surveys of all blocks: their ranges, and the room in them.
+//! Surveys of all blocks: their ranges, and the room in each.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,21 +9,21 @@ use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey};
 use super::{Knowledge, Known, reservations};
 use crate::exhausted::SearchedPool;
 
-/// The findings of a survey. Of a block that gives nothing its range is kept, and no more: most blocks of a large
-/// cluster are such.
+/// The result of a survey. It keeps only the range of a block that can give no address, as most blocks of a large
+/// cluster cannot.
 #[derive(Debug, Default)]
 pub(super) struct Surveyed {
-    /// The ranges that were not known.
+    /// Ranges that the snapshot lacks.
     ranges: Vec<Cidr>,
-    /// Blocks that may give an address, and those that were read before; `None` of one that is to be left alone.
+    /// Blocks that may give an address, and blocks in the snapshot. `None` marks a block that is unusable.
     rooms: Vec<(Cidr, Option<Room>)>,
-    /// The use of the pools of the families.
+    /// The use of each pool of the families.
     pools: BTreeMap<Cidr, SearchedPool>,
 }
 
 impl Knowledge {
-    /// Reads the room in all blocks of `families`. Addresses that are passed over may be taken when there is no other,
-    /// and count as free.
+    /// Surveys the room in all blocks of `families`. Passed-over addresses count as free, because they may be assigned
+    /// when there is no other.
     pub(super) async fn all_rooms<S: Store>(
         &self,
         store: &S,
@@ -59,7 +59,7 @@ impl Knowledge {
         Ok(surveyed)
     }
 
-    /// Learns what a survey of all blocks of `families` found.
+    /// Records the result of a survey of all blocks of `families`.
     pub(super) fn learn_all(&mut self, families: &BTreeSet<IpVersion>, surveyed: Surveyed) {
         for family in families {
             self.ranges.entry(*family).or_default();
@@ -72,7 +72,7 @@ impl Knowledge {
         self.searched.extend(surveyed.pools);
     }
 
-    /// A block that was read and is full in both stays as it is: its own words say more.
+    /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
     fn see(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
         let stays =
@@ -82,7 +82,7 @@ impl Knowledge {
         }
     }
 
-    /// Returns how full a pool is, as far as its blocks are known.
+    /// Returns the use of a pool, as far as its blocks are known.
     pub(crate) fn searched(&self, pool: &Cidr) -> SearchedPool {
         if let Some(found) = self.searched.get(pool) {
             return found.clone();
@@ -94,8 +94,8 @@ impl Knowledge {
     }
 }
 
-/// Asks for the ranges of all blocks of `families` with a batch, where they cost no request of their own. Returns the
-/// families that have to be surveyed for it.
+/// Adds the ranges of all blocks of `families` to a batch, where that takes no request of its own. Returns the families
+/// that have to be surveyed instead.
 pub(super) fn ask_ranges<S: Store>(
     batch: &mut ReadBatch,
     store: &S,
@@ -107,7 +107,7 @@ pub(super) fn ask_ranges<S: Store>(
     }
 }
 
-/// Reads the ranges of all blocks of `families`.
+/// Reads the ranges of all blocks of `families` in a survey.
 pub(super) async fn all_ranges<S: Store>(
     store: &S,
     families: BTreeSet<IpVersion>,

@@ -1,4 +1,4 @@
-//! [`Wants`]: what a plan has to know before it can go on.
+//! [`Wants`]: the objects that a plan needs next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,21 +7,21 @@ use libcalico::net::{Cidr, IpVersion};
 
 use crate::exhausted::FullBlock;
 
-/// The reads without which a plan cannot go on.
+/// The reads that a plan needs before it can continue.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Wants {
     pub(crate) blocks: BTreeSet<Cidr>,
-    /// Families of which it is wanted how much room each block has.
+    /// Families of which the room in every block is wanted.
     pub(crate) lists: BTreeSet<IpVersion>,
-    /// Families of which the range of every block is wanted, and no more.
+    /// Families of which only the range of every block is wanted.
     pub(crate) ranges: BTreeSet<IpVersion>,
-    /// Single claims, of other owners or younger than the prelude.
+    /// Single affinities: those of other owners, and those newer than the prelude.
     pub(crate) affinities: Vec<AffinityKey>,
-    /// All of the owner's claims, as they are now.
+    /// Whether to read all of the owner's affinities again, without a cache.
     pub(crate) claims: bool,
-    /// The handle, where it was not read with the prelude.
+    /// Whether to read the handle, where the prelude did not.
     pub(crate) handle: bool,
-    /// Full blocks, as a note says, and the revision at which they were: whether they are the same still.
+    /// Blocks that a note lists as full, with the revisions noted. The read verifies that the revisions are unchanged.
     pub(crate) full: BTreeMap<Cidr, FullBlock>,
 }
 
@@ -46,7 +46,7 @@ impl Wants {
         Wants { affinities: vec![key], ..Wants::default() }
     }
 
-    /// The same, and all of the owner's claims as they are now.
+    /// Adds a read of all of the owner's affinities, without a cache.
     pub(crate) fn and_claims(self) -> Self {
         Wants { claims: true, ..self }
     }

@@ -1,4 +1,4 @@
-//! What a pod is to a virtual machine: asked of the Kubernetes API (IPAM-50, IPAM-51).
+//! Detects the VMI of a pod through the Kubernetes API (IPAM-50).
 
 use futures::future::join;
 use libcalico::api::{IpamConfiguration, ObjectKey};
@@ -7,18 +7,18 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 
 use super::MachineError;
 
-/// A pod with a virtual machine.
+/// A pod with a VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detected {
     machine: MachinePod,
-    /// Whether machines keep their addresses here.
+    /// True if VMIs keep their addresses in this cluster.
     persistent: bool,
-    /// What of the machine is missing.
+    /// The error for a missing object of the VMI.
     missing: Option<MachineError>,
 }
 
 impl Detected {
-    /// For an ADD: `None` for a pod that is networked like any other.
+    /// Returns the VMI for an ADD, or `None` for a pod that gets addresses like any other.
     pub fn arriving(self) -> Result<Option<MachinePod>, MachineError> {
         match self.missing {
             Some(missing) => Err(missing),
@@ -28,22 +28,22 @@ impl Detected {
         }
     }
 
-    /// For what comes after: a machine that is gone meanwhile keeps nobody from leaving. Upstream's DEL fails until the
-    /// pod is gone too, and leaves the addresses behind then.
+    /// Returns the VMI for a later operation. A VMI that was deleted meanwhile does not fail a DEL. Upstream's DEL
+    /// fails until the pod is deleted too, and then leaves the addresses allocated.
     pub fn leaving(self) -> Option<MachinePod> {
         self.persistent.then_some(self.machine)
     }
 }
 
-/// Asks `api` for the machine of a pod and `store`, which may be the same, whether machines keep their addresses. `None`
-/// for a pod without machine, which costs no request.
+/// Reads the VMI of a pod from `api`. Reads from `store`, which may be the same, if VMIs keep their addresses. Returns
+/// `None` for a pod without a VMI, which takes no request.
 pub async fn detect<A: Store, S: Store>(api: &A, store: &S, pod: &Pod) -> Result<Option<Detected>, StoreError> {
     let owner = pod.instance().filter(|_| may_be_machine(&pod.metadata.name));
     let Some(owner) = owner else { return Ok(None) };
     let mut batch = ReadBatch::new();
     let key = |name: &str| ObjectKey::namespaced(pod.metadata.namespace.clone(), name);
     let instance = batch.get::<VirtualMachineInstance>(&key(&owner.name));
-    // KubeVirt names an instance after its machine: no need to wait for the instance to say so.
+    // KubeVirt usually gives an instance the name of its VirtualMachine, so both are read at once.
     let machine = batch.get::<VirtualMachine>(&key(&owner.name));
     let (answers, persistent) = join(api.read(&batch), is_persistent(store)).await;
     let answers = answers?;
@@ -76,7 +76,8 @@ fn missing(
     machine.map(|machine| MachineError::NoMachine { namespace, name: machine.name.clone() })
 }
 
-/// What cannot be read counts as enabled, as upstream has it: an address is kept rather than lost.
+/// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no
+/// address is lost (IPAM-51).
 async fn is_persistent<S: Store>(store: &S) -> bool {
     match store.get::<IpamConfiguration>(&ObjectKey::global("default")).await {
         Ok(found) => found.value.spec.kube_virt_vm_address_persistence.as_deref() != Some("Disabled"),

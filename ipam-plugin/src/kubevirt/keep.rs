@@ -1,4 +1,4 @@
-//! Whose the addresses of a virtual machine are: they pass from pod to pod, and are given back at the very end.
+//! The owners of a VMI's addresses. The addresses pass from pod to pod, and are released when the VMI is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,19 +16,19 @@ use crate::prelude::HandleState;
 use crate::read_blocks::read_blocks;
 use crate::release::{Listings, ReleasePrelude, Turn, release_unlisted};
 
-/// What a pod took over of its virtual machine.
+/// The addresses of a VMI whose owner a pod became.
 #[derive(Debug)]
 pub struct TakenOver {
-    /// The machine's addresses, IPv4 first. None when it holds none yet.
+    /// The VMI's addresses, IPv4 first; empty if it has none yet.
     pub addresses: Vec<IpAddr>,
-    /// The machine's handle, as read.
+    /// The VMI's handle, as read.
     pub handle: HandleState,
-    /// The owner whose place the pod took; empty without one.
+    /// The attributes of the owner that the pod replaced; empty if there was none.
     pub replaced: BTreeMap<String, String>,
 }
 
-/// Makes a pod an owner of every address that its machine holds: the active owner, or the alternate one for the target
-/// of a migration (IPAM-53).
+/// Makes a pod an owner of every address of its VMI: the active owner, or the alternate one if the pod is the target of
+/// a migration (IPAM-53).
 pub async fn take_over<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -39,7 +39,7 @@ pub async fn take_over<S: Store, C: Clock>(
     let slot = slot_of(machine);
     let mut replaced = BTreeMap::new();
     let take = |block: &mut Block| {
-        // A write that is tried again may find the pod itself.
+        // A repeated write may find the pod itself as owner.
         if let Some(before) = block.owner_of(handle, slot).filter(|before| *before != attributes) {
             replaced.clone_from(before);
         }
@@ -51,8 +51,8 @@ pub async fn take_over<S: Store, C: Clock>(
     Ok(TakenOver { addresses, handle: handle_read, replaced })
 }
 
-/// Puts the owner that [`take_over`] replaced back in the place of a pod whose ADD failed. The machine keeps its
-/// addresses: the pod that was there before may run.
+/// Restores the owner that [`take_over`] replaced, after the ADD of a pod failed. The VMI keeps its addresses, because
+/// the previous pod may still run.
 pub async fn give_back<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -69,9 +69,9 @@ fn slot_of(machine: &MachinePod) -> OwnerSlot {
     if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
 }
 
-/// Takes a pod off the owners of its machine's addresses. With the last owner of a machine that is going the addresses
-/// are given back (IPAM-55), unless another pod takes them over meanwhile. A machine that holds nothing is success.
-/// `node` is the one that the pod ran on.
+/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and this was the last owner, the
+/// addresses are released (IPAM-55), unless another pod becomes an owner meanwhile. A VMI without addresses is success.
+/// `node` is the node on which the pod ran.
 pub async fn leave<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
@@ -95,8 +95,8 @@ pub async fn leave<S: Store, C: Clock, L: Listings>(
     Ok(())
 }
 
-/// Changes the blocks of a handle, writes those that `change` says it changed, and returns all of them as they are
-/// then, with the handle.
+/// Changes the blocks of a handle and writes those for which `change` returns true. Returns all blocks as changed, with
+/// the handle.
 async fn change<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -116,7 +116,7 @@ async fn change<S: Store, C: Clock>(
         let outcome = if writes.is_empty() { Ok(Vec::new()) } else { store.write(&writes).await };
         match outcome {
             Ok(_) => return Ok((blocks.into_iter().map(|block| block.value).collect(), read)),
-            // To do it again changes nothing more, so that what took effect of it does not matter.
+            // Repeating the change has no further effect, so a partly applied write does not matter.
             Err(error) if error.cause.is_race() && budget.pause().await => {}
             Err(error) if error.cause.is_race() => return Err(IpamError::Contention),
             Err(error) => return Err(error.cause.into()),

@@ -43,7 +43,7 @@ fn instance(cluster: &Cluster, uid: &str, owned: bool, going: bool) {
     cluster.store.put(&ObjectKey::namespaced("ns", "vm1"), &instance);
 }
 
-/// A pod of the instance; a migration's target when it has a job.
+/// Creates a pod of the instance; with a job, the target of a migration.
 fn pod(suffix: &str, uid: &str, job: Option<&str>) -> Pod {
     let labels = job.map_or(json!({}), |job| json!({ "kubevirt.io/migrationJobUID": job }));
     let owner = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "vm1",
@@ -91,7 +91,7 @@ fn addresses(result: &CniResult) -> Vec<String> {
     result.ips.iter().map(|ip| ip.address.to_string()).collect()
 }
 
-/// The pods that are noted as owners of the machine's addresses: the same of each.
+/// Returns the pods that are the owners of the VMI's addresses, which must be the same for each address.
 fn owners(cluster: &Cluster) -> [String; 2] {
     let blocks = cluster.store.pairs().list::<libcalico::ipam::Block>(&None);
     let mut noted: Vec<[String; 2]> = Vec::new();
@@ -123,19 +123,19 @@ async fn a_pod_takes_over_what_the_last_one_left() {
 
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["", ""]);
-    // Another run of the same machine, on another node and for one family only: it gets what there is.
+    // Another instance of the same VM, on another node and for one family only: it gets all existing addresses.
     instance(&cluster, "i-2", true, false);
     let second = add(&cluster, &pod("b", "i-2", None)).await.unwrap();
     assert_eq!(addresses(&second), [format!("{}/32", kept[0]), format!("{}/128", kept[1])]);
     assert_eq!((second.routes.len(), active_owner(&cluster)["vmi-uid"].as_str()), (2, "i-2"));
     assert_eq!(owners(&cluster), ["b", ""]);
-    // A late DEL of the first changes nothing.
+    // A late DEL of the first pod changes nothing.
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["b", ""]);
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// As an earlier ADD leaves it that came no further.
+/// An earlier, interrupted ADD leaves such a handle.
 #[tokio::test]
 async fn a_handle_that_holds_nothing_yet_is_not_made_anew() {
     let cluster = cluster();
@@ -177,7 +177,7 @@ async fn the_last_owner_of_a_machine_that_goes_gives_the_addresses_back() {
         for pod in &pods {
             add(&cluster, pod).await.unwrap();
         }
-        // The instance alone is not enough: the machine will run again.
+        // Deleting the instance alone does not release the addresses: the VM will run again.
         instance(&cluster, "i-1", true, true);
         machine(&cluster, true);
         if !source_first {
@@ -215,7 +215,7 @@ async fn an_instance_that_is_not_there_is_an_error_of_add_alone() {
     cluster.store.edit(|pairs| pairs.remove("/kubernetes/virtualmachineinstances/ns/vm1"));
     let error = add(&cluster, &pod("b", "i-2", None)).await.unwrap_err();
     assert!(error.msg.contains("failed to get VMI info"), "{error}");
-    // The machine is there, and will run again.
+    // The VirtualMachine exists and will run again.
     del(&cluster, &pod("a", "i-1", None)).await;
     assert_eq!(owners(&cluster), ["", ""]);
     assert!(cluster.handle(HANDLE).is_some());
@@ -248,7 +248,7 @@ async fn switched_off_a_machines_pod_is_like_any_other() {
     assert!(cluster.handle(HANDLE).is_some());
 }
 
-/// And at its block; at no handle of a release before v3 (IPAM-55).
+/// DEL reads the VMI's handle and its block, and no handle of a release before v3 (IPAM-55).
 #[tokio::test]
 async fn leaving_looks_at_the_machines_handle_alone() {
     let cluster = cluster();
@@ -299,7 +299,7 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
     assert!(MachineError::from(error).is_postponable());
 }
 
-/// What two processes give the machine at once is one address per family.
+/// Two processes that assign addresses to the VMI at the same time assign one per family.
 #[tokio::test]
 async fn a_machine_gets_one_address_per_family() {
     let cluster = cluster();
@@ -309,7 +309,7 @@ async fn a_machine_gets_one_address_per_family() {
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     let first = add(&cluster, &source).await.unwrap();
-    // As if it had looked before the other wrote.
+    // The request acts as if it had read before the other wrote.
     let assigned = cluster.assign(&request).await.unwrap();
     let (again, before): (Vec<_>, Vec<_>) =
         (assigned.addresses.iter().map(|a| a.ip).collect(), first.ips.iter().map(|ip| ip.address.addr()).collect());

@@ -1,9 +1,10 @@
-//! The log file: many short processes append to it at once, whichever finds it full rotates it.
+//! The log file: many short-lived processes append to it concurrently, and any process that finds it full rotates it.
 //!
-//! Each line is one `write` on an `O_APPEND` descriptor, so lines of different processes never mix. Rotation is done by
-//! `tracing-rolling-file` under a lock on the directory; a process that still holds the file that another one renamed
-//! goes on appending to it, so no line is lost. Of the kept rotation crates this is the one whose rotation can be
-//! triggered from outside, does not panic when a file vanishes (file-rotate asserts), and starts no thread (logroller).
+//! Each line is one `write` on an `O_APPEND` descriptor, so lines of different processes never mix.
+//! `tracing-rolling-file` rotates the file under a lock on the directory. A process that has the renamed file open
+//! continues to append to it, so no line is lost. Of the maintained rotation crates, only this one has a rotation that
+//! can be triggered from outside, does not panic when a file vanishes (file-rotate asserts), and starts no thread
+//! (logroller).
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -15,17 +16,17 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, Local};
 use tracing_rolling_file::{RollingCondition, RollingFileAppender};
 
-/// Mode of the log file, whatever the umask (CNI-229).
+/// Mode of the log file, whatever the umask is (CNI-229).
 const FILE_MODE: u32 = 0o644;
 
-/// When to rotate and what to keep: `name.1` is the youngest rotated file.
+/// The limits of rotation. `name.1` is the newest rotated file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Retention {
-    /// Size in bytes that no write takes the file beyond.
+    /// Size in bytes that no write exceeds.
     pub(super) max_bytes: u64,
-    /// Rotated files last written longer ago are removed at the next rotation.
+    /// Age of the last write after which rotated files are removed, at the next rotation.
     pub(super) max_age: Duration,
-    /// Number of rotated files kept.
+    /// Number of rotated files to keep.
     pub(super) max_count: usize,
 }
 
@@ -37,7 +38,7 @@ pub(super) struct LogFile {
 }
 
 impl LogFile {
-    /// Opens the file, creating it (0644) and its directories (0755) where they are missing.
+    /// Opens the file. Creates it (0644) and its directories (0755) if they are missing.
     pub(super) fn open(path: &Path, retention: Retention) -> io::Result<Self> {
         if path.to_str().is_none() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not UTF-8"));
@@ -45,11 +46,11 @@ impl LogFile {
         Ok(Self { path: path.to_owned(), retention, current: Mutex::new(open_append(path)?) })
     }
 
-    /// Appends one line; rotates first when the line would take the file beyond its limit.
+    /// Appends one line. Rotates first if the line would exceed the file's limit.
     pub(super) fn append(&self, line: &[u8]) -> io::Result<()> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_full(&current, line.len())? {
-            // A rotation that fails leaves a file that is too long; the line matters more.
+            // If the rotation fails, the file becomes too long, but the line is not lost.
             if let Ok(fresh) = self.rotate(&current, line.len()) {
                 *current = fresh;
             }
@@ -62,7 +63,7 @@ impl LogFile {
         Ok(len > 0 && len.saturating_add(more as u64) > self.retention.max_bytes)
     }
 
-    /// Rotates unless another process does or did, and returns the file to write to from now on.
+    /// Rotates the file unless another process does so or did, and returns the file to write to from now on.
     fn rotate(&self, current: &File, more: usize) -> io::Result<File> {
         let lock = File::open(directory(&self.path))?;
         match lock.try_lock() {
@@ -93,7 +94,8 @@ impl LogFile {
     }
 }
 
-/// The library's own triggers count only the writes of one process; ours is [`LogFile::append`].
+/// A condition that never triggers: the library counts only this process's writes, and [`LogFile::append`] checks the
+/// size instead.
 #[derive(Debug)]
 struct OnlyWhenTold;
 
@@ -202,7 +204,7 @@ mod tests {
     const LINES: usize = 2000;
     const WRITER: &str = "TEST_LOG_WRITER";
 
-    /// The processes are this very test again, told by the environment what to write.
+    /// The processes run this test again, with the lines to write in the environment.
     #[test]
     fn processes_rotating_at_once_lose_no_line() {
         if let Ok(spec) = std::env::var(WRITER) {
@@ -231,7 +233,7 @@ mod tests {
 
     fn write_lines(name: &str, path: &Path) {
         for number in 0..LINES {
-            // Opened anew now and then, as short processes do.
+            // Opened again from time to time, as short-lived processes do.
             let log = LogFile::open(path, retention(16 * 1024, 40)).expect("open");
             for part in 0..4 {
                 log.append(format!("{name} {number} {part}\n").as_bytes()).expect("append");

@@ -1,4 +1,5 @@
-//! One event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message key=value`, as upstream's.
+//! Formats an event as one line: `2026-11-21 12:00:00.123 [INFO][4711] cni-plugin/add 42: message key=value`, as
+//! upstream does.
 
 use std::fmt::{self, Debug};
 
@@ -13,15 +14,15 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::Subject;
 
-/// Formats events. The fields of an event are followed by those of the spans around it, and outside of all spans by
-/// those of the attachment that the process works for.
+/// Formats events. After the fields of an event come those of the spans around it, or outside of all spans those of the
+/// call's attachment.
 pub struct LineFormat {
     component: &'static str,
     pid: u32,
     end: String,
 }
 
-/// Formats the fields of spans the way those of events are.
+/// Formats the fields of spans in the same way as those of events.
 pub struct Fields;
 
 /// The message and the `key=value` pairs of one event or span.
@@ -32,13 +33,13 @@ struct Collected {
 }
 
 impl LineFormat {
-    /// `component` is the first part of the source in each line.
+    /// Creates the format. `component` is the first part of the source in each line.
     #[must_use]
     pub fn new(component: &'static str) -> Self {
         Self { component, pid: std::process::id(), end: String::new() }
     }
 
-    /// The same with the fields of an attachment in each line, whatever thread writes it.
+    /// Adds the fields of an attachment to each line, whatever thread writes it.
     #[must_use]
     pub fn about(mut self, subject: &Subject) -> Self {
         self.end = subject.line_end();
@@ -89,7 +90,7 @@ impl<'writer> FormatFields<'writer> for Fields {
 }
 
 impl Collected {
-    /// Writes ` key=value` for each pair in key order (CNI-225).
+    /// Writes ` key=value` for each pair, ordered by key (CNI-225).
     fn write_pairs(&mut self, out: &mut Writer<'_>) -> fmt::Result {
         self.pairs.sort_by_key(|(key, _)| *key);
         self.pairs.iter().try_for_each(|(key, value)| write!(out, " {key}={value}"))
@@ -113,7 +114,7 @@ impl Visit for Collected {
     }
 }
 
-/// The module of an event without its crate; the crate's own name for its root.
+/// Returns the module of an event without its crate, or the crate's name for its root.
 fn place(target: &str) -> &str {
     target.split_once("::").map_or(target, |(_, module)| module)
 }
@@ -226,7 +227,7 @@ mod tests {
         assert_eq!(ends, expected);
     }
 
-    /// The first 24 characters with each digit as `d`.
+    /// Returns the first 24 characters, with `d` in place of each digit.
     fn regex_like(text: &str) -> String {
         text.chars().take(24).map(|c| if c.is_ascii_digit() { 'd' } else { c }).collect()
     }

@@ -1,4 +1,4 @@
-//! [`Subject`]: the attachment that the lines of a call are about, as the fields that each of them ends with.
+//! [`Subject`]: the attachment of a call, whose fields end each log line.
 
 use std::fmt::Write as _;
 
@@ -10,14 +10,14 @@ use tracing::Span;
 
 use crate::node_name;
 
-/// Most characters of a value. Kubernetes allows 253; a variable that was not checked may have more.
+/// Maximum number of characters of a value. Kubernetes allows 253; an unvalidated variable may have more.
 const LONGEST: usize = 253;
 
-/// The node in the name of an endpoint where nothing tells the node.
+/// The node in the name of an endpoint if the node is unknown.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// The attachment that a call, or the payment of a debt, is about. A field that does not apply is empty: a plain
-/// container is of no pod.
+/// The attachment of a call, or of the replay of a deferred DEL. A field that does not apply is empty: a plain
+/// container has no pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subject {
     /// `CNI_CONTAINERID`.
@@ -31,7 +31,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// The attachment of a call.
+    /// Returns the attachment of a call.
     #[must_use]
     pub fn of_call(call: &Call) -> Self {
         if call.container_id.is_empty() {
@@ -47,7 +47,7 @@ impl Subject {
         .with_endpoint(&node_of(&call.conf), &call.ifname)
     }
 
-    /// The attachment that an endpoint is of.
+    /// Returns the attachment of an endpoint.
     #[must_use]
     pub fn of_attachment(facts: &EndpointFacts) -> Self {
         let (namespace, pod) = match &facts.orchestrator {
@@ -59,8 +59,8 @@ impl Subject {
         subject.with_endpoint(node, &facts.endpoint)
     }
 
-    /// The attachment of a call that cannot be decoded, by what the runtime put into the environment. `node`: what the
-    /// configuration says of the node, as far as that can be read.
+    /// Returns the attachment of a call that cannot be decoded, from the runtime's environment. `node` is the
+    /// configuration's node section, as far as it was readable.
     #[must_use]
     pub fn of_environment(lookup: Lookup<'_>, node: Option<&NodeConf>) -> Self {
         let args = lookup("CNI_ARGS").unwrap_or_default();
@@ -84,13 +84,13 @@ impl Subject {
             container_id: self.container_id.clone(),
             ..EndpointIdentifiers::default()
         };
-        // A call whose endpoint cannot have a name is refused, and says why.
+        // A call whose endpoint cannot have a name is refused with the reason.
         self.endpoint = identifiers.name().unwrap_or_default();
         self
     }
 
-    /// Makes the span of work for this attachment within a call for the container `within`, or within none if that is
-    /// empty: lines in the span have the fields of this attachment in place of the call's.
+    /// Creates the span for work on this attachment during a call for the container `within`, or outside of such a call
+    /// if that is empty. Lines in the span have the fields of this attachment instead of the call's.
     #[must_use]
     pub fn span(&self, within: &str) -> Span {
         let [id, namespace, pod, endpoint] = self.fields().map(|(_, value)| value);
@@ -104,14 +104,14 @@ impl Subject {
         )
     }
 
-    /// Returns ` key="value"` for each field that applies, in key order, as a line ends with them.
+    /// Returns ` key="value"` for each field that applies, ordered by key, for the end of a line.
     #[must_use]
     pub fn line_end(&self) -> String {
         let mut text = String::new();
         for (key, value) in self.fields() {
             let Some(value) = value else { continue };
             let shown = value.char_indices().nth(LONGEST).map_or(value, |(end, _)| &value[..end]);
-            // A String takes whatever is written.
+            // Writing to a String cannot fail.
             let _ = write!(text, " {key}={shown:?}");
         }
         text

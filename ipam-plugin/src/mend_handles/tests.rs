@@ -6,7 +6,7 @@ use crate::testing::{Cluster, Fault, MemoryStore, Pairs, assert_consistent, cidr
 
 const BLOCK: &str = "10.0.0.0/29";
 
-/// A cluster in which `net.a` holds an address of [`BLOCK`].
+/// Creates a cluster in which `net.a` has an address of [`BLOCK`].
 async fn cluster(store: MemoryStore) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", BLOCK, 29);
@@ -18,7 +18,7 @@ fn counting(counts: &[(&str, i64)]) -> Handle {
     Handle { block: counts.iter().map(|(block, n)| (cidr(block), *n)).collect(), ..Handle::default() }
 }
 
-/// As it looks now.
+/// Returns the suspect as it is now.
 async fn suspect(cluster: &Cluster, id: &str, blocks: &[&str]) -> SuspectHandle {
     let id = HandleId::new(id);
     let revision = cluster.store.get::<Handle>(&id).await.ok().map(|entry| entry.revision);
@@ -78,7 +78,7 @@ async fn one_that_was_written_since_is_left_alone() {
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     cluster.store.take_counts();
     assert_eq!(mend(&cluster, &[old]).await.left, std::slice::from_ref(&id));
-    // Nor is one that counts in a block nobody looked at.
+    // A handle that counts in a block which was not read is left alone, too.
     cluster.store.put(&id, &counting(&[("10.0.0.8/29", 1)]));
     let partly = suspect(&cluster, "net.new", &[BLOCK]).await;
     assert_eq!(mend(&cluster, &[partly]).await.left, [id]);
@@ -91,12 +91,12 @@ async fn an_allocation_that_is_under_way_loses_its_block_and_not_its_handle() {
     let id = HandleId::new("net.slow");
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     let slow = suspect(&cluster, "net.slow", &[BLOCK]).await;
-    // It read the block long ago.
+    // The allocation read the block long ago.
     let read = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
     mend(&cluster, std::slice::from_ref(&slow)).await;
     let late = cluster.store.update::<Block>(&read.key, &read.value, &read.revision).await;
     assert!(matches!(late, Err(StoreError::Conflict { .. })));
-    // It takes its address just before the block is written: the handle stays.
+    // The allocation assigns its address just before the block is rewritten: the handle stays.
     cluster.store.put(&id, &counting(&[(BLOCK, 1)]));
     let slow = suspect(&cluster, "net.slow", &[BLOCK]).await;
     cluster.store.before_each(|_, writes, pairs| {
@@ -108,7 +108,7 @@ async fn an_allocation_that_is_under_way_loses_its_block_and_not_its_handle() {
     assert!(cluster.handle("net.slow").is_some());
 }
 
-/// An allocation whose handle counts it already takes its address of the block as it is.
+/// Assigns an address of the block as it is, for an allocation whose handle counts the address already.
 fn take(pairs: &mut Pairs, id: &HandleId) {
     let mut block = pairs.get::<Block>(&cidr(BLOCK)).unwrap();
     assert!(take_one(&mut block, "node1", id));
@@ -136,7 +136,7 @@ async fn an_allocation_that_read_between_the_two_writes_keeps_its_handle() {
             if lowers(writes) {
                 lowered.get_or_insert(nth);
             }
-            // By what it read before the handle was less.
+            // The allocation acts on a read from before the handle's count was lowered.
             if lowered.is_some_and(|lowered| nth == lowered + after) {
                 take(pairs, &slow_one);
             }

@@ -1,5 +1,5 @@
-//! Addresses from the blocks the node owns already (IPAM-112, IPAM-113), putting half-made claims in order on the way
-//! (IPAM-123).
+//! Plans addresses from the blocks that the node owns, in upstream's order (IPAM-112), and repairs unfinished
+//! affinities on the way (IPAM-123).
 
 use libcalico::ipam::{AffinityState, BlockAffinity};
 use libcalico::store::Entry;
@@ -11,7 +11,7 @@ use crate::mend::Mend;
 use crate::take::ClaimFrom;
 
 impl FamilyPlan<'_> {
-    /// The first own block, in list order, that has a free address; `None` when there is none.
+    /// Returns a step for the first own block, in list order, that has a free address; `None` if no own block has one.
     pub(super) fn take_from_affine_blocks(
         &self,
         known: &Knowledge,
@@ -28,7 +28,7 @@ impl FamilyPlan<'_> {
         Ok(None)
     }
 
-    /// What can be had from one claimed block; its claim comes first where it is not in order.
+    /// Returns the step for one block of the node. An unfinished affinity is repaired first.
     pub(super) fn take_from_claimed_block(
         &self,
         known: &Knowledge,

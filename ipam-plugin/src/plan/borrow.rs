@@ -1,4 +1,4 @@
-//! Addresses from blocks of other nodes, and of nobody (IPAM-110 step 7, IPAM-120).
+//! Plans addresses from blocks that other nodes own, or that have no owner.
 
 use libcalico::ipam::borrow_order;
 use libcalico::net::Cidr;
@@ -8,8 +8,9 @@ use crate::error::IpamError;
 use crate::knowledge::{Knowledge, Known, Wants};
 
 impl FamilyPlan<'_> {
-    /// The first block with room, in the order of the pools and of the node's walk over each. The claim to the block
-    /// stays whose it is; only the attribute's `node` tells who borrowed.
+    /// Returns a step for the first block with room, in the order of the pools and of the node's walk over each. The
+    /// block's affinity stays unchanged; only the attribute `node` of the allocation names the borrowing node
+    /// (IPAM-120).
     pub(super) fn borrow(&self, known: &Knowledge, remaining: usize) -> Result<Step, IpamError> {
         if !known.knows_all_blocks(self.version) {
             return Ok(Step::Read(Wants::list(self.version)));

@@ -1,4 +1,4 @@
-//! Addresses from a block the node does not own yet (IPAM-114, IPAM-116, IPAM-117).
+//! Plans addresses from a block that the node does not own yet (IPAM-116).
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use crate::knowledge::{Knowledge, Known, Wants};
 use crate::mend::Mend;
 use crate::take::ClaimFrom;
 
-/// How many blocks at the start of the walk are looked at before all blocks of the cluster are read (IPAM-213).
+/// Number of blocks at the start of the walk that are read before all blocks of the cluster are.
 const PROBES: usize = 8;
 
-/// How many claims of a node may be younger than what a cache shows of them.
+/// Number of the node's affinities that may be too new for a cache.
 const UNSEEN_CLAIMS: usize = 4;
 
 impl FamilyPlan<'_> {
-    /// What it takes to get addresses from another block; `None` when every block is taken.
+    /// Returns the next step towards addresses from another block, or `None` if every block is taken.
     ///
-    /// Close to the limit the claims are read as they are now, beside whatever else has to be: no write would find out
-    /// that there are more than a cache shows.
+    /// Close to the limit, the affinities are read again without a cache, together with any other reads. A cache may
+    /// lack some of them, and no write would detect that the node exceeds its limit.
     pub(super) fn claim_and_take(&self, known: &Knowledge, remaining: usize) -> Result<Option<Step>, IpamError> {
         let step = self.claim(known, remaining)?;
         if !known.claims_lag() || self.owned(known) + UNSEEN_CLAIMS < self.block_limit(known) {
@@ -34,7 +34,7 @@ impl FamilyPlan<'_> {
         }))
     }
 
-    /// How many blocks the owner has that count towards the limit.
+    /// Returns the number of the owner's blocks that count towards the limit.
     fn owned(&self, known: &Knowledge) -> usize {
         known.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count()
     }
@@ -65,7 +65,8 @@ impl FamilyPlan<'_> {
         }
     }
 
-    /// The block the walk arrived at: nobody's, or ours though we did not know of a claim to it.
+    /// Returns the step for the block at which the walk stops. The block is unclaimed, or the node's own without a
+    /// known affinity.
     fn take_from_unclaimed_block(
         &self,
         known: &Knowledge,
@@ -91,8 +92,9 @@ impl FamilyPlan<'_> {
         Ok(step)
     }
 
-    /// The walk's first blocks together, so that one read usually tells, with the ranges of all blocks, for one of
-    /// another size may be in the way; behind them, all blocks of the family.
+    /// Returns the reads of the walk's first blocks, of which usually at least one is usable. They include the ranges
+    /// of all blocks, because a block of another size may overlap. Beyond the first blocks, all blocks of the family
+    /// are read.
     fn probe(&self, known: &Knowledge, cidr: Cidr) -> Wants {
         let walk = self
             .pools()
@@ -109,7 +111,7 @@ impl FamilyPlan<'_> {
         wants
     }
 
-    /// The first empty block of another owner that can be had; its claim must be known to be released.
+    /// Returns a step for the first reclaimable empty block of another owner. Its affinity must be released first.
     fn by_reclaim(&self, known: &Knowledge, candidates: &[Cidr]) -> Option<Step> {
         for cidr in candidates {
             if let Some(Known::Seen(_)) = known.block(cidr) {

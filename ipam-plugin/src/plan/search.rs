@@ -1,4 +1,5 @@
-//! [`Search`]: the name of a search for a free address; and the part of the next search that its note spares.
+//! [`Search`]: the identity of a search for a free address. This module also determines which reads a note of an
+//! earlier search saves.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,12 +14,12 @@ use crate::exhausted::{FullBlock, Note, Outcome, Search};
 use crate::knowledge::{Knowledge, Wants};
 use crate::prelude::Prelude;
 
-/// Returns what the search of `owner` in the chosen pools is known by.
+/// Returns the identity of the search of `owner` in the chosen pools.
 pub(super) fn of(owner: &Owner, version: IpVersion, choice: &PoolChoice, prelude: &Prelude) -> Search {
     let strict = prelude.config.strict_affinity;
     let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
     for pool in &choice.chosen {
-        // A String takes all that is written to it.
+        // Writing to a String cannot fail.
         _ = write!(key, ", {} in /{}", pool.cidr, pool.block_prefix);
     }
     let mut state = DefaultHasher::new();
@@ -33,12 +34,13 @@ pub(super) fn of(owner: &Owner, version: IpVersion, choice: &PoolChoice, prelude
 }
 
 impl FamilyPlan<'_> {
-    /// The note of an earlier search for the same, if it counts and this plan has not searched itself.
+    /// Returns the note of an earlier equal search, if the note is valid and this plan has not searched itself.
     pub(super) fn note(&self, known: &Knowledge) -> Option<&Note> {
         self.request.notes.of(&self.search).filter(|_| !known.knows_all_blocks(self.version))
     }
 
-    /// Returns the reads of own blocks that were not read yet: of those that were full by the note, their revisions.
+    /// Returns the reads of own blocks that were not read yet. For blocks that are full by the note, only their
+    /// revisions are read.
     pub(super) fn look_at(&self, known: &Knowledge, unknown: Vec<Cidr>) -> Wants {
         let mut wants = Wants::default();
         for cidr in unknown {
@@ -50,24 +52,24 @@ impl FamilyPlan<'_> {
         wants
     }
 
-    /// Returns what the note says of an own block that was full, if nothing is known against it.
+    /// Returns the note's entry for an own block that was full, if no read contradicts the entry.
     pub(super) fn noted_full(&self, known: &Knowledge, cidr: &Cidr) -> Option<&FullBlock> {
         let full = self.note(known)?.own.get(cidr)?;
         (!known.has_changed(cidr) && self.is_confirmed(known, cidr)).then_some(full)
     }
 
-    /// Returns true if the owner's claim to the block is in order.
+    /// Returns true if the owner's affinity to the block is confirmed.
     pub(super) fn is_confirmed(&self, known: &Knowledge, cidr: &Cidr) -> bool {
         let is_settled = |state| matches!(state, AffinityState::Confirmed | AffinityState::Unset);
         known.own_affinities(self.version).any(|entry| entry.key.cidr == *cidr && is_settled(entry.value.state))
     }
 
-    /// Returns the reason that the note gives; `None` without a note.
+    /// Returns the reason for a shortfall by the note, or `None` without a note.
     pub(super) fn short_by_note(&self, known: &Knowledge) -> Option<Exhaustion> {
         self.note(known).map(|_| self.exhaustion(known))
     }
 
-    /// Returns the reason of a search that found no address.
+    /// Returns the reason for a search without a free address.
     pub(super) fn exhaustion(&self, known: &Knowledge) -> Exhaustion {
         match known.config().strict_affinity {
             true => Exhaustion::StrictAffinity,
@@ -75,8 +77,8 @@ impl FamilyPlan<'_> {
         }
     }
 
-    /// Returns what the search came to, for the node's notes; `None` if there was none, or it did not come to its end.
-    /// `release`: what was known of this node's releases when it began.
+    /// Returns the outcome of the search for the node's notes, or `None` if there was no search or the search did not
+    /// end. `release` is the number of this node's last release when the search began.
     pub(crate) fn outcome(
         &self,
         known: &Knowledge,
@@ -84,7 +86,7 @@ impl FamilyPlan<'_> {
         release: Option<u64>,
     ) -> Option<Outcome> {
         let is_exhausted = match exhausted {
-            // A block that was passed over because it could not be put in order may give an address in a moment.
+            // A block that was skipped because its affinity could not be repaired may give an address soon.
             Some(_) if !self.spared.is_empty() => return None,
             Some(Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. }) => true,
             Some(Exhaustion::BlockLimit { .. } | Exhaustion::AutoAllocateOff) => return None,
@@ -102,7 +104,8 @@ impl FamilyPlan<'_> {
         Some(Outcome::Exhausted { search, release, pools, own: self.full_blocks(known) })
     }
 
-    /// The own blocks that stay full until they are written. One where an address rests gets it back without that.
+    /// Returns the own blocks that stay full until they are written. A block with a cooling-down address does not,
+    /// because the address becomes free without a write.
     fn full_blocks(&self, known: &Knowledge) -> BTreeMap<Cidr, FullBlock> {
         let note = self.note(known);
         let full = |cidr: Cidr| match known.readable_block(&cidr) {

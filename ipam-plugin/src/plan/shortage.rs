@@ -1,4 +1,4 @@
-//! Why each pool gave no more addresses, for the person who has to mend it.
+//! The reason why each pool gave no more addresses, for the error message.
 
 use libcalico::ipam::{Refusal, RefusedPool};
 
@@ -7,7 +7,7 @@ use crate::error::Exhaustion;
 use crate::exhausted::SearchedPool;
 use crate::knowledge::Knowledge;
 
-/// The pools that were not chosen, with the reason, and those that were, with what is wrong with them.
+/// Returns the pools that were not chosen, with the reason, and the chosen pools with their shortage.
 pub(super) fn refused_pools(plan: &FamilyPlan<'_>, known: &Knowledge, cause: &Exhaustion) -> Vec<RefusedPool> {
     let note = plan.note(known);
     let chosen = plan.choice.chosen.iter().map(|pool| {

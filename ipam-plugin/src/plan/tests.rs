@@ -1,4 +1,4 @@
-//! Which blocks a node uses, gives up and leaves alone, as upstream's tests have it (ipam.md 9.3).
+//! The blocks that a node uses, releases and leaves alone, as in upstream's tests.
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Owner};
@@ -8,7 +8,6 @@ use crate::clock::Clock;
 use crate::request::Namespace;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr};
 
-// t:ipam 3148
 #[tokio::test]
 async fn an_empty_block_of_a_deselected_pool_is_given_up_by_the_next_assignment() {
     let cluster = Cluster::new();
@@ -40,7 +39,7 @@ async fn a_block_in_use_of_a_deselected_pool_is_kept() {
     assert_eq!(cluster.affinity("node1", "10.1.0.0/26"), Some(AffinityState::Confirmed));
 }
 
-// t:ipam 3235, 3351, 463: other reasons not to use a pool do not give up its blocks.
+// Other reasons not to use a pool do not release its blocks.
 #[tokio::test]
 async fn empty_blocks_of_pools_that_are_not_used_for_other_reasons_stay() {
     for reason in ["use", "requested", "manual", "namespace", "disabled"] {
@@ -93,7 +92,7 @@ async fn namespaces_choose_pools_by_their_labels() {
     }
 }
 
-// IPAM-112: the order of the list, which is textual, and not that of the pools decides between own blocks.
+// The textual order of the list decides between own blocks, not the order of the pools (IPAM-112).
 #[tokio::test]
 async fn own_blocks_are_tried_in_list_order() {
     let cluster = Cluster::new();
@@ -110,7 +109,7 @@ async fn own_blocks_are_tried_in_list_order() {
     assert!(cidr(owned[0]).contains(ip), "{ip} is not of {owned:?}[0]");
 }
 
-// IPAM-226: the walk skips a reserved range as a whole, or it would visit 2^58 blocks.
+// The walk skips a reserved range as a whole, because it would otherwise visit 2^58 blocks (IPAM-226).
 #[tokio::test]
 async fn an_immense_pool_that_is_reserved_is_left_at_once() {
     let cluster = Cluster::new();
@@ -122,7 +121,7 @@ async fn an_immense_pool_that_is_reserved_is_left_at_once() {
     assert_eq!(assigned.shortfalls[0].refused[0].refusal, libcalico::ipam::Refusal::Reserved);
 }
 
-/// Each block is one write and one confirmation; looking for it costs no more than one read.
+/// Each block takes one write and one confirmation, and at most one read to find it.
 #[tokio::test]
 async fn twenty_blocks_are_claimed_with_three_requests_each() {
     let cluster = Cluster::new();
@@ -135,7 +134,7 @@ async fn twenty_blocks_are_claimed_with_three_requests_each() {
     assert!(reads <= 1 + 20, "{reads} reads");
 }
 
-/// A node of blocks of one address, which may have two of them, and a cache that stands still after the first.
+/// Creates a node with a limit of two blocks of one address each, and a cache that stops after the first one.
 async fn at_the_limit() -> Cluster {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.0.0.0/26", 32);
@@ -155,7 +154,7 @@ async fn a_claim_that_the_cache_has_not_seen_counts_towards_the_limit() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// While the claims were read again, another process of the node claimed a block that had been read as another node's.
+/// While the affinities were read again, another process of the node claimed a block that was read as another node's.
 #[tokio::test]
 async fn a_claim_is_not_dropped_for_a_block_that_is_older() {
     let cluster = at_the_limit().await;
@@ -168,7 +167,8 @@ async fn a_claim_is_not_dropped_for_a_block_that_is_older() {
     let mut reads = 0;
     cluster.store.before_each(move |_, writes, pairs| {
         reads += usize::from(writes.is_none());
-        // The prelude; the node's own block; the first blocks of the walk, and the claims; what comes then.
+        // The reads are: the prelude; the node's own block; the first blocks of the walk, with the affinities; the
+        // rest.
         if writes.is_none() && reads == 3 {
             pairs.remove(&BlockAffinity::path(&affinity_key("node2", &wanted.to_string())));
             let confirmed = claim(AffinityState::Confirmed).encode().unwrap();

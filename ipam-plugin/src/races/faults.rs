@@ -1,5 +1,5 @@
-//! Each request of an operation in turn is refused, lost, cut in the middle, answered into the void, or carried out when nobody
-//! waits for it any more.
+//! Each request of an operation in turn is refused, lost, interrupted, executed without a response, or executed after
+//! the client gave up.
 
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::{Kind, WriteOp};
@@ -7,21 +7,21 @@ use libcalico::store::{Kind, WriteOp};
 use crate::assign_address::assign_address;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
-/// All of them; a list of writes has five at most, and what became of one is seen and fenced within five requests.
+/// Returns all faults. A list has five writes at most, and a write's outcome is resolved within five requests.
 fn faults() -> impl Iterator<Item = Fault> {
     let cuts = (1..5).map(Fault::Cut).chain((0..5).map(Fault::CutAnswer));
     let late = (0..5).flat_map(|applied| (1..6).map(move |after| Fault::Late { applied, after }));
     [Fault::Refused, Fault::LostRequest, Fault::LostAnswer].into_iter().chain(cuts).chain(late)
 }
 
-/// Both kinds, by name.
+/// Both kinds of stores, by name.
 type Stores = [(&'static str, fn() -> MemoryStore); 2];
 
 fn stores() -> Stores {
     [("transactional", MemoryStore::transactional), ("sequential", MemoryStore::sequential)]
 }
 
-/// A cluster where `node1` is warm or cold, for IPv4 and IPv6.
+/// Creates a cluster in which `node1` has blocks for IPv4 and IPv6 if `warm`.
 async fn cluster(store: MemoryStore, warm: bool) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.65.0.0/24", 26);
@@ -70,7 +70,7 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
                             assert_eq!(told.len(), 1 + num6, "{context}");
                             let counted: i64 = cluster.handle("net.a").unwrap().block.values().sum();
                             let (told, is_late) = (told.len() as i64, matches!(fault, Fault::Late { .. }));
-                            // One more is what a DEL mends, one less is what it loses.
+                            // A count of one too many is corrected by a DEL; one too few loses an address.
                             let is_right = counted == told || is_late && counted > told;
                             assert!(is_right, "{context}: the handle counts {counted} of {told}");
                         }
@@ -79,7 +79,7 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
                     cluster.release("net.a").await.unwrap();
                     assert_eq!(held(&cluster.store.pairs()), others, "{context}: leaked after DEL");
                     assert_eq!(cluster.handle("net.a"), None, "{context}: handle left after DEL");
-                    // What is left of a claim is mended by the node's next allocation of that family.
+                    // The node's next allocation of the family repairs an unfinished affinity.
                     let mut request = cluster.request("node1", "net.next");
                     request.num6 = num6;
                     cluster.assign(&request).await.unwrap();
@@ -90,8 +90,8 @@ async fn an_add_that_breaks_anywhere_leaves_nothing_behind_after_its_del() {
     }
 }
 
-/// The handle counts an address of an earlier ADD of the container, in the block that the second ADD takes from. A cold node has no
-/// block for IPv6 yet.
+/// The handle counts an address of an earlier ADD of the container, in the block that the second ADD uses. A node
+/// without blocks has no block for IPv6 yet.
 #[tokio::test]
 async fn a_second_add_that_breaks_anywhere_keeps_the_count_of_the_first() {
     for (kind, store) in stores() {
@@ -121,7 +121,7 @@ async fn a_second_add_that_breaks_anywhere_keeps_the_count_of_the_first() {
     }
 }
 
-/// What the server carries out when even DEL is over holds nothing.
+/// A write that the server executes after the DEL allocates no address.
 #[tokio::test]
 async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {
     for (kind, store) in stores() {
@@ -134,7 +134,7 @@ async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {
             let others = held(&cluster.store.pairs());
             break_once(&cluster, at, Fault::Late { applied, after: usize::MAX });
             _ = cluster.one("node1", "net.a").await;
-            // The fault may be a DEL's, and of two at most one.
+            // The fault may hit a DEL, and at most one of the two.
             if cluster.release("net.a").await.is_err() | cluster.release("net.a").await.is_err() {
                 cluster.release("net.a").await.unwrap_or_else(|error| panic!("{context}: {error}"));
             }
@@ -144,8 +144,8 @@ async fn a_write_that_outlives_the_del_of_its_add_takes_nothing() {
     }
 }
 
-/// The handle counts a block that turns out to be full; the write that moves the count breaks, and an address of that block is
-/// given back meanwhile: the next attempt wants what the handle counted all along.
+/// The handle counts a block that turns out to be full, the write that moves the count breaks, and an address of that
+/// block is released meanwhile. The next attempt then uses the count that the handle always had.
 #[tokio::test]
 async fn a_count_on_its_way_to_another_block_loses_no_address() {
     let broken = faults().filter(|fault| *fault != Fault::Refused);

@@ -1,4 +1,4 @@
-//! Someone else changes an object, or allocates, between any two requests.
+//! Another process changes an object, or allocates an address, between any two requests.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use crate::assign_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held, take_one};
 
-/// Another process takes an address of `block` for `handle`, handle first.
+/// Allocates an address of `block` for `handle` as another process does, handle first.
 fn take(pairs: &mut Pairs, block: &Cidr, node: &str, handle: &str) {
     let Some(mut taken) = pairs.get::<Block>(block) else { return };
     let id = HandleId::new(handle);
@@ -74,7 +74,7 @@ async fn a_rival_that_wins_every_race_ends_in_contention_with_nothing_held() {
     }
 }
 
-/// The node's other process claimed the same block a moment earlier, and has come this far.
+/// Another process of the node began to claim the same block a moment earlier, and has reached this state.
 #[tokio::test]
 async fn two_processes_of_a_node_share_the_block_that_one_of_them_claims() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
@@ -107,7 +107,7 @@ async fn two_processes_of_a_node_share_the_block_that_one_of_them_claims() {
     }
 }
 
-/// Another node is faster with the block that the walk arrived at.
+/// Another node claims the block at which the walk stops.
 #[tokio::test]
 async fn a_block_lost_to_another_node_means_the_next_one() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {
@@ -134,7 +134,7 @@ async fn a_block_lost_to_another_node_means_the_next_one() {
     }
 }
 
-/// What one process wants to do, and who bothers it on the way.
+/// An operation of one process, while other processes interfere.
 #[derive(Debug, Clone)]
 enum Op {
     Add { node: u8, container: u8, num6: bool },
@@ -152,7 +152,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Bothers one request in `every`: rewrites what it is about to write, or breaks it.
+/// Interferes with one request in `every`: rewrites the object about to be written, or breaks the request.
 fn bother(cluster: &Cluster, every: usize, seed: usize, faults: bool) {
     let count = Arc::new(AtomicUsize::new(seed));
     let last = Mutex::new(0);
@@ -221,7 +221,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
             }
             Op::Wait => cluster.clock.advance(std::time::Duration::from_secs(61)),
         }
-        // `held` panics when a block contradicts itself: an ordinal is free or held once.
+        // `held` panics if a block is inconsistent: an ordinal is either free or allocated, once.
         assert_consistent(&cluster.store.pairs(), false);
     }
     cluster.store.calm();
@@ -253,7 +253,7 @@ proptest! {
     }
 }
 
-// IPAM-100: whoever deletes a pool disables it first.
+// A pool is disabled before it is deleted (IPAM-100).
 #[tokio::test]
 async fn a_pool_that_went_out_of_service_is_not_claimed_from_after_a_lost_race() {
     for asked in [None, Some("10.0.0.7")] {

@@ -1,4 +1,4 @@
-//! Crash points of the claim protocol and what the next plan makes of them (IPAM-123, windows W4..W8).
+//! Crash points in claiming a block, and the actions of the next plan after each (IPAM-123).
 
 use libcalico::ipam::{AffinityState, Block, BlockAffinity, BlockWalk, Handle, HandleId, Owner};
 use libcalico::net::Cidr;
@@ -110,7 +110,7 @@ async fn blocks_that_cannot_be_read_are_passed_over_wherever_they_are_in_the_wal
     assert!(reads <= 4 && writes <= 2, "{reads} reads, {writes} writes");
 }
 
-// It is in no list, and creating it fails for as long as it is there.
+// The affinity is in no list, and creating it fails while it exists.
 #[tokio::test]
 async fn a_claim_that_cannot_be_read_costs_one_retry() {
     for with_block in [false, true] {
@@ -128,7 +128,8 @@ async fn a_claim_that_cannot_be_read_costs_one_retry() {
     }
 }
 
-// t:rw 539: between the deletion of the block and that of the claim, another process of the owner claims anew.
+// Between the deletions of the block and of the affinity, another process of the owner claims the block again. From
+// upstream's tests.
 #[tokio::test]
 async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
     let cluster = cluster();
@@ -155,7 +156,7 @@ async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
     assert!(cluster.block(BLOCK).is_some());
 }
 
-// t:rw 924: an address is taken while the block is being released as empty.
+// An address is allocated while the block is being released as empty. From upstream's tests.
 #[tokio::test]
 async fn a_block_in_use_again_survives_its_release() {
     let cluster = cluster();
@@ -184,7 +185,8 @@ async fn handles_that_outlived_their_addresses_go_with_del() {
     }
 }
 
-// Upstream counts the handle up, then writes the block. DEL in between must not leave the address without its handle.
+// Upstream increments the handle, then writes the block. A DEL in between must not leave the address without its
+// handle.
 #[tokio::test]
 async fn a_del_between_the_two_writes_of_an_upstream_node_makes_the_second_fail() {
     for store in [MemoryStore::transactional, MemoryStore::sequential] {

@@ -1,8 +1,8 @@
-//! Blocks that a handle counts in, and that are not there.
+//! Missing blocks that a handle counts in.
 //!
-//! An ADD that was killed may have left the creation of its block with the server, behind the handle and the pending claim. When
-//! that takes effect after the handle is gone, nobody finds the address again. So the block is created empty first: one
-//! creation of two loses.
+//! A killed ADD writes the handle and the pending affinity before its block. The creation of the block may still be in
+//! progress at the server. If the creation takes effect after the handle is deleted, no DEL finds the address again.
+//! The block is therefore created empty first, and the killed ADD's creation then fails.
 
 use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner, any_pool_of};
@@ -13,11 +13,12 @@ use time::OffsetDateTime;
 use crate::settle::create_first;
 use crate::take::ClaimFrom;
 
-/// The owner's pending claims to those of the absent blocks that may still be created. Without a claim, or with one of
-/// another state, nobody is about to: a block would be junk.
+/// Returns the owner's pending affinities to those of the missing blocks that may still be created. Without an
+/// affinity, or with one in another state, no creation can be in progress, and creating the block would only leave an
+/// unused object.
 ///
-/// So would one outside of every pool, which no allocation ever looks at, for it to be given up; and two blocks with the
-/// same addresses would give them away twice.
+/// A block outside every pool is not created either, because no allocation would ever read and release it. Nor is a
+/// block that overlaps with another one, because both would assign the same addresses.
 pub(super) async fn claims<S: Store>(
     store: &S,
     owner: Option<&Owner>,
@@ -47,10 +48,11 @@ pub(super) async fn claims<S: Store>(
     Ok(claims)
 }
 
-/// Creates the block without addresses. The claim is written as it is, so that whoever is giving it up finds out, and stays
-/// pending: the next allocation of its owner confirms it (IPAM-123).
+/// Returns the writes that create the block without addresses. The affinity is rewritten, so that a concurrent release
+/// of it fails. It stays pending until the owner's next allocation confirms it (IPAM-123).
 ///
-/// Nothing may delete the block at once, whatever its pool selects: what is under way would be created after all.
+/// The block must not be deleted at once, even if its pool deselects the node: the creation in progress would then
+/// succeed.
 pub(super) fn writes(claim: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
     let AffinityKey { owner, cidr } = &claim.key;
     match Block::new(*cidr, owner, now) {

@@ -1,5 +1,5 @@
-//! [`Listings`]: the endpoints that list addresses. An address becomes free only after its endpoint gave it up; otherwise
-//! two endpoints would list the address as soon as another container gets it.
+//! [`Listings`]: the endpoints that list addresses. An address becomes free only after its endpoint gave it up.
+//! Otherwise, two endpoints would list the address as soon as another container gets it.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -12,16 +12,16 @@ use libcalico::store::{Store, StoreError};
 use crate::error::IpamError;
 use crate::read_blocks::{blocks_of, read_blocks};
 
-/// An address that a release is about to give back.
+/// An address that a release is about to free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaving {
     /// The address.
     pub ip: IpAddr,
-    /// Namespace and name of the pod that the allocation's attributes name; `None` outside Kubernetes.
+    /// Namespace and name of the pod in the allocation's attributes; `None` outside Kubernetes.
     pub pod: Option<(String, String)>,
-    /// The handle that holds the address; `None` where the allocation has none.
+    /// The handle of the allocation, if it has one.
     pub handle: Option<HandleId>,
-    /// The block of the address, where the caller has read it.
+    /// The block of the address, if the caller has read it.
     pub block: Option<Cidr>,
 }
 
@@ -33,8 +33,8 @@ impl Leaving {
     }
 }
 
-/// Returns those of `leaving` that their handles hold at this moment: an address may have passed to a later sandbox since it was
-/// read. An address without handle counts as held.
+/// Returns those of `leaving` that are still allocated under their handles. An address may have passed to a later
+/// sandbox since it was read. An address without a handle counts as allocated.
 pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<Leaving>, StoreError> {
     let known = leaving.iter().filter_map(|address| address.block).collect();
     let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
@@ -51,7 +51,7 @@ pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<
     Ok(leaving.iter().filter(is_held).cloned().collect())
 }
 
-/// Returns the addresses that `requests` names of a handle's blocks, as these are now.
+/// Reads a handle's blocks and returns the addresses that `requests` selects from them.
 pub async fn leaving_of<S: Store>(
     store: &S,
     handle: &Handle,
@@ -70,13 +70,13 @@ pub async fn leaving_of<S: Store>(
     Ok(leaving)
 }
 
-/// Takes addresses off endpoints. A release asks before each write that makes addresses free.
+/// Removes addresses from endpoints. A release calls this before each write that frees addresses.
 pub trait Listings: Sync {
-    /// Returns when no endpoint lists any of the addresses. After an error nothing is given back.
+    /// Returns after no endpoint lists any of the addresses. After an error, no address is released.
     fn unlist(&self, leaving: &[Leaving]) -> impl Future<Output = Result<(), IpamError>> + Send;
 }
 
-/// The listings of a caller that keeps no endpoints, or whose endpoints are gone already.
+/// The listings of a caller without endpoints, or whose endpoints are deleted already.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoListings;
 

@@ -15,13 +15,14 @@ async fn two_handles_of_a_container_go_in_one_write() {
     let both = [HandleId::new("net1.cid"), HandleId::new("cid"), HandleId::new("cid")];
     let prelude = ReleasePrelude::read(&cluster.store, &both).await.unwrap();
     assert_eq!(release(&cluster.store, &cluster.clock, prelude).await.unwrap().addresses, 2);
-    // The third read is of the pool, whether it wants the node to keep the block.
+    // The third read is of the pool, to see if it still selects the node.
     assert_eq!(cluster.store.take_counts(), (3, 1));
     assert_eq!((cluster.handle("net1.cid"), cluster.handle("cid")), (None, None));
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-/// A handle that is lost holds its addresses all the same; an address that passed to another handle is not the first one's.
+/// A lost handle does not free its addresses, and an address that passed to another handle is no longer the first
+/// one's.
 #[tokio::test]
 async fn addresses_are_still_held_by_the_handle_that_their_block_names() {
     for read in [true, false] {
@@ -38,7 +39,7 @@ async fn addresses_are_still_held_by_the_handle_that_their_block_names() {
     }
 }
 
-// IPAM-22: two interfaces of a container share a handle; one write frees both, in ascending order.
+// Two interfaces of a container share a handle (IPAM-22); one write frees both, in ascending order.
 #[tokio::test]
 async fn every_address_of_a_handle_goes_at_once() {
     let cluster = Cluster::new();
@@ -54,7 +55,7 @@ async fn every_address_of_a_handle_goes_at_once() {
     assert_eq!(block.sequence_number, before + 1);
 }
 
-// IPAM-170: with a cooldown the address keeps its place, marked.
+// With a cooldown, the allocation stays in its place with a release time.
 #[tokio::test]
 async fn with_a_cooldown_addresses_rest_before_they_are_free() {
     let cluster = Cluster::new();
@@ -72,7 +73,7 @@ async fn with_a_cooldown_addresses_rest_before_they_are_free() {
     assert_eq!(cluster.one("node1", "net.c").await.unwrap(), first);
 }
 
-// IPAM-149; golden (Kubernetes): annot-pools.
+// Golden (Kubernetes): annot-pools.
 #[tokio::test]
 async fn an_emptied_block_of_a_pool_that_no_longer_selects_its_node_is_given_up() {
     for owner in ["node1", "node2"] {
@@ -127,7 +128,7 @@ async fn an_unreachable_datastore_is_an_error_that_says_so() {
     assert!(matches!(error, crate::error::IpamError::Store(ref cause) if cause.is_unavailable()), "{error}");
 }
 
-/// DEL comes again until it succeeds, so that a block in disorder would keep its containers for ever.
+/// A DEL repeats until it succeeds, so an inconsistent block would otherwise block its containers forever.
 #[tokio::test]
 async fn del_releases_from_a_block_that_contradicts_itself_and_add_takes_nothing_from_it() {
     const BLOCK: &str = "10.65.166.128/26";
@@ -139,7 +140,7 @@ async fn del_releases_from_a_block_that_contradicts_itself_and_add_takes_nothing
             cluster.one("node1", handle).await.unwrap();
         }
         let mut damaged = cluster.block(BLOCK).unwrap();
-        // Both allocated and free: the container's own ordinal, and another's.
+        // These ordinals are both allocated and free: the container's own, and another container's.
         damaged.unallocated.splice(0..0, [0, 1]);
         cluster.store.put(&cidr(BLOCK), &damaged);
         let elsewhere = cluster.one("node1", "net.d").await.unwrap();

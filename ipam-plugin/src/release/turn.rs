@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::lock::HostLock;
 
-/// The node's lock, taken when a release is ready to write. A release may wait for endpoints to be written before that, and
-/// no other process of the node should wait along.
+/// The node's lock, taken when a release is ready to write. Before that, a release may wait for writes of endpoints,
+/// and other processes of the node should not wait for these.
 #[derive(Debug, Default)]
 pub struct Turn<'f> {
     file: Option<&'f Path>,
@@ -13,17 +13,17 @@ pub struct Turn<'f> {
 }
 
 impl<'f> Turn<'f> {
-    /// Does without a lock if there is no file.
+    /// Creates a turn that uses no lock if `file` is `None`.
     pub fn of(file: Option<&'f Path>) -> Self {
         Turn { file, lock: None }
     }
 
-    /// The lock, once it was taken.
+    /// Returns the lock after it was taken.
     pub fn lock(&self) -> Option<&HostLock> {
         self.lock.as_ref()
     }
 
-    /// Takes the lock, once. Returns true if another process had it meanwhile: what was read before may be old.
+    /// Takes the lock, once. Returns true if another process had it meanwhile, so that earlier reads may be stale.
     pub(super) fn take(&mut self) -> bool {
         let Some(file) = self.file.take() else { return false };
         self.lock = HostLock::try_acquire(file);

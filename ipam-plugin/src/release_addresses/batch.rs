@@ -1,4 +1,4 @@
-//! [`release_batch`]: gives back many addresses of known blocks, with one write per block and one per handle.
+//! [`release_batch`]: releases many addresses of known blocks, with one write per block and one per handle.
 
 mod blocks;
 mod handles;
@@ -18,13 +18,13 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::gated::Gated;
 
-/// Asked before each write: whoever releases many addresses may have to slow down, or to stop on the way.
+/// A gate that each write has to pass, because a release of many addresses may have to slow down or to stop.
 pub trait WriteGate: Sync {
-    /// Waits until so many more writes may be sent; `false` when none may any more.
+    /// Waits until this number of writes may be sent. Returns `false` if no more writes may be sent.
     fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
 }
 
-/// Lets every write through.
+/// A gate that admits every write.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenGate;
 
@@ -34,50 +34,53 @@ impl WriteGate for OpenGate {
     }
 }
 
-/// What to give back from a block that was just read. Asked whenever it was read anew. A block from which nothing is to be
-/// given back is only looked through for addresses that have rested long enough, and written if there are such (IPAM-161).
+/// Selects the addresses to release from a block that was just read. Called again whenever the block was read again. A
+/// block for which this returns no request is only searched for addresses whose cooldown has ended, and written if
+/// there are any.
 pub trait Requests: Fn(&Block) -> Vec<ReleaseRequest> + Sync {}
 
 impl<F: Fn(&Block) -> Vec<ReleaseRequest> + Sync> Requests for F {}
 
-/// What became of what was asked for.
+/// The outcome of a batch.
 #[derive(Debug, Default)]
 pub struct ReleasedBatch {
-    /// Given back.
+    /// The released addresses.
     pub released: Vec<(Cidr, IpAddr)>,
-    /// Were free or resting.
+    /// Addresses that were free or cooling down.
     pub unallocated: Vec<(Cidr, IpAddr)>,
-    /// Blocks that are not there.
+    /// Missing blocks.
     pub missing: Vec<Cidr>,
-    /// Held otherwise than the request says: allocated anew meanwhile.
+    /// Allocations that do not match the request, because the address was reallocated meanwhile.
     pub refused: Vec<(Cidr, ReleaseError)>,
-    /// Blocks from which nothing was given back, and why.
+    /// Blocks from which no address was released, with the errors.
     pub failed: Vec<(Cidr, IpamError)>,
-    /// How many blocks were written.
+    /// Number of blocks written.
     pub blocks_written: usize,
-    /// How many handles were written or deleted.
+    /// Number of handles written or deleted.
     pub handles_written: usize,
-    /// Handles that may count too much now, because they could not be written.
+    /// Handles that may count too many addresses, because they could not be written.
     pub handles_left: Vec<HandleId>,
-    /// The gate was closed: what is missing was not tried.
+    /// True if the gate closed; the remaining blocks were not tried.
     pub stopped: bool,
-    /// Blocks without addresses now, and whose they are.
+    /// Blocks that have no address now, with their owners.
     emptied: Vec<(Cidr, Owner)>,
-    /// What is to be taken off handles.
+    /// Counts to take off handles.
     counts: Counts,
 }
 
-/// Per handle and block, how many addresses were given back.
+/// The number of released addresses, per handle and block.
 type Counts = BTreeMap<HandleId, BTreeMap<Cidr, usize>>;
 
-/// Gives addresses of `blocks` back, `parallel` blocks or handles at a time. Each address is compared with what its request says
-/// when its block is read, and once more by the revision when the block is written; a mismatch keeps only itself.
+/// Releases addresses of `blocks`, `parallel` blocks or handles at a time. Each address is compared with its request
+/// when its block is read, and again by the revision when the block is written. A mismatch rejects only its own
+/// request.
 ///
-/// All blocks are written before any handle (IPAM-128): until then a handle counts too much, which is legal, and stays so
-/// if the process ends in between. No list of handles is read: only those that held the addresses are.
+/// All blocks are written before any handle (IPAM-128). Until then a handle counts too many addresses, which is legal,
+/// and which is the state that an interrupted process leaves. Only the handles of released addresses are read, not all
+/// handles.
 ///
 /// # Errors
-/// When the allocator's settings cannot be read. Whatever fails later concerns single blocks and handles.
+/// Returns an error if the allocator's settings cannot be read. Later errors concern single blocks and handles.
 pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -102,8 +105,8 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
             break;
         }
     }
-    // What blocks no longer hold is taken off the handles even when no further block may be written: if the gate is
-    // closed it says so here too.
+    // Handles of released addresses are decremented even if no further block may be written. The gate is asked here
+    // again.
     settle(store, clock, gate, std::mem::take(&mut outcome.counts), parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
     let gated = Gated::new(store, gate);
@@ -116,10 +119,10 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     Ok(outcome)
 }
 
-/// Gives back those of a handle's addresses that `requests` names of its blocks, and returns them.
+/// Releases those of a handle's addresses that `requests` selects from its blocks, and returns them.
 ///
 /// # Errors
-/// When the addresses of a block could not be given back; those of others are.
+/// Returns an error if the addresses of a block could not be released; those of other blocks are.
 pub async fn release_chosen<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -134,7 +137,7 @@ pub async fn release_chosen<S: Store, C: Clock>(
     }
 }
 
-/// As many reads as one transaction of etcd takes.
+/// As many reads as fit into a transaction of etcd.
 const MOST_AT_ONCE: usize = 128;
 
 #[cfg(test)]

@@ -80,14 +80,14 @@ async fn addresses_of_no_pool_or_no_block() {
     request.num6 = 1;
     let held_now: Vec<_> = cluster.assign(&request).await.unwrap().addresses.iter().map(|a| a.ip).collect();
     delete_pools(&cluster);
-    // D14: both families are looked for in all blocks, not only the first one's.
+    // Addresses of both families are looked up in all blocks. Upstream looks only in the blocks of the first family.
     let requests = [plain(held_now[0]), plain(held_now[1]), plain(ip("192.0.2.1")), plain(ip("2001:db8::1"))];
     let outcome = free(&cluster, &requests).await.unwrap();
     assert_eq!(outcome.released, held_now);
     assert_eq!(outcome.unallocated, [ip("192.0.2.1"), ip("2001:db8::1")]);
 }
 
-/// The pool was deleted while addresses of it were in use, and made anew.
+/// The pool was deleted while its addresses were in use, and created again.
 #[tokio::test]
 async fn release_from_a_block_of_another_size_than_its_pool_has_now_finds_the_block() {
     let cluster = Cluster::new();
@@ -120,7 +120,7 @@ async fn a_mismatch_refuses_its_block_only() {
     assert_consistent(&cluster.store.pairs(), true);
 }
 
-// t:ipam 345: a sequence number of before the address was allocated anew does not release it.
+// A sequence number from before the address was reallocated does not release it. From upstream's tests.
 #[tokio::test]
 async fn the_sequence_number_guards_against_releasing_the_next_holder() {
     let cluster = Cluster::new();

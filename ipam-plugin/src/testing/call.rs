@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::cni::IpamCall;
 
-/// What a runtime asks for a container of `node1` outside Kubernetes: one IPv4 address.
+/// Returns a runtime's call for a container of `node1` outside Kubernetes, for one IPv4 address.
 pub(crate) fn call(container: &str) -> IpamCall {
     IpamCall {
         network: "net".into(),

@@ -1,4 +1,4 @@
-//! A clock that moves only when told, or slept on.
+//! A clock that moves only through [`TestClock::advance`] and [`Clock::sleep`].
 
 use std::future::Future;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use time::macros::datetime;
 
 use crate::clock::Clock;
 
-/// Starts at 2026-08-22 01:02:03.1234 UTC, the moment of the specification's examples.
+/// A clock that starts at 2026-08-22 01:02:03.1234 UTC.
 #[derive(Debug, Default)]
 pub(crate) struct TestClock {
     state: Mutex<State>,
@@ -22,12 +22,12 @@ struct State {
 }
 
 impl TestClock {
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn advance(&self, duration: Duration) {
         self.state.lock().unwrap().elapsed += duration;
     }
 
-    /// The last [`Clock::sleep`].
+    /// Returns the duration of the last [`Clock::sleep`].
     pub(crate) fn last_sleep(&self) -> Duration {
         self.state.lock().unwrap().last_sleep
     }

@@ -1,4 +1,4 @@
-//! A small cluster in memory: nodes, pools, and what must hold of them whatever happened.
+//! A small cluster in memory, with its nodes and pools, and the checks of its invariants.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ use crate::prelude::Prelude;
 use crate::release::{ReleasePrelude, ReleasedHandles, release};
 use crate::request::{AssignRequest, workload_attributes};
 
-/// A store with nodes `node1` to `node4` and no pool.
+/// A store with the nodes `node1` to `node4` and no pool.
 pub(crate) struct Cluster {
     pub(crate) store: MemoryStore,
     pub(crate) clock: TestClock,
@@ -74,7 +74,7 @@ impl Cluster {
         self.store.put(&TheConfig, &config);
     }
 
-    /// A request of `node` for one IPv4 address under `handle`.
+    /// Returns a request of `node` for one IPv4 address under `handle`.
     pub(crate) fn request(&self, node: &str, handle: &str) -> AssignRequest {
         use crate::clock::Clock;
         let mut request = AssignRequest::workload(HandleId::new(handle), node);
@@ -91,7 +91,7 @@ impl Cluster {
         assign(&self.store, &self.clock, request, prelude).await
     }
 
-    /// One IPv4 address.
+    /// Assigns one IPv4 address.
     pub(crate) async fn one(&self, node: &str, handle: &str) -> Result<IpAddr, IpamError> {
         let mut request = self.request(node, handle);
         request.all_or_nothing = true;
@@ -102,7 +102,7 @@ impl Cluster {
         }
     }
 
-    /// As DEL on `node1` does it.
+    /// Releases a handle as a DEL on `node1` does.
     pub(crate) async fn release(&self, handle: &str) -> Result<ReleasedHandles, IpamError> {
         let prelude = ReleasePrelude::read(&self.store, &[HandleId::new(handle)]).await?;
         release(&self.store, &self.clock, prelude.on_node("node1")).await
@@ -129,7 +129,7 @@ pub(crate) fn affinity_key(node: &str, block: &str) -> AffinityKey {
     AffinityKey { owner: Owner::Host(node.into()), cidr: cidr(block) }
 }
 
-/// Takes an address of the block for a handle, as an allocation on `node` does it. False when none is left.
+/// Assigns an address of the block to a handle, as an allocation on `node` does. Returns false if no address is free.
 pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool {
     let (attributes, owner) = ([("node".to_owned(), node.to_owned())].into(), Owner::Host(node.to_owned()));
     let request =
@@ -141,7 +141,7 @@ pub(crate) fn take_one(block: &mut Block, node: &str, handle: &HandleId) -> bool
     is_taken
 }
 
-/// Addresses by handle, from the blocks. Panics when a block contradicts itself.
+/// Returns the allocated addresses in the blocks, by handle. Panics if a block is inconsistent.
 pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
     let mut held = BTreeMap::<HandleId, Vec<IpAddr>>::new();
     for (cidr, block) in pairs.list::<Block>(&None) {
@@ -153,8 +153,8 @@ pub(crate) fn held(pairs: &Pairs) -> BTreeMap<HandleId, Vec<IpAddr>> {
     held
 }
 
-/// What holds at every moment: handles count at least what blocks hold; with `exact` precisely that, and each owned
-/// block has its confirmed affinity and the other way round.
+/// Asserts the invariants: handles count at least the addresses in blocks. With `exact`, handles count exactly these,
+/// each owned block has a confirmed affinity, and each affinity has its block.
 pub(crate) fn assert_consistent(pairs: &Pairs, exact: bool) {
     let held = held(pairs);
     let handles: BTreeMap<HandleId, Handle> = pairs.list::<Handle>(&()).into_iter().collect();

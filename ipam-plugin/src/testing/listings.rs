@@ -1,4 +1,4 @@
-//! Endpoints that do not give addresses up at once.
+//! Endpoints that do not give up addresses at once.
 
 use std::sync::Mutex;
 
@@ -7,7 +7,7 @@ use libcalico::store::StoreError;
 use crate::error::IpamError;
 use crate::release::{Leaving, Listings};
 
-/// Endpoints that refuse so many times, and what they were asked for.
+/// Endpoints that refuse a number of times, with the addresses of all calls.
 pub(crate) struct Reluctant {
     refusals: Mutex<usize>,
     asked: Mutex<Vec<Vec<Leaving>>>,

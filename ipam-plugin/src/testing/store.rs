@@ -1,4 +1,5 @@
-//! A store in memory that counts requests, and lets tests change or break things between any two of them.
+//! A store in memory that counts requests, and in which tests can change objects or inject faults between any two
+//! requests.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -9,41 +10,43 @@ use libcalico::store::{
     Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
 };
 
-/// Pairs and revisions.
+/// Pairs with their revisions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pairs {
     revision: u64,
     pairs: BTreeMap<String, (Vec<u8>, u64)>,
 }
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// It never gets there.
+    /// The request does not reach the store, and the client gets an error that says so.
     Refused,
-    /// It never gets there, but nobody can tell.
+    /// The request does not reach the store, and the client cannot determine this.
     LostRequest,
-    /// It takes effect, but the answer never comes back.
+    /// The request takes effect, but the response is lost.
     LostAnswer,
-    /// Without transactions: this many writes take effect, then the connection breaks.
+    /// Without transactions: this number of writes takes effect, then the connection breaks.
     Cut(usize),
-    /// Without transactions: this many writes take effect and are answered, and one more takes effect and is not.
+    /// Without transactions: this number of writes takes effect with responses; one more takes effect without a
+    /// response.
     CutAnswer(usize),
-    /// The connection breaks while the server is at work. Without transactions: `applied` writes have taken effect, and
-    /// the next one does after so many more requests, or when all is calm. With them: so does the list.
+    /// The connection breaks during the request. Without transactions: `applied` writes have taken effect, and the next
+    /// one takes effect after `after` more requests, or in [`MemoryStore::calm`]. With transactions, this applies to
+    /// the whole list.
     Late {
-        /// Writes before the one that is under way.
+        /// Number of writes before the one in progress.
         applied: usize,
-        /// Requests that are faster.
+        /// Number of requests that overtake it.
         after: usize,
     },
 }
 
 type Hook = Box<dyn FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send>;
 
-/// The store.
+/// A store in memory.
 pub(crate) struct MemoryStore {
     transactional: bool,
     given_up: AtomicBool,
@@ -52,26 +55,26 @@ pub(crate) struct MemoryStore {
 
 struct State {
     pairs: Pairs,
-    /// What the cache has seen, if it stands still.
+    /// The content of the cache, if the cache has been stopped.
     cache: Option<Pairs>,
-    /// How many answers were of the cache.
+    /// Number of blocks that the cache answered for.
     cached: usize,
-    /// Counts of reads of all blocks of a family, and of blocks that were read whole beside that.
+    /// Number of reads of all blocks of a family, and of blocks that were read in full besides.
     surveys: (usize, usize),
     reads: usize,
     writes: usize,
     hook: Option<Hook>,
-    /// Lists that nobody waits for any more, and how many requests come before them.
+    /// Writes in progress whose clients have given up, each with the number of requests before it.
     under_way: Vec<(usize, Vec<Write>)>,
 }
 
 impl MemoryStore {
-    /// A store that applies write lists as a whole.
+    /// Creates a store that applies a list of writes as a whole.
     pub(crate) fn transactional() -> Self {
         Self::new(true)
     }
 
-    /// A store that applies write lists one by one, and stops at the first that fails.
+    /// Creates a store that applies writes one by one, and stops at the first that fails.
     pub(crate) fn sequential() -> Self {
         Self::new(false)
     }
@@ -83,53 +86,54 @@ impl MemoryStore {
         MemoryStore { transactional, given_up: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
-    /// Says from now on that to try again is in vain.
+    /// Makes [`Store::has_given_up`] return true from now on.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Relaxed);
     }
 
-    /// Calls `hook` before each request with its number (from 0), its writes if it is one, and the pairs.
+    /// Calls `hook` before each request with the request's number (from 0), its writes if there are any, and the pairs.
     pub(crate) fn before_each(&self, hook: impl FnMut(usize, Option<&[Write]>, &mut Pairs) -> Fault + Send + 'static) {
         let mut state = self.state.lock().unwrap();
         (state.reads, state.writes) = (0, 0);
         state.hook = Some(Box::new(hook));
     }
 
-    /// From now on the cache sees no more of what is written: answers may be as old as their freshness allows.
+    /// Stops the cache: it receives no more writes, and answers may be as old as their freshness allows.
     pub(crate) fn stop_cache(&self) {
         let mut state = self.state.lock().unwrap();
         state.cache = Some(state.pairs.clone());
     }
 
-    /// How many blocks the cache has answered for.
+    /// Returns the number of blocks that the cache answered for.
     pub(crate) fn blocks_from_cache(&self) -> usize {
         self.state.lock().unwrap().cached
     }
 
-    /// Leaves requests alone again. What is still under way arrives.
+    /// Ends all faults. Writes in progress take effect.
     pub(crate) fn calm(&self) {
         let mut state = self.state.lock().unwrap();
         state.hook = None;
         state.land(usize::MAX);
     }
 
-    /// Returns the number of reads of all blocks of a family since the last call, and of blocks read whole beside that.
+    /// Returns the number of reads of all blocks of a family since the last call, and of blocks that were read in full
+    /// besides.
     pub(crate) fn take_surveys(&self) -> (usize, usize) {
         std::mem::take(&mut self.state.lock().unwrap().surveys)
     }
 
-    /// Reads and writes since the last time this was asked.
+    /// Returns the number of reads and of writes since the last call.
     pub(crate) fn take_counts(&self) -> (usize, usize) {
         let mut state = self.state.lock().unwrap();
         (std::mem::take(&mut state.reads), std::mem::take(&mut state.writes))
     }
 
-    /// What is stored.
+    /// Returns the stored pairs.
     pub(crate) fn pairs(&self) -> Pairs {
         self.state.lock().unwrap().pairs.clone()
     }
 
-    /// Changes what is stored.
+    /// Changes the stored pairs.
     pub(crate) fn edit(&self, change: impl FnOnce(&mut Pairs)) {
         change(&mut self.state.lock().unwrap().pairs);
     }
@@ -151,7 +155,7 @@ impl Pairs {
         self.pairs.remove(path);
     }
 
-    /// Gives a pair a new revision, as if someone had rewritten it.
+    /// Gives a pair a new revision, like a rewrite by another process.
     pub(crate) fn touch(&mut self, path: &str) {
         if let Some((value, _)) = self.pairs.get(path).cloned() {
             self.put(path.to_owned(), value);
@@ -172,7 +176,7 @@ impl Pairs {
         matching.filter_map(|(path, (value, _))| Some((K::parse_path(path)?, K::decode(value).ok()?))).collect()
     }
 
-    /// Whether a cache of these may answer `range`.
+    /// Returns true if a cache with these pairs may answer `range`.
     fn is_fresh_enough(&self, range: &Range) -> bool {
         match &range.freshness {
             Freshness::Latest => false,
@@ -193,7 +197,7 @@ impl Pairs {
             .collect()
     }
 
-    /// All or none.
+    /// Applies all writes or none.
     fn apply_all(&mut self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
         let before = self.clone();
         let applied: Result<_, _> = writes
@@ -223,7 +227,7 @@ impl Pairs {
             }
             (WriteOp::Delete(wanted), found) => {
                 self.remove(&write.path);
-                // As on Kubernetes, where nothing else is told.
+                // Kubernetes returns no other revision for a deletion.
                 return Ok(wanted.clone().or(found).unwrap_or_else(|| Revision(String::new())));
             }
         }
@@ -236,7 +240,7 @@ fn unavailable(outcome_unknown: bool) -> StoreError {
 }
 
 impl State {
-    /// Lets the lists take effect that this many requests have overtaken, as far as they still can.
+    /// Applies the writes in progress that this number of requests has overtaken, as far as they can still take effect.
     fn land(&mut self, requests: usize) {
         self.under_way.retain_mut(|(left, writes)| {
             if *left > requests {

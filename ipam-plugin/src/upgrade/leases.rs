@@ -1,4 +1,4 @@
-//! The files that host-local keeps: one per address, named after it, with the container's id in the first line.
+//! The files of host-local: one per address, with the address as its name and the container ID in the first line.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use super::UpgradeError;
 use crate::lock::{HostLock, LONGEST_WAIT};
 
-/// host-local's own lock.
+/// host-local's own lock file.
 const LOCK: &str = "lock";
-/// What the names of files with the last address given have in them.
+/// Part of the names of files that store the last assigned address.
 const LAST: &str = "last";
 
 /// host-local's directory of one network.
@@ -19,7 +19,7 @@ pub(super) struct Leases {
     directory: PathBuf,
 }
 
-/// An address that host-local gave.
+/// An address that host-local assigned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) ip: IpAddr,
@@ -28,7 +28,7 @@ pub(super) struct Lease {
 }
 
 impl Leases {
-    /// `None` when there is no such directory.
+    /// Opens the directory. Returns `None` if it is missing.
     pub(super) fn open(directory: &Path) -> Result<Option<Self>, UpgradeError> {
         match fs::metadata(directory) {
             Ok(_) => Ok(Some(Leases { directory: directory.to_owned() })),
@@ -41,12 +41,13 @@ impl Leases {
         Ok(self.files()?.is_empty())
     }
 
-    /// Keeps host-local from giving more.
+    /// Prevents host-local from assigning more addresses.
     pub(super) fn lock(&self) -> Result<HostLock, UpgradeError> {
         Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
     }
 
-    /// The addresses, in the order of the files' names. Files of other names are not read, and go with the directory.
+    /// Returns the addresses, ordered by file name. Files of other names are not read; they are removed with the
+    /// directory.
     pub(super) fn read(&self) -> Result<Vec<Lease>, UpgradeError> {
         let mut leases = Vec::new();
         for file in self.files()? {
@@ -62,7 +63,8 @@ impl Leases {
             // host-local ends lines with CR and LF.
             let container_id = text.lines().next().unwrap_or_default().trim().to_owned();
             if container_id.is_empty() {
-                // A power loss cut it off. No handle can be made of it, and the migration would never end.
+                // A power loss truncated the file. Without a container ID there is no handle, and the migration would
+                // never end.
                 tracing::warn!(file = %file.display(), "the file names no container; its address does not move");
                 continue;
             }
@@ -71,7 +73,7 @@ impl Leases {
         Ok(leases)
     }
 
-    /// Removes the directory with what is left in it.
+    /// Removes the directory with its remaining files.
     pub(super) fn remove(&self) -> Result<(), UpgradeError> {
         fs::remove_dir_all(&self.directory).map_err(|cause| at(&self.directory, cause))
     }
@@ -85,7 +87,7 @@ impl Leases {
     }
 }
 
-/// Removes a file that may be gone already.
+/// Removes a file, if it exists.
 pub(super) fn remove_file(file: &Path) -> Result<(), UpgradeError> {
     match fs::remove_file(file) {
         Err(cause) if cause.kind() != ErrorKind::NotFound => Err(at(file, cause)),

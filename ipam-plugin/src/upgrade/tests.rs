@@ -17,7 +17,7 @@ struct Lab {
 }
 
 impl Lab {
-    /// Node `node1` with the range 10.244.7.0/24, and these files of host-local.
+    /// Creates node `node1` with the range 10.244.7.0/24 and these files of host-local.
     fn with(files: &[(&str, &str)]) -> Lab {
         let cluster = Cluster::on(MemoryStore::sequential());
         cluster.pool("pool4", "10.244.0.0/16", 26);
@@ -60,7 +60,7 @@ impl Lab {
         node.spec.bgp.unwrap_or_default().ipv4_ipip_tunnel_addr
     }
 
-    /// Addresses by handle.
+    /// Returns the addresses by handle.
     fn held(&self) -> BTreeMap<String, Vec<String>> {
         let text = |ips: Vec<std::net::IpAddr>| ips.iter().map(ToString::to_string).collect();
         held(&self.cluster.store.pairs()).into_iter().map(|(id, ips)| (id.to_string(), text(ips))).collect()
@@ -97,7 +97,7 @@ async fn addresses_of_pods_become_calicos() {
     lab.pass().await.unwrap();
 }
 
-/// As a power loss leaves it: the pod's DEL has nothing to give back.
+/// A power loss leaves such a file. The pod's DEL releases no address then.
 #[tokio::test]
 async fn a_file_without_container_stops_nothing() {
     let lab = Lab::with(&[("10.244.7.2", ""), ("10.244.7.3", "c-web")]);
@@ -124,7 +124,7 @@ async fn where_host_local_left_nothing_nothing_stops() {
     lab.pass().await.unwrap();
 }
 
-/// At whichever request a pass breaks off: the next one ends what it began, and the cluster works again.
+/// A pass may be interrupted at any request. The next one completes it, and the cluster works again.
 #[tokio::test]
 async fn a_pass_that_breaks_off_is_begun_again() {
     for fault in [Fault::Refused, Fault::LostRequest, Fault::LostAnswer] {

@@ -1,5 +1,5 @@
-//! The address of the node's IPIP device. With host-local it is the first of the node's range; it must be Calico's too
-//! before pods can have others of the range.
+//! The address of the node's IPIP device. With host-local it is the first address of the node's range. Calico must have
+//! it before it assigns others of the range to pods.
 
 use std::net::IpAddr;
 
@@ -13,8 +13,8 @@ use super::{PAUSE, TRIES, UpgradeError, give};
 use crate::clock::Clock;
 use crate::request::AssignRequest;
 
-/// Gives the node an address for its IPIP device if it has none: the one after the first of its podCIDR. A node with an
-/// IPv6 range alone has no such device.
+/// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
+/// only an IPv6 range has no such device.
 pub(super) async fn ensure_address<S: Store, C: Clock>(store: &S, clock: &C, name: &str) -> Result<(), UpgradeError> {
     let key = ObjectKey::global(name);
     let mut tries = 1;
@@ -29,7 +29,7 @@ pub(super) async fn ensure_address<S: Store, C: Clock>(store: &S, clock: &C, nam
         node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
         match store.update(&key, &node.value, &node.revision).await {
             Ok(_) => return Ok(()),
-            // The kubelet writes its node all the time.
+            // The kubelet writes its Node frequently.
             Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
             Err(error) => return Err(error.into()),
         }

@@ -11,7 +11,7 @@ use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consisten
 const BLOCK: &str = "10.0.0.0/29";
 const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
 
-/// What is stored at the claimed range.
+/// The object stored at the claimed range.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum There {
     Nothing,
@@ -92,7 +92,7 @@ async fn a_claim_is_finished_or_dropped_by_what_its_block_says() {
             assert_eq!(after.1, before.1, "no address changes");
             match expected {
                 GivenUp => assert_eq!(after.0, None),
-                // Whoever began to release the block finds that it was written.
+                // The rewrite makes a concurrent release of the block fail.
                 Done => assert_eq!(sequence(&after.0), sequence(&before.0).map(|number| number + 1)),
                 Dropped | Left => assert_eq!(after.0, before.0),
             }
@@ -112,7 +112,8 @@ async fn a_claim_that_changed_since_it_was_seen_is_left() {
     }
 }
 
-/// A claimant creates its block after the claim was dropped; upstream's then finds no claim to confirm.
+/// Another process creates its block after the affinity was deleted; upstream's process then finds no affinity to
+/// confirm.
 #[tokio::test]
 async fn a_block_that_came_after_all_has_its_claim_back() {
     for store in STORES {
@@ -137,7 +138,7 @@ async fn a_block_that_came_after_all_has_its_claim_back() {
     }
 }
 
-/// The node works on between any two requests.
+/// The node continues to work between any two requests.
 #[tokio::test]
 async fn an_add_of_the_node_between_any_two_requests_gets_its_address_and_its_claim() {
     use AffinityState::{Confirmed, Pending, PendingDeletion};
@@ -155,7 +156,7 @@ async fn an_add_of_the_node_between_any_two_requests_gets_its_address_and_its_cl
                 let cluster = Arc::new(cluster(store(), state, there));
                 let revision = seen(&cluster).await;
                 let (count, rival) = (AtomicUsize::new(0), Arc::new(Mutex::new(None)));
-                // What an ADD of the node makes of this state, written in one go.
+                // The result of an ADD of the node in this state, written at once.
                 let (added, result) = (add_of_node(store, state, there).await, rival.clone());
                 cluster.store.before_each(move |_, _, pairs| {
                     if count.fetch_add(1, Ordering::Relaxed) == at {
@@ -186,7 +187,7 @@ async fn an_add_of_the_node_between_any_two_requests_gets_its_address_and_its_cl
 struct Added(Vec<(String, Vec<u8>)>, Option<Vec<u8>>);
 
 impl Added {
-    /// Writes them if the block still is as that ADD found it, as its compare-and-swap would.
+    /// Writes the pairs if the block is still as that ADD read it, as its compare-and-swap would.
     fn write(&self, pairs: &mut crate::testing::Pairs) -> bool {
         let block = pairs.get::<Block>(&cidr(BLOCK)).map(|block| block.encode().unwrap());
         if block != self.1 {
@@ -214,7 +215,7 @@ async fn add_of_node(store: fn() -> MemoryStore, state: AffinityState, there: Th
     )
 }
 
-/// Cut off anywhere, it is finished by the next.
+/// The next call completes a call that was interrupted anywhere.
 #[tokio::test]
 async fn a_finish_that_breaks_anywhere_is_finished_by_the_next() {
     use AffinityState::{Pending, PendingDeletion};

@@ -5,7 +5,7 @@ use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
 use libcalico::store::{Answers, Revision, Write, WriteError};
 
-/// Lets so many writes through.
+/// A gate that admits a number of writes.
 struct Counting(AtomicUsize);
 
 impl WriteGate for Counting {
@@ -14,7 +14,7 @@ impl WriteGate for Counting {
     }
 }
 
-/// A node with two empty blocks.
+/// Creates a node with two empty blocks.
 fn cluster(store: MemoryStore) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.0.0.0/16", 29);
@@ -27,7 +27,7 @@ fn cluster(store: MemoryStore) -> Cluster {
     cluster
 }
 
-/// Each block takes three writes: the mark, the block, the claim.
+/// Each block takes three writes: marking the affinity, the block, and the affinity's deletion.
 #[tokio::test]
 async fn no_write_is_sent_after_the_gate_has_closed() {
     let owner = Owner::Host("node1".into());
@@ -41,11 +41,11 @@ async fn no_write_is_sent_after_the_gate_has_closed() {
                 continue;
             }
             assert!(matches!(outcome, Err(IpamError::Stopped)), "{outcome:?}");
-            // What was allowed was used, as far as a transaction fits into it.
+            // All admitted writes are used, as far as whole transactions fit.
             let used = allowed - gate.0.into_inner();
             let unsplit = if cluster.store.has_transactions() { [0, 0, 2, 3, 3, 5][allowed] } else { allowed };
             assert_eq!(used, unsplit);
-            // Whoever leads next finishes it.
+            // The next leader completes the release.
             let outcome = release_host_affinities(
                 &cluster.store,
                 &cluster.clock,
@@ -73,7 +73,7 @@ async fn a_single_block_stays_when_nothing_may_be_written() {
     assert!(cluster.block("10.0.0.0/29").is_some());
 }
 
-/// An API server on which no claim has labels.
+/// An API server on which no affinity has labels.
 struct Unlabelled(MemoryStore);
 
 impl Store for Unlabelled {
@@ -103,7 +103,7 @@ impl Store for Unlabelled {
     }
 }
 
-/// Of releases before the labels.
+/// Affinities of releases before the labels.
 #[tokio::test]
 async fn claims_of_a_host_without_labels_are_given_up_and_those_of_others_stay() {
     let cluster = cluster(MemoryStore::sequential());

@@ -1,4 +1,4 @@
-//! Blocks out of a cache that has not seen what was written a moment ago.
+//! Blocks from a cache that lacks the latest writes.
 
 use libcalico::ipam::{AffinitySelect, AffinityState, Block, BlockAffinity, Owner};
 
@@ -10,7 +10,7 @@ use crate::prelude::Prelude;
 use crate::release::ReleasePrelude;
 use crate::testing::cidr;
 
-/// An address that another process took a moment ago, as the cache does not know yet.
+/// Another process has allocated an address, which the cache shows as free.
 #[tokio::test]
 async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
     let node = Node::new();
@@ -24,7 +24,7 @@ async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
     node.assert_consistent();
 }
 
-/// An address of the node's only block was given back a moment ago, by someone who left no word of it: nothing else is claimed.
+/// An address of the node's only block was released, without an update of the hint: no other block is claimed.
 #[tokio::test]
 async fn a_block_that_is_full_in_the_cache_only_is_looked_at_again() {
     let node = Node::new();
@@ -40,7 +40,7 @@ async fn a_block_that_is_full_in_the_cache_only_is_looked_at_again() {
     node.assert_consistent();
 }
 
-/// What the last DEL wrote is never missed: the first block with room is taken from, as if there were no cache.
+/// The last DEL's write is always visible: the first block with room gives the address, as without a cache.
 #[tokio::test]
 async fn a_cache_that_has_not_seen_the_last_write_is_not_asked() {
     let node = Node::new();
@@ -60,8 +60,8 @@ async fn a_cache_that_has_not_seen_the_last_write_is_not_asked() {
     node.assert_consistent();
 }
 
-/// The node's pool selects it no more, and its block is empty in the cache only: whoever took an address there keeps a block
-/// whose claim is in order.
+/// The node's pool no longer selects it, and its block is empty only in the cache. The address allocated there keeps a
+/// block with a confirmed affinity.
 #[tokio::test]
 async fn a_block_that_is_empty_in_the_cache_only_is_not_given_up() {
     let node = Node::new();

@@ -1,4 +1,4 @@
-//! [`Report`]: what `check` found.
+//! [`Report`]: the findings of `check`.
 
 use std::path::Path;
 
@@ -10,23 +10,23 @@ use crate::cli::error::CliError;
 use crate::cli::reading::{Reading, Unreadable};
 use crate::cli::session::Session;
 
-/// What was looked at and what is wrong. As JSON it is what `release --from-report` reads.
+/// The numbers of objects read, and the findings. `release --from-report` reads it as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::cli) struct Report {
-    /// What was looked at.
+    /// Numbers of the objects read.
     pub(in crate::cli) looked_at: LookedAt,
-    /// What is wrong.
+    /// Inconsistencies.
     pub(in crate::cli) findings: Vec<Finding>,
-    /// What is worth a note, and in order.
+    /// Findings worth a note that are not inconsistencies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::cli) notes: Vec<Finding>,
-    /// What cannot be read.
+    /// Values that cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::cli) unreadable: Vec<Unreadable>,
 }
 
-/// How much of each kind there is.
+/// Number of objects of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::cli) struct LookedAt {
@@ -38,7 +38,7 @@ pub(in crate::cli) struct LookedAt {
 }
 
 impl Report {
-    /// Compares what was read.
+    /// Compares the objects read.
     pub(in crate::cli) fn of(reading: &Reading) -> Self {
         let looked_at = LookedAt {
             pools: reading.pools.len(),
@@ -47,12 +47,13 @@ impl Report {
             handles: reading.handles.len(),
             endpoints: reading.endpoints.len(),
         };
-        // What is under way is told from what is wrong by looking twice, not by age.
+        // A second read distinguishes operations in progress from inconsistencies; age does not.
         let (notes, findings) = reading.audit(Duration::ZERO).into_iter().partition(Finding::is_note);
         Report { looked_at, findings, notes, unreadable: reading.unreadable.clone() }
     }
 
-    /// Without what `earlier` does not tell as well, to the revision: that is in motion.
+    /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
+    /// causes those.
     pub(in crate::cli) fn also_in(mut self, earlier: &Report) -> Self {
         self.findings.retain(|finding| earlier.findings.contains(finding));
         self.notes.retain(|note| earlier.notes.contains(note));
@@ -60,17 +61,17 @@ impl Report {
         self
     }
 
-    /// There is nothing to tell.
+    /// Returns true if there are no findings and no notes.
     pub(in crate::cli) fn is_empty(&self) -> bool {
         self.is_clean() && self.notes.is_empty()
     }
 
-    /// Nothing is wrong.
+    /// Returns true if there are no inconsistencies.
     pub(in crate::cli) fn is_clean(&self) -> bool {
         self.findings.is_empty() && self.unreadable.is_empty()
     }
 
-    /// Prints it for people.
+    /// Prints the report as text.
     pub(in crate::cli) fn print(&self, session: &mut Session<'_>) -> Result<(), CliError> {
         let LookedAt { pools, blocks, addresses, handles, endpoints } = self.looked_at;
         session.say(format_args!(
@@ -92,14 +93,14 @@ impl Report {
         }
     }
 
-    /// Writes it to a file.
+    /// Writes the report to a file.
     pub(in crate::cli) fn write(&self, path: &Path) -> Result<(), CliError> {
         let text = serde_json::to_string_pretty(self).map_err(|error| CliError::Encode(error.to_string()))?;
         let written = std::fs::write(path, text + "\n");
         written.map_err(|cause| CliError::File { what: "write", path: path.display().to_string(), cause })
     }
 
-    /// Reads what [`Report::write`] wrote.
+    /// Reads a report that [`Report::write`] wrote.
     pub(in crate::cli) fn read(path: &Path) -> Result<Self, CliError> {
         let shown = path.display().to_string();
         let text = std::fs::read(path);

@@ -1,4 +1,4 @@
-//! Deleting a node, with everything that is there for it.
+//! Deletes a node with all objects that exist for it.
 
 use datastore::Datastore;
 use libcalico::api::{Node, ObjectKey};
@@ -13,7 +13,7 @@ pub(super) async fn delete(name: &str, force: bool, session: &mut Session<'_>) -
     let store = session.store;
     let node = store.get::<Node>(&ObjectKey::global(name)).await?;
     if let Datastore::Kubernetes(_) = store {
-        // It is the API server's own, which this says before anything is given back.
+        // The API server manages Node objects itself. Its refusal comes before any address is released.
         return Ok(store.delete::<Node>(&node.key, None).await?);
     }
     let endpoints = endpoints_of_node(store, name).await?;

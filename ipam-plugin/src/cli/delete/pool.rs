@@ -1,4 +1,4 @@
-//! Deleting a pool: nothing new comes out of it, its blocks are given up, then it goes (DS-48).
+//! Deletes a pool: disables the pool, releases its blocks, then deletes the object (DS-48).
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::cli::session::Session;
 use crate::cli::store_object::until_won;
 use crate::clock::SystemClock;
 
-/// What upstream gives allocations under way to end after the pool was disabled.
+/// Time for allocations in progress after the pool was disabled, as in upstream.
 const GRACE: Duration = Duration::from_millis(500);
 
 pub(super) async fn delete(name: &str, session: &mut Session<'_>) -> Result<(), CliError> {
@@ -30,7 +30,7 @@ pub(super) async fn delete(name: &str, session: &mut Session<'_>) -> Result<(), 
 
 async fn disable(session: &Session<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, CliError> {
     let mut pool = match session.store.get::<IpPool>(key).await {
-        // Not a race that could be won by trying again.
+        // A retry cannot win this race.
         Err(error @ StoreError::NotFound { .. }) => return Err(CliError::Missing(error)),
         found => found?,
     };

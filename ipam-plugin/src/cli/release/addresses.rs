@@ -1,4 +1,4 @@
-//! Giving one address back.
+//! Releases one address.
 
 use datastore::Datastore;
 use libcalico::ipam::ReleaseRequest;
@@ -8,7 +8,8 @@ use crate::clock::SystemClock;
 use crate::error::IpamError;
 use crate::release_addresses::release_addresses;
 
-/// Releases an address if handle and sequence number are still those of the request. The inner error says what changed.
+/// Releases an address if its handle and sequence number still match the request. The inner error describes the
+/// difference.
 pub(super) async fn release(store: &Datastore, request: &ReleaseRequest) -> Result<Result<(), String>, CliError> {
     match release_addresses(store, &SystemClock::start(), std::slice::from_ref(request)).await {
         Ok(outcome) if outcome.released.is_empty() => Ok(Err("it was released by another just now".into())),

@@ -1,4 +1,4 @@
-//! Putting blocks in order that contradict themselves.
+//! Repairs inconsistent blocks.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use super::plan::{Mend, Step, Verdict};
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
 
-/// A block that is to be put in order.
+/// The planned repair of a block.
 #[derive(Debug, PartialEq)]
 pub(super) struct Repair {
     read: Entry<Block>,
@@ -20,18 +20,18 @@ pub(super) struct Repair {
 }
 
 impl Repair {
-    /// The addresses that the repair frees or keeps.
+    /// Returns the addresses that the repair frees or keeps.
     pub(super) fn settles(&self) -> impl Iterator<Item = IpAddr> {
         let Repaired { freed, kept, .. } = &self.repaired;
         freed.iter().chain(kept).copied()
     }
 
-    /// Returns the block in order.
+    /// Returns the repaired block.
     pub(super) fn repaired(&self) -> &Block {
         &self.repaired.block
     }
 
-    /// Returns the handles that hold what the repair keeps.
+    /// Returns the handles of the addresses that the repair keeps.
     pub(super) fn handles(&self) -> impl Iterator<Item = HandleId> {
         let Repaired { block, kept, .. } = &self.repaired;
         kept.iter().filter_map(|ip| block.allocation(*ip)?.handle())
@@ -47,7 +47,7 @@ impl Repair {
     }
 }
 
-/// Decides how a block that contradicts itself is repaired.
+/// Decides on the repair of an inconsistent block.
 pub(super) fn step(block: Cidr, reading: &Reading, force: bool) -> Step {
     Step { target: format!("block {block}"), verdict: verdict(block, reading, force) }
 }
@@ -84,7 +84,7 @@ fn verdict(block: Cidr, reading: &Reading, force: bool) -> Verdict {
     }
 }
 
-/// Stores a block in order. The inner error says that it has changed.
+/// Stores a repaired block. The inner error says that the block has changed.
 pub(super) async fn store(store: &Datastore, repair: Repair) -> Result<Result<(), String>, CliError> {
     let Repair { read, repaired: Repaired { mut block, .. } } = repair;
     block.count_write();

@@ -1,4 +1,4 @@
-//! Making handles count what blocks say.
+//! Corrects the counts of handles to match blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use crate::cli::reading::Reading;
 use crate::mend_handles::mend_unwatched_handles;
 use crate::release_addresses::OpenGate;
 
-/// A handle that is to count what blocks say.
+/// The planned correction of a handle's counts.
 #[derive(Debug, PartialEq)]
 pub(super) struct Correction {
     suspect: SuspectHandle,
-    /// How many addresses it holds in each block. Without one it is to be deleted.
+    /// Number of the handle's addresses in each block. An empty map deletes the handle.
     held: BTreeMap<Cidr, i64>,
 }
 
@@ -44,14 +44,15 @@ impl Correction {
 pub(super) struct Run<'a> {
     /// The repairs of blocks, which come first.
     pub(super) repairs: &'a [&'a Repair],
-    /// The blocks that contradict themselves and stay as they are.
+    /// The inconsistent blocks that stay unchanged.
     pub(super) unrepaired: BTreeSet<Cidr>,
-    /// Addresses that are given back afterwards.
+    /// Addresses that are released afterwards.
     pub(super) to_release: &'a BTreeSet<IpAddr>,
 }
 
-/// Returns the steps for the handles among the findings and of what the repairs keep, each once. A handle that holds nothing but
-/// what is given back need not be created for that. A handle that counts right after the repairs is left out.
+/// Returns the steps for the handles in the findings and of addresses that the repairs keep, each handle once. A
+/// missing handle is not created for addresses that are to be released. A handle that counts correctly after the
+/// repairs needs no step.
 pub(super) fn steps(findings: &[&Finding], reading: &Reading, run: &Run<'_>) -> Vec<Step> {
     let Run { repairs, unrepaired, to_release } = run;
     let mut ids: BTreeSet<String> =
@@ -68,7 +69,7 @@ pub(super) fn steps(findings: &[&Finding], reading: &Reading, run: &Run<'_>) -> 
     let step = |id: String| {
         let correction = correction(&id, reading, repairs)?;
         let verdict = match correction.suspect.blocks.intersection(unrepaired).next() {
-            // The handle alone tells of addresses that the block has lost.
+            // Only the handle records addresses that the block has lost.
             Some(block) => Verdict::Leave(format!("block {block} contradicts itself")),
             None => Verdict::Do(Mend::Handle(correction)),
         };
@@ -90,7 +91,8 @@ fn correction(id: &str, reading: &Reading, repairs: &[&Repair]) -> Option<Correc
     Some(Correction { suspect, held })
 }
 
-/// Returns how many addresses the handle holds in each block, after the repairs. Resting ones are nobody's.
+/// Returns the number of the handle's addresses in each block, after the repairs. Addresses that are cooling down do
+/// not count.
 fn held(id: &HandleId, reading: &Reading, repairs: &[&Repair]) -> BTreeMap<Cidr, i64> {
     let cut = HandleId::new(id.as_str());
     let counts = reading.blocks.iter().map(|entry| {
@@ -100,7 +102,7 @@ fn held(id: &HandleId, reading: &Reading, repairs: &[&Repair]) -> BTreeMap<Cidr,
     counts.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Stores a correction. The inner error says that handle or blocks have changed.
+/// Stores a correction. The inner error says that the handle or its blocks have changed.
 pub(super) async fn correct(store: &Datastore, correction: Correction) -> Result<Result<(), String>, CliError> {
     let mended = mend_unwatched_handles(store, &OpenGate, &[correction.suspect]).await?;
     match mended.failed.into_iter().next() {

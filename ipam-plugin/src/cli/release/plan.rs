@@ -1,4 +1,4 @@
-//! What to do about addresses and findings, as they are now.
+//! Plans the steps for addresses and findings, by their present state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
 use crate::exhausted::Releasing;
 
-/// An address without endpoint that was allocated less than this ago is taken for an ADD under way.
+/// Age below which an address without endpoint is treated as part of an ADD in progress.
 const IN_FLIGHT: Duration = Duration::seconds(10);
 
-/// One address or handle.
+/// The step for one address, handle or block.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
-    /// It, for people.
+    /// The description of the object.
     pub(super) target: String,
     pub(super) verdict: Verdict,
 }
@@ -28,9 +28,9 @@ pub(super) struct Step {
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Do(Mend),
-    /// There is nothing to do, or nothing that this command does.
+    /// No change is necessary, or none that this command makes.
     Leave(String),
-    /// It must not be done.
+    /// The step is refused.
     Refuse(String),
 }
 
@@ -44,19 +44,19 @@ impl Verdict {
     }
 }
 
-/// A change that makes one thing right.
+/// A change that corrects one object.
 #[derive(Debug, PartialEq)]
 pub(super) enum Mend {
-    /// Give the address back, if it is still held as it was read.
+    /// Releases the address, if its allocation is unchanged since it was read.
     Release { request: ReleaseRequest, held: HeldAddress },
-    /// Make the handle count what blocks say, if it is still at the revision.
+    /// Corrects the handle's counts, if the handle is still at the revision read.
     Handle(handles::Correction),
-    /// Put the block in order, if it is still at the revision.
+    /// Repairs the block, if it is still at the revision read.
     Block(Box<blocks::Repair>),
 }
 
 impl Mend {
-    /// What is done, in one word.
+    /// Returns the change in one word.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Mend::Release { .. } => "released",
@@ -65,7 +65,7 @@ impl Mend {
         }
     }
 
-    /// What it was, for people.
+    /// Returns a description of the state before the change.
     pub(super) fn reason(&self) -> String {
         match self {
             Mend::Release { held, .. } => holder(held),
@@ -74,7 +74,7 @@ impl Mend {
         }
     }
 
-    /// Does it. The inner error is that things have changed since they were read.
+    /// Makes the change. The inner error says that the objects have changed since they were read.
     pub(super) async fn carry_out(self, store: &Datastore) -> Result<Result<(), String>, CliError> {
         let _releasing = Releasing::here();
         match self {
@@ -85,7 +85,7 @@ impl Mend {
     }
 }
 
-/// Frees addresses that somebody named.
+/// Returns the steps to release requested addresses.
 pub(super) fn of_addresses(asked: &[IpAddr], reading: &Reading, force: bool) -> Vec<Step> {
     let leaks = Leaks::of(reading);
     let asked: BTreeSet<IpAddr> = asked.iter().copied().collect();
@@ -93,8 +93,9 @@ pub(super) fn of_addresses(asked: &[IpAddr], reading: &Reading, force: bool) -> 
     asked.into_iter().map(step).collect()
 }
 
-/// Mends what a report tells, as far as it is still so. Blocks come first: of one that contradicts itself nothing else
-/// is mended. Then handles: releasing an address changes its handle.
+/// Returns the steps to repair the findings of a report that are still present. Blocks come first: if an inconsistent
+/// block is not repaired, its handles stay unchanged, too. Handles come next, because releasing an address changes its
+/// handle.
 pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<Step> {
     let leaks = Leaks::of(reading);
     let current = reading.audit(Duration::ZERO);
@@ -116,7 +117,7 @@ pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<
     steps.extend(mended);
     for finding in &known {
         match finding {
-            // The repair of their block has freed or kept them.
+            // The repair of the block has freed or kept these addresses.
             Finding::AddressWithoutEndpoint(HeldAddress { address, .. })
             | Finding::EndpointWithoutAddress { address, .. }
                 if settled.contains(address) => {}
@@ -140,7 +141,7 @@ pub(super) fn of_report(report: &Report, reading: &Reading, force: bool) -> Vec<
     steps
 }
 
-/// Who holds an address, without the address.
+/// Returns a description of an address's owner, without the address.
 fn holder(held: &HeldAddress) -> String {
     let text = held.to_string();
     let holder = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
@@ -154,7 +155,7 @@ fn leaked(finding: &Finding) -> Option<&HeldAddress> {
     }
 }
 
-/// Addresses that are held for nobody, and how sure that is.
+/// Leaked addresses. `settled` contains those that are too old for an ADD in progress.
 struct Leaks {
     all: BTreeMap<IpAddr, HeldAddress>,
     settled: BTreeSet<IpAddr>,
@@ -180,7 +181,7 @@ impl Leaks {
         Verdict::Do(Mend::Release { request: ReleaseRequest { ip, handle, sequence: held.sequence_number }, held })
     }
 
-    /// How `ip` is held; `None` when it is free or resting.
+    /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.
     fn held(&self, ip: IpAddr, reading: &Reading) -> Option<HeldAddress> {
         if let Some(held) = self.all.get(&ip) {
             return Some(held.clone());
@@ -195,7 +196,7 @@ impl Leaks {
         })
     }
 
-    /// Why `ip` should stay held.
+    /// Returns a reason not to release `ip`.
     fn objection(&self, ip: IpAddr, held: &HeldAddress, reading: &Reading) -> Option<String> {
         if let Some(endpoint) = reading.endpoints_of(ip).next() {
             return Some(format!("endpoint {} on node {} has it", endpoint.name, endpoint.node));

@@ -11,7 +11,7 @@ use crate::cli::reading::Reading;
 use crate::cli::testing::Shell;
 use crate::process::block_on;
 
-/// A report of what is wrong now.
+/// Writes a report of the present inconsistencies and returns its path.
 fn report(shell: &Shell) -> String {
     let file = shell.dir.path().join("report.json");
     let file = file.to_str().unwrap().to_owned();
@@ -56,7 +56,8 @@ fn what_is_in_use_is_refused_without_force() {
     }
 }
 
-/// On Kubernetes annotations have a say in endpoints. They free nothing that the pod still reports, or has yet to report.
+/// On Kubernetes, endpoints depend on annotations. Annotations do not free an address that the pod still reports, or
+/// has yet to report.
 #[test]
 fn release_of_an_address_that_its_pod_may_have_is_refused_without_endpoint() {
     let shell = Shell::with_pool();
@@ -115,14 +116,14 @@ fn a_report_is_mended() {
     shell.endpoint("alive", &alive);
     let homeless = shell.allocate("homeless");
     shell.endpoint("homeless", &homeless);
-    // One handle counts too much, one is gone, one is nobody's.
+    // A handle counts too much, a handle is missing, and a handle has no owner.
     let block = shell.json(&["show", "--ip", &alive])["block"].as_str().unwrap().to_owned();
     let path = |id: &str| format!("/calico/ipam/v2/handle/{id}");
     shell.remove(&path("alive"));
     shell.put(&path("alive"), &json!({"block": {block: 3}, "future": 1}).to_string());
     shell.remove(&path("homeless"));
     shell.put(&path("orphan"), r#"{"block":{"10.0.0.0/29":1}}"#);
-    // Of an upstream program that ended between the two writes of a deletion.
+    // An upstream program ended between the two writes of a deletion and left this handle.
     shell.put(&path("going"), r#"{"block":{"10.0.0.0/29":1},"deleted":true}"#);
 
     let said = shell.ok(&["release", "--from-report", &report(&shell)]);
@@ -141,7 +142,7 @@ fn a_report_is_mended() {
     assert!(is_held(&shell, &alive) && is_held(&shell, &homeless));
 }
 
-/// It has its handle, read the block, and wrote nothing for as long as `check` looked.
+/// The ADD has incremented its handle, read the block, and written nothing while `check` ran.
 #[test]
 fn an_add_that_is_under_way_loses_its_race_when_its_handle_is_mended() {
     let shell = Shell::with_pool();
@@ -211,7 +212,7 @@ fn a_file_that_is_no_report() {
     assert!(error.contains("check --json-report"), "{error}");
 }
 
-/// Changes the only block behind everybody's back.
+/// Changes the only block directly.
 fn damage(shell: &Shell, change: impl FnOnce(&mut Block)) -> Block {
     let [entry] = &mut block_on(shell.store.list::<Block>(&None)).unwrap()[..] else { panic!("one block") };
     change(&mut entry.value);
@@ -230,7 +231,8 @@ fn a_report_repairs_a_block_that_contradicts_itself() {
     let endpoint_of = |name: &str, n: usize| shell.endpoint(name, &addresses[n]);
     endpoint_of("a", 0);
     endpoint_of("b", 1);
-    // The first is allocated and free. The second, which a pod has, and the third, which none has, are lost.
+    // The first address is both allocated and free. The second, which a pod has, and the third, which no pod has, are
+    // lost.
     let damaged = damage(&shell, |block| {
         block.unallocated.extend([0, 3]);
         (block.allocations[1], block.allocations[2]) = (None, Some(77));
@@ -281,7 +283,7 @@ fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
     }
 }
 
-/// A tunnel has neither endpoint nor pod. A container's handle tells whose the address was.
+/// A tunnel has neither endpoint nor pod. A container's handle identifies the owner of its address.
 #[test]
 fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of_services_without_force() {
     let shell = Shell::with_pool();
@@ -312,12 +314,12 @@ fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of
         _ => None,
     };
     assert!(refused(&reading, false).is_some_and(|reason| reason.starts_with("nodes cannot be read (denied)")));
-    // The handles alone tell of addresses that the block has lost.
+    // Only the handles record addresses that the block has lost.
     let steps = of_report(&report, &reading, false);
     assert!(!steps.iter().any(|step| matches!(step.verdict, Verdict::Do(_))), "{steps:?}");
     reading.nodes = Vec::new();
     assert_eq!(refused(&reading, false), None);
-    // A tenant annotates a pod with an id that makes another handle, or with another pod's.
+    // A tenant annotates a pod with an ID that forms another handle, or with another pod's ID.
     let shown = |reading: &Reading| match &of_report(&report, reading, true)[0].verdict {
         Verdict::Do(Mend::Block(repair)) => repair.repaired().allocation(web.parse().unwrap()).unwrap().handle(),
         other => panic!("{other:?}"),
@@ -335,7 +337,7 @@ fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of
         ..reading.endpoints[0].clone()
     });
     assert_eq!(shown(&reading), None);
-    // A machine that is stopped.
+    // A stopped VM.
     assert!(
         refused(&reading, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
     );

@@ -1,4 +1,4 @@
-//! Who holds one address, and since when.
+//! Prints the owner of an address, and the time of its allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use crate::cli::session::Session;
 use crate::cli::{endpoints, output, reading};
 use crate::read_blocks::blocks_of;
 
-/// What is known about an address.
+/// The state of an address.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Address {
@@ -25,7 +25,7 @@ struct Address {
     pool: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<Cidr>,
-    /// Whose block it is, `host:<node>`.
+    /// The block's owner, as `host:<node>`.
     #[serde(skip_serializing_if = "Option::is_none")]
     affinity: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,14 +34,14 @@ struct Address {
     attributes: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     alternate_attributes: BTreeMap<String, String>,
-    /// When it was allocated, or released if it is resting.
+    /// Time of the allocation, or of the release if the address is cooling down.
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sequence_number: Option<u64>,
-    /// Endpoints that have it.
+    /// Endpoints that have the address.
     endpoints: Vec<String>,
-    /// Seconds that released addresses rest.
+    /// Cooldown of released addresses, in seconds.
     #[serde(skip)]
     cooldown: i64,
 }
@@ -50,16 +50,16 @@ struct Address {
 #[serde(rename_all = "camelCase")]
 enum State {
     InUse,
-    /// Released, and kept back until its cooldown is over.
+    /// Released, and not assigned again until its cooldown ends.
     Resting,
-    /// An IPReservation keeps automatic assignment from it.
+    /// An IPReservation excludes the address from automatic assignment.
     Reserved,
     Free,
-    /// No pool contains it.
+    /// No pool contains the address.
     NotInPool,
 }
 
-/// What was read.
+/// The other objects read.
 struct Surroundings {
     pools: Vec<IpPool>,
     reservations: Vec<IpReservation>,
@@ -129,7 +129,7 @@ impl Surroundings {
 }
 
 impl Address {
-    /// Takes over what the block says of the address, if it is taken.
+    /// Copies the block's data on the address, if it is allocated.
     fn fill_from(&mut self, block: &Block) {
         let Some(allocation) = block.allocation(self.address) else { return };
         self.sequence_number = allocation.sequence;
@@ -148,7 +148,7 @@ impl Address {
         self.alternate_attributes = attribute.alternate_owner.clone();
     }
 
-    /// Begins with the words of `calicoctl ipam show --ip` (INST-123).
+    /// Prints the address. The text begins like that of `calicoctl ipam show --ip` (INST-123).
     fn print(&self, session: &mut Session<'_>) -> Result<(), CliError> {
         let ip = self.address;
         match self.state {

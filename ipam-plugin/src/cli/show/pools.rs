@@ -1,4 +1,4 @@
-//! How full pools and blocks are (IPAM-158).
+//! Prints the use of pools and blocks (IPAM-158).
 
 use comfy_table::{Cell, CellAlignment, Row};
 use libcalico::api::{IpPool, IpReservation, ObjectSelect};
@@ -18,7 +18,7 @@ const BAR: usize = 10;
 #[serde(rename_all = "camelCase")]
 struct Shown {
     pools: Vec<ShownPool>,
-    /// Blocks that are in no pool.
+    /// Blocks outside all pools.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocks_outside_pools: Option<Vec<ShownBlock>>,
 }
@@ -38,7 +38,7 @@ struct ShownPool {
 #[derive(Serialize)]
 struct ShownBlock {
     cidr: Cidr,
-    /// `host:<node>`; `null` for nobody's.
+    /// The owner, as `host:<node>`; `null` without an owner.
     affinity: Option<String>,
     #[serde(flatten)]
     counts: Counts,
@@ -53,7 +53,7 @@ struct Counts {
     free: Quantity,
 }
 
-/// A number of addresses. Beyond 64 bits it is written as text, which JSON readers would round otherwise.
+/// A number of addresses. Numbers beyond 64 bits are serialized as text, because JSON readers would round them.
 #[derive(Debug, Clone, Copy)]
 struct Quantity(u128);
 
@@ -103,7 +103,7 @@ async fn read(wanted: &[String], with_blocks: bool, session: &mut Session<'_>) -
     })
 }
 
-/// The pools that were asked for by name or CIDR, or all.
+/// Returns the pools that are selected by name or CIDR, or all.
 fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPool>>, CliError> {
     if wanted.is_empty() {
         return Ok(pools);
@@ -122,7 +122,7 @@ fn block_row(block: &ShownBlock) -> Row {
     row("Block", block.cidr, block.counts, block.affinity.as_deref().unwrap_or("(nobody)"))
 }
 
-/// The columns of `calicoctl ipam show`, and two more (INST-124).
+/// Returns a row with the columns of `calicoctl ipam show` and two more (INST-124).
 fn row(grouping: &str, cidr: Cidr, counts: Counts, whose: &str) -> Row {
     let Counts { capacity, in_use, reserved, free } = counts;
     let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
@@ -143,7 +143,7 @@ fn percent(part: u128, whole: u128) -> u64 {
     (share(part, whole) * 100.0).round() as u64
 }
 
-/// Any use at all shows, and only a full block looks full.
+/// Returns a bar that is empty only without any use, and full only for a full block.
 fn bar(part: u128, whole: u128) -> String {
     let filled = (share(part, whole) * BAR as f64).round() as usize;
     let filled = match part {
@@ -158,7 +158,6 @@ fn share(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-// === impl Shown… ===
 
 impl ShownPool {
     fn of(used: PoolUse, disabled: bool, with_blocks: bool) -> Self {
@@ -192,7 +191,7 @@ impl Serialize for Quantity {
 }
 
 impl std::fmt::Display for Quantity {
-    /// Five significant digits, as upstream prints them.
+    /// Writes five significant digits, as upstream does.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.0 < 1_000_000 { write!(f, "{}", self.0) } else { write!(f, "{:.4e}", self.0 as f64) }
     }

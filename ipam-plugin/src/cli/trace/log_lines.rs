@@ -1,4 +1,4 @@
-//! The lines of one pod in the log file and in those that it was rotated to, the oldest first.
+//! The lines about one pod in the log file and its rotated files, the oldest first.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::logging::rotated_path;
 
-/// Most rotated files that a configuration can ask for.
+/// Maximum number of rotated files that a configuration can set.
 const MOST_FILES: usize = 999;
 
-/// The lines that are looked for, and what was found of them.
+/// The search for the lines of a pod, with the lines found so far.
 #[derive(Debug)]
 pub(super) struct Wanted<'a> {
     namespace: &'a str,
@@ -22,20 +22,20 @@ pub(super) struct Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// The `most` latest lines of a pod.
+    /// Creates the search for the `most` latest lines of a pod.
     pub(super) fn new(namespace: &'a str, pod: &'a str, most: usize) -> Self {
         Wanted { namespace, pod, containers: BTreeSet::new(), most, lines: VecDeque::new(), left_out: 0 }
     }
 
-    /// Reads a log file, after the files that it was rotated to. Returns the files that cannot be read; the log file is
-    /// among them if there is no file at all.
+    /// Reads the rotated files and then the log file. Returns the files that cannot be read. These include the log file
+    /// if there is no file at all.
     pub(super) fn read(&mut self, path: &Path) -> Vec<(PathBuf, io::Error)> {
         let rotated: Vec<PathBuf> =
             (1..=MOST_FILES).map(|number| rotated_path(path, number)).take_while(|rotated| rotated.exists()).collect();
         let mut unread = Vec::new();
         for file in rotated.iter().rev().map(PathBuf::as_path).chain([path]) {
             match self.read_one(file) {
-                // Another process rotates right now.
+                // Another process is rotating the file.
                 Err(error) if error.kind() == ErrorKind::NotFound && !rotated.is_empty() => {}
                 Err(error) => unread.push((file.to_owned(), error)),
                 Ok(()) => {}
@@ -58,8 +58,8 @@ impl<'a> Wanted<'a> {
         Ok(())
     }
 
-    /// Returns true if the line is of the pod, or of a container that an earlier line names for the pod: upstream's
-    /// lines of a DEL name the container alone.
+    /// Returns true if the line is about the pod, or about a container that an earlier line names together with the
+    /// pod. Upstream's log lines of a DEL name only the container.
     fn is_wanted(&mut self, line: &str) -> bool {
         let fields = Fields::of(line);
         let of_pod = fields.get("Pod") == Some(self.pod) && fields.get("Namespace") == Some(self.namespace);
@@ -78,19 +78,19 @@ impl<'a> Wanted<'a> {
         }
     }
 
-    /// The containers of the pod that the lines name.
+    /// Returns the containers of the pod that the lines name.
     pub(super) fn containers(&self) -> BTreeSet<String> {
         self.containers.clone()
     }
 
-    /// The lines, and how many earlier ones are left out.
+    /// Returns the lines, and the number of earlier lines left out.
     pub(super) fn into_lines(self) -> (Vec<String>, usize) {
         (self.lines.into(), self.left_out)
     }
 }
 
-/// The quoted fields at the end of a line, by which it tells the attachment. The words before them may be another
-/// pod's.
+/// The quoted fields at the end of a line, which identify the attachment. The text before them may contain another
+/// pod's name.
 struct Fields<'l>(Vec<(&'l str, &'l str)>);
 
 impl<'l> Fields<'l> {
@@ -109,7 +109,7 @@ impl<'l> Fields<'l> {
     }
 }
 
-/// Splits ` key="value"` off the end of a line, if a value without quotes ends it.
+/// Splits ` key="value"` off the end of a line, if the line ends with a value without quotes in it.
 fn last_field(line: &str) -> Option<(&str, &str, &str)> {
     let (before, value) = line.strip_suffix('"')?.rsplit_once("=\"")?;
     let (before, key) = before.rsplit_once(' ')?;
@@ -143,7 +143,7 @@ mod tests {
         let (found, left_out) = lines(&files, 9);
         assert_eq!(found, ["first", "second", "third"].map(|word| format!("{word}{OF_WEB}")));
         assert_eq!(left_out, 0);
-        // The file was rotated a moment ago.
+        // The file was just rotated.
         assert_eq!(lines(&files[1..], 1), (vec![format!("second{OF_WEB}")], 1));
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cni.log");
         fs::write(&path, OF_WEB).unwrap();
-        // A directory can be opened and not read, by any user.
+        // Any user can open a directory, but not read it as a file.
         fs::create_dir(directory.path().join("cni.log.1")).unwrap();
         let mut wanted = Wanted::new("default", "web", 9);
         let unread: Vec<_> = wanted.read(&path).into_iter().map(|(file, _)| file).collect();

@@ -1,4 +1,4 @@
-//! A [`Trace`] for people.
+//! Prints a [`Trace`] as text.
 
 use std::io::Write;
 

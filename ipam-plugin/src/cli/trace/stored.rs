@@ -1,4 +1,4 @@
-//! What the datastore has of one pod: its endpoint on this node, and the addresses that blocks name it for.
+//! The datastore's objects for one pod: its endpoint on this node, and the addresses whose allocations name the pod.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store, StoreError};
 use serde::Serialize;
 
-/// What was found.
+/// The objects found.
 #[derive(Debug, Default)]
 pub(super) struct Stored {
     pub(super) endpoint: Option<Endpoint>,
@@ -28,7 +28,7 @@ pub(super) struct Endpoint {
     pub(super) interface: String,
 }
 
-/// An address that is held for the pod.
+/// An address that is allocated to the pod.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Address {
@@ -41,7 +41,7 @@ pub(super) struct Address {
 }
 
 impl Stored {
-    /// Reads what there is of a pod, given as namespace and name, and of these containers of it.
+    /// Reads the objects of a pod, which is given as namespace and name, and of these containers of it.
     pub(super) async fn read(
         store: &Datastore,
         node: &str,
@@ -99,7 +99,7 @@ impl Address {
     }
 }
 
-/// Returns true if the pod is noted as an owner. A virtual machine's address may have two.
+/// Returns true if the pod is an owner. A VMI's address may have two owners.
 fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
     let Some(attribute) = held.attribute else { return false };
     [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {

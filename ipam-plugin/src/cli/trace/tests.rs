@@ -9,7 +9,7 @@ use crate::cli::output::Terminal;
 use crate::cli::testing::Shell;
 use crate::process::block_on;
 
-/// A kernel that has one interface, or says no.
+/// A kernel with one interface, or an error.
 #[derive(Debug)]
 struct Kernel(Result<&'static str, &'static str>);
 
@@ -48,7 +48,7 @@ fn trace(
     (trace, outcome, String::from_utf8(out).unwrap())
 }
 
-/// A pod with endpoint and address, a log that has a line of it, and the address.
+/// Creates a pod with an endpoint and an address, and a log with a line about the pod. Returns also the address.
 fn world() -> (Shell, PathBuf, String) {
     let shell = Shell::with_pool();
     let address = shell.allocate("web");

@@ -1,4 +1,4 @@
-//! The handle of before v3: what DEL releases under it, and what it leaves.
+//! DEL under the handle of releases before v3: the addresses that it releases and those that it leaves.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn of_pod(namespace: &str, name: &str) -> IpamCall {
     IpamCall { pod: Some(Pod { namespace, name: name.into() }), ..call("c1") }
 }
 
-/// Has the handle hold one more address, with these attributes.
+/// Allocates one more address under the handle, with these attributes.
 async fn hold(cluster: &Cluster, handle: &str, attributes: Attributes<'_>) {
     let mut request = cluster.request("node1", handle);
     request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
@@ -80,7 +80,7 @@ async fn del_of_a_namesake_of_anothers_handle_writes_nothing() {
     }
 }
 
-/// An ADD that has counted its handle, and has not written its block yet.
+/// Another ADD has incremented its handle and has not written its block yet.
 #[tokio::test]
 async fn del_of_a_namesake_of_a_handle_that_holds_nothing_yet_leaves_the_handle() {
     for cluster in clusters() {
@@ -142,14 +142,14 @@ async fn an_outage_under_the_old_handle_is_told_as_one() {
     }
 }
 
-/// All of what the runtime's own container id leads to is the container's.
+/// All addresses under the runtime's own container ID belong to the container.
 #[tokio::test]
 async fn del_releases_all_under_the_containers_own_handle() {
     for cluster in clusters() {
         for attributes in [&[][..], &[("node", "node1")], &[("namespace", "other"), ("pod", "other")]] {
             hold(&cluster, "net.c1", attributes).await;
         }
-        // Named so that its old handle is its own.
+        // This pod's name makes the old handle equal to the container's handle.
         delete(&cluster, &of_pod("net", "c1")).await;
         assert!(held(&cluster.store.pairs()).is_empty());
     }
@@ -170,8 +170,8 @@ async fn del_whose_endpoint_refuses_keeps_what_the_old_handle_holds() {
     }
 }
 
-/// The handle is left alone by a later DEL: whatever holds it may be on its way to an address. kube-controllers watch it for the
-/// grace period.
+/// A later DEL leaves the handle, because an ADD may be about to allocate an address under it. kube-controllers deletes
+/// it after the grace period.
 #[tokio::test]
 async fn an_old_handle_whose_del_was_killed_after_the_block_was_written_is_deleted_by_the_controllers() {
     for cluster in clusters() {

@@ -12,7 +12,7 @@ fn noted(pod: &str) -> BTreeMap<String, String> {
     [("namespace", "ns"), ("pod", pod), ("node", "node1")].map(|(key, value)| (key.into(), value.into())).into()
 }
 
-/// The machine's only address, which pod `a` has.
+/// Creates the VMI's only address, which pod `a` owns.
 async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.65.0.0/24", 26);
@@ -23,7 +23,7 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
     (cluster, block)
 }
 
-/// Before each request of the departure in turn another pod becomes the owner; the request before that may have got lost.
+/// Another pod becomes the owner before each request of the DEL in turn; the request before that may get lost.
 #[tokio::test]
 async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
     let handle = HandleId::new(HANDLE);
@@ -46,7 +46,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
             let (id, told) = (handle.clone(), taken.clone());
             cluster.store.before_each(move |nth, writes, pairs| {
                 if nth == at {
-                    // As `take_over` does it.
+                    // This is the write of `take_over`.
                     let mut block = pairs.get::<Block>(&cidr).unwrap();
                     let addresses = block.set_owner(&id, OwnerSlot::Active, &noted("b"));
                     block.count_write();
@@ -70,7 +70,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
     assert!(kept > 20, "{kept}");
 }
 
-/// The launcher before may still run, also where the machine is being deleted.
+/// The previous launcher pod may still run, even if the VMI is being deleted.
 #[tokio::test]
 async fn a_failed_add_puts_the_pod_before_back_as_owner_whatever_is_lost() {
     let handle = HandleId::new(HANDLE);

@@ -10,7 +10,8 @@ use crate::testing::{self, Cluster, Fault, MemoryStore, affinity_key, assert_con
 const BLOCK: &str = "10.65.0.0/26";
 const HANDLE: &str = "net.a";
 
-/// What an ADD on `node1` was when it was killed: the handle is written, the claim is `state`, the block is on its way.
+/// The state that a killed ADD on `node1` left: the handle is written, the affinity is in `state`, the block's creation
+/// is in progress.
 struct Killed {
     cluster: Cluster,
     creation: Write,
@@ -30,7 +31,7 @@ fn killed(store: MemoryStore, state: Option<AffinityState>) -> Killed {
     Killed { cluster, creation }
 }
 
-/// The block with an address of the handle.
+/// Returns the block with an address of the handle.
 fn taken(cluster: &Cluster) -> Block {
     let mut block = Block::new(cidr(BLOCK), &affinity_key("node1", BLOCK).owner, cluster.clock.now()).unwrap();
     assert!(take_one(&mut block, "node1", &HandleId::new(HANDLE)));
@@ -59,7 +60,7 @@ async fn a_block_that_is_created_after_the_del_of_its_killed_add_takes_nothing()
         assert!(held(&cluster.store.pairs()).is_empty());
         assert_consistent(&cluster.store.pairs(), false);
         assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
-        // The claim counted towards the limit of blocks already, and is in order with the next address.
+        // The affinity counted towards the block limit already, and the next address confirms it.
         cluster.configure(|config| (config.strict_affinity, config.max_blocks_per_host) = (true, 1));
         let ip = cluster.one("node1", "net.b").await.unwrap();
         assert!(cidr(BLOCK).contains(ip), "{ip}");
@@ -87,7 +88,7 @@ async fn one_that_is_created_during_the_del_is_released() {
     }
 }
 
-/// To give the block up at once would let the late one in; the node's next allocation does.
+/// Releasing the block at once would let the late creation succeed; the node's next allocation releases it.
 #[tokio::test]
 async fn the_block_stays_until_the_nodes_next_allocation_even_where_the_pool_deselects_the_node() {
     let Killed { cluster, creation } = killed(MemoryStore::sequential(), Some(AffinityState::Pending));
@@ -129,7 +130,7 @@ async fn no_block_is_created_outside_of_every_pool_or_over_another_one() {
     assert_eq!((cluster.handle(HANDLE), cluster.block(BLOCK)), (None, None));
 }
 
-/// The handle and its block; the pool is asked when the block was emptied.
+/// The reads are: the handle and its block. The pool is read only after the block was emptied.
 #[tokio::test]
 async fn a_release_whose_blocks_are_all_there_asks_for_no_claim() {
     let cluster = Cluster::on(MemoryStore::sequential());

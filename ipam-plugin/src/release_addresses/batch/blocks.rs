@@ -13,26 +13,26 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::release::write_released;
 
-/// What is to be written of a block.
+/// The planned write of a block.
 struct Change {
     block: Entry<Block>,
     after: Block,
     released: Released,
     refused: Vec<ReleaseError>,
-    /// Whether it is worth a write.
+    /// True if the block needs a write.
     wanted: bool,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 enum Written {
     Yes(Change),
-    /// Someone was faster, or nobody knows: to be looked at again.
+    /// The write lost a race or has an unknown outcome. The block is read again.
     Again(Change),
     No(Cidr, IpamError),
     Stopped,
 }
 
-/// Gives addresses back from the blocks of `wave`, until each is written, needs no write, or cannot be written.
+/// Releases addresses from the blocks of `wave`, until each block is written, needs no write, or cannot be written.
 pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -44,7 +44,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
 ) {
     let mut budget = Budget::new(clock, OPERATION);
     let mut left = wave.to_vec();
-    // What was sent without a clear answer.
+    // Changes whose write has an unknown outcome or lost a race.
     let mut doubtful: BTreeMap<Cidr, Change> = BTreeMap::new();
     while !left.is_empty() {
         let blocks = match read(store, &left).await {
@@ -59,7 +59,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
             let sent = doubtful.remove(&cidr);
             match block {
                 Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
-                    // The write whose answer was lost took effect.
+                    // The write whose response was lost took effect.
                     Some(sent) => note(sent, outcome),
                     None => match plan(block, requests, cooldown, clock) {
                         Ok(change) if !change.wanted => note_others(change, outcome),
@@ -67,7 +67,8 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                         Err(error) => outcome.failed.push((cidr, error)),
                     },
                 },
-                // A block that is gone holds nothing. If it went with our write, handles are still to be counted.
+                // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
+                // decremented.
                 Ok(None) => match sent.filter(Change::deletes) {
                     Some(sent) => note(sent, outcome),
                     None => outcome.missing.push(cidr),
@@ -131,7 +132,7 @@ async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut change: Change) 
     if !gate.admit(1).await {
         return Written::Stopped;
     }
-    // As it is stored.
+    // The block as stored.
     change.after.count_write();
     match store.write_one(write).await {
         Ok(_) => Written::Yes(change),
@@ -140,7 +141,7 @@ async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut change: Change) 
     }
 }
 
-/// A change that was written.
+/// Records a change that was written.
 fn note(change: Change, outcome: &mut ReleasedBatch) {
     let cidr = change.block.key;
     outcome.blocks_written += 1;
@@ -154,7 +155,7 @@ fn note(change: Change, outcome: &mut ReleasedBatch) {
     note_others(change, outcome);
 }
 
-/// What a change leaves as it is.
+/// Records the requests that a change does not apply to.
 fn note_others(change: Change, outcome: &mut ReleasedBatch) {
     let cidr = change.block.key;
     outcome.unallocated.extend(change.released.unallocated.into_iter().map(|ip| (cidr, ip)));

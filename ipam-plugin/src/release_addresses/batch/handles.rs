@@ -11,12 +11,12 @@ use crate::budget::{Budget, UNDO};
 use crate::clock::Clock;
 use crate::handle_count;
 
-/// Handles in one transaction: within the limit of etcd.
+/// Maximum number of handles in a transaction, within etcd's limit.
 const MOST_IN_TRANSACTION: usize = 64;
-/// Transactions are under way at once: one reads while the other writes.
+/// Number of concurrent transactions: one reads while the other writes.
 const TRANSACTIONS: usize = 2;
 
-/// What became of some handles.
+/// The outcome for some handles.
 #[derive(Default)]
 struct Settled {
     written: usize,
@@ -24,7 +24,7 @@ struct Settled {
     stopped: bool,
 }
 
-/// Takes `counts` off the handles, which go with their last address.
+/// Decrements the handles by `counts`, and deletes handles without a remaining address.
 pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
@@ -34,7 +34,7 @@ pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
     outcome: &mut ReleasedBatch,
 ) {
     let ids: Vec<HandleId> = counts.keys().cloned().collect();
-    // Where each is a request of its own, none waits for others.
+    // Without transactions, each handle is a separate request, and no request waits for others.
     let (part, at_once) = match store.has_transactions() {
         true => (MOST_IN_TRANSACTION, TRANSACTIONS),
         false => (1, parallel),
@@ -84,8 +84,8 @@ async fn settle_part<S: Store, C: Clock, G: WriteGate>(
     settled
 }
 
-/// The writes by which the handles count right. One that is not there needs none; one that cannot be read, or counts
-/// less than was given back, gets none: `calico-ipam check` tells of it.
+/// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that cannot be read,
+/// or that counts fewer addresses than were released, gets none; `calico-ipam check` reports it.
 async fn plan<S: Store>(store: &S, counts: &Counts, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = ids.iter().map(|id| batch.get::<Handle>(id)).collect();
@@ -116,7 +116,7 @@ fn decremented(mut entry: Entry<Handle>, counts: &Counts) -> Result<Option<Write
     changed.then(|| handle_count::write(&entry)).transpose()
 }
 
-/// One transaction. If one of them changed meanwhile, none was written, and all are read again.
+/// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are read again.
 async fn send_together<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
@@ -143,7 +143,8 @@ async fn send_together<S: Store, G: WriteGate>(
     }
 }
 
-/// Side by side. A write whose answer was lost is not repeated: taking an address off twice would lose another.
+/// Writes the handles concurrently. A write whose response was lost is not repeated, because a second decrement would
+/// lose another address.
 async fn send_apart<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,

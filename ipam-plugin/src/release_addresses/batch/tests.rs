@@ -7,10 +7,10 @@ use libcalico::ipam::{
 use super::*;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
 
-/// Stores that apply write lists as a whole, and one by one.
+/// Stores that apply lists of writes as a whole, and one by one.
 const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];
 
-/// Lets some writes through.
+/// A gate that admits a number of writes.
 struct Counting(AtomicUsize);
 
 impl WriteGate for Counting {
@@ -19,7 +19,7 @@ impl WriteGate for Counting {
     }
 }
 
-/// `each` addresses of each of `blocks` blocks of `node1`, each of another handle.
+/// Creates `blocks` blocks of `node1` with `each` addresses each, every address under its own handle.
 fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
     let cluster = Cluster::on(store);
     cluster.pool("pool4", "10.0.0.0/16", 29);
@@ -47,7 +47,7 @@ fn filled(store: MemoryStore, blocks: usize, each: usize) -> Cluster {
 
 type ByBlock = BTreeMap<Cidr, Vec<ReleaseRequest>>;
 
-/// Requests for everything that is held, with handles and numbers.
+/// Returns requests for all allocated addresses, with handles and sequence numbers.
 fn all(cluster: &Cluster) -> ByBlock {
     let mut requests = ByBlock::new();
     for (cidr, block) in cluster.store.pairs().list::<Block>(&None) {
@@ -84,7 +84,7 @@ async fn each_block_and_each_handle_is_written_once() {
         let (reads, writes) = cluster.store.take_counts();
         assert_eq!((outcome.released.len(), outcome.blocks_written, outcome.handles_written), (240, 40, 240));
         assert_eq!(writes, 40 + handles);
-        // The settings, three waves of 16 blocks, the handles, and whether pools still select the blocks' nodes.
+        // The reads are: the settings, three waves of 16 blocks, the handles, and the pools of the emptied blocks.
         assert_eq!(reads, 1 + 3 + handles + 1);
         assert_eq!(held(&cluster.store.pairs()).len(), 0);
         assert_consistent(&cluster.store.pairs(), true);
@@ -169,8 +169,8 @@ async fn a_closed_gate_stops_before_the_next_write() {
     }
 }
 
-/// Each request in turn fails in each way, or someone else was faster: whatever is told as released is, every state is
-/// legal, and a second batch with a fresh look finishes the work.
+/// Each request in turn fails in each way or loses a race. All addresses reported as released are released, every state
+/// is legal, and a second batch with fresh reads completes the work.
 #[tokio::test]
 async fn a_batch_that_breaks_anywhere_is_finished_by_the_next() {
     let faults = [Fault::None, Fault::Refused, Fault::LostRequest, Fault::LostAnswer, Fault::Cut(1)];

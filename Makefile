@@ -1,13 +1,13 @@
-# The commands people type. `make` alone lists them.
+# The commands for developers. `make` without a target lists them.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Where the programs are put, each one file under its two names.
+# The folder of the built programs. Each program is a single file with two names.
 PLUGIN := target/plugin
 MUSL := $(shell uname -m)-unknown-linux-musl
-# CI builds exactly what Cargo.lock says.
+# CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
 .PHONY: help demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
@@ -15,20 +15,21 @@ LOCKED := $(if $(filter true,$(CI)),--locked)
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ## three pods on two nodes in private namespaces, start to end (KEEP=1: leave them up)
+demo: build ## run three pods on two nodes in private namespaces (KEEP=1: leave them running)
 	@tests/install-needs.sh demo
 	@tests/demo/run.sh
 
-demo-kubernetes: build ## two pods of a real API server, as kubelet calls, with its outage (KEEP=1: leave it up)
+demo-kubernetes: build ## run two pods with a real API server, with calls like kubelet's and an outage (KEEP=1: leave it running)
 	@tests/install-needs.sh demo-kubernetes
 	@tests/demo/run.sh kubernetes
 
-demo-controllers: build ## leaks collected, a policy converted, a leader replaced, a node deleted (KEEP=1: leave it up)
+demo-controllers: build ## run kube-controllers: release a leak, convert a policy, replace a leader, delete a node (KEEP=1: leave it running)
 	@tests/install-needs.sh demo-controllers
 	@tests/demo/run.sh controllers
 
-# The images are called as in deploy/install.yaml, whatever the variables of this shell say. A quick build may be of any size.
-e2e: build ## a real node, kubelet and containerd: installed, upgraded, power failure, uninstalled (KEEP=1: leave it up)
+# The images have the names of deploy/install.yaml, independently of the variables of this shell. A quick build may have
+# any size.
+e2e: build ## test a real node with kubelet and containerd: install, upgrade, power failure, uninstall (KEEP=1: leave it running)
 	@tests/install-needs.sh e2e image
 	@env -u REGISTRY -u VERSION deploy/images/build.sh --programs $(PLUGIN) --out target/images-here
 	@CALICO_VERSION=v0.0.9 $(MAKE) --no-print-directory plugin PROFILE=quick PLUGIN=target/plugin-former
@@ -36,37 +37,37 @@ e2e: build ## a real node, kubelet and containerd: installed, upgraded, power fa
 	@env -u REGISTRY VERSION=v0.0.9 MOST_BYTES=1000000000 deploy/images/build.sh --programs target/plugin-former --out target/images-former
 	@tests/demo/run.sh node
 
-test: ## everything: lint, unit tests, golden replays, faults, podman; what was skipped is named
+test: ## run all tests: lint, unit tests, golden replays, faults, podman; list the skipped ones
 	@tests/run.sh
 
-# Goes on where it stopped: FLAKY_SECONDS=3600 make flaky is an hour of it.
-flaky: build-test ## each test program three or ten times, alone and beside four busy processes; tells which failed how often
+# Each run continues after the previous one: `FLAKY_SECONDS=3600 make flaky` runs for an hour.
+flaky: build-test ## run each test program three or ten times, alone and beside four busy processes; count the failures
 	@tests/install-needs.sh demo test
 	@tests/flaky.sh
 
-bench: build ## speed against the floor of this machine, as a table
+bench: build ## measure the speed against the minimum that this machine permits, as a table
 	@tests/install-needs.sh bench
 	@tests/bench.sh
 
-bench-controllers: build ## kube-controllers on 20,000 and on 150,000 pods: memory, processor, speed of garbage collection
+bench-controllers: build ## measure kube-controllers with 20,000 and 150,000 pods: memory, CPU, speed of garbage collection
 	@tests/install-needs.sh bench
 	@tests/bench-controllers.sh
 
-# Each of etcd, v1 and v3 has worlds of its own, all three at once.
-fuzz-faults: build-test ## calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS, FUZZ_FAULTS_SEED: how long, which)
+# The tests of etcd, v1 and v3 run concurrently, each with its own clusters.
+fuzz-faults: build-test ## run calls of two nodes with random faults for an hour (FUZZ_FAULTS_SECONDS: duration, FUZZ_FAULTS_SEED: seed)
 	@tests/install-needs.sh test
 	@FUZZ_FAULTS_SECONDS=$${FUZZ_FAULTS_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test fuzz_faults -- --test-threads=3
 
-fuzz-tenant: build-test ## a tenant's texts beside other owners' pods for an hour (FUZZ_TENANT_SECONDS, FUZZ_TENANT_SEED)
+fuzz-tenant: build-test ## run pods with arbitrary texts of a tenant beside pods of other owners for an hour (FUZZ_TENANT_SECONDS, FUZZ_TENANT_SEED)
 	@tests/install-needs.sh test
 	@FUZZ_TENANT_SECONDS=$${FUZZ_TENANT_SECONDS:-3600} cargo test $(LOCKED) -p integration-tests --test tenant -- --test-threads=3
 
-build: ## the plugin and kube-controllers, each one static binary under two names, in target/plugin
+build: ## build the plugin and kube-controllers in target/plugin, each a static binary with two names
 	@tests/install-needs.sh build
 	@$(MAKE) --no-print-directory plugin PROFILE=release
 	@$(MAKE) --no-print-directory controllers PROFILE=controllers
 
-build-test: ## the same with a faster build, for daily work
+build-test: ## build the same programs faster, for daily work
 	@tests/install-needs.sh build
 	@$(MAKE) --no-print-directory plugin PROFILE=quick
 	@$(MAKE) --no-print-directory controllers PROFILE=controllers-quick
@@ -94,20 +95,20 @@ program:
 	ln -f $(PLUGIN)/$(PROGRAM) $(PLUGIN)/$(ALIAS); \
 	echo "$(PLUGIN)/$(PROGRAM) = $(PLUGIN)/$(ALIAS): $$(stat -c %s $(PLUGIN)/$(PROGRAM)) bytes ($(PROFILE))"
 
-image: ## the images cni and kube-controllers for amd64 and arm64, as OCI layouts in target/images
+image: ## build the images cni and kube-controllers for amd64 and arm64, as OCI layouts in target/images
 	@tests/install-needs.sh build image
 	@deploy/images/build.sh
 
-release: ## all that a release has, in target/release-VERSION, from a clean tree: programs, images, manifests, chart, checksums
+release: ## build a release in target/release-VERSION from a clean tree: programs, images, manifests, chart, checksums
 	@tests/install-needs.sh build image
 	@tests/install-go-tools.sh kubectl
 	@deploy/release.sh
 
-reproduce: ## make the release of the last commit twice, the second time with nothing of the first, and compare (40 minutes)
+reproduce: ## build the release of the last commit twice, with separate downloads and caches, and compare (40 minutes)
 	@tests/install-needs.sh build image
 	@deploy/reproduce.sh
 
-generate: ## write deploy/ files that come from the code (JSON Schema of the configuration, CRDs, version) and deploy/install.yaml
+generate: ## write the generated files of deploy/: JSON Schema of the configuration, CRDs, version, install.yaml
 	@mkdir -p target
 	@deploy/version.sh --stamp
 	@cargo run -q $(LOCKED) -p netconf --features schema >target/netconf.schema.json
@@ -121,10 +122,10 @@ generate: ## write deploy/ files that come from the code (JSON Schema of the con
 	@mv target/install.yaml deploy/install.yaml
 	@git status --short deploy
 
-lint: ## formatting, clippy and documentation, warnings as errors
+lint: ## check formatting, clippy and documentation, with warnings as errors
 	@cargo fmt --all --check
 	@cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps --document-private-items
 
-clean: ## remove what was built
+clean: ## remove all build results
 	cargo clean

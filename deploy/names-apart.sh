@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Takes the names of functions out of a program; the file beside it, which the program names, has them.
+# Moves the names of functions from a program into a separate file, to which the program contains a link.
 #
 #   deploy/names-apart.sh PROGRAM PROGRAM.debug
 #
-# A fifth of a program is names. Whoever looks at a profile or at a core dump has use for them; the program has none. The other file is
-# the whole program: pprof takes none in which only the names are.
+# Names are a fifth of a program. Only readers of a profile or a core dump need them. The separate file is the whole
+# program, because pprof does not accept a file that contains only the names.
 set -euo pipefail
 program=$1 names=$2
 
-# Rust's own, which knows every architecture.
+# The objcopy of the Rust toolchain, which supports every architecture.
 sysroot=$(rustc --print sysroot)
 objcopy() {
     LD_LIBRARY_PATH=$sysroot/lib "$sysroot/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/rust-objcopy" "$@"

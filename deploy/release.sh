@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# `make release`: everything that a release has, in target/release-VERSION, from a clean tree. deploy/README.md says what it is.
+# `make release`: builds all files of a release in target/release-VERSION, from a clean tree. deploy/README.md describes
+# them.
 #
 #   deploy/release.sh [--programs DIR] [--out DIR]
 #
-# The version is Cargo.toml's, and times are that of the last commit, or SOURCE_DATE_EPOCH: the same commit is to give the same
-# bytes (deploy/README.md says what of this is tested). REGISTRY, as ghcr.io/me/calico, is where manifests and chart look for the images.
-# With --programs the static programs in DIR, of this machine's architecture, are taken as they are, from a tree that need not be
-# clean: a trial, which nobody should hand out, in target/release-VERSION-trial. A release that is there is replaced, anything else
-# is not.
+# The version is the one in Cargo.toml. All times are that of the last commit, or SOURCE_DATE_EPOCH, so that the same
+# commit gives the same bytes (deploy/README.md lists the tests of this). REGISTRY, such as ghcr.io/me/calico, is the
+# registry of the images in the manifests and in the chart. With --programs, the script uses the static programs in DIR,
+# built for this machine's architecture, and the tree need not be clean. The result is a trial in
+# target/release-VERSION-trial, which must not be published. An existing release is replaced; any other folder is not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-# Names in the same order on every machine.
+# Sort names in the same order on every machine.
 export LC_ALL=C
 
 version=$(deploy/version.sh)
@@ -52,7 +53,7 @@ trap 'rm -rf "$staged"' EXIT
 files=$staged/files
 mkdir "$files"
 
-# Packs names of a folder. Nothing of this machine, of its user or of now goes along.
+# Packs files of a folder. The archive is independent of this machine, its user and the current time.
 pack() {
     local folder=$1
     shift
@@ -72,7 +73,7 @@ pack_images() {
     done
 }
 
-# Our programs by themselves, each under its two names.
+# Packs our programs alone, each under its two names.
 pack_programs() {
     local folder arch names program alias into name
     for folder in "$staged"/images/programs/*; do
@@ -94,8 +95,9 @@ pack_programs() {
     done
 }
 
-# The tracked files of deploy/ and the page that its own refers to, with the registry in the place of the name that nobody has: in
-# what is applied, not in commands that put the reader's there, which have nothing to replace then.
+# Copies the tracked files of deploy/ and the page to which deploy/README.md links, with REGISTRY instead of the
+# placeholder. Only objects change: comments contain commands in which readers replace the placeholder with their own
+# registry, and these commands have no effect then.
 copy_deploy() {
     git ls-files -z deploy LICENSE kube-controllers/README.md | tar --null --files-from=- --create | tar --extract --directory "$staged"
     [ -n "${REGISTRY:-}" ] || return 0
@@ -117,25 +119,25 @@ pack_manifests() {
         PATH="$(tests/install-go-tools.sh --path):$PATH" kubectl kustomize "$staged/deploy/crds/$crds" >"$files/crds-$crds.yaml"
     done
     cp "$staged/deploy/uninstall/uninstall.yaml" "$files/uninstall.yaml"
-    # The overlay has been rendered with this registry; and what is kustomized by hand is.
+    # The archive contains the manifest with the registry of this release, like the files to be rendered by hand.
     cp "$files/install.yaml" "$staged/deploy/install.yaml"
     pack "$staged" --exclude=deploy/helm --exclude=deploy/images --exclude='deploy/*.sh' -- deploy kube-controllers LICENSE |
         gzip --no-name --best >"$files/deploy-$tag.tar.gz"
 }
 
-# A chart without links, which helm's own packing would give the time of now.
+# Packs the chart without links. `helm package` would use the current time.
 pack_chart() {
     pack "$staged/deploy/helm" --dereference --exclude-from="$staged/deploy/helm/calico-cni/.helmignore" -- calico-cni |
         gzip --no-name --best >"$files/calico-cni-$version.tgz"
 }
 
-# What is handed out is what was meant: one version, one registry, and files that are as they were summed.
+# Verifies the release: a single version, a single registry, and files that match their checksums.
 verify() {
     local registry=${REGISTRY:-registry.example.com/calico} manifest wrong image
     for manifest in "$files"/install*.yaml "$files/uninstall.yaml"; do
         grep -q 'image: ' "$manifest" || fail "${manifest##*/} names no image"
         wrong=$(sed -nE 's/^ *(- )?image: //p' "$manifest" | grep -vxF -e "$registry/cni:$tag" -e "$registry/kube-controllers:$tag" |
-            # What keeps the pod of the uninstallation there is Kubernetes' own.
+            # The pause image, which keeps the pod of the uninstallation running, belongs to Kubernetes.
             grep -v '^registry\.k8s\.io/pause:' || true)
         [ -z "$wrong" ] || fail "${manifest##*/} has images that are not of this release: $wrong"
     done

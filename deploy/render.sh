@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints an overlay as kubectl renders it; without words deploy/install.yaml, which is the overlay kubernetes-v1.
+# Prints an overlay as kubectl renders it. Without arguments it prints deploy/install.yaml, the overlay kubernetes-v1.
 #
 #   deploy/render.sh [OVERLAY [DEPLOY]]       DEPLOY is another copy of this folder
 set -euo pipefail

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# `make reproduce`: makes the release of the last commit twice, from nothing, and says whether it came out the same.
+# `make reproduce`: builds the release of the last commit twice, from scratch, and compares the results.
 #
 #   deploy/reproduce.sh [FOLDER]
 #
-# The first is made as `make release` makes it. The second lies in another folder and has crates, Go modules, Go, zig and the
-# plugins of the CNI project of its own, fetched and built anew, another umask, time zone and language: as near as one machine comes
-# to being two. Only Rust and the C compiler are the same. Takes 40 minutes and 12 GB on two cores; FOLDER is where, a new one
-# in TMPDIR otherwise. It is removed if both are the same, and kept if not.
+# The first build is the same as `make release`. The second build is in another folder and downloads and builds its own
+# crates, Go modules, Go, zig and plugins of the CNI project, with another umask, time zone and locale. That is the
+# closest approximation of a second machine: only Rust and the C compiler are the same. The script takes 40 minutes and
+# 12 GB on two cores. It works in FOLDER, by default a new folder in TMPDIR, and removes the folder if both releases are
+# equal.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tree=$PWD
-# The time of a release is its commit's; and a name for the images must not be in one alone.
+# The time of a release is that of its commit. A setting of this shell must not affect only one of the builds.
 unset SOURCE_DATE_EPOCH CARGO_TARGET_DIR
 if [ $# -gt 0 ]; then
     mkdir -p "$1"
@@ -20,12 +21,12 @@ if [ $# -gt 0 ]; then
 else
     work=$(mktemp -d "${TMPDIR:-/tmp}/reproduce.XXXXXX")
 fi
-# cargo reads the settings of every folder above: those of this tree would be read twice.
+# cargo reads the settings of all parent folders, so below this tree it would read the tree's settings twice.
 case $work/ in "$tree"/*) echo "$work is in the tree: name a folder outside" >&2; exit 2 ;; esac
 commit=$(git rev-parse HEAD)
 [ -z "$(git status --porcelain)" ] || echo "note: what is not committed is left out"
 
-# Clones the commit and makes its release there, with a log beside.
+# Clones the commit and builds its release in the clone, with a log file beside it.
 make_release() {
     local folder=$1 begin=$SECONDS
     echo "making the release of ${commit:0:12} in $folder: $folder.log tells how far it is"

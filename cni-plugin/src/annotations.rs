@@ -1,5 +1,5 @@
-//! [`Annotations`]: what a pod and its namespace ask for (CNI-117), checked before anything is changed. Where upstream
-//! finds a mistake late, it has the same text here.
+//! [`Annotations`]: the settings that a pod and its namespace request for the pod's network. The plugin validates them
+//! before it changes anything. Upstream detects some of the errors later; the error texts are the same.
 
 mod addresses;
 
@@ -17,7 +17,8 @@ use crate::dataplane::MacAddr;
 
 pub use addresses::{Addresses, are_fixed};
 
-/// The `policy.type` with which annotations count: upstream does not even look at the pod with another (CNI-115).
+/// The `policy.type` with which annotations take effect. With any other value upstream does not even read the pod
+/// (CNI-115).
 const KUBERNETES: &str = "k8s";
 
 const IPV4_POOLS: &str = "cni.projectcalico.org/ipv4pools";
@@ -25,36 +26,37 @@ const IPV6_POOLS: &str = "cni.projectcalico.org/ipv6pools";
 const FAMILIES: &str = "cni.projectcalico.org/ipFamilies";
 const HW_ADDR: &str = "cni.projectcalico.org/hwAddr";
 
-/// What annotations ask for.
+/// The settings that the annotations of a pod and its namespace request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// Where the pod's addresses come from.
+    /// The source of the pod's addresses.
     pub addresses: Addresses,
-    /// Names or CIDRs of the IPv4 pools to take from, in place of the configuration's.
+    /// Names or CIDRs of the IPv4 pools to assign from, instead of the configured ones.
     pub ipv4_pools: Option<Vec<String>>,
     /// The same for IPv6.
     pub ipv6_pools: Option<Vec<String>>,
-    /// The families of which these may ask only for what the pod's namespace may have.
+    /// The families whose annotated pools or address must be available to the pod's namespace. Empty unless
+    /// `feature_control.restrict_annotations` is set.
     pub restricted: BTreeSet<IpVersion>,
-    /// The families to have an address of, in place of the configuration's.
+    /// The families to assign an address of, instead of the configured ones.
     pub families: Option<Vec<IpVersion>>,
     /// MAC address of the pod's interface.
     pub mac: Option<MacAddr>,
-    /// Addresses that are translated to the pod's own of their family.
+    /// Floating IPs: addresses that are translated to the pod's own address of the same family.
     pub floating_ips: Vec<String>,
-    /// Source prefixes that the pod may use beside its own addresses.
+    /// Source prefixes that the pod may use in addition to its own addresses.
     pub source_prefixes: Vec<String>,
 }
 
 impl Annotations {
-    /// Reads and checks what the annotations of a pod and its namespace say, as far as `conf` lets them.
+    /// Reads and validates the annotations of a pod and its namespace, as far as `conf` permits them.
     pub fn of(pod: &Pod, namespace: &Namespace, conf: &NetConf) -> Result<Self, CniError> {
         if conf.policy.policy_type != KUBERNETES {
             return Ok(Annotations::default());
         }
         let source_prefixes = source_prefixes(pod)?;
         let both = Both { pod, namespace };
-        // Other IPAM plugins are not told (CNI-117).
+        // Pools and families are parameters of calico-ipam only. Upstream ignores them for other IPAM plugins, too.
         let told = conf.ipam.is_calico();
         let mut annotations = Annotations {
             source_prefixes,
@@ -72,7 +74,7 @@ impl Annotations {
         Ok(annotations)
     }
 
-    /// The families of which pools or addresses are asked for.
+    /// Returns the families of the pools and addresses that the annotations request.
     fn asked_for(&self) -> BTreeSet<IpVersion> {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
         let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
@@ -83,7 +85,7 @@ impl Annotations {
         pooled.chain(addresses.iter().map(|ip| IpVersion::of(*ip))).collect()
     }
 
-    /// Tells the allocator what it is to take from.
+    /// Copies the requested pools and families to the IPAM request.
     pub fn tell(&self, call: &mut IpamCall) {
         call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
@@ -98,8 +100,8 @@ impl Annotations {
         }
     }
 
-    /// Each floating address with the pod's own of its family (CNI-131). One that can lead nowhere is an error, in
-    /// clearer words than upstream's (CNI-241).
+    /// Returns each floating IP with the pod's own address of the same family. A floating IP of a family that the pod
+    /// lacks is an error; upstream's error for it does not name the cause (CNI-241).
     pub fn nats(&self, addresses: &[IpAddr]) -> Result<Vec<IpNat>, CniError> {
         let nat = |external: &String| {
             let version = if external.contains(':') { IpVersion::V6 } else { IpVersion::V4 };
@@ -113,7 +115,8 @@ impl Annotations {
     }
 }
 
-/// What of the pod makes its endpoint, which upstream's conversion refuses or reports (CNI-104).
+/// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes. Fails for annotations
+/// that upstream's conversion rejects, and logs a warning for annotations that upstream ignores (CNI-104).
 fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
     let Some(found) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
     for problem in found.problems {
@@ -125,7 +128,8 @@ fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
     Ok(found.endpoint.spec.allow_spoofed_source_prefixes)
 }
 
-/// Present but empty is an error too (CNI-170). Other dataplanes choose the address themselves.
+/// Returns the MAC address that the pod requests. An annotation that exists but is empty is an error, as in upstream
+/// (CNI-170). A gRPC dataplane chooses the address itself, so the annotation has no effect there.
 fn mac(pod: &Pod, conf: &NetConf) -> Result<Option<MacAddr>, CniError> {
     let Some(text) = pod.metadata.annotations.get(HW_ADDR) else { return Ok(None) };
     if conf.dataplane_options.grpc_socket().is_some() {
@@ -156,14 +160,15 @@ fn floating(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
     Ok(found)
 }
 
-/// A pod and its namespace, where the pod's word counts before the namespace's.
+/// A pod and its namespace. An annotation of the pod takes precedence over the same annotation of the namespace.
 struct Both<'a> {
     pod: &'a Pod,
     namespace: &'a Namespace,
 }
 
 impl Both<'_> {
-    /// The annotations that count for `key`; `None` where neither says anything.
+    /// Returns the annotations of the pod or of the namespace, the first of them with a non-empty value for `key`;
+    /// `None` if neither has one.
     fn saying(&self, key: &str) -> Option<&BTreeMap<String, String>> {
         let both = [&self.pod.metadata.annotations, &self.namespace.metadata.annotations];
         both.into_iter().find(|said| said.get(key).is_some_and(|text| !text.is_empty()))
@@ -198,7 +203,7 @@ fn unreadable(problem: &PodProblem) -> CniError {
     CniError::new(code, problem.to_string()).with_details(details)
 }
 
-/// Fails unless the configuration has switched a feature on.
+/// Fails unless the configuration enables a feature.
 fn ensure_enabled(enabled: bool, feature: &str, annotation: &str) -> Result<(), CniError> {
     if enabled {
         return Ok(());

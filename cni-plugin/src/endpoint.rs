@@ -1,4 +1,6 @@
-//! The WorkloadEndpoint: validated, written together with the profile it needs, and read back as a result.
+//! Validates and writes the WorkloadEndpoint of a container, together with the profile that it needs, and converts a
+//! stored endpoint to a CNI result. The module `unlist` removes addresses from endpoints; `listing` is the part of an
+//! endpoint that it needs.
 
 mod listing;
 mod unlist;
@@ -17,13 +19,14 @@ pub use self::listing::Listing;
 pub use self::unlist::EndpointsOf;
 use crate::cni_error::store_error;
 
-/// How often a write that broke off is looked after.
+/// Maximum number of attempts for a write with an unknown outcome.
 const TRIES: u32 = 3;
 
-/// An endpoint that was there before.
+/// An endpoint that the datastore already contains.
 pub type Existing = Entry<WorkloadEndpoint>;
 
-/// What is to be written for one container, as one list of writes: one transaction where the store has them.
+/// The writes for the endpoint of one container. They form one list: one transaction if the store supports
+/// transactions.
 #[derive(Debug, Clone)]
 pub struct EndpointWrite {
     endpoint: WorkloadEndpoint,
@@ -31,30 +34,31 @@ pub struct EndpointWrite {
     profile: Option<Profile>,
 }
 
-/// Why an endpoint was not written.
+/// A failure to write an endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WriteFailure {
-    /// For the runtime.
+    /// The error for the runtime.
     pub error: CniError,
-    /// The write broke off on its way and the datastore cannot be asked what became of it: the endpoint may be there,
-    /// or be there soon.
+    /// True if the outcome of a write is unknown and could not be determined: the endpoint may exist, or may appear
+    /// soon.
     pub perhaps_written: bool,
 }
 
 impl EndpointWrite {
-    /// Creates the endpoint, or replaces the one that exists.
+    /// Returns a write that creates the endpoint, or that replaces the existing one.
     pub fn of(existing: Option<Existing>, endpoint: WorkloadEndpoint) -> Self {
         EndpointWrite { endpoint, existing, profile: None }
     }
 
-    /// Also creates `profile`, unless another process does so first.
+    /// Adds the creation of `profile`. It is no error if another process creates the profile first.
     pub fn with_profile(mut self, profile: Option<Profile>) -> Self {
         self.profile = profile;
         self
     }
 
-    /// Writes and returns the endpoint as stored. Nothing is written when nothing changed. A write that broke off is
-    /// looked after: it may have been applied, and the addresses in it must not be given to another then.
+    /// Writes the endpoint and returns it as stored. Writes nothing if nothing changed. Verifies a write with an
+    /// unknown outcome: the write may have taken effect, and then the addresses in the endpoint must not be assigned to
+    /// another container.
     pub async fn apply<S: Store>(self, store: &S) -> Result<WorkloadEndpoint, WriteFailure> {
         let endpoint = self.write(store).await?;
         let (key, addresses) = (endpoint.key(), endpoint.spec.ip_networks.join(","));
@@ -77,7 +81,7 @@ impl EndpointWrite {
                 return Ok(self.endpoint);
             }
             let Err(WriteError { index, cause, .. }) = store.write(&writes).await else { return Ok(self.endpoint) };
-            // Another process was first to create the profile: it is the same one.
+            // Another process created the profile first. Its content is the same.
             if self.profile.is_some() && profile_exists(&cause, &writes[index]) {
                 self.profile = None;
                 continue;
@@ -91,14 +95,14 @@ impl EndpointWrite {
             match self.is_stored(store).await {
                 Ok(true) => return Ok(self.endpoint),
                 Ok(false) if unknown && broke_off < TRIES => {}
-                // Refused by what others wrote, so that no earlier try can have been applied or will be.
+                // A change by another writer caused the failure, so no earlier attempt has taken effect, and none will.
                 Ok(false) if cause.is_race() => return Err(error.into()),
                 _ => return Err(WriteFailure { error, perhaps_written: true }),
             }
         }
     }
 
-    /// Whether the datastore holds just what was to be written.
+    /// Returns true if the datastore contains exactly the endpoint to be written.
     async fn is_stored<S: Store>(&self, store: &S) -> Result<bool, StoreError> {
         match store.get::<WorkloadEndpoint>(&self.endpoint.key()).await {
             Ok(found) => Ok(found.value.encode().ok() == self.endpoint.encode().ok() && !is_detached(&found.revision)),
@@ -114,7 +118,8 @@ impl EndpointWrite {
         }
         match &self.existing {
             None => writes.push(Write::create(&self.endpoint.key(), &self.endpoint)?),
-            // A pod that DEL has detached keeps its addresses in its status: they are to be annotated anew.
+            // A DEL emptied the address annotations of this pod, but the pod's status still contains the addresses, so
+            // the endpoint looks unchanged. The annotations have to be written again.
             Some(existing) if existing.value == self.endpoint && !is_detached(&existing.revision) => {}
             Some(existing) => writes.push(Write::update(&existing.key, &self.endpoint, &existing.revision)?),
         }
@@ -143,7 +148,8 @@ fn profile_exists(cause: &StoreError, write: &Write) -> bool {
     matches!(cause, StoreError::AlreadyExists { .. }) && write.kind == Profile::KIND
 }
 
-/// Refuses what upstream's validator refuses (CNI-85), as an error of the call: every field comes from it.
+/// Rejects an endpoint that upstream's validator rejects (CNI-85). The error blames the environment of the call,
+/// because every field is derived from it.
 pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
     validation::validate_workload_endpoint(endpoint).map_err(|error| {
         CniError::new(Code::INVALID_ENVIRONMENT, error.to_string())
@@ -151,14 +157,15 @@ pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
     })
 }
 
-/// A pod whose policy does not come from Kubernetes has the network's profile, like a plain container (CNI-115).
+/// Gives a pod the profile of the network, like a plain container, if its policy does not come from Kubernetes
+/// (CNI-115).
 pub fn set_plain_profile(endpoint: &mut WorkloadEndpoint, conf: &NetConf, orchestrator: &Orchestrator) {
     if matches!(orchestrator, Orchestrator::Kubernetes(_)) && conf.policy.policy_type != "k8s" {
         endpoint.spec.profiles = vec![conf.name.clone()];
     }
 }
 
-/// The result of an ADD that found `endpoint` in place (CNI-149).
+/// Returns the result of an ADD whose endpoint already exists (CNI-149).
 pub fn result_of(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
     let mut result = CniResult::default();
     for network in &endpoint.spec.ip_networks {

@@ -1,5 +1,5 @@
-//! What is asked of the Kubernetes API: the pod, its namespace, and the node where its ranges are wanted. Where the
-//! datastore is not that API, it is asked beside the datastore, at the same time (CNI-69).
+//! Reads the pod, its namespace and, if its pod CIDRs are needed, the node from the Kubernetes API. If the API is not
+//! the datastore, the plugin queries it in addition, at the same time as the datastore (CNI-69).
 
 use datastore::DatastoreConfig;
 use ipam_plugin::kubernetes_api::{Api, knows_machine, selects_by_namespace};
@@ -13,20 +13,20 @@ use crate::cni_error::store_error;
 use crate::ipam::pod_cidr::{self, Subnets};
 use crate::pod::{Described, no_such_namespace};
 
-/// What is asked.
+/// The objects that a call needs.
 #[derive(Debug, Clone, Copy, Default)]
 struct Questions {
-    /// The pod and its namespace: what the network is to be.
+    /// Whether to read the pod and its namespace, which configure the network of the pod.
     description: bool,
-    /// The namespace alone: its labels, which pools' namespace selectors look at.
+    /// Whether to read the namespace for its labels, which the namespace selectors of pools match.
     labels: bool,
-    /// The pod alone: whether a virtual machine runs in it.
+    /// Whether to read the pod because it may belong to a KubeVirt VMI.
     machine: bool,
-    /// The node.
+    /// Whether to read the node.
     node: bool,
 }
 
-/// Where the answers will be.
+/// The pending reads of a call.
 #[derive(Debug, Default)]
 pub struct Tickets {
     pod: Option<GetTicket<Pod>>,
@@ -35,35 +35,35 @@ pub struct Tickets {
     questions: Questions,
 }
 
-/// What the API said, as far as it was asked.
+/// The objects read. A field is `None` if the call does not need it.
 #[derive(Debug, Default)]
 pub struct Facts {
     /// The pod and its namespace.
     pub described: Option<Described>,
-    /// The labels of its namespace.
+    /// The labels of the pod's namespace.
     pub labels: Option<Labels>,
-    /// What stands for `usePodCidr` and `usePodCidrIPv6`.
+    /// The values for the placeholders `usePodCidr` and `usePodCidrIPv6`.
     pub subnets: Option<Subnets>,
-    /// The pod, if a virtual machine may run in it.
+    /// The pod, if it may belong to a KubeVirt VMI.
     pub machine_pod: Option<Pod>,
 }
 
-/// Why there are no facts.
+/// A failure to read the objects.
 #[derive(Debug)]
 pub enum FactsError {
-    /// The API did not say what it was asked about this pod.
+    /// The API did not return the objects for this pod.
     Unanswered {
         /// Namespace and name.
         pod: String,
-        /// Why.
+        /// The cause.
         cause: StoreError,
     },
-    /// It did, and an ADD cannot go on.
+    /// The API returned the objects, but an ADD cannot continue with them.
     Refused(CniError),
 }
 
 impl FactsError {
-    /// Returns true if the API may answer later: see [`StoreError::is_postponable`].
+    /// Returns true if the same reads may succeed later; see [`StoreError::is_postponable`].
     pub fn is_postponable(&self) -> bool {
         matches!(self, FactsError::Unanswered { cause, .. } if cause.is_postponable())
     }
@@ -86,14 +86,14 @@ impl From<CniError> for FactsError {
     }
 }
 
-/// Where a call finds the API.
+/// Returns the access to the Kubernetes API that a call needs.
 pub fn api_of(call: &Call, datastore: &DatastoreConfig) -> Result<Api, CniError> {
     Api::of(&call.conf, datastore, Questions::of(call, datastore).is_any())
 }
 
 impl Questions {
     fn of(call: &Call, datastore: &DatastoreConfig) -> Self {
-        // As the datastore, the API cannot keep the endpoint of a pod that is not there.
+        // An API server that is the datastore cannot store the endpoint of a missing pod.
         let is_datastore = matches!(datastore, DatastoreConfig::Kubernetes(_));
         let description = call.args.pod().is_some() && (is_datastore || describes_pods(call));
         let labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
@@ -101,7 +101,7 @@ impl Questions {
         let node = call.args.pod().is_some() && pod_cidr::is_asked_for(&call.conf.ipam);
         match call.command {
             Command::Add => Questions { description, labels, machine, node },
-            // A pod may have addresses that IPAM does not keep (CNI-122).
+            // A pod with the annotation `ipAddrsNoIpam` has addresses that IPAM does not record.
             Command::Check => {
                 let description = description && call.conf.feature_control.ip_addrs_no_ipam;
                 Questions { description, machine, ..Questions::default() }
@@ -147,7 +147,7 @@ impl Tickets {
         }
     }
 
-    /// Takes the answers out of what came back. For ADD pod and node must be there.
+    /// Returns the objects in the answers. On ADD, the pod and the node must exist.
     pub fn facts(&self, call: &Call, answers: Result<&Answers, StoreError>) -> Result<Facts, FactsError> {
         let unreadable = |cause: StoreError| unanswered(call, cause);
         let answers = answers.map_err(unreadable)?;
@@ -177,7 +177,7 @@ impl Tickets {
     }
 }
 
-/// Whether the Kubernetes API says what a pod's network is to be, whatever the datastore is (CNI-113).
+/// Returns true if the Kubernetes API configures the network of pods, whatever the datastore is.
 fn describes_pods(call: &Call) -> bool {
     call.conf.policy.policy_type == "k8s"
 }
@@ -187,7 +187,7 @@ fn unanswered(call: &Call, cause: StoreError) -> FactsError {
     FactsError::Unanswered { pod, cause }
 }
 
-/// The runtime networks a pod that was deleted meanwhile.
+/// Returns the error for a pod that was deleted while the runtime creates its network.
 fn no_such_pod(call: &Call) -> CniError {
     let (namespace, name) = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
     CniError::new(Code::TRY_AGAIN, format!("pods \"{name}\" not found"))
@@ -233,7 +233,7 @@ mod tests {
         netconf::read_call(&env, || Ok(conf.into_bytes())).unwrap()
     }
 
-    /// The same as `calico-ipam` by itself (IPAM-36).
+    /// A standalone `calico-ipam` uses the same condition (IPAM-36).
     #[test]
     fn a_kubeconfig_is_enough_to_ask_for_the_namespaces_labels() {
         let beside = DatastoreConfig::Local(LocalConfig { path: "/x".into(), deadline: Duration::ZERO });

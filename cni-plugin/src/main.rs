@@ -1,5 +1,5 @@
-//! The one binary of the plugins and of what installs them: `calico`, and `calico-ipam` and `install` by the names it
-//! is called by (CNI-1, IPAM-1, INST-3).
+//! The `calico` binary. It contains both plugins and the installer, and selects the program by the name it is run as
+//! (`calico`, `calico-ipam`, `install`), by its arguments and by `CNI_COMMAND`.
 
 use std::alloc::System;
 use std::path::Path;
@@ -13,9 +13,9 @@ use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::GlobalAllocSource;
 
-/// musl's own allocator asks the kernel for memory, and gives it back, some hundred times in one ADD. A lock of the
-/// kernel's kind around each of 8,000 calls would be a sixth of the work. One that spins is enough: hardly ever do two
-/// threads work at a time, and then for as long as another plugin is fed and listened to.
+/// The allocator of the process. musl's own allocator requests memory from the kernel and returns it several hundred
+/// times in one ADD. A futex lock around each of its 8,000 calls would take a sixth of the run time. A spin lock is
+/// sufficient: two threads rarely work at the same time, and mostly while the output of a delegated plugin is read.
 #[global_allocator]
 static ALLOCATOR: TalcLock<RawSpinlock, GlobalAllocSource<System>> = TalcLock::new(GlobalAllocSource::new(System));
 

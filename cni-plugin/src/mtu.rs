@@ -1,18 +1,19 @@
-//! Which MTU a pod's interface gets: the configuration's, else what Felix wrote for this host (CNI-73).
+//! Determines the MTU of a pod's interface: the configured MTU, or else the MTU that Felix wrote for this host
+//! (CNI-73).
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-/// Where Felix writes the host's MTU.
+/// The file to which Felix writes the host's MTU.
 pub const MTU_FILE: &str = "/var/lib/calico/mtu";
 
-/// Felix truncates the file before it writes it, so an empty file is read again (CNI-254).
+/// The number of times an empty file is read again: Felix truncates the file before it writes it.
 const REREADS: u32 = 5;
 const REREAD_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why the MTU could not be found out.
+/// A failure to determine the MTU.
 #[derive(Debug, thiserror::Error)]
 pub enum MtuError {
     /// `require_mtu_file` is set and Felix has not written the file.
@@ -20,25 +21,26 @@ pub enum MtuError {
         "failed to read MTU file {0}: it does not exist; calico-node writes it, or set \"require_mtu_file\": false"
     )]
     Missing(PathBuf),
-    /// The file is there but cannot be read.
+    /// The file exists but cannot be read.
     #[error("failed to read MTU file {path}: {source}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The file holds no number.
+    /// The file does not contain a number.
     #[error("failed to read MTU file {path}: {content:?} is not a whole number of bytes")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The content found.
         content: String,
     },
 }
 
-/// The MTU of both ends, 0 for the kernel's default. A configured MTU wins, so a damaged file does not matter then.
+/// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU takes precedence, and an
+/// invalid file is then only logged.
 pub fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
     match read(file) {
         Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
@@ -53,7 +55,7 @@ pub fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, Mt
     }
 }
 
-/// The number in the file; `None` when there is no file.
+/// Returns the number in the file; `None` if the file does not exist.
 fn read(file: &Path) -> Result<Option<u32>, MtuError> {
     let mut content = String::new();
     for attempt in 0..=REREADS {

@@ -1,9 +1,10 @@
-//! A pod and its namespace, as the Kubernetes API has them.
+//! A pod and its namespace, as read from the Kubernetes API.
 
 use libcalico::kubernetes::{Namespace, Pod};
 use netconf::{Call, CniError, Code};
 
-/// On what the kubelet shows of its own pods in the API: these have another uid there than on the node.
+/// The annotation of mirror pods, by which kubelet represents its static pods in the API. A mirror pod has another uid
+/// in the API than on the node.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A pod and its namespace.
@@ -11,19 +12,19 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 pub struct Described {
     /// The pod.
     pub pod: Pod,
-    /// Its namespace; without a name when it is gone.
+    /// Its namespace; the name is empty if the namespace no longer exists.
     pub namespace: Namespace,
 }
 
 impl Described {
-    /// Fails unless this is the pod that the runtime networks, on a node and in a namespace that is there.
+    /// Fails unless the pod is the one that the runtime requests, is assigned to a node, and has an existing namespace.
     pub fn ensure_is_pod_of(&self, call: &Call) -> Result<(), CniError> {
         let meta = &self.pod.metadata;
         if self.namespace.metadata.name.is_empty() {
             return Err(no_such_namespace(&meta.namespace));
         }
         if self.pod.spec.node_name.is_empty() {
-            // Upstream's text: the endpoint's name cannot be made (CNI-95).
+            // Upstream's text. The name of the WorkloadEndpoint contains the name of the node.
             return Err(CniError::new(Code::TRY_AGAIN, "error with field node (field should be assigned)")
                 .with_details(format!("pod {}/{} is on no node yet", meta.namespace, meta.name)));
         }
@@ -40,7 +41,7 @@ impl Described {
     }
 }
 
-/// It is deleted with the pods in it.
+/// Returns the error for a missing namespace: it was deleted, and the pod with it.
 pub fn no_such_namespace(name: &str) -> CniError {
     CniError::new(Code::TRY_AGAIN, format!("namespaces \"{name}\" not found"))
 }

@@ -1,6 +1,7 @@
-//! Waits until Felix has programmed a pod's policy, at most as long as `policy_setup_timeout_seconds` says (CNI-138).
+//! Waits until Felix has programmed a pod's policy, for at most `policy_setup_timeout_seconds`.
 //!
-//! Felix says so with a file per endpoint. A timeout is no failure: the pod starts, and its policy follows.
+//! Felix then creates a file for the endpoint. A timeout is not an error: the pod starts, and its policy takes effect
+//! later.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,10 +13,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::os::fd::AsFd;
 
-/// Without a directory to watch there is nothing to be told by: look again after this long.
+/// The polling interval while the directory cannot be watched, for example because it does not exist yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// Whether `file` appeared in `directory` within `timeout`. What it contains does not matter.
+/// Returns true if `file` appears in `directory` within `timeout`. The content of the file does not matter.
 pub fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -34,7 +35,8 @@ pub fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
     }
 }
 
-/// Watches first and looks second, so that a file that appears in between is not missed.
+/// Waits for `file` with inotify until `deadline`. The watch starts before the first check, so that a file that appears
+/// between the two is not missed.
 fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
     let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
     let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;

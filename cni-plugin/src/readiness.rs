@@ -1,18 +1,18 @@
-//! Waits for the `readiness_gates` of the configuration before a pod is networked (CNI-77).
+//! Waits for the `readiness_gates` of the configuration before a pod gets its network.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use netconf::{CniError, Code};
 
-/// How often and how long a gate is asked.
+/// The timeouts of a readiness gate.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// Pause between two probes.
     pub interval: Duration,
-    /// A gate that is not ready by then fails the ADD.
+    /// Maximum time until a gate is ready. After that time the ADD fails.
     pub total: Duration,
-    /// Longest a single probe may take.
+    /// Maximum duration of one probe.
     pub probe: Duration,
 }
 
@@ -22,7 +22,8 @@ impl Default for Patience {
     }
 }
 
-/// Asks each gate in order until it answers 200..=399. The first probe is sent at once (CNI-257).
+/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
+/// waits for one interval first (CNI-257).
 pub fn wait_for(gates: &[String], patience: Patience) -> Result<(), CniError> {
     for gate in gates {
         wait_for_one(gate, patience)?;
@@ -69,7 +70,8 @@ mod tests {
         probe: Duration::from_secs(2),
     };
 
-    /// Answers one connection after the other with these status lines, then hangs up.
+    /// Starts a server that answers one connection after the other with these status lines and then closes its socket.
+    /// Returns its URL.
     fn gate(answers: &'static [&'static str]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/ready", listener.local_addr().unwrap());

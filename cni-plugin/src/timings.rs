@@ -1,13 +1,13 @@
-//! How long each stage of one invocation took, for the debug log and for `CALICO_TIMINGS`.
+//! The durations of the stages of one call, for the debug log and for `CALICO_TIMINGS`.
 
 use std::fs::File;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
-/// Environment variable: a file that gets one JSON line per invocation.
+/// Environment variable with the path of a file to which each call appends one JSON line.
 pub const TIMINGS_VARIABLE: &str = "CALICO_TIMINGS";
 
-/// Stages of one invocation in the order they ended.
+/// The stages of one call, in the order in which they ended.
 #[derive(Debug)]
 pub struct Timings {
     started: Instant,
@@ -28,7 +28,7 @@ impl Timings {
         Timings { started: now, last: now, stages: Vec::with_capacity(8) }
     }
 
-    /// Ends the stage that began when the previous one ended, and logs it.
+    /// Ends the current stage, which began when the previous one ended, and logs it.
     pub fn stage(&mut self, name: &'static str) {
         let now = Instant::now();
         let took = now - self.last;
@@ -37,7 +37,8 @@ impl Timings {
         self.last = now;
     }
 
-    /// One JSON object: microseconds per stage, in order, and in all; requests made to the datastore.
+    /// Returns one JSON object: the microseconds of each stage in order, the total, and the number of requests to the
+    /// datastore.
     pub fn to_json(&self, command: &str, requests: u64) -> String {
         let mut line = format!("{{\"command\":\"{command}\"");
         for (name, took) in &self.stages {
@@ -47,7 +48,7 @@ impl Timings {
         line
     }
 
-    /// Logs the stages and appends them to the file of [`TIMINGS_VARIABLE`], if set.
+    /// Logs the stages and appends them to the file that [`TIMINGS_VARIABLE`] names, if set.
     pub fn report(&self, command: &str, requests: u64) {
         let line = self.to_json(command, requests);
         tracing::debug!(timings = %line, "stages");

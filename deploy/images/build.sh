@@ -1,17 +1,20 @@
 #!/usr/bin/env bash
-# `make image`: the images cni and kube-controllers as OCI image layouts, without a container engine.
+# `make image`: builds the images cni and kube-controllers as OCI image layouts, without a container engine.
 #
 #   deploy/images/build.sh [--programs DIR] [--out DIR] [ARCHITECTURE ...]
 #
-# Architectures are amd64 and arm64; both unless some are named. With --programs the static programs in DIR, of this machine's
-# architecture, go into the image as they are; otherwise they are built, for each architecture.
-# REGISTRY, VERSION and SOURCE_DATE_EPOCH, if set, say what the images are called and when they were made; the version is that of
-# Cargo.toml and the time that of the last commit otherwise. The programs say time and commit (`calico version`), which those of
-# `make build` do not: they would be compiled anew for each commit. The commit of a tree with changes ends in -dirty. The same commit
-# on the same versions of Rust, Go and Debian's C compiler is to give the same digests, wherever it lies and wherever
-# CARGO_TARGET_DIR is. MOST_BYTES is for tests alone, whose programs may be of quick builds. Beside the layouts,
-# programs/<architecture> has our programs by themselves, with the names of their functions in files of their own, bills of
-# materials and notices.
+# The architectures are amd64 and arm64; the default is both. With --programs, the images contain the static programs in
+# DIR, built for this machine's architecture. Otherwise the script builds the programs for each architecture.
+#
+# REGISTRY, VERSION and SOURCE_DATE_EPOCH set the registry, the tag and the time of the images. By default the version
+# is that of Cargo.toml, and the time is that of the last commit. `calico version` prints time and commit. The programs
+# of `make build` do not contain them, because cargo would recompile the programs for each commit. The commit of a tree
+# with changes ends in -dirty.
+#
+# The same commit with the same versions of Rust, Go and Debian's C compiler gives the same digests, in any folder and
+# with any CARGO_TARGET_DIR. MOST_BYTES is for tests only, which use larger programs of quick builds. Beside the
+# layouts, programs/<architecture> contains our programs alone, with the names of their functions in separate files,
+# bills of materials and notices.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -25,7 +28,7 @@ CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests
 REGISTRY=${REGISTRY:-registry.example.com/calico}
 VERSION=${VERSION:-v$(deploy/version.sh)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# They would be in place of those in .cargo/config.toml.
+# These variables would override the flags in .cargo/config.toml.
 unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS CARGO_BUILD_RUSTFLAGS
 
 programs='' out=target/images archs=()
@@ -40,17 +43,17 @@ done
 [ ${#archs[@]} -gt 0 ] || { [ -n "$programs" ] && archs=("$HERE"); } || archs=(amd64 arm64)
 [ -z "$programs" ] || [ "${archs[*]}" = "$HERE" ] || { echo "--programs are for $HERE" >&2; exit 2; }
 
-# The commit of this tree; nothing where there is none.
+# Prints the commit of this tree; prints nothing outside of a git repository.
 commit_here() {
     local commit
     commit=$(git rev-parse --verify --quiet HEAD 2>/dev/null) || return 0
     echo "$commit$([ -z "$(git status --porcelain)" ] || echo -dirty)"
 }
 
-# The commit that a program says it is of; nothing if it says none.
+# Prints the commit that a program reports; prints nothing if it reports none.
 commit_of() { "$1" version | sed -nE 's/^Git commit: *([0-9a-f]{40}(-dirty)?)$/\1/p'; }
 
-# A C compiler for the musl of an architecture that is not this machine's.
+# Installs a C compiler for musl on another architecture than this machine's.
 require_cross_compiler() {
     local zig
     zig=$CACHE/zig-$(sed -n 's/^ziglang==\([0-9.]*\).*/\1/p' deploy/images/zig.txt)
@@ -61,7 +64,7 @@ require_cross_compiler() {
             --require-hashes --requirement deploy/images/zig.txt --target "$zig.new"
         mv -T "$zig.new" "$zig"
     fi
-    # cc-rs names the target as Rust does, which zig does not understand; and zig adds checks that call a library of its own.
+    # cc-rs passes the target name of Rust, which zig does not support. zig adds checks that need a library of its own.
     cat >"$CACHE/zig-cc-$1" <<SH
 #!/usr/bin/env bash
 arguments=()
@@ -75,7 +78,7 @@ SH
     chmod +x "$CACHE/zig-ar"
 }
 
-# Builds our programs for an architecture into a folder. Paths of this machine stay out of them.
+# Builds our programs for an architecture into a folder. The programs contain no paths of this machine.
 build_programs() {
     local arch=$1 into=$2 target=${RUST[$1]} name cross=()
     if [ "$arch" != "$HERE" ]; then
@@ -85,7 +88,7 @@ build_programs() {
         cross=("CC_$name=$CACHE/zig-cc-$arch" "AR_$name=$CACHE/zig-ar")
     fi
     local told=("CALICO_BUILD_DATE=$(date --utc --date "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)" ${commit:+"CALICO_GIT_COMMIT=$commit"})
-    # The last one that fits counts.
+    # The last matching prefix takes effect.
     local built=${CARGO_TARGET_DIR:-$PWD/target}/image-build paths
     paths="'--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo', '--remap-path-prefix=$PWD=/src', '--remap-path-prefix=$built=/build'"
     for build in release:cni-plugin:calico controllers:kube-controllers:kube-controllers; do

@@ -1,4 +1,4 @@
-//! [`Addresses`]: who chooses the addresses of a pod (CNI-119, CNI-122..CNI-124).
+//! [`Addresses`]: the source of a pod's addresses.
 
 use std::net::IpAddr;
 
@@ -11,20 +11,20 @@ use super::{KUBERNETES, ensure_enabled, invalid};
 const IP_ADDRS: &str = "cni.projectcalico.org/ipAddrs";
 const IP_ADDRS_NO_IPAM: &str = "cni.projectcalico.org/ipAddrsNoIpam";
 
-/// Who chooses the addresses of a pod.
+/// The source of a pod's addresses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Addresses {
-    /// IPAM.
+    /// IPAM chooses the addresses.
     #[default]
     Allocated,
-    /// The pod, and IPAM keeps them for it: at most one of each family.
+    /// The pod chooses the addresses, at most one of each family, and IPAM allocates them.
     Requested(Vec<IpAddr>),
-    /// The pod, and IPAM knows nothing of them: at most one of each family.
+    /// The pod chooses the addresses, at most one of each family, and IPAM does not record them.
     Fixed(Vec<IpAddr>),
 }
 
 impl Addresses {
-    /// What the pod says, if it may.
+    /// Returns the source that the pod's annotations select. Fails if the configuration does not permit them.
     pub(super) fn of(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
         let said = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
         match (said(IP_ADDRS), said(IP_ADDRS_NO_IPAM)) {
@@ -45,7 +45,8 @@ impl Addresses {
     }
 }
 
-/// Whether IPAM knows nothing of a pod's addresses. For CHECK, which takes for granted that the ADD was right.
+/// Returns true if IPAM has no record of a pod's addresses. CHECK uses this function: it does not validate the
+/// annotations again, because the ADD did.
 pub fn are_fixed(pod: &Pod, conf: &NetConf) -> bool {
     conf.policy.policy_type == KUBERNETES
         && conf.feature_control.ip_addrs_no_ipam

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What the annotations of a pod with addresses, and of its namespace, come to.
+/// Reads the annotations of a pod with addresses, and of its namespace, under a configuration.
 fn read_both(pod: Value, namespace: Value, conf: Value) -> Result<Annotations, CniError> {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "annotations": pod},
@@ -79,7 +79,7 @@ fn addresses_that_a_pod_chooses() {
     }
 }
 
-/// CNI-119, CNI-122, CNI-123, CNI-124.
+/// Both annotations have the same validation and the same error texts as in upstream (CNI-123).
 #[test]
 fn addresses_that_a_pod_cannot_have() {
     for name in ["ipAddrs", "ipAddrsNoIpam"] {
@@ -115,7 +115,7 @@ fn addresses_that_a_pod_cannot_have() {
     );
 }
 
-/// CNI-170.
+/// An empty annotation is an error (CNI-170).
 #[test]
 fn mac_addresses() {
     for text in ["CA:fe:ca:fe:ca:fe", "ca-fe-ca-fe-ca-fe", "cafe.cafe.cafe"] {
@@ -137,7 +137,7 @@ fn mac_addresses() {
     assert_eq!(read_with("hwAddr", "ca:fe:ca:fe:ca:fe", grpc).unwrap().mac, None);
 }
 
-/// CNI-131, CNI-241.
+/// A floating IP of a family that the pod lacks is an error (CNI-241).
 #[test]
 fn floating_addresses() {
     let found = read("floatingIPs", "[\"1.1.1.1\", \"fd11::1\"]").unwrap();
@@ -153,7 +153,7 @@ fn floating_addresses() {
     assert_eq!(refusal("floatingIPs", "[\"1.1.1\"]"), "error with field ExternalIP = '1.1.1' (invalid IP address)");
 }
 
-/// CNI-104: what makes upstream's conversion of the pod fail.
+/// Invalid source prefixes fail the ADD. Invalid traffic limits are only logged (CNI-104).
 #[test]
 fn source_prefixes_and_limits() {
     let found = read("allowedSourcePrefixes", "[\"8.8.8.8/32\", \"1.1.1.7/24\"]").unwrap();
@@ -171,7 +171,7 @@ fn source_prefixes_and_limits() {
     }
 }
 
-/// CNI-115.
+/// Annotations take effect only with `policy.type` `k8s` (CNI-115).
 #[test]
 fn without_kubernetes_policy_annotations_do_not_count() {
     for policy in [json!({}), json!({"type": "other"})] {

@@ -1,4 +1,4 @@
-//! The differences between an endpoint's plan and what was found. Pure.
+//! Compares an endpoint's plan with the state of the kernel. Pure: it makes no system calls.
 
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -12,13 +12,13 @@ use super::observe::Observed;
 use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
 use super::verify::{Aspect, Difference};
 
-/// What one end should be and what it is; `None` when there is no such interface.
+/// The plan and the state of one end; `found` is `None` if the interface does not exist.
 pub(super) struct Ends<'a> {
     pub(super) plan: &'a End,
     pub(super) found: Option<Observed>,
 }
 
-/// All differences. `netns_id` is the number by which the host's namespace knows the pod's.
+/// Returns all differences. `netns_id` is the ID of the pod's network namespace in the host's.
 pub(super) fn compare(host: &Ends<'_>, container: &Ends<'_>, netns_id: Option<i32>) -> Vec<Difference> {
     let link_locals = match &host.found {
         Some(found) if !found.link_locals().is_empty() => found.link_locals(),
@@ -45,7 +45,7 @@ pub(super) fn compare(host: &Ends<'_>, container: &Ends<'_>, netns_id: Option<i3
             let expected = format!("{} in the pod", container.plan.ifname);
             differences.push(difference(Aspect::Peer(host.plan.ifname.clone()), expected, found));
         }
-        // An entry made by hand sends the other end's packets astray when it names another address than that end has.
+        // A static neighbor entry with another MAC address than that of the other end misdirects packets.
         let gateways = gateways(container.plan, &link_locals);
         neighbours(container_found, &gateways, host_found.link.mac, &mut differences);
         let pod_addresses: Vec<IpAddr> = container.plan.addresses.iter().map(|host| host.network()).collect();
@@ -105,7 +105,7 @@ fn is_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> boo
         None => RouteScope::Link,
         Some(_) => RouteScope::Universe,
     };
-    // IPv6 routes have no scope: the kernel says universe for all (CNI-181).
+    // The kernel reports scope universe for every IPv6 route (CNI-181).
     let scope_fits = present.scope == scope || route.destination.version() == IpVersion::V6;
     next_hop && scope_fits && present.kind == RouteType::Unicast
 }
@@ -115,7 +115,7 @@ fn describe(route: &KernelRoute) -> String {
     format!("{}{via} scope {:?} type {:?}", route.destination, route.scope, route.kind).to_lowercase()
 }
 
-/// A setting that ADD may leave unwritten is compared where it can be read.
+/// Compares the kernel settings. A setting that ADD may leave unwritten is skipped if it cannot be read.
 fn sysctls(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
     for (setting, (key, value)) in end.sysctls.iter().zip(&found.sysctls) {
         let expected = setting.value.to_string();

@@ -1,4 +1,4 @@
-//! [`DataplaneError`]: everything that can go wrong in the kernel's half of an operation.
+//! [`DataplaneError`]: the failures of the kernel's dataplane.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,22 +14,22 @@ use super::ownership::Holder;
 use super::plan::PlanError;
 use super::sysctl::SysctlError;
 
-/// Why the dataplane could not do, undo or inspect an endpoint's network.
+/// A failure to create, remove or inspect the network of an endpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum DataplaneError {
-    /// The plan asks for something impossible; nothing was touched.
+    /// The plan is impossible. Nothing was changed.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// The pod's namespace cannot be used.
     #[error(transparent)]
     Netns(#[from] NetnsError),
-    /// The kernel refused a request; the message names the step.
+    /// The kernel rejected a request; the message names the step.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
     /// A kernel setting could not be read or written.
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
-    /// The pod already has an interface of that name, made by someone else. It was left alone.
+    /// The pod already has an interface of that name, which the ADD may not replace. It was left unchanged.
     #[error("interface {ifname} already exists in {}; delete it, or call with another CNI_IFNAME", .netns.display())]
     ContainerInterfaceExists {
         /// CNI_IFNAME.
@@ -37,55 +37,55 @@ pub enum DataplaneError {
         /// The pod's namespace.
         netns: PathBuf,
     },
-    /// The host has an interface of that name, which is not ours to replace.
+    /// The host has an interface of that name that the ADD may not replace.
     #[error("{0}")]
     HostInterfaceTaken(Box<Holder>),
-    /// Other ADDs kept the interface from being replaced for too long.
+    /// Other ADDs held the lock of the interfaces for too long.
     #[error("cannot replace host interface {ifname} while other ADDs make theirs: {source}")]
     Making {
         /// The interface.
         ifname: String,
-        /// What became of the lock.
+        /// The failure to take the lock.
         source: LockError,
     },
-    /// `/proc` does not tell which network namespaces have processes.
+    /// `/proc` cannot be read, so the network namespaces with processes are unknown.
     #[error("cannot read the processes in /proc: {source}")]
     Processes {
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The host route to one of the addresses exists, and is not ours to replace.
+    /// The host has a route to one of the addresses, and the route may not be replaced.
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),
-    /// The set-up failed, and the kernel did not delete the pair that was made for it.
+    /// The setup failed, and the kernel did not delete the pair created for it.
     #[error("{failure}; interface {ifname} could not be removed: {left}")]
     LeftBehind {
         /// The host interface.
         ifname: String,
-        /// Why the set-up failed.
+        /// The cause of the failed setup.
         failure: Box<DataplaneError>,
-        /// Why the pair is still there.
+        /// The cause of the failed deletion.
         left: NetlinkError,
     },
-    /// The kernel, or a program that renames and readdresses new interfaces, does not keep the host end's MAC address.
+    /// The kernel, or a program that configures new interfaces, replaced the MAC address of the host end.
     #[error("host interface {ifname} does not keep MAC address {expected}: it has {found}")]
     HostMac {
         /// The host interface.
         ifname: String,
-        /// What was set.
+        /// The MAC address that was set.
         expected: MacAddr,
-        /// What the interface has.
+        /// The MAC address found.
         found: String,
     },
-    /// The pod's end has no Ethernet address, so no endpoint can be described by it.
+    /// The pod's end has no Ethernet address, so its endpoint cannot be described.
     #[error("interface {0} in the pod has no MAC address")]
     NoMac(String),
-    /// The host end has no IPv6 link-local address, which is the pod's gateway.
+    /// The host end has no IPv6 link-local address, which would be the pod's gateway.
     #[error("host interface {ifname} got no IPv6 link-local address within {} ms ({hint})", .waited.as_millis())]
     NoLinkLocal {
         /// The host interface.
         ifname: String,
-        /// How long it was waited for.
+        /// The time waited.
         waited: Duration,
         /// The likely cause.
         hint: &'static str,
@@ -95,35 +95,36 @@ pub enum DataplaneError {
     DeletionTimeout {
         /// The interface.
         ifname: String,
-        /// The deadline.
+        /// The time limit.
         waited: Duration,
     },
-    /// The thread that deletes ended without a word.
+    /// The thread that deletes the interface ended without a result.
     #[error("the thread deleting interface {ifname} ended without a result")]
     DeletionPanicked {
         /// The interface.
         ifname: String,
     },
-    /// No thread for a deletion.
+    /// The thread for a deletion cannot be started.
     #[error("start a thread to delete interface {ifname}: {source}")]
     Thread {
         /// The interface.
         ifname: String,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A host route that keeps an address from being a pod's. The route stays as it is.
+/// A host route that prevents a pod from using an address. The route is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("host route to {address} for {ifname} conflicts with the one {route}: another endpoint uses this address")]
 pub struct BusyRoute {
     /// The pod's address.
     pub address: IpAddr,
-    /// The route found: `through interface cali9 (protocol Static)`, `that is the host's own, on interface eth0`.
+    /// The route found, for example `through interface cali9 (protocol Static)` or `that is the host's own, on
+    /// interface eth0`.
     pub route: String,
     /// The interface of that route; `None` for a route that drops packets or has several next hops.
     pub interface: Option<String>,
-    /// The host interface that was to have the route.
+    /// The host interface that the new route was for.
     pub ifname: String,
 }

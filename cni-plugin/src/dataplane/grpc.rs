@@ -1,7 +1,7 @@
-//! A dataplane behind gRPC (`dataplane_options.type` `grpc`): the client of service `cni.CniDataplane`.
+//! The client of a gRPC dataplane (`dataplane_options.type` `grpc`), service `cni.CniDataplane`.
 //!
-//! The one asynchronous part of the dataplane, and no part of the kernel's: interface, addresses and routes are the server's
-//! work.
+//! The server creates the interface, its addresses and its routes instead of the kernel's dataplane. This module is the
+//! only asynchronous part of the dataplane.
 
 pub mod wire;
 
@@ -16,45 +16,45 @@ use tonic_prost::ProstCodec;
 
 use wire::{AddReply, AddRequest, DelReply, DelRequest};
 
-/// Every call's deadline, as upstream (CNI-235).
+/// The deadline of every call, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 const ADD: &str = "/cni.CniDataplane/Add";
 const DEL: &str = "/cni.CniDataplane/Del";
 
-/// Why the gRPC dataplane could not be used.
+/// A failure to use the gRPC dataplane.
 #[derive(Debug, thiserror::Error)]
 pub enum GrpcError {
-    /// `dataplane_options.socket` names no server.
+    /// `dataplane_options.socket` is not a valid target.
     #[error(
         "gRPC dataplane: {target:?} is not a target such as unix:///run/dataplane.sock or 127.0.0.1:5000: {reason}"
     )]
     Target {
         /// `dataplane_options.socket`.
         target: String,
-        /// What is wrong with it.
+        /// The cause.
         reason: String,
     },
-    /// The call did not come to an answer.
+    /// The call failed without a response.
     #[error("gRPC dataplane {target}: {method}: {reason}")]
     Call {
         /// `dataplane_options.socket`.
         target: String,
         /// `Add` or `Del`.
         method: &'static str,
-        /// The status: its code and message.
+        /// The cause, for example the code and message of the gRPC status.
         reason: String,
-        /// False if there was no connection to the server.
+        /// False if there was no connection to send the call on.
         was_sent: bool,
     },
-    /// The server answered that it did not succeed.
+    /// The server responded with a failure.
     #[error("gRPC dataplane {target}: {method} failed: {message}")]
     Unsuccessful {
         /// `dataplane_options.socket`.
         target: String,
         /// `Add` or `Del`.
         method: &'static str,
-        /// The server's reason.
+        /// The error message of the server.
         message: String,
     },
 }
@@ -66,7 +66,7 @@ impl GrpcError {
     }
 }
 
-/// A connection to a gRPC dataplane, made at the first call.
+/// A connection to a gRPC dataplane. The first call establishes it.
 #[derive(Debug, Clone)]
 pub struct GrpcDataplane {
     channel: Channel,
@@ -75,8 +75,8 @@ pub struct GrpcDataplane {
 }
 
 impl GrpcDataplane {
-    /// `socket` is a gRPC target without encryption: `unix:///path`, `unix:path`, `dns:///host:port` or `host:port`.
-    /// `options` are the text entries of `dataplane_options`, which the server gets with each call (CNI-234).
+    /// Returns a client. `socket` is a gRPC target without encryption: `unix:///path`, `unix:path`, `dns:///host:port`
+    /// or `host:port`. `options` are the string entries of `dataplane_options`; each call sends them to the server.
     ///
     /// Must be called from within a tokio runtime.
     pub fn new(socket: &str, options: BTreeMap<String, String>) -> Result<Self, GrpcError> {
@@ -85,7 +85,7 @@ impl GrpcDataplane {
         Ok(GrpcDataplane { channel: endpoint.connect_lazy(), target: socket.to_owned(), options })
     }
 
-    /// Has the server make the endpoint's network, and returns the interface it made.
+    /// Calls the server to create the network of an endpoint, and returns the interface that the server created.
     pub async fn add(&self, request: AddRequest) -> Result<AddReply, GrpcError> {
         let request = AddRequest { dataplane_options: self.options.clone(), ..request };
         let reply: AddReply = self.call("Add", ADD, request).await?;
@@ -93,8 +93,8 @@ impl GrpcDataplane {
         Ok(reply)
     }
 
-    /// Has the server take the endpoint's network away. `netns` is empty when CNI_NETNS is. That a second call succeeds is
-    /// the server's duty (CNI-238).
+    /// Calls the server to remove the network of an endpoint. `netns` is empty if CNI_NETNS is. The server has to
+    /// accept repeated calls (CNI-238).
     pub async fn del(&self, interface_name: &str, netns: &str) -> Result<(), GrpcError> {
         let request = DelRequest {
             interface_name: interface_name.to_owned(),
@@ -135,7 +135,7 @@ impl GrpcDataplane {
     }
 }
 
-/// The address form of a gRPC target; `passthrough` is upstream's default scheme.
+/// Returns the URI for a gRPC target. `passthrough` is the default scheme of upstream.
 fn uri(target: &str) -> String {
     if target.starts_with("unix:") {
         return target.to_owned();
@@ -145,7 +145,7 @@ fn uri(target: &str) -> String {
     format!("http://{}", address.unwrap_or(target))
 }
 
-/// Returns true if there was no connection by which the call could have been sent.
+/// Returns true if the call was not sent because there was no connection.
 fn is_without_connection(status: &Status) -> bool {
     let first = std::error::Error::source(status);
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<ConnectError>())
@@ -155,7 +155,8 @@ fn describe(status: &Status) -> String {
     format!("{}: {}", status.code(), causes(status))
 }
 
-/// An error and what caused it: tonic's own text for a server that is not there is `transport error`.
+/// Returns the texts of an error and its causes. The text of tonic alone is `transport error` for an unreachable
+/// server.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

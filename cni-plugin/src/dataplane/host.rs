@@ -1,4 +1,4 @@
-//! The host's network, for the commands that people run on a node.
+//! Access to the host's network for the commands that people run on a node.
 
 use installer::host_network::{HostNetwork, Interface, Route};
 use ipam_plugin::host_link::{HostLink, HostLinks};
@@ -7,7 +7,7 @@ use libcalico::net::IpVersion;
 use super::netlink::{NetlinkSocket, link, route};
 use super::{DataplaneError, Endpoint, HostLinkProof, NetlinkError, Teardown};
 
-/// As the kernel has it in the namespace of this process.
+/// The network of the kernel in the network namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct KernelNetwork;
 
@@ -68,8 +68,8 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
     Ok(routes)
 }
 
-/// Removes the host's end of a pair with an alias of ours, or with the MAC address that all of Calico's have; the other
-/// end and the routes go with it.
+/// Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of Calico. The
+/// kernel deletes the other end and the routes with it.
 fn remove(name: &str) -> Result<bool, DataplaneError> {
     let endpoint = Endpoint {
         netns: None,

@@ -3,31 +3,31 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A 48-bit Ethernet address. Displays in lower case with colons; parses the forms Go's `net.ParseMAC` takes for 48 bits:
-/// `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` and `aabb.ccdd.eeff`.
+/// A 48-bit Ethernet address. It is displayed in lower case with colons. It is parsed in the 48-bit forms of Go's
+/// `net.ParseMAC`: `aa:bb:cc:dd:ee:ff`, `aa-bb-cc-dd-ee-ff` and `aabb.ccdd.eeff`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MacAddr([u8; 6]);
 
-/// Text that is not a 48-bit Ethernet address.
+/// A text that is not a 48-bit Ethernet address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid MAC address {0:?}: expected six bytes such as 0a:58:0a:41:00:02")]
 pub struct MacParseError(String);
 
 impl MacAddr {
-    /// The address every host end of a Calico interface pair carries.
+    /// The address of the host end of every Calico interface pair.
     pub const HOST_SIDE: MacAddr = MacAddr([0xee; 6]);
 
-    /// The address made of these bytes.
+    /// Returns the address that consists of these bytes.
     pub const fn new(bytes: [u8; 6]) -> Self {
         MacAddr(bytes)
     }
 
-    /// The address as it goes over the wire.
+    /// Returns the bytes in network order.
     pub const fn bytes(&self) -> [u8; 6] {
         self.0
     }
 
-    /// Whether an interface may carry it: not all zero, and not a group (multicast) address.
+    /// Returns true if an interface can have the address: it is not all zero, and not a group (multicast) address.
     pub fn is_assignable(&self) -> bool {
         self.0 != [0; 6] && self.0[0] & 1 == 0
     }

@@ -1,8 +1,9 @@
-//! [`Making`]: keeps apart the ADDs that make an interface and the calls that take one away.
+//! [`Making`]: a lock that separates ADDs that create an interface from calls that remove one.
 //!
-//! Between the creation of a pair and the note on its host end nothing says whose the pair is. ADDs share a lock during that
-//! time, and any number of them work at once. A call that would take away an interface without alias has the lock alone: such an
-//! interface then is of another program, or was left by an ADD that was killed.
+//! Between the creation of a pair and the alias of its host end, the owner of the pair is unknown. ADDs share the lock
+//! during that time, so that any number of them can run at once. A call that is about to remove an interface without an
+//! alias takes the lock exclusively: such an interface then belongs to another program, or an ADD that was killed left
+//! it.
 
 use std::path::Path;
 
@@ -10,33 +11,33 @@ use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
 
 use super::DataplaneError;
 
-/// The lock file, gone when the node starts anew as interfaces are.
+/// The lock file. It disappears when the node restarts, as the interfaces do.
 const LOCK: &str = "/var/run/calico/interfaces.lock";
 
-/// The lock as far as it is held; dropping it lets others go on.
+/// The lock, if it was available. Dropping this value releases the lock.
 #[derive(Debug)]
 pub(super) struct Making {
     lock: Option<HostLock>,
 }
 
 impl Making {
-    /// To be held from before the creation until the host end has its alias. An ADD without the lock is as good as any that
-    /// nobody disturbs.
+    /// Takes the shared lock. An ADD holds it from before the creation until the host end has its alias. Without the
+    /// lock the ADD continues: it only risks that another call removes the new interface.
     pub(super) fn start() -> Self {
         let lock = HostLock::share_within(Path::new(LOCK), LONGEST_WAIT);
         Making { lock: lock.inspect_err(|error| tracing::warn!(%error, "making the interface without the lock")).ok() }
     }
 
-    /// To be held by a call that takes `ifname` away. Waits until no ADD is between creation and alias.
+    /// Takes the exclusive lock, for a call that removes `ifname`. Waits until no ADD is between creation and alias.
     pub(super) fn nobody(ifname: &str) -> Result<Self, DataplaneError> {
         let mut making = Making { lock: None };
         making.alone(ifname)?;
         Ok(making)
     }
 
-    /// The same, for an ADD that found `ifname` in its way.
+    /// Takes the exclusive lock instead of the shared one, for an ADD whose interface name `ifname` is in use.
     pub(super) fn alone(&mut self, ifname: &str) -> Result<(), DataplaneError> {
-        // Given up first: two that wait for each other's share would wait for ever.
+        // Release the shared lock first: two ADDs that wait for each other's shared lock would never continue.
         self.lock = None;
         self.lock = match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
             Ok(lock) => Some(lock),

@@ -1,8 +1,8 @@
 //! The Linux dataplane: the interface pair, addresses, routes and kernel settings of one endpoint.
 //!
-//! [`plan`] says what the network looks like (pure), [`setup()`] brings the kernel there (ADD), [`verify()`] compares (CHECK),
-//! [`Teardown`] takes it away (DEL). All of that is synchronous, and this is the only place that speaks netlink. [`grpc`] hands
-//! ADD and DEL to another program instead.
+//! [`plan`] computes the desired state (pure), [`setup()`] applies it (ADD), [`verify()`] compares the kernel with it
+//! (CHECK), and [`Teardown`] removes it (DEL). All of that is synchronous. Only this module uses netlink. [`grpc`] lets
+//! another program carry out ADD and DEL instead.
 
 mod compare;
 mod error;

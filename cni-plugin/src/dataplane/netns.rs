@@ -1,4 +1,4 @@
-//! Opening a network namespace by path, and doing work inside one.
+//! Opens a network namespace by path, and runs work inside a namespace.
 
 use std::fs::File;
 use std::io;
@@ -12,41 +12,42 @@ use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};
 
-/// Why a network namespace could not be opened or entered.
+/// A failure to open or enter a network namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// Nothing exists at the path. For DEL this is success.
+    /// The path does not exist. DEL treats this as success.
     #[error("network namespace {} does not exist", .path.display())]
     NotFound {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// Something exists at the path, and it is not a network namespace.
+    /// The path exists, but is not a network namespace.
     #[error("{} is not a network namespace", .path.display())]
     NotANamespace {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The path is the namespace the plugin itself runs in (CNI error code 8, CNI-250).
+    /// The path is the plugin's own network namespace (CNI error code 8).
     #[error("the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own", .path.display())]
     SameNamespace {
-        /// The path asked for.
+        /// The requested path.
         path: PathBuf,
     },
-    /// The system refused.
+    /// The system rejected an operation.
     #[error("{action} network namespace {}: {source}", .path.display())]
     Io {
-        /// What was tried: `look up`, `open`, `enter` …
+        /// The operation: `look up`, `open`, `enter` …
         action: &'static str,
         /// The namespace.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// An open network namespace, another than the plugin's own: a wrong CNI_NETNS would change the host (CNI-250). It lives
-/// as long as this value does, even when its path is removed.
+/// An open network namespace other than the plugin's own: with a wrong CNI_NETNS the plugin would change the host's
+/// network. Upstream makes this check only after its changes (CNI-250). The namespace exists as long as this value,
+/// even if its path is removed.
 #[derive(Debug)]
 pub struct NetnsFd {
     path: PathBuf,
@@ -61,7 +62,7 @@ impl NetnsFd {
             Errno::ENOENT => not_found(),
             errno => failed("look up", path, errno.into()),
         })?;
-        // Upstream also takes procfs, which is what namespaces were on kernels before 3.19.
+        // Upstream also accepts procfs, the file system of namespaces before Linux 3.19.
         if kind.filesystem_type() != NSFS_MAGIC {
             return Err(NetnsError::NotANamespace { path: path.to_owned() });
         }
@@ -76,20 +77,20 @@ impl NetnsFd {
         }
     }
 
-    /// The path it was opened by.
+    /// Returns the path by which the namespace was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The descriptor's number, for netlink attributes. Valid as long as this value lives.
+    /// Returns the file descriptor, for netlink attributes. It is valid as long as this value.
     pub(super) fn raw_fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
     /// Runs `job` inside this namespace and waits for it.
     ///
-    /// The job has a thread of its own, which ends with it: no early return and no panic can leave the caller in the
-    /// wrong namespace.
+    /// The job runs on a thread of its own, which ends with the job: no early return and no panic can leave the caller
+    /// in the wrong namespace.
     pub fn run_in<T, E>(&self, job: impl FnOnce() -> Result<T, E> + Send) -> Result<T, E>
     where
         T: Send,
@@ -105,7 +106,7 @@ impl NetnsFd {
         })
     }
 
-    /// Moves the calling thread into this namespace, for good. Only for threads made for that.
+    /// Moves the calling thread into this namespace permanently. Only for threads that are created for this purpose.
     pub(super) fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
             Errno::EINVAL => NetnsError::NotANamespace { path: self.path.clone() },

@@ -1,4 +1,4 @@
-//! What the kernel has for one end of a pair.
+//! Reads the kernel's state of one end of a pair.
 
 use std::net::IpAddr;
 
@@ -14,22 +14,23 @@ use super::netns::NetnsFd;
 use super::plan::{End, SysctlKey};
 use super::sysctl;
 
-/// One end of a pair as found.
+/// The state of one end of a pair.
 #[derive(Debug, Clone)]
 pub(super) struct Observed {
     /// The interface.
     pub(super) link: Link,
     /// Its addresses, link-local ones included.
     pub(super) addresses: Vec<KernelAddress>,
-    /// The main table's routes through it.
+    /// The routes of the main table through the interface.
     pub(super) routes: Vec<KernelRoute>,
-    /// The values of the end's settings, in the order of its list; an error's text where one cannot be read.
+    /// The values of the planned settings, in the order of the plan, or the error text of a setting that cannot be
+    /// read.
     pub(super) sysctls: Vec<(SysctlKey, Result<String, String>)>,
-    /// Static neighbour entries on it.
+    /// The static neighbor entries of the interface.
     pub(super) neighbours: Vec<PermanentNeighbour>,
 }
 
-/// Whether there is neither an interface named `host_ifname` here nor one named `container_ifname` in the pod.
+/// Returns true if there is no interface `host_ifname` here and no interface `container_ifname` in the pod.
 pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> Result<bool, DataplaneError> {
     if link::find(&mut NetlinkSocket::open()?, host_ifname)?.is_some() {
         return Ok(false);
@@ -37,7 +38,7 @@ pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> 
     netns.run_in(|| Ok(link::find(&mut NetlinkSocket::open()?, container_ifname)?.is_none()))
 }
 
-/// Reads all that concerns `end` in the namespace of the calling thread; `None` when the interface does not exist.
+/// Reads the state of `end` in the namespace of the calling thread. Returns `None` if the interface does not exist.
 pub(super) fn observe(socket: &mut NetlinkSocket, end: &End) -> Result<Option<Observed>, DataplaneError> {
     let Some(link) = link::find(socket, &end.ifname)? else { return Ok(None) };
     let mut routes = route::list(socket, IpVersion::V4, Some(link.index))?;
@@ -53,7 +54,7 @@ pub(super) fn observe(socket: &mut NetlinkSocket, end: &End) -> Result<Option<Ob
 }
 
 impl Observed {
-    /// Its IPv6 link-local addresses.
+    /// Returns the IPv6 link-local addresses of the interface.
     pub(super) fn link_locals(&self) -> Vec<IpAddr> {
         let addresses = self.addresses.iter().map(|address| address.ip);
         addresses.filter(|ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()

@@ -1,4 +1,4 @@
-//! Looks at the interfaces that have the names of those that an ADD is about to make.
+//! Examines the interfaces that already have the names of the pair that an ADD is about to create.
 
 use std::net::IpAddr;
 
@@ -12,19 +12,19 @@ use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
 use super::netns::NetnsFd;
 use super::ownership::{Holder, OtherEnd, Reason, Wanted, reason_to_stay};
 
-/// The host interface that has the name of the one that an ADD is about to make.
+/// The host interface with the name of the one that an ADD is about to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occupant {
-    /// There is none.
+    /// There is no such interface.
     Nothing,
-    /// The ADD may replace the interface of this number.
+    /// The ADD may replace the interface with this index.
     Replaceable(u32),
-    /// It keeps the ADD from making its own.
+    /// The interface prevents the ADD from creating its own.
     Holder(Holder),
 }
 
-/// Returns the host interface that has the name of an ADD's own. Without one, which is the ordinary case, this sends nothing to
-/// the kernel.
+/// Returns the host interface with the name of an ADD's own. In the ordinary case there is none, and the function opens
+/// no netlink socket.
 pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, DataplaneError> {
     if if_nametoindex(wanted.host_ifname) == Err(Errno::ENODEV) {
         return Ok(Occupant::Nothing);
@@ -33,16 +33,16 @@ pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, Datapl
     match replaceable(&mut host, wanted, netns) {
         Ok(found) => Ok(found.map_or(Occupant::Nothing, |found| Occupant::Replaceable(found.index))),
         Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Occupant::Holder(*holder)),
-        // Of the pod's end, not of the host's: the ADD finds it out when it makes the pair.
+        // This error concerns the pod's end, not the host's. The ADD reports it when it creates the pair.
         Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Nothing),
         Err(error) => Err(error),
     }
 }
 
-/// Returns the host interface that an ADD may replace; `None` if there is none of that name.
+/// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.
 ///
-/// An interface of the container's name in the pod's namespace must be that one's other end: any other is not ours to replace,
-/// and the ADD cannot succeed, so nothing may be destroyed for it (CNI-258).
+/// An interface in the pod's namespace with the name CNI_IFNAME must be the other end of that host interface. The ADD
+/// may not replace any other interface, so it cannot succeed then, and nothing may be deleted for it (CNI-258).
 pub(super) fn replaceable(
     host: &mut NetlinkSocket,
     wanted: &Wanted<'_>,
@@ -57,7 +57,8 @@ pub(super) fn replaceable(
         Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
         _ => OtherEnd::Elsewhere,
     };
-    // The pod's interface has another name, whatever else has the name that is asked for.
+    // The pod has an interface of Calico with another name. That is the reason to report, whatever interface is named
+    // CNI_IFNAME.
     let is_named = |found: &Link| matches!(other_end(found), OtherEnd::Named(_));
     if inside.asked.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
         return Err(DataplaneError::ContainerInterfaceExists {
@@ -72,11 +73,11 @@ pub(super) fn replaceable(
     }
 }
 
-/// What a pod's namespace has.
+/// Interfaces in the pod's namespace.
 struct Inside {
-    /// The interface of the asked for name.
+    /// The interface with the name CNI_IFNAME.
     asked: Option<Link>,
-    /// The interface with the number that the host's end says its other end has.
+    /// The interface whose index the host end reports as its other end.
     peer: Option<Link>,
 }
 
@@ -103,13 +104,13 @@ impl Holder {
         })
     }
 
-    /// For an interface that IPAM may prove to be an endpoint's.
+    /// Returns the holder for an interface that IPAM may prove to be the endpoint's.
     pub(super) fn unproven(host: &mut NetlinkSocket, found: Link) -> Result<Self, NetlinkError> {
         Holder::of(host, found, Reason::Unproven)
     }
 }
 
-/// The addresses that the host has routes to through `link`.
+/// Returns the single addresses to which the host has routes through `link`.
 fn addresses_behind(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
     let mut addresses = Vec::new();
     for family in [IpVersion::V4, IpVersion::V6] {

@@ -1,4 +1,4 @@
-//! Decides whether an ADD may replace the host interface that has the name of its own. Pure.
+//! Decides whether an ADD may replace the host interface that already has its name. Pure: it makes no system calls.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,81 +7,81 @@ use libcalico::names::InterfaceAlias;
 
 use super::netlink::link::Link;
 
-/// The interface that an ADD is about to make.
+/// The interface that an ADD is about to create.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
-    /// Name of the host's end.
+    /// Name of the host end.
     pub host_ifname: &'a str,
     /// CNI_IFNAME.
     pub container_ifname: &'a str,
-    /// What is to be noted on the host's end.
+    /// The alias for the host end.
     pub alias: &'a InterfaceAlias,
-    /// The interface of that name at the beginning of the ADD.
+    /// The interface with that name at the start of the ADD.
     pub before: Before,
 }
 
-/// The host interface that has the name of an ADD's own when the ADD begins.
+/// The host interface with the name of an ADD's own at the start of the ADD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Before {
-    /// Nobody has looked.
+    /// The kernel has not been queried.
     #[default]
     Unknown,
-    /// There is none.
+    /// There was no interface.
     Nothing,
-    /// This one, which the ADD may replace.
+    /// There was an interface, and the ADD may replace it.
     Interface {
-        /// Its number.
+        /// Its index.
         index: u32,
-        /// IPAM proves it to be this pod's.
+        /// True if IPAM proves that the interface belongs to this pod.
         is_proven: bool,
     },
 }
 
-/// A host interface that an ADD does not replace, although it has the name of the ADD's own. It stays as it is.
+/// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Its index.
     pub index: u32,
     /// Its name.
     pub ifname: String,
-    /// The container that it was made for, as its alias has it.
+    /// The container in the alias of the interface, if there is an alias.
     pub container: Option<String>,
-    /// The addresses that the host has routes to through it.
+    /// The addresses to which the host has routes through the interface.
     pub addresses: Vec<IpAddr>,
-    /// Why it stays.
+    /// The reason for not replacing the interface.
     pub reason: Reason,
 }
 
-/// Why a host interface is not replaced.
+/// The reason for not replacing a host interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
-    /// It was made for another pod.
+    /// Another pod's ADD created it.
     OtherPod,
-    /// It is no end of an interface pair.
+    /// It is not one end of an interface pair.
     NoPair,
     /// Its other end is in CNI_NETNS, under this name instead of CNI_IFNAME.
     OtherInterface(String),
-    /// It has no alias and can carry packets. IPAM may prove it to be this pod's.
+    /// It has no alias and can carry packets. IPAM may prove that it belongs to this pod.
     Unproven,
-    /// Another ADD of this pod made it after this ADD began.
+    /// Another ADD of this pod created it after this ADD started.
     OtherAdd,
 }
 
-/// The place of an interface's other end.
+/// The location of an interface's other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum OtherEnd {
     /// CNI_IFNAME in CNI_NETNS.
     Asked,
     /// Another name in CNI_NETNS.
     Named(String),
-    /// Another namespace, or none.
+    /// Another namespace, or there is no other end.
     Elsewhere,
 }
 
-/// Returns why `found` stays; `None` if it is of an earlier sandbox of the same pod, or of this sandbox.
+/// Returns the reason to keep `found`; `None` if it belongs to this sandbox or to an earlier sandbox of the same pod.
 ///
-/// An alias does not tell which of two sandboxes is the earlier one. An interface of this pod that was not there when the ADD began
-/// is of a later sandbox, whose ADD has overtaken this one.
+/// An alias does not show which of two sandboxes is the earlier one. If an interface of this pod did not exist when the
+/// ADD started, it belongs to a later sandbox, whose ADD overtook this one.
 pub(super) fn reason_to_stay(found: &Link, other_end: OtherEnd, wanted: &Wanted<'_>) -> Option<Reason> {
     if !found.paired {
         return Some(Reason::NoPair);

@@ -1,5 +1,5 @@
-//! What one endpoint's network looks like, as values: ADD brings the kernel to this state, CHECK compares the kernel with it.
-//! Pure: nothing here touches the system.
+//! The desired network of one endpoint as values. ADD brings the kernel to this state, CHECK compares the kernel with
+//! it. Pure: it makes no system calls.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,16 +11,17 @@ use libcalico::net::{Cidr, IpVersion};
 use super::mac::MacAddr;
 use super::ownership::{Before, Wanted};
 
-/// Where in-pod IPv4 routes point when nothing else was asked for. The host end answers ARP for it (proxy_arp).
+/// The gateway of in-pod IPv4 routes unless the plan has another one. The host end answers ARP requests for it
+/// (proxy_arp).
 pub const DEFAULT_IPV4_GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// The host end's link-local address: EUI-64 of [`MacAddr::HOST_SIDE`].
+/// The link-local address of the host end: EUI-64 of [`MacAddr::HOST_SIDE`].
 pub const HOST_LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0xecee, 0xeeff, 0xfeee, 0xeeee);
 
-/// The MTU the kernel gives an interface pair when none is asked for.
+/// The MTU of an interface pair in bytes if the plan has none: the default of the kernel.
 pub const KERNEL_DEFAULT_MTU: u32 = 1500;
 
-/// Longest interface name, in bytes.
+/// Maximum length of an interface name in bytes.
 const IFNAME_MAX: usize = 15;
 
 /// The kind of interface pair.
@@ -29,47 +30,49 @@ pub enum DeviceType {
     /// A virtual Ethernet pair.
     #[default]
     Veth,
-    /// A netkit pair, for eBPF. A kernel without it gets a veth pair instead.
+    /// A netkit pair, for eBPF. On a kernel without netkit, the ADD creates a veth pair instead.
     Netkit,
 }
 
-/// Everything that decides what one endpoint's network looks like.
+/// All inputs that determine the network of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointPlan {
     /// Interface name in the host's namespace (`cali…`).
     pub host_ifname: String,
     /// Interface name in the pod's namespace (CNI_IFNAME).
     pub container_ifname: String,
-    /// What is noted on the host's end.
+    /// The alias for the host end.
     pub alias: InterfaceAlias,
-    /// The interface that had the name of the host's end when the ADD began.
+    /// The interface that had the name of the host end when the ADD started.
     pub before: Before,
-    /// The pod's addresses, in IPAM order. IPv4-mapped IPv6 counts as IPv4.
+    /// The pod's addresses, in the order of IPAM. An IPv4-mapped IPv6 address counts as IPv4.
     pub addresses: Vec<IpAddr>,
-    /// MTU of both ends in bytes; 0 leaves the kernel's default (CNI-185).
+    /// MTU of both ends in bytes; 0 for the kernel's default.
     pub mtu: u32,
-    /// Transmit and receive queues of each end, at least 1.
+    /// Number of transmit queues and of receive queues of each end, at least 1.
     pub num_queues: u32,
     /// The kind of interface pair.
     pub device: DeviceType,
-    /// MAC address of the pod's end. ADD: `None` lets the kernel choose. CHECK: `None` accepts any.
+    /// MAC address of the pod's end. On ADD, `None` lets the kernel choose. On CHECK, `None` accepts any.
     pub container_mac: Option<MacAddr>,
-    /// Routes inside the pod, of either family; a family the pod has no address of is skipped. See [`default_routes`].
+    /// Routes inside the pod, of either family. Routes of a family without an address are skipped. See
+    /// [`default_routes`].
     pub routes: Vec<Cidr>,
     /// Next hop of the pod's IPv4 routes.
     pub ipv4_gateway: Ipv4Addr,
-    /// Whether the pod may forward packets (`container_settings.allow_ip_forwarding`).
+    /// Whether to let the pod forward packets (`container_settings.allow_ip_forwarding`).
     pub allow_ip_forwarding: bool,
-    /// Whether the host gets a route to each address.
+    /// Whether to give the host a route to each address.
     pub host_routes: bool,
-    /// Whether IPAM gave this ADD the addresses. A host route to one of them through an interface without carrier is then a
-    /// leftover of the address's earlier holder, and is replaced.
+    /// Whether to replace a host route to one of the addresses if the interface of the route has no carrier. True if
+    /// IPAM assigned the addresses to this ADD: such a route remains from the previous pod with the address.
     pub replaces_idle_routes: bool,
-    /// Whether an address that another pod of this node has fails the ADD although the host gets no route to it.
+    /// Whether to fail the ADD if another pod of this node has one of the addresses, even if the host gets no route to
+    /// it.
     pub refuses_addresses_of_pods: bool,
 }
 
-/// The in-pod routes of an endpoint that asked for none in particular: `0.0.0.0/0` and `::/0`.
+/// Returns the in-pod routes of an endpoint without configured routes: `0.0.0.0/0` and `::/0`.
 pub fn default_routes() -> Vec<Cidr> {
     [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)]
         .into_iter()
@@ -77,16 +80,16 @@ pub fn default_routes() -> Vec<Cidr> {
         .collect()
 }
 
-/// A plan that no kernel could carry out.
+/// A plan that no kernel can carry out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// An interface name the kernel would refuse.
+    /// An interface name that the kernel would reject.
     #[error("{0:?} is not an interface name: 1 to 15 bytes without '/', ':' or white space")]
     InterfaceName(String),
     /// An endpoint without addresses.
     #[error("no address to give to interface {0}")]
     NoAddress(String),
-    /// A MAC address that no interface may carry.
+    /// A MAC address that no interface can have.
     #[error("MAC address {0} cannot be given to an interface: it is zero or a multicast address")]
     Mac(MacAddr),
     /// No queues.
@@ -94,53 +97,54 @@ pub enum PlanError {
     NoQueue(String),
 }
 
-/// One end of the pair: its link, and what its namespace holds for it. The order of each list is the order of work.
+/// An end of the pair: its link, and the settings of its namespace. ADD applies each list in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     /// Interface name.
     pub ifname: String,
-    /// MAC address, when one is prescribed.
+    /// MAC address, if the plan prescribes one.
     pub mac: Option<MacAddr>,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Addresses on the interface, as host prefixes.
+    /// Addresses of the interface, as /32 and /128.
     pub addresses: Vec<Cidr>,
     /// Kernel settings.
     pub sysctls: Vec<Sysctl>,
-    /// Routes through the interface, in the main table, protocol boot.
+    /// Routes through the interface, in the main table, with protocol boot.
     pub routes: Vec<Route>,
 }
 
-/// One route through an interface.
+/// A route through an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// Where to.
+    /// The destination.
     pub destination: Cidr,
-    /// Next hop; `None` for a route of scope link.
+    /// The next hop; `None` for a route with scope link.
     pub gateway: Option<Gateway>,
 }
 
 /// A next hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gateway {
-    /// This address.
+    /// An IPv4 address.
     Address(Ipv4Addr),
-    /// The IPv6 link-local address of the host end, whatever the kernel made it; [`HOST_LINK_LOCAL`] as a rule.
+    /// The IPv6 link-local address that the kernel gave the host end; usually [`HOST_LINK_LOCAL`].
     HostLinkLocal,
 }
 
-/// One kernel setting.
+/// A kernel setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sysctl {
     /// Its name.
     pub key: SysctlKey,
     /// Its value.
     pub value: u8,
-    /// Whether ADD fails when it cannot be written; otherwise it warns.
+    /// True if ADD fails when the setting cannot be written. Otherwise ADD only logs a warning.
     pub required: bool,
 }
 
-/// The name of a kernel setting. Displays with slashes, as sysctl(8) reads it: an interface name may contain dots.
+/// The name of a kernel setting. It is displayed with slashes, which sysctl(8) accepts, because an interface name may
+/// contain dots.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SysctlKey {
     /// A setting of the namespace, in dotted form (`net.ipv4.ip_forward`).
@@ -157,7 +161,7 @@ pub enum SysctlKey {
 }
 
 impl EndpointPlan {
-    /// Refuses what no kernel would take, so that nothing is touched for a plan that must fail.
+    /// Rejects a plan that no kernel would accept. Nothing is changed for a plan that must fail.
     pub fn validate(&self) -> Result<(), PlanError> {
         for name in [&self.host_ifname, &self.container_ifname] {
             if !is_ifname(name) {
@@ -176,12 +180,12 @@ impl EndpointPlan {
         }
     }
 
-    /// Whether the endpoint has an address of this family.
+    /// Returns true if the endpoint has an address of this family.
     pub fn has(&self, family: IpVersion) -> bool {
         self.hosts().any(|host| host.version() == family)
     }
 
-    /// The names to be made, and whose they are.
+    /// Returns the names and the alias of the interfaces to create.
     pub fn wanted(&self) -> Wanted<'_> {
         Wanted {
             host_ifname: &self.host_ifname,
@@ -191,7 +195,7 @@ impl EndpointPlan {
         }
     }
 
-    /// The end in the host's namespace.
+    /// Returns the end in the host's namespace.
     pub fn host_end(&self) -> End {
         let route = |destination| Route { destination, gateway: None };
         End {
@@ -209,7 +213,7 @@ impl EndpointPlan {
         distinct(self.hosts()).filter(|_| self.host_routes)
     }
 
-    /// The end in the pod's namespace.
+    /// Returns the end in the pod's namespace.
     pub fn container_end(&self) -> End {
         End {
             ifname: self.container_ifname.clone(),
@@ -221,7 +225,7 @@ impl EndpointPlan {
         }
     }
 
-    /// The pod's addresses as /32 and /128.
+    /// Returns the pod's addresses as /32 and /128.
     pub(super) fn hosts(&self) -> impl Iterator<Item = Cidr> + '_ {
         self.addresses.iter().map(|address| Cidr::host(address.to_canonical()))
     }
@@ -230,7 +234,7 @@ impl EndpointPlan {
         if self.mtu == 0 { KERNEL_DEFAULT_MTU } else { self.mtu }
     }
 
-    /// Spec table 7.3, host side. All before the link goes up.
+    /// Returns the kernel settings of the host end. ADD writes all of them before the link is up.
     fn host_sysctls(&self) -> Vec<Sysctl> {
         let set = |tree, leaf, value| Sysctl::of_interface(tree, &self.host_ifname, leaf, value);
         let mut list = Vec::with_capacity(9);
@@ -250,8 +254,8 @@ impl EndpointPlan {
         list
     }
 
-    /// Spec table 7.3, container side. Upstream writes all but accept_dad after the link is up; the kernel ends in the same
-    /// state when they come before, and the rest of the work is then one batch.
+    /// Returns the kernel settings of the pod's end. Upstream writes all but accept_dad after the link is up. ADD
+    /// writes them before: the result in the kernel is the same, and one batch can contain the rest of the work.
     fn container_sysctls(&self) -> Vec<Sysctl> {
         let forwarding = u8::from(self.allow_ip_forwarding);
         let mut list = Vec::with_capacity(6);
@@ -270,7 +274,8 @@ impl EndpointPlan {
         list
     }
 
-    /// The gateway's own route first: without it the kernel finds no way to the gateway of the others (CNI-171, CNI-174).
+    /// Returns the routes in the pod. The route to the gateway comes first: the kernel rejects a route through a
+    /// gateway that it cannot reach.
     fn container_routes(&self) -> Vec<Route> {
         let mut list = Vec::with_capacity(self.routes.len() + 1);
         if self.has(IpVersion::V4) {
@@ -303,13 +308,13 @@ impl Sysctl {
     }
 }
 
-/// The kernel's own rule for interface names.
+/// Returns true if the kernel accepts the name for an interface.
 pub(super) fn is_ifname(name: &str) -> bool {
     let forbidden = |c: char| c == '/' || c == ':' || c == '\0' || c.is_ascii_whitespace();
     !name.is_empty() && name.len() <= IFNAME_MAX && name != "." && name != ".." && !name.contains(forbidden)
 }
 
-/// The first of each, in order: an address or route given twice is one address or route, not the error EEXIST.
+/// Keeps the first of equal CIDRs, in order. A repeated address or route would fail with EEXIST.
 fn distinct(cidrs: impl Iterator<Item = Cidr>) -> impl Iterator<Item = Cidr> {
     let mut seen = HashSet::new();
     cidrs.filter(move |cidr| seen.insert(*cidr))

@@ -1,4 +1,4 @@
-//! The network namespaces that processes are in, from `/proc`.
+//! Finds the network namespaces of processes in `/proc`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,14 +11,14 @@ use super::netns::{NetnsError, NetnsFd};
 
 const PROC: &str = "/proc";
 
-/// Calls `visit` with one process for each network namespace but that of this process, and with the namespace, which is open only
-/// meanwhile: a host may have more namespaces than a process may open files.
+/// Calls `visit` with one process of each network namespace except that of this process, and with the namespace. Each
+/// namespace is open only during its call, because a host may have more namespaces than a process may have open files.
 ///
-/// A process that ends meanwhile is in no namespace. A process that this one may not look at is left out: it has more rights than
-/// the plugin, and a container of the runtime that calls the plugin has not.
+/// A process that exits meanwhile is skipped. A process that this process may not inspect is skipped, too: it has more
+/// rights than the plugin, so it is not in a container of the runtime that runs the plugin.
 ///
 /// # Errors
-/// The processes cannot be listed, a namespace cannot be opened, or `visit` fails.
+/// Returns an error if the processes cannot be listed, a namespace cannot be opened, or `visit` fails.
 pub(super) fn each_netns(visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>) -> Result<(), DataplaneError> {
     each_netns_in(Path::new(PROC), visit)
 }
@@ -39,7 +39,7 @@ fn each_netns_in(
         }
         match NetnsFd::open(&path) {
             Ok(netns) => visit(process, &netns)?,
-            // The process ended between the two, or has more rights. Another one may be in its namespace.
+            // The process exited meanwhile, or has more rights. Another process may be in the same namespace.
             Err(NetnsError::NotFound { .. }) => _ = seen.remove(&(found.dev(), found.ino())),
             Err(NetnsError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
                 seen.remove(&(found.dev(), found.ino()));

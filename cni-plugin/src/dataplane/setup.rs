@@ -1,7 +1,8 @@
-//! ADD: from nothing to a pod with a network.
+//! ADD: creates the network of a pod.
 //!
-//! Three sends to the kernel in the ordinary case: the pair, the host end with its routes, the pod's end with its routes and
-//! addresses. Settings are written in between, before the link they belong to goes up.
+//! The ordinary case takes three sends to the kernel: the pair; the host end with its routes; the pod's end with its
+//! routes and addresses. The kernel settings are written in between, before the link that they belong to goes up. The
+//! modules in that order: `create`, `host_routes`, `link_local`.
 
 mod create;
 mod host_routes;
@@ -25,39 +26,39 @@ use super::teardown::gone_is_fine;
 use create::Pair;
 use link_local::LinkLocal;
 
-/// An endpoint as [`setup`] left it.
+/// The network of an endpoint as [`setup`] created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
     /// The interface in the host's namespace.
     pub host_ifname: String,
-    /// Its number, which no other interface of the namespace ever gets.
+    /// Its index. No other interface of the namespace ever gets the same index.
     pub host_index: u32,
     /// Its MAC address.
     pub host_mac: MacAddr,
     /// The MAC address of the pod's interface.
     pub container_mac: MacAddr,
-    /// The MTU of the pod's interface, in bytes, as the kernel has it.
+    /// The MTU of the pod's interface in bytes, as the kernel reports it.
     pub mtu: u32,
-    /// The kind of pair made: veth where netkit was asked for and the kernel has none.
+    /// The kind of the pair: veth if the plan requests netkit and the kernel does not support it.
     pub device: DeviceType,
-    /// How long each stage took, in order.
+    /// The duration of each stage, in order.
     pub stages: Vec<Stage>,
 }
 
-/// A stage of the work, for the log and the metrics.
+/// A stage of the setup, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stage {
-    /// What was done.
+    /// Name of the stage.
     pub name: &'static str,
-    /// Wall-clock time.
+    /// Wall-clock duration.
     pub took: Duration,
 }
 
-/// Makes the endpoint's network. On failure whatever was made is gone again, unless the error is [`DataplaneError::LeftBehind`], and
-/// the error names the step.
+/// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
+/// [`DataplaneError::LeftBehind`] or the kernel does not return the new pair. The error names the step.
 ///
-/// A host interface of the plan's name left by an earlier sandbox of the pod is replaced. Any other one, and an interface of the
-/// plan's container name that does not belong to that pair, is an error, and nothing is changed.
+/// Replaces a host interface with the plan's name that an earlier sandbox of the pod left. Fails without any change if
+/// another interface has that name, or if an interface with the plan's container name does not belong to that pair.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
     plan.validate()?;
     let mut stages = Stages::start();
@@ -85,7 +86,7 @@ fn configure(
 
     let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
-    // From now on the alias says whose the pair is.
+    // From now on the alias shows the owner of the pair.
     drop(making);
     stages.done("host_link");
 
@@ -102,7 +103,8 @@ fn configure(
     })
 }
 
-/// The pod's end: settings, then link, routes and addresses in one send. Runs inside the pod's namespace.
+/// Configures the pod's end: the kernel settings, then link, routes and addresses in one send. Runs inside the pod's
+/// namespace.
 fn configure_container(end: &End, pair: &Pair, link_local: LinkLocal) -> Result<Link, DataplaneError> {
     let mut socket = NetlinkSocket::open()?;
     for setting in &end.sysctls {
@@ -112,13 +114,14 @@ fn configure_container(end: &End, pair: &Pair, link_local: LinkLocal) -> Result<
     let gateway = match link_local {
         LinkLocal::Known(address) => address,
         LinkLocal::Awaited(awaited) => {
-            // The kernel makes the address once both ends are up.
+            // The kernel generates the address once both ends are up.
             socket.carry_out(vec![link::set_up(&link)])?;
             awaited.wait()?
         }
     };
     let mut requests = vec![link::get(&link.name), link::set_up(&link)];
-    // Routes before addresses, as upstream (CNI-175): the kernel then prefers no address over another for them.
+    // Routes come before addresses, as in upstream (CNI-175): the kernel then prefers no address as the source for
+    // them.
     requests.extend(end.routes.iter().map(|route| add_route(route, &link, gateway)));
     requests.extend(end.addresses.iter().map(|host| address::add(&link, host.network())));
     let mut answers = socket.carry_out(requests)?;
@@ -134,13 +137,15 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
     route::add(step, route.destination, gateway, link.index)
 }
 
-/// Takes the pair away after a failure. The pod's namespace keeps the settings written to it, which is the pod's own.
+/// Deletes the pair after a failure. The settings written to the pod's namespace remain, because the namespace belongs
+/// to the pod.
 fn undo(host: &mut NetlinkSocket, link: &Link, error: DataplaneError) -> DataplaneError {
     let deleted = host.carry_out(vec![link::delete(link)]).map(drop);
     after_undo(&link.name, error, deleted)
 }
 
-/// Returns the error of a failed set-up whose pair was to be deleted: a pair that the kernel keeps answers for the addresses.
+/// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
+/// addresses, so the error has to state it.
 fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
     match gone_is_fine(deleted) {
         Ok(()) => error,
@@ -148,7 +153,8 @@ fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkEr
     }
 }
 
-/// Takes the pair of a finished [`setup`] away again, unless it is gone. By the number: the name may be a later ADD's by now.
+/// Deletes the pair of a completed [`setup`] if it still exists. Finds it by index, because the name may belong to a
+/// later ADD by now.
 pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneError> {
     let mut host = NetlinkSocket::open()?;
     let Some(link) = link::find_by_index(&mut host, host_index)? else { return Ok(()) };
@@ -159,7 +165,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
     gone_is_fine(host.carry_out(vec![link::delete(&link)]).map(drop)).map_err(DataplaneError::from)
 }
 
-/// A stopwatch with laps.
+/// A stopwatch that records the duration of each stage.
 struct Stages {
     list: Vec<Stage>,
     since: Instant,

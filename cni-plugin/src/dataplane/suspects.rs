@@ -1,5 +1,5 @@
-//! Finds the interfaces of containers whose network a collection is about to take, and which of these containers run although
-//! the runtime does not name them: another runtime on this node may use the same network.
+//! Finds the interfaces of containers whose network a garbage collection is about to remove. Also finds the containers
+//! that still run although the runtime does not name them: another runtime on this node may use the same network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,54 +12,56 @@ use super::netlink::route::{self, KernelRoute};
 use super::netlink::{NetlinkSocket, nsid};
 use super::{DataplaneError, Endpoint, HostLinkProof, Teardown, processes};
 
-/// A container whose network a collection is about to take.
+/// A container whose network a garbage collection is about to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Suspect {
-    /// Its id.
+    /// The ID of the container.
     pub container_id: String,
-    /// True if the runtime names another attachment of the container: an interface is then taken only where a route proves
-    /// that the attachment to be taken has it.
+    /// True if the runtime names another attachment of the container. An interface is then removed only if a route
+    /// proves that it belongs to the attachment to be removed.
     pub is_named: bool,
-    /// True if the container may hold an address in another network: a route has to prove the same for the interface of a container
-    /// that is no pod, which all its networks share.
+    /// True if the container may have an address in another network. All networks of a container that is not a pod
+    /// share one interface, so its removal needs the same proof by a route.
     pub is_elsewhere: bool,
-    /// The aliases that its interfaces in this network may have. An interface with another alias of the container has to lead to
-    /// one of the addresses.
+    /// The aliases that its interfaces in this network may have. An interface with another alias of the container needs
+    /// a route to one of the addresses.
     pub aliases: Vec<InterfaceAlias>,
-    /// The addresses that IPAM holds for the container. A host route to one of them tells an interface without alias, as
-    /// upstream's.
+    /// The addresses that IPAM has allocated to the container. A host route to one of them identifies an interface
+    /// without an alias, such as one of upstream's.
     pub held: Vec<IpAddr>,
-    /// The addresses that endpoints of the container list. IPAM may hold them for another container.
+    /// The addresses that endpoints of the container list. IPAM may have allocated them to another container.
     pub listed: Vec<IpAddr>,
 }
 
-/// The host's end of a suspect's interface.
+/// The host end of a suspect's interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// The id of the container.
+    /// The ID of the container.
     pub container_id: String,
-    /// Its name.
+    /// Name of the interface.
     pub ifname: String,
     proof: HostLinkProof,
-    /// The namespace of the other end, as the host numbers it; `None` without carrier, and where the runtime names the container.
+    /// The ID of the other end's namespace in the host's namespace. `None` without carrier, or if the runtime names the
+    /// container.
     peer: Option<i32>,
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Running {
-    /// Its id.
+    /// The ID of the container.
     pub container_id: String,
-    /// The host's end of its interface.
+    /// The host end of its interface.
     pub ifname: String,
     /// A process in its network namespace.
     pub process: u32,
 }
 
-/// Returns the interfaces of the suspects. The alias tells whose an interface is, or without alias a host route to an address.
+/// Returns the interfaces of the suspects. The alias identifies the owner of an interface. Without an alias, a host
+/// route to an address does.
 ///
 /// # Errors
-/// The kernel does not say.
+/// Returns an error if the kernel cannot be queried.
 pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError> {
     if suspects.is_empty() {
         return Ok(Vec::new());
@@ -75,20 +77,20 @@ pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError
     Ok(links.iter().filter(|link| link.paired).flat_map(of_link).collect())
 }
 
-/// Returns the aliases of interfaces, by their names.
+/// Returns the aliases of all interfaces, by interface name.
 ///
 /// # Errors
-/// The kernel does not say.
+/// Returns an error if the kernel cannot be queried.
 pub fn aliases() -> Result<BTreeMap<String, InterfaceAlias>, DataplaneError> {
     let links = link::list(&mut NetlinkSocket::open()?)?;
     Ok(links.into_iter().filter_map(|link| Some((link.name, link.alias?))).collect())
 }
 
-/// Returns those of the containers that run: the host interface has carrier, and its other end is in a network namespace with a
-/// process in it. A namespace that only a mount keeps has none.
+/// Returns the containers that run: the host interface has carrier, and its other end is in a network namespace with at
+/// least one process. A namespace that only a mount keeps has no process.
 ///
 /// # Errors
-/// The kernel does not say.
+/// Returns an error if the kernel or `/proc` cannot be queried.
 pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError> {
     if interfaces.iter().all(|interface| interface.peer.is_none()) {
         return Ok(Vec::new());
@@ -108,10 +110,11 @@ pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError>
 }
 
 impl Interface {
-    /// Removes it, if it is still the container's.
+    /// Removes the interface if it still belongs to the container.
     ///
     /// # Errors
-    /// The kernel refuses, or takes longer than a deletion may. Nothing proves that an interface with carrier is the container's.
+    /// Returns an error if the kernel rejects the deletion or exceeds the time limit, or if the interface has carrier
+    /// and nothing proves that it belongs to the container.
     pub fn remove(self) -> Result<(), DataplaneError> {
         let endpoint = Endpoint {
             netns: None,

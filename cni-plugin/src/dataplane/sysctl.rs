@@ -1,6 +1,6 @@
-//! Kernel settings.
+//! Reads and writes kernel settings.
 //!
-//! A setting that already has its value needs no write, so a read-only /proc/sys is no error then.
+//! A read-only /proc/sys is no error for a setting that already has its value.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,32 +10,32 @@ use sysctl::{Ctl, Sysctl as _};
 
 use super::plan::{Sysctl, SysctlKey};
 
-/// Why a setting could not be read or written.
+/// A failure to read or write a setting.
 #[derive(Debug, thiserror::Error)]
 pub enum SysctlError {
-    /// Through /proc/sys.
+    /// A failure of the file in /proc/sys.
     #[error("{action} sysctl {key}: {source}")]
     File {
-        /// `read`, or `set … to 1`.
+        /// The operation: `read`, or `set to 1`.
         action: String,
         /// The setting.
         key: SysctlKey,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Through the sysctl crate.
+    /// A failure of the crate `sysctl`.
     #[error("{action} sysctl {key}: {source}")]
     Ctl {
-        /// `read`, or `set … to 1`.
+        /// The operation: `read`, or `set to 1`.
         action: String,
         /// The setting.
         key: SysctlKey,
-        /// The crate's reason.
+        /// The error of the crate.
         source: sysctl::SysctlError,
     },
 }
 
-/// Gives the setting its value in the namespace of the calling thread. A failure of one that is not required is logged.
+/// Sets the value in the namespace of the calling thread. Only logs the failure of an optional setting.
 pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
     match write_if_different(setting) {
         Err(error) if !setting.required => {
@@ -46,7 +46,7 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
     }
 }
 
-/// The setting's present value, without white space.
+/// Returns the setting's current value without surrounding white space.
 pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
     let value = match key {
         SysctlKey::Namespace(name) => {
@@ -65,7 +65,7 @@ fn write_if_different(setting: &Sysctl) -> Result<(), SysctlError> {
     let (key, value) = (&setting.key, setting.value.to_string());
     let action = || format!("set to {value}");
     match key {
-        // The crate's names are dotted, which is right as long as no interface name is part of them.
+        // The names of the crate are dotted, which is unambiguous as long as they contain no interface name.
         SysctlKey::Namespace(name) => {
             let ctl = Ctl::new(name).map_err(|e| ctl_error(&action(), key, e))?;
             if ctl.value_string().map_err(|e| ctl_error(&action(), key, e))?.trim() != value {
@@ -79,7 +79,7 @@ fn write_if_different(setting: &Sysctl) -> Result<(), SysctlError> {
     }
 }
 
-/// Written first and read only when refused: a new interface has other values as a rule.
+/// Writes the value, and reads the file only if the write fails: most settings of a new interface have another value.
 fn write_file_if_different(path: &str, value: &str) -> io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
     match written {

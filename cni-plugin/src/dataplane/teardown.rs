@@ -1,4 +1,4 @@
-//! DEL: the endpoint's interface pair goes, and with it its routes, addresses and settings.
+//! DEL: deletes the interface pair of an endpoint. The kernel deletes its routes, addresses and settings with it.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -17,90 +17,92 @@ use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
 use super::netns::{NetnsError, NetnsFd};
 use super::ownership::Holder;
 
-/// How long a deletion may take in all, as upstream.
+/// Maximum duration of a deletion, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// What DEL is told about the endpoint to delete.
+/// The endpoint to delete, as DEL identifies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// CNI_NETNS; `None` when it is empty. A path that does not exist is the same as none.
+    /// CNI_NETNS; `None` if it is empty. A path that does not exist is equivalent to `None`.
     pub netns: Option<PathBuf>,
     /// CNI_IFNAME.
     pub container_ifname: String,
-    /// The host interface computed for the endpoint, for the case that the namespace or its interface is gone.
+    /// The name of the endpoint's host interface, in case the namespace or the interface in it no longer exists.
     pub host_ifname: String,
-    /// CNI_CONTAINERID. An interface whose alias has another one stays; an alias with this one is proof. `None` does without
-    /// aliases.
+    /// CNI_CONTAINERID. An interface with an alias of another container stays; an alias of this container is proof.
+    /// With `None`, any alias is proof.
     pub container_id: Option<String>,
-    /// What makes a host interface of that name this endpoint's own where it has no alias.
+    /// The proof that is required for a host interface of that name without an alias.
     pub proof: HostLinkProof,
 }
 
-/// What proves that a host interface without alias, found by name, belongs to the endpoint being deleted, and not to its
-/// successor or to another pod.
+/// The proof that a host interface without an alias, found by name, belongs to the endpoint to be deleted, and not to
+/// its successor or to another pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostLinkProof {
-    /// The name alone: it was derived from the container id.
+    /// The name is sufficient, because it is derived from the container ID.
     Name,
-    /// The name, unless the other end is in the pod's namespace: it is of another interface there, as the one to delete
-    /// was not found. For a caller that cannot know which interfaces the container has.
+    /// The name is sufficient unless the other end is in the pod's namespace. An interface whose other end is there is
+    /// another one of the container, because no interface with the name to delete was found. For a caller that cannot
+    /// determine the interfaces of the container.
     NameUnlessPeerInPod,
-    /// A host route through it to one of these addresses of the endpoint, and no carrier: the addresses may be what a pod
-    /// pretends. With carrier the interface is [`Unproven`](Teardown::unproven). Names derived from a pod's name pass to the
-    /// pod's next sandbox, whose addresses differ (CNI-108).
+    /// A host route through the interface to one of these addresses of the endpoint, and no carrier: a pod may claim
+    /// addresses of others. With carrier, the interface is [`Unproven`](Teardown::unproven). The pod's next sandbox has
+    /// the same interface name, but other addresses (CNI-108).
     RouteTo(Vec<IpAddr>),
-    /// IPAM, for the interface of this number.
+    /// IPAM proved the owner of the interface with this index.
     Index(u32),
-    /// Nothing does. An alias does, unless the other end is in the pod's namespace, as above.
+    /// Only an alias is proof, and only if the other end is not in the pod's namespace, as for
+    /// [`NameUnlessPeerInPod`](Self::NameUnlessPeerInPod).
     Absent,
-    /// Nothing may: the interface is of another attachment of the container.
+    /// Not even an alias is proof: the interface belongs to another attachment of the container.
     OtherInterface,
 }
 
-/// A deletion under way. The endpoint's traffic is already cut; the kernel takes 12 to 50 ms more to delete, during which
-/// the caller can work.
+/// A deletion in progress. The endpoint's traffic is already cut. The kernel needs 12 to 50 ms more to delete the
+/// interface, and the caller can work during that time.
 #[derive(Debug)]
 #[must_use = "finish() tells whether the interface is gone"]
 pub struct Teardown {
-    /// A host interface that was left alone, and that IPAM may prove to be the endpoint's.
+    /// A host interface that was left unchanged, and that IPAM may prove to be the endpoint's.
     pub unproven: Option<Holder>,
     interface: Option<String>,
     outcome: Receiver<Result<(), DataplaneError>>,
     deadline: Instant,
 }
 
-/// What a finished deletion did.
+/// The result of a completed deletion.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Removed {
-    /// The interface deleted, in the pod's namespace or in the host's; `None` when there was none.
+    /// The deleted interface, in the pod's namespace or in the host's; `None` if there was none.
     pub interface: Option<String>,
 }
 
-/// The end of a pair by which it is deleted, and a socket in its namespace.
+/// The end of a pair on which the deletion is requested, and a socket in its namespace.
 struct Target {
     socket: NetlinkSocket,
     link: Link,
-    /// Held for an interface without alias: no ADD is about to give it one.
+    /// The lock for an interface without an alias, so that no ADD is about to set one.
     _making: Option<Making>,
 }
 
-/// What there is to delete.
+/// The result of the search for an interface to delete.
 enum Found {
-    /// This.
+    /// The endpoint's interface.
     Ours(Target),
-    /// Perhaps this.
+    /// An interface that may be the endpoint's.
     Unproven(Holder),
-    /// Nothing.
+    /// No interface.
     Nothing,
 }
 
-/// What is said when the traffic is cut: the interface to be deleted, or one that stays for want of a proof.
+/// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
 type Cut = (Option<String>, Option<Holder>);
 
 impl Teardown {
-    /// Cuts the endpoint's traffic and starts the deletion. Nothing left to delete is success.
+    /// Cuts the endpoint's traffic and starts the deletion. Succeeds if there is nothing to delete.
     ///
-    /// All the work is done by one thread, which is abandoned when the kernel takes longer than 20 s.
+    /// A single thread does all the work. It is abandoned if the kernel takes longer than 20 s.
     pub fn start(endpoint: Endpoint) -> Result<Self, DataplaneError> {
         let deadline = Instant::now() + DEADLINE;
         let ifname = endpoint.container_ifname.clone();
@@ -114,7 +116,7 @@ impl Teardown {
         Ok(Teardown { unproven, interface, outcome, deadline })
     }
 
-    /// Waits until the interface is gone, at most 20 s from the start.
+    /// Waits until the interface is deleted, at most 20 s from the start.
     pub fn finish(self) -> Result<Removed, DataplaneError> {
         if let Some(ifname) = &self.interface {
             receive(&self.outcome, self.deadline, ifname)??;
@@ -123,7 +125,8 @@ impl Teardown {
     }
 }
 
-/// Runs on a thread of its own, which it moves into the pod's namespace. A receiver that gave up is no error here.
+/// Finds and deletes the interface. Runs on a thread of its own, which it moves into the pod's namespace. A receiver
+/// that no longer waits is no error.
 fn tear_down(
     endpoint: &Endpoint,
     report_cut: &Sender<Result<Cut, DataplaneError>>,
@@ -155,20 +158,21 @@ fn find_and_cut(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
     Ok(found)
 }
 
-/// The pod's end, or when that is gone the host's end, provided that it is this endpoint's.
+/// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
 fn find(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
-    // The interface of this name is another plugin's.
+    // The container has an interface of Calico with another name, so the one named CNI_IFNAME belongs to another
+    // plugin.
     if endpoint.proof == HostLinkProof::OtherInterface {
         return Ok(Found::Nothing);
     }
-    // Before the thread leaves the host's namespace.
+    // Open the socket before the thread leaves the host's namespace.
     let mut host = NetlinkSocket::open()?;
     let pod = endpoint.netns.as_deref().map(open_if_present).transpose()?.flatten();
     if let Some(pod) = &pod {
         pod.enter()?;
         let mut socket = NetlinkSocket::open()?;
         match link::find(&mut socket, &endpoint.container_ifname)? {
-            // KubeVirt renames the end of the pair, and leaves another interface with its name.
+            // KubeVirt renames the pod's end of the pair and creates another interface with the original name.
             Some(link) if !link.paired => {
                 tracing::warn!(interface = link.name, "interface left alone: it is no end of a pair");
             }
@@ -189,8 +193,8 @@ fn open_if_present(path: &Path) -> Result<Option<NetnsFd>, NetnsError> {
     }
 }
 
-/// Whether an interface found in CNI_NETNS was made for another container. A path such as `/proc/<process>/ns/net` may lead to
-/// another namespace than at the time of the ADD.
+/// Returns true if the interface found in CNI_NETNS was created for another container. A path such as
+/// `/proc/<process>/ns/net` may refer to another namespace than it did during the ADD.
 fn is_of_another_container(
     host: &mut NetlinkSocket,
     inside: &Link,
@@ -211,7 +215,7 @@ fn find_host_end(
     let mut making = None;
     let mut found = link::find(&mut socket, &endpoint.host_ifname)?;
     if found.as_ref().is_some_and(|link| link.alias.is_none()) {
-        // An ADD may be about to give it one.
+        // An ADD may be about to set an alias. Wait for it and look again.
         making = Some(Making::nobody(&endpoint.host_ifname)?);
         found = link::find(&mut socket, &endpoint.host_ifname)?;
     }
@@ -233,7 +237,8 @@ fn find_host_end(
     Ok(Found::Ours(Target { socket, link, _making: making }))
 }
 
-/// Whether an interface of the container is that of the attachment to be deleted, as far as the caller knows the container's.
+/// Returns true if the container's interface belongs to the attachment to be deleted, as far as the caller can
+/// determine that.
 fn is_of_attachment(
     socket: &mut NetlinkSocket,
     link: &Link,
@@ -252,11 +257,11 @@ fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) ->
     Ok(pod_id.is_some() && link.peer_netns_id == pod_id)
 }
 
-/// Whether an interface without alias is the endpoint's.
+/// The result of the search for a proof that an interface without an alias is the endpoint's.
 enum Proven {
     Yes,
     No,
-    /// A route says so, and the interface can carry packets.
+    /// A route is evidence, but the interface can carry packets.
     Perhaps,
 }
 
@@ -284,7 +289,7 @@ fn proven(
     Ok(Proven::No)
 }
 
-/// The interface may go at any time: its other end or its namespace is deleted by others.
+/// Treats a missing interface as success: another process may delete its other end or its namespace at any time.
 pub(super) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     match outcome {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),

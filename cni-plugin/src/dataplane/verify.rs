@@ -1,4 +1,4 @@
-//! CHECK: every difference between the kernel and an endpoint's plan.
+//! CHECK: compares the kernel with the plan of an endpoint.
 
 use std::fmt;
 
@@ -9,26 +9,26 @@ use super::netns::NetnsFd;
 use super::observe::observe;
 use super::plan::EndpointPlan;
 
-/// One thing that is not as the plan wants it.
+/// A difference between the kernel and the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// What was compared.
+    /// The item that was compared.
     pub what: Aspect,
-    /// What the plan wants.
+    /// The value in the plan.
     pub expected: String,
-    /// What the kernel has; `none` when it is missing.
+    /// The value in the kernel; `none` if the item is missing.
     pub found: String,
 }
 
-/// What a [`Difference`] is about; the name is that of the interface, address, route, setting or neighbour. Displays as a
-/// noun phrase.
+/// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor. It is
+/// displayed as a noun phrase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Aspect {
     /// An interface.
     Link(String),
-    /// The interface at the other end of one.
+    /// The interface at the other end of a pair.
     Peer(String),
-    /// Whether an interface is up.
+    /// The state of an interface: up or down.
     State(String),
     /// The MAC address of an interface.
     Mac(String),
@@ -40,13 +40,13 @@ pub enum Aspect {
     Route(String),
     /// A kernel setting.
     Sysctl(String),
-    /// A neighbour entry.
+    /// A static neighbor entry.
     Neighbour(String),
 }
 
-/// Compares the kernel with the plan and returns all differences; empty means that the endpoint is intact.
+/// Compares the kernel with the plan and returns all differences. An empty list means that the endpoint is intact.
 ///
-/// The plan's `container_mac` and `mtu` are to be what prevResult recorded.
+/// The plan's `container_mac` and `mtu` must be the values that prevResult recorded.
 pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
     plan.validate()?;
     let (host_end, container_end) = (plan.host_end(), plan.container_end());

@@ -1,4 +1,4 @@
-//! [`Listing`]: an endpoint, as far as it lists addresses.
+//! [`Listing`]: the part of an endpoint that is necessary to remove addresses from it.
 
 use std::net::IpAddr;
 
@@ -9,30 +9,31 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision};
 use libcalico::validation::ValidationError;
 
-/// The interface that every pod's endpoint is named after in Kubernetes.
+/// The interface in the name of every pod's endpoint on Kubernetes.
 const POD_INTERFACE: &str = "eth0";
 
-/// An endpoint, as far as it lists addresses: those that the plugin wrote. A pod's status is kubelet's and has no part in it.
+/// The part of an endpoint that is necessary to remove addresses from it. On Kubernetes the addresses are those in the
+/// plugin's annotations. The addresses in the pod's status are kubelet's and do not matter.
 #[derive(Debug, Clone)]
 pub struct Listing {
     /// Name of the endpoint.
     pub(super) key: ObjectKey,
-    /// The pod that it is an annotation of, in Kubernetes.
+    /// The pod whose annotations represent the endpoint, on Kubernetes; `None` elsewhere.
     pub(super) pod: Option<ObjectKey>,
-    /// The endpoint. Of a pod in Kubernetes no more than uid, container and addresses.
+    /// The endpoint. On Kubernetes it contains only the uid, the container ID and the addresses.
     pub(super) endpoint: WorkloadEndpoint,
-    /// When it was read.
+    /// The revision at which the endpoint was read.
     pub(super) revision: Revision,
-    /// The pod has no endpoint on this node: it is elsewhere, or in the node's own network.
+    /// True if the pod has no endpoint on this node: it runs on another node, or in the network of the node.
     pub(super) is_elsewhere: bool,
-    /// A pod that DEL has taken all addresses off before.
+    /// True if an earlier DEL removed all addresses of the pod.
     pub(super) is_detached: bool,
-    /// Kubelet says that the pod's containers ended for good.
+    /// True if kubelet reports that all containers of the pod have terminated.
     pub(super) is_finished: bool,
 }
 
 impl Listing {
-    /// The listing of a pod in Kubernetes, for a container on `node`.
+    /// Returns the listing of a pod on Kubernetes, for a container on `node`.
     pub fn of_pod(entry: Entry<Pod>, node: &str) -> Result<Self, ValidationError> {
         let Entry { key: pod, value: Pod { metadata, spec, status }, revision } = entry;
         let container_id = metadata.annotations.get(CONTAINER_ID).cloned().unwrap_or_default();

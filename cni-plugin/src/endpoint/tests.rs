@@ -12,13 +12,13 @@ use time::OffsetDateTime;
 
 use super::*;
 
-/// A datastore whose next write breaks off.
+/// A datastore whose first write fails with an unknown outcome.
 struct Breaking {
     inner: Local,
     breaks: AtomicBool,
-    /// Whether the write that breaks off is applied all the same.
+    /// True if that write takes effect nevertheless.
     applies: bool,
-    /// Whether reads fail after that.
+    /// True if reads fail after that write.
     goes_away: bool,
 }
 
@@ -118,7 +118,8 @@ fn what_is_there_is_not_written_again_but_on_a_pod_that_was_detached() {
     }
 }
 
-/// The endpoint as first stored, and as it is now, written again with another address and for `container_id`.
+/// Stores an endpoint, replaces it with one that has another address and belongs to `container_id`, and returns the
+/// first one.
 async fn written_twice(store: &Local, container_id: &str) -> Existing {
     let first = endpoint("c1", "10.0.0.1");
     let revision = store.create(&first.key(), &first).await.unwrap();
@@ -142,7 +143,7 @@ async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
         given_up().await;
         let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
         assert_eq!(list.len(), left, "held by {holder}");
-        // What is gone already is no error.
+        // A missing endpoint is no error.
         given_up().await;
     }
 }
@@ -168,7 +169,7 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
     let pod_of = || Some(("ns".to_owned(), "web".to_owned()));
     let leaving = |ip: &str| [Leaving { ip: ip.parse().unwrap(), pod: pod_of(), handle: None, block: None }];
 
-    // By the pod that the allocation names, whatever the call says.
+    // The pod in the allocation selects the endpoint, whatever the workload of the call is.
     for of_call in [pod("c1"), facts("c1")] {
         EndpointsOf::new(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
         assert_eq!(listed().await.unwrap().0, "10.0.0.1/32,10.0.0.2/32");
@@ -176,7 +177,7 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
     EndpointsOf::new(&store, false, facts("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
     assert_eq!(listed().await, Some(("10.0.0.2/32".into(), 1, "c2".into())));
 
-    // Read before another process wrote it.
+    // Another process writes the endpoint after it was read.
     let known = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
     let endpoints =
         EndpointsOf::new(&store, false, pod("c1")).known(Some(known.into_iter().map(Listing::from).collect()));
@@ -185,12 +186,12 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
     endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
     assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
 
-    // Its own is deleted.
+    // The container's own endpoint is deleted.
     EndpointsOf::new(&store, false, pod("c2")).unlist(&[]).await.unwrap();
     assert_eq!(listed().await, None);
 }
 
-/// The next sandbox of the pod took the address over after the blocks were read for a late DEL or GC.
+/// The next sandbox of the pod took the address over after a late DEL or GC had read the blocks.
 #[tokio::test]
 async fn unlist_of_an_address_that_passed_to_the_next_sandbox_leaves_its_endpoint_alone() {
     let directory = tempfile::tempdir().unwrap();
@@ -214,7 +215,8 @@ async fn unlist_of_an_address_that_passed_to_the_next_sandbox_leaves_its_endpoin
     let endpoint = pod("c2").create(&[ip]).unwrap();
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     let listed = async || store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap().value.spec.ip_networks.len();
-    // The last one says that the handle of the caller has it: it is the caller's to give up.
+    // The block contains the address under handle `net.c2`. Only a release by that handle removes the address from the
+    // endpoint.
     for (handle, block, left) in
         [("net.c1", Some(cidr), 1), ("net.c1", None, 1), ("net.c2", Some(cidr), 0), ("net.c2", None, 0)]
     {

@@ -1,4 +1,5 @@
-//! [`EndpointsOf`]: takes the addresses of one container off the endpoints that list them, before they become free.
+//! [`EndpointsOf`]: removes the addresses of one container from the endpoints that list them, before IPAM releases the
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,50 +15,52 @@ use tokio::sync::OnceCell;
 
 use super::{Listing, is_of_container};
 
-/// How often an endpoint that others write meanwhile is written.
+/// Maximum number of attempts to write an endpoint that other processes write at the same time.
 const TRIES: u32 = 6;
 
 /// The endpoints of one container: its own, and those of the pods that its allocations name.
 ///
-/// The own endpoint gives up all it lists. An endpoint that is another container's by now gives up the addresses that are
-/// about to become free, and nothing else.
+/// The own endpoint loses all its addresses. An endpoint that belongs to another container by now loses only the
+/// addresses that are about to be released.
 pub struct EndpointsOf<'a, S> {
     store: &'a S,
-    /// Endpoints are pods.
+    /// True if the store represents endpoints as annotations of pods.
     in_pods: bool,
-    /// The attachment. Without an interface's name every endpoint of the container is its own.
+    /// The attachment. If its interface name is empty, every endpoint of the container is its own.
     facts: EndpointFacts,
-    /// Which endpoint that names no container is the container's, see [`is_of_container`].
+    /// The uid by which an endpoint without a container ID belongs to the container; see [`is_of_container`].
     unnamed: Option<String>,
-    /// The own endpoints, if they were read before.
+    /// The own endpoints, if the caller has read them.
     known: Option<Vec<Listing>>,
-    /// Those of them that are not the container's any more.
+    /// The endpoints among them that no longer belong to the container. Set when the own endpoint has lost its
+    /// addresses.
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
 impl<'a, S: Store> EndpointsOf<'a, S> {
-    /// The endpoints of the attachment that `facts` describe. `in_pods`: the store keeps them as annotations of pods.
+    /// Returns the endpoints of the attachment in `facts`. `in_pods`: the store represents endpoints as annotations of
+    /// pods.
     pub fn new(store: &'a S, in_pods: bool, facts: EndpointFacts) -> Self {
         EndpointsOf { store, in_pods, facts, unnamed: None, known: None, others: OnceCell::new() }
     }
 
-    /// Takes an endpoint that names no container for the container's, unless it is of a pod with another uid. An empty uid
-    /// is an unknown one.
+    /// Includes endpoints without a container ID, unless they belong to a pod with another uid. An empty uid means
+    /// unknown.
     #[must_use]
     pub fn or_unnamed(mut self, pod_uid: &str) -> Self {
         self.unnamed = Some(pod_uid.to_owned());
         self
     }
 
-    /// Goes by own endpoints that were read already.
+    /// Uses own endpoints that the caller has read.
     #[must_use]
     pub fn known(mut self, listings: Option<Vec<Listing>>) -> Self {
         self.known = listings;
         self
     }
 
-    /// Has the own endpoint give up all it lists: on Kubernetes by a patch, elsewhere it is deleted. Done once, however often
-    /// it is asked for.
+    /// Removes all addresses from the own endpoint: by a patch on Kubernetes, elsewhere by deleting the endpoint.
+    /// Repeated calls have no further effect.
     pub async fn give_up(&self) -> Result<(), IpamError> {
         self.others().await.map(drop)
     }
@@ -79,7 +82,8 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
         Ok(others)
     }
 
-    /// Takes addresses off an endpoint, or all if it is the own one. Returns an endpoint that was left alone.
+    /// Removes addresses from an endpoint, or all of its addresses if it is the own one. Returns the endpoint if there
+    /// was nothing to remove.
     async fn take_off(&self, mut listing: Listing, leaving: &[Leaving]) -> Result<Option<Listing>, IpamError> {
         for _ in 0..TRIES {
             let addresses = &self.leaving_off(&listing, leaving).await?;
@@ -112,9 +116,9 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
         refused(&listing, StoreError::Conflict { key })
     }
 
-    /// Returns the addresses that the endpoint is to give up. The ADD of a later sandbox takes an address over in the block, then
-    /// writes the endpoint. So another container's endpoint is read before the blocks, and written only in the revision that was
-    /// read.
+    /// Returns the addresses to remove from the endpoint. The ADD of a later sandbox first takes an address over in the
+    /// block and then writes the endpoint. Therefore another container's endpoint is read before the blocks, and is
+    /// written only if it is still at the revision read.
     async fn leaving_off(&self, listing: &Listing, leaving: &[Leaving]) -> Result<Vec<IpAddr>, IpamError> {
         let addresses = |leaving: &[Leaving]| leaving.iter().map(|address| address.ip).collect::<Vec<_>>();
         let all = addresses(leaving);
@@ -142,7 +146,7 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
         names_it && is_ours && !listing.is_elsewhere
     }
 
-    /// The endpoints of a pod or container, whatever their interface is called.
+    /// Reads the endpoints of a pod or container, with any interface name.
     async fn read(&self, facts: &EndpointFacts) -> Result<Vec<Listing>, IpamError> {
         let unread = |cause| IpamError::StillListed { endpoint: described(facts), cause };
         match (self.in_pods, &facts.orchestrator) {
@@ -161,13 +165,13 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                 let ticket = batch.list::<WorkloadEndpoint>(&select);
                 let answers = self.store.read(&batch).await.map_err(unread)?;
                 let found = answers.each(&ticket).filter(|(key, _)| facts.owns(&key.name));
-                // An endpoint that cannot be read may list the addresses.
+                // An endpoint that cannot be decoded may list the addresses, so it is an error.
                 found.map(|(_, endpoint)| endpoint.map(Listing::from).map_err(unread)).collect()
             }
         }
     }
 
-    /// What another pod's endpoint is found by; `None` for the own one.
+    /// Returns the identity of another pod's endpoint; `None` for the own pod.
     fn facts_of_other(&self, namespace: &str, name: &str) -> Option<EndpointFacts> {
         if matches!(&self.facts.orchestrator, Orchestrator::Kubernetes(own) if own.namespace == namespace && own.name == name)
         {
@@ -210,7 +214,8 @@ impl<S: Store> Listings for EndpointsOf<'_, S> {
     }
 }
 
-/// A pod that has ended keeps no address, whatever becomes of its annotations.
+/// Returns the error of a failed write. A pod that has terminated no longer uses its addresses, so the failure is only
+/// logged then, although the annotations still list them.
 fn refused(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {

@@ -1,4 +1,4 @@
-//! The process of a foreign plugin: fed, listened to, and ended when it takes too long.
+//! Runs the process of a delegated IPAM plugin: writes its stdin, reads its output, and kills it at the deadline.
 
 use std::io::{self, Read, Write as _};
 use std::process::{Child, ChildStdin, ExitStatus, Output};
@@ -6,25 +6,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest pause between two looks at whether a process that closed its streams has ended.
+/// Maximum interval between two checks whether a process that closed its streams has exited.
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// What one of the process's streams said, once it is closed.
+/// Receives the content of one stream of the process when the stream is closed.
 type Said = Receiver<io::Result<Vec<u8>>>;
 
-/// Feeds `stdin` to the process and waits for its end. `None` when it did not come within `limit`; the process is
-/// killed then. Its three pipes are served at once, so that none that is full stops the others.
+/// Writes `stdin` to the process and waits until it exits. Returns `None` if it does not exit within `limit`, and kills
+/// it. All three pipes are served at the same time: a full pipe would block the process, and with it the other pipes.
 pub(super) fn finish(mut child: Child, stdin: &[u8], limit: Duration) -> io::Result<Option<Output>> {
     let outcome = converse(&mut child, stdin, Instant::now() + limit);
     if !matches!(outcome, Ok(Some(_))) {
-        // What is dead or dying already needs no more; our own end hands it to init.
+        // The process may be dead already. No further wait is necessary: when this process exits, init reaps the child.
         let _ = child.kill();
         let _ = child.try_wait();
     }
     outcome
 }
 
-/// The threads are left behind when the time is over: a grandchild may keep the pipes open for as long as it likes.
+/// Writes stdin and collects the output and the exit status until the time limit. The threads continue after the limit:
+/// a grandchild may keep the pipes open indefinitely.
 fn converse(child: &mut Child, stdin: &[u8], until: Instant) -> io::Result<Option<Output>> {
     feed(child.stdin.take(), stdin.to_vec())?;
     let (stdout, stderr) = (listen(child.stdout.take())?, listen(child.stderr.take())?);
@@ -33,7 +34,8 @@ fn converse(child: &mut Child, stdin: &[u8], until: Instant) -> io::Result<Optio
     Ok(ended(child, until)?.map(|status| Output { status, stdout, stderr }))
 }
 
-/// A plugin that fails early may close its end; what it printed says why, so a broken pipe is no news.
+/// Writes stdin on a separate thread. Ignores a broken pipe: a plugin that fails early may close its stdin, and its
+/// output states the reason.
 fn feed(pipe: Option<ChildStdin>, stdin: Vec<u8>) -> io::Result<()> {
     let feeder = move || pipe.map(|mut pipe| pipe.write_all(&stdin));
     thread::Builder::new().name("ipam-stdin".into()).spawn(feeder).map(drop)
@@ -44,7 +46,7 @@ fn listen(pipe: Option<impl Read + Send + 'static>) -> io::Result<Said> {
     let listener = move || {
         let mut bytes = Vec::new();
         let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
-        // Nobody listens any more when the time is over.
+        // The receiver no longer exists if the time limit has passed.
         let _ = sender.send(read.map(|_| bytes));
     };
     thread::Builder::new().name("ipam-output".into()).spawn(listener)?;
@@ -59,7 +61,8 @@ fn closed(said: &Said, until: Instant) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Its streams are closed by its end, so that this is a matter of microseconds unless it closed them itself.
+/// Waits for the process to exit. The exit usually closes the streams, so this takes microseconds unless the process
+/// closed them itself.
 fn ended(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_micros(50);
     loop {

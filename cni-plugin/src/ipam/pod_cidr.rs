@@ -1,5 +1,5 @@
-//! `usePodCidr` and `usePodCidrIPv6` in a configuration of host-local: what stands for them when the plugin is called
-//! (CNI-109, CNI-205).
+//! Replaces `usePodCidr` and `usePodCidrIPv6` in a host-local configuration with pod CIDRs of the node before the
+//! plugin runs.
 
 use std::borrow::Cow;
 
@@ -9,14 +9,15 @@ use netconf::conf::Ipam;
 use netconf::rewrite::RawObject;
 use netconf::{Call, CniError};
 
-/// What to write for each of the two words.
+/// The values for the placeholders `usePodCidr` and `usePodCidrIPv6`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Subnets {
     v4: String,
     v6: String,
 }
 
-/// The family that a word stands for; `None` for a subnet. Upstream takes the words in any letter case.
+/// Returns the family that a placeholder stands for; `None` for a subnet. Upstream ignores the letter case of
+/// placeholders.
 fn family(subnet: &str) -> Option<IpVersion> {
     match subnet {
         word if word.eq_ignore_ascii_case("usePodCidr") => Some(IpVersion::V4),
@@ -31,20 +32,21 @@ fn families(ipam: &Ipam) -> impl Iterator<Item = IpVersion> {
     words.filter_map(|subnet| family(subnet))
 }
 
-/// Whether a configuration has one of the words.
+/// Returns true if the configuration contains a placeholder.
 pub fn is_asked_for(ipam: &Ipam) -> bool {
     families(ipam).next().is_some()
 }
 
 impl Subnets {
-    /// The node's own. A family that the configuration asks for must be there.
+    /// Returns the pod CIDRs of the node. Fails if the node has no CIDR of a family that the configuration uses.
     pub fn of_node(ipam: &Ipam, cidrs: &PodCidrs) -> Result<Self, PodCidrError> {
         families(ipam).try_for_each(|version| cidrs.of_family(version).map(drop))?;
         let text = |version| cidrs.of_family(version).map(|cidr| cidr.to_string()).unwrap_or_default();
         Ok(Subnets { v4: text(IpVersion::V4), v6: text(IpVersion::V6) })
     }
 
-    /// Any, for what needs a subnet and does not look at it: host-local finds by container what it gave.
+    /// Returns subnets that contain every address, for STATUS and DEL, which need a valid subnet but do not use it:
+    /// host-local finds the addresses of a container by its ID (CNI-205).
     pub fn any() -> Self {
         Subnets { v4: "0.0.0.0/0".into(), v6: "::/0".into() }
     }
@@ -56,7 +58,7 @@ impl Subnets {
         }
     }
 
-    /// The configuration with these in place of the words; as it came when it has none.
+    /// Returns the configuration with the placeholders replaced, or the original text if there is no placeholder.
     pub fn fill_in<'c>(&self, call: &'c Call) -> Result<Cow<'c, [u8]>, CniError> {
         if !is_asked_for(&call.conf.ipam) {
             return Ok(Cow::Borrowed(&call.raw));
@@ -113,7 +115,7 @@ mod tests {
         netconf::read_call(&environment, || Ok(stdin.into_bytes())).unwrap()
     }
 
-    /// `ipam` after the words are replaced by the node's ranges.
+    /// Returns `ipam` with the placeholders replaced by the node's ranges.
     fn filled(ipam: &str) -> String {
         let call = call(ipam);
         let subnets = Subnets::of_node(&call.conf.ipam, &cidrs(&NODE)).unwrap();

@@ -1,4 +1,4 @@
-//! Tests against a server of tonic's, over a Unix socket.
+//! Tests with a tonic server on a Unix socket.
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
@@ -18,12 +18,12 @@ use tonic::transport::Server;
 use super::wire::{ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use super::*;
 
-/// A server that notes what it is asked and answers as told.
+/// A server that records the requests, and succeeds or fails as configured.
 #[derive(Clone)]
 struct Fake {
     added: Arc<Mutex<Vec<AddRequest>>>,
     deleted: Arc<Mutex<Vec<DelRequest>>>,
-    /// Why it refuses; `None` when it obliges.
+    /// The error message of a failure; `None` to succeed.
     refusal: Arc<Mutex<Option<String>>>,
 }
 
@@ -194,7 +194,7 @@ fn a_server_that_is_not_there_is_said_to_be_unavailable() {
 fn a_server_that_never_answers_is_given_up_after_five_seconds() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("silent.sock");
-    // Connections are queued by the kernel and never taken.
+    // The kernel queues the connection; the test never accepts it.
     let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let begin = std::time::Instant::now();
@@ -215,7 +215,7 @@ fn targets_are_grpcs() {
     assert!(error.to_string().contains("\"not a target\" is not a target such as"), "{error}");
 }
 
-/// The expected bytes are protoc's, for the same values and the field table of CNI-236.
+/// protoc encoded the expected bytes from the same values and field numbers (CNI-236).
 #[test]
 fn the_bytes_are_the_protocols() {
     let text = str::to_owned;

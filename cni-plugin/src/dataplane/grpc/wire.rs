@@ -1,8 +1,9 @@
-//! The messages of service `cni.CniDataplane` (proto3 package `cni`, CNI-236). The numbers are the protocol.
+//! The messages of service `cni.CniDataplane` (proto3 package `cni`). Their field numbers are part of the protocol
+//! (CNI-236).
 
 use std::collections::BTreeMap;
 
-/// Make an endpoint's network.
+/// A request to create the network of an endpoint.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AddRequest {
     /// CNI_IFNAME.
@@ -11,22 +12,22 @@ pub struct AddRequest {
     /// CNI_NETNS.
     #[prost(string, tag = "2")]
     pub netns: String,
-    /// The host interface's name as it would be computed.
+    /// The name that the kernel's dataplane would give the host interface.
     #[prost(string, tag = "3")]
     pub desired_host_interface_name: String,
     /// Settings inside the container.
     #[prost(message, optional, tag = "4")]
     pub settings: Option<ContainerSettings>,
-    /// The addresses that IPAM gave.
+    /// The addresses from IPAM.
     #[prost(message, repeated, tag = "5")]
     pub container_ips: Vec<IpConfig>,
-    /// In-pod routes as CIDRs.
+    /// The routes inside the container, as CIDRs.
     #[prost(string, repeated, tag = "6")]
     pub container_routes: Vec<String>,
-    /// Whose network it is.
+    /// The workload that the network is for.
     #[prost(message, optional, tag = "7")]
     pub workload: Option<WorkloadIds>,
-    /// The text entries of `dataplane_options`; filled in by [`GrpcDataplane::add`](super::GrpcDataplane::add).
+    /// The string entries of `dataplane_options`; [`GrpcDataplane::add`](super::GrpcDataplane::add) sets them.
     #[prost(btree_map = "string, string", tag = "8")]
     pub dataplane_options: BTreeMap<String, String>,
 }
@@ -34,7 +35,7 @@ pub struct AddRequest {
 /// Settings inside the container.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub struct ContainerSettings {
-    /// Whether the container may forward packets.
+    /// Whether to let the container forward packets.
     #[prost(bool, tag = "1")]
     pub allow_ip_forwarding: bool,
     /// MTU in bytes; 0 for the default.
@@ -42,21 +43,21 @@ pub struct ContainerSettings {
     pub mtu: i32,
 }
 
-/// One address.
+/// An address of the container.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct IpConfig {
-    /// The address with IPAM's prefix length.
+    /// The address with the prefix length from IPAM.
     #[prost(string, tag = "1")]
     pub address: String,
-    /// IPAM's gateway, or [`NO_GATEWAY`].
+    /// The gateway from IPAM, or [`NO_GATEWAY`].
     #[prost(string, tag = "2")]
     pub gateway: String,
 }
 
-/// What upstream sends for an address without a gateway (CNI-237).
+/// The text that upstream sends for an address without a gateway (CNI-237).
 pub const NO_GATEWAY: &str = "<nil>";
 
-/// The WorkloadEndpoint that the network is for, before it is written.
+/// The WorkloadEndpoint that the network is for. It is not written yet.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct WorkloadIds {
     /// Name of the WorkloadEndpoint.
@@ -88,7 +89,7 @@ pub struct WorkloadIds {
     pub ports: Vec<Port>,
 }
 
-/// One port of the workload.
+/// A port of the workload.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct Port {
     /// Its name.
@@ -100,21 +101,21 @@ pub struct Port {
     /// Its number.
     #[prost(uint32, tag = "3")]
     pub port: u32,
-    /// The host's port that leads to it, 0 for none.
+    /// The port of the host that is mapped to this port, 0 for none.
     #[prost(uint32, tag = "4")]
     pub host_port: u32,
-    /// The host's address for that.
+    /// The address of the host for that mapping.
     #[prost(string, tag = "5")]
     pub host_ip: String,
 }
 
-/// The answer to an [`AddRequest`].
+/// The response to an [`AddRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct AddReply {
-    /// Whether the network is there.
+    /// True if the server created the network.
     #[prost(bool, tag = "1")]
     pub successful: bool,
-    /// Why not.
+    /// The reason for a failure.
     #[prost(string, tag = "2")]
     pub error_message: String,
     /// The host interface's name.
@@ -125,27 +126,27 @@ pub struct AddReply {
     pub container_mac: String,
 }
 
-/// Take an endpoint's network away.
+/// A request to remove the network of an endpoint.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DelRequest {
     /// CNI_IFNAME.
     #[prost(string, tag = "1")]
     pub interface_name: String,
-    /// CNI_NETNS, empty when the runtime has none any more.
+    /// CNI_NETNS; empty if the runtime no longer has a namespace.
     #[prost(string, tag = "2")]
     pub netns: String,
-    /// The text entries of `dataplane_options`.
+    /// The string entries of `dataplane_options`.
     #[prost(btree_map = "string, string", tag = "3")]
     pub dataplane_options: BTreeMap<String, String>,
 }
 
-/// The answer to a [`DelRequest`].
+/// The response to a [`DelRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct DelReply {
-    /// Whether the network is gone.
+    /// True if the network no longer exists.
     #[prost(bool, tag = "1")]
     pub successful: bool,
-    /// Why not.
+    /// The reason for a failure.
     #[prost(string, tag = "2")]
     pub error_message: String,
 }

@@ -10,21 +10,21 @@ use rtnetlink::AddressMessageBuilder;
 use super::{NetlinkError, NetlinkSocket, Request};
 use crate::dataplane::netlink::link::Link;
 
-/// The multicast group that tells of new IPv6 addresses (RTNLGRP_IPV6_IFADDR).
+/// The multicast group for events about IPv6 addresses (RTNLGRP_IPV6_IFADDR).
 pub(crate) const IPV6_ADDRESS_EVENTS: u32 = 9;
 
 /// An address of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KernelAddress {
-    /// The interface.
+    /// The index of the interface.
     pub(crate) interface: u32,
-    /// The address itself.
+    /// The address without the prefix length.
     pub(crate) ip: IpAddr,
-    /// Its prefix length.
+    /// The prefix length.
     pub(crate) prefix: u8,
 }
 
-/// Gives `link` the address as a /32 or /128.
+/// Returns the request that adds the address to `link` as a /32 or /128.
 pub(crate) fn add(link: &Link, ip: IpAddr) -> Request {
     let message = match ip {
         IpAddr::V4(ip) => AddressMessageBuilder::<Ipv4Addr>::new().index(link.index).address(ip, 32).build(),
@@ -34,7 +34,7 @@ pub(crate) fn add(link: &Link, ip: IpAddr) -> Request {
     Request::new(step, RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// All addresses of `link`.
+/// Returns all addresses of `link`.
 pub(crate) fn list(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<KernelAddress>, NetlinkError> {
     let mut message = AddressMessage::default();
     message.header.index = link.index;
@@ -45,10 +45,10 @@ pub(crate) fn list(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<Kernel
 }
 
 impl KernelAddress {
-    /// Reads an RTM_NEWADDR.
+    /// Reads an RTM_NEWADDR message.
     pub(crate) fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(message) = object else { return None };
-        // Address is the far end of a point-to-point link; Local, where given, is the interface's own.
+        // Address is the remote end of a point-to-point link. Local, if present, is the interface's own address.
         let own = message.attributes.iter().find_map(|attribute| match attribute {
             AddressAttribute::Local(ip) => Some(*ip),
             _ => None,

@@ -1,4 +1,4 @@
-//! [`NetlinkError`], and the kernel's own words in it.
+//! [`NetlinkError`], with the kernel's explanation of an error.
 
 use std::io;
 
@@ -8,39 +8,39 @@ use nix::errno::Errno;
 /// The text attribute of an extended acknowledgement.
 const NLMSGERR_ATTR_MSG: u16 = 1;
 
-/// Bytes of a netlink message header.
+/// The length of a netlink message header in bytes.
 const HEADER_LEN: usize = 16;
 
-/// Why an exchange with the kernel failed.
+/// A failed exchange with the kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// The kernel refused a request.
+    /// The kernel rejected a request.
     #[error("{step}: {}{}", .errno.desc(), .detail.as_ref().map(|text| format!(" ({text})")).unwrap_or_default())]
     Refused {
-        /// The request, as a step of the work.
+        /// The request, as a step of the operation.
         step: String,
-        /// The kernel's reason.
+        /// The error number of the kernel.
         errno: Errno,
-        /// Its explanation, when it gave one (NETLINK_EXT_ACK).
+        /// The explanation of the kernel, if it gave one (NETLINK_EXT_ACK).
         detail: Option<String>,
     },
     /// The socket failed.
     #[error("{action} netlink socket: {source}")]
     Socket {
-        /// What was done to it.
+        /// The operation on the socket.
         action: &'static str,
-        /// The system's reason.
+        /// The error of the system.
         source: io::Error,
     },
-    /// The answer is not what the protocol allows.
+    /// The answer violates the protocol.
     #[error("{step}: malformed answer from the kernel: {reason}")]
     Malformed {
         /// The request.
         step: String,
-        /// What is wrong.
+        /// The violation.
         reason: String,
     },
-    /// A dump changed while it was read, each time it was tried.
+    /// The table changed during every attempt to dump it.
     #[error("{step}: the kernel's table kept changing while it was read")]
     DumpInterrupted {
         /// The request.
@@ -49,7 +49,7 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    /// The kernel's error number, when it refused a request.
+    /// Returns the error number if the kernel rejected a request.
     pub fn errno(&self) -> Option<Errno> {
         match self {
             NetlinkError::Refused { errno, .. } => Some(*errno),
@@ -58,8 +58,8 @@ impl NetlinkError {
     }
 }
 
-/// The text of an extended acknowledgement. `payload` is what follows the error code in a message of type NLMSG_ERROR: the
-/// header of the request, the request's body unless it was capped, then attributes.
+/// Returns the text of an extended acknowledgement. `payload` is the part of an NLMSG_ERROR message after the error
+/// code: the header of the request, the body of the request unless it was capped, then attributes.
 pub(super) fn extended_ack_text(header: &NetlinkHeader, payload: &[u8]) -> Option<String> {
     if header.flags & NLM_F_ACK_TLVS == 0 {
         return None;

@@ -1,4 +1,4 @@
-//! Interfaces: the requests about them, and what the kernel says of one.
+//! Interfaces: the requests about them, and the kernel's description of one.
 
 use libcalico::names::InterfaceAlias;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
@@ -18,7 +18,7 @@ use crate::dataplane::plan::{DeviceType, EndpointPlan};
 /// An interface as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Link {
-    /// Its number in its namespace.
+    /// Its index, which is unique in its namespace.
     pub(crate) index: u32,
     /// Its name.
     pub(crate) name: String,
@@ -26,49 +26,51 @@ pub(crate) struct Link {
     pub(crate) mac: Option<MacAddr>,
     /// Its MTU in bytes.
     pub(crate) mtu: u32,
-    /// Whether it is set up.
+    /// True if the interface is set up.
     pub(crate) up: bool,
-    /// Whether it can carry packets: up, and for a pair its other end too.
+    /// True if the interface can carry packets: it is up, and so is the other end of its pair.
     pub(crate) running: bool,
-    /// Whether it is one end of a veth or netkit pair.
+    /// True if the interface is one end of a veth or netkit pair.
     pub(crate) paired: bool,
-    /// The number of the other end, in the other end's namespace.
+    /// The index of the other end, in the other end's namespace.
     pub(crate) peer_index: Option<u32>,
-    /// The number by which its namespace knows the other end's; `None` when that is the same namespace.
+    /// The ID of the other end's namespace in the interface's own namespace; `None` if both ends are in the same one.
     pub(crate) peer_netns_id: Option<i32>,
-    /// How it makes its IPv6 link-local address; `None` when it has no IPv6.
+    /// The mode in which the kernel generates the IPv6 link-local address; `None` if the interface has no IPv6.
     pub(crate) addr_gen_mode: Option<In6AddrGenMode>,
-    /// The container and the pod that it was made for; `None` where no ADD of ours noted them.
+    /// The container and the pod that the interface was created for; `None` if no ADD of this plugin set an alias.
     pub(crate) alias: Option<InterfaceAlias>,
 }
 
 impl Link {
-    /// Returns true if this is, by its kind, its alias and its address, the host's end of a pod's interface.
+    /// Returns true if the interface is the host end of a pod's interface: it is a pair with an alias of this plugin or
+    /// with the MAC address of Calico's host ends.
     pub(crate) fn is_pods(&self) -> bool {
         self.paired && (self.alias.is_some() || self.mac == Some(MacAddr::HOST_SIDE))
     }
 }
 
-/// Creates the pair in place: the host end in the namespace of the socket, the other end in `netns`.
+/// Returns the request that creates both ends of the pair in their namespaces: the host end in the namespace of the
+/// socket, the other end in `netns`.
 pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &NetnsFd) -> Request {
     let mut peer = LinkUnspec::new_with_name(&plan.container_ifname).setns_by_fd(netns.raw_fd());
     let mut host = match device {
         DeviceType::Veth => LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth),
         DeviceType::Netkit => LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Netkit),
     };
-    // An address given at creation is one that udev's MACAddressPolicy leaves alone; one set later is not.
+    // udev's MACAddressPolicy keeps an address that is set at creation, but not one that is set later.
     host = host.name(plan.host_ifname.as_str()).address(MacAddr::HOST_SIDE.bytes().to_vec());
     if let Some(mac) = plan.container_mac {
         peer = peer.address(mac.bytes().to_vec());
     }
     if plan.mtu > 0 {
-        // On both ends: a netkit peer does not take the MTU of the primary.
+        // Both ends need the MTU: a netkit peer does not inherit the MTU of the primary.
         (host, peer) = (host.mtu(plan.mtu), peer.mtu(plan.mtu));
     }
     host = with_queues(host, plan.num_queues);
     let data = match device {
         DeviceType::Veth => InfoData::Veth(InfoVeth::Peer(with_queues(peer, plan.num_queues).build())),
-        // A netkit peer has one queue by design (CNI-163).
+        // A netkit peer has one queue by design, so the request has no queue counts for it (CNI-163).
         DeviceType::Netkit => InfoData::Netkit(vec![
             InfoNetkit::Mode(NetkitMode::L2),
             InfoNetkit::Policy(NetkitPolicy::Pass),
@@ -83,52 +85,52 @@ pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &Netns
     Request::new(step, message, NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Looks an interface up by name.
+/// Returns the request that looks up an interface by name.
 pub(crate) fn get(name: &str) -> Request {
     let link = LinkUnspec::new_with_name(name).append_extra_attribute(without_statistics()).build();
     Request::new(format!("look up interface {name}"), RouteNetlinkMessage::GetLink(link), 0)
 }
 
-/// Looks an interface up by number.
+/// Returns the request that looks up an interface by index.
 fn get_by_index(index: u32) -> Request {
     let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
     Request::new(format!("look up interface number {index}"), RouteNetlinkMessage::GetLink(link), 0)
 }
 
-/// Notes on an interface the container and the pod that it was made for. The message that creates a pair cannot: the kernel
-/// ignores the attribute there.
+/// Returns the request that sets the alias of an interface: the container and the pod that it was created for. The
+/// request that creates the pair cannot set the alias, because the kernel ignores the attribute there.
 pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
     let attribute = LinkAttribute::IfAlias(alias.to_string());
     let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute).build();
     Request::new(format!("set alias of interface {}", link.name), RouteNetlinkMessage::SetLink(message), 0)
 }
 
-/// Sets an interface up.
+/// Returns the request that sets an interface up.
 pub(crate) fn set_up(link: &Link) -> Request {
     let message = LinkUnspec::new_with_index(link.index).up().build();
     Request::new(format!("set interface {} up", link.name), RouteNetlinkMessage::SetLink(message), 0)
 }
 
-/// Sets an interface down: no packet passes any more, in either direction.
+/// Returns the request that sets an interface down. No packet passes afterwards, in either direction.
 pub(crate) fn set_down(link: &Link) -> Request {
     let message = LinkUnspec::new_with_index(link.index).down().build();
     Request::new(format!("set interface {} down", link.name), RouteNetlinkMessage::SetLink(message), 0)
 }
 
-/// Gives an interface an Ethernet address.
+/// Returns the request that sets the Ethernet address of an interface.
 pub(crate) fn set_mac(link: &Link, mac: MacAddr) -> Request {
     let message = LinkUnspec::new_with_index(link.index).address(mac.bytes().to_vec()).build();
     Request::new(format!("set MAC address of interface {}", link.name), RouteNetlinkMessage::SetLink(message), 0)
 }
 
-/// Deletes an interface and the other end of its pair.
+/// Returns the request that deletes an interface and the other end of its pair.
 pub(crate) fn delete(link: &Link) -> Request {
     let message = LinkUnspec::new_with_index(link.index).build();
     Request::new(format!("delete interface {}", link.name), RouteNetlinkMessage::DelLink(message), 0)
 }
 
 impl Link {
-    /// Whether `other`, found in the namespace known here as `netns_id`, is the other end of this pair.
+    /// Returns true if `other`, found in the namespace with the ID `netns_id`, is the other end of this pair.
     pub(crate) fn is_peer_of(&self, other: &Link, netns_id: Option<i32>) -> bool {
         self.paired
             && self.peer_index == Some(other.index)
@@ -198,12 +200,12 @@ fn addr_gen_mode(family: &AfSpecUnspec) -> Option<In6AddrGenMode> {
     })
 }
 
-/// The interface of that name in the socket's namespace, if there is one.
+/// Returns the interface of that name in the socket's namespace, if it exists.
 pub(crate) fn find(socket: &mut NetlinkSocket, name: &str) -> Result<Option<Link>, NetlinkError> {
     found(socket.ask(get(name)))
 }
 
-/// All interfaces in the socket's namespace.
+/// Returns all interfaces in the socket's namespace.
 pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError> {
     let mut message = LinkMessage::default();
     message.attributes.push(without_statistics());
@@ -211,7 +213,7 @@ pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError
     Ok(objects.into_iter().filter_map(|object| Link::from_answer(Some(object))).collect())
 }
 
-/// The interface of that number in the socket's namespace, if there is one.
+/// Returns the interface with that index in the socket's namespace, if it exists.
 pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
     found(socket.ask(get_by_index(index)))
 }

@@ -1,4 +1,5 @@
-//! Routing netlink, blocking and pipelined: requests go out several to a send, answers are matched by sequence number.
+//! Blocking routing netlink with pipelining: one send contains several requests, and answers are matched by sequence
+//! number.
 
 pub(super) mod address;
 mod error;

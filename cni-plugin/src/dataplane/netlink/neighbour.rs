@@ -1,4 +1,4 @@
-//! Static neighbour entries.
+//! Static neighbor entries.
 
 use std::net::IpAddr;
 
@@ -9,16 +9,16 @@ use super::link::Link;
 use super::{NetlinkError, NetlinkSocket, Request};
 use crate::dataplane::mac::MacAddr;
 
-/// An entry that someone made by hand: the kernel neither made nor expires it.
+/// A neighbor entry that a user or a program added. The kernel neither creates nor expires it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PermanentNeighbour {
-    /// Whose.
+    /// The address of the neighbor.
     pub(crate) ip: IpAddr,
-    /// The Ethernet address packets to it go to.
+    /// The Ethernet address to which packets for the neighbor are sent.
     pub(crate) mac: Option<MacAddr>,
 }
 
-/// The permanent entries of `link`.
+/// Returns the permanent entries of `link`.
 pub(crate) fn list_permanent(socket: &mut NetlinkSocket, link: &Link) -> Result<Vec<PermanentNeighbour>, NetlinkError> {
     let mut message = NeighbourMessage::default();
     message.attributes.push(NeighbourAttribute::IfIndex(link.index));

@@ -1,4 +1,4 @@
-//! The numbers by which one network namespace knows others.
+//! The IDs of network namespaces. Each namespace has its own IDs for other namespaces.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
@@ -6,7 +6,7 @@ use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use super::{NetlinkError, NetlinkSocket, Request};
 use crate::dataplane::netns::NetnsFd;
 
-/// The number that the socket's namespace has given `netns`, if it has given one: it does when a pair spans the two.
+/// Returns the ID of `netns` in the socket's namespace, if it has one. It has one if a pair spans the two namespaces.
 pub(crate) fn of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Option<i32>, NetlinkError> {
     let mut message = NsidMessage::default();
     message.attributes.push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));

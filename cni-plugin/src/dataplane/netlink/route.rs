@@ -1,4 +1,4 @@
-//! Routes of the main table: the requests about them, and what the kernel says of one.
+//! Routes of the main table: the requests about them, and the kernel's description of one.
 
 use std::net::IpAddr;
 
@@ -15,27 +15,28 @@ use super::{NetlinkError, NetlinkSocket, Request};
 /// The table of the host's own addresses (RT_TABLE_LOCAL).
 const TABLE_LOCAL: u8 = 255;
 
-/// A route of the main table as the kernel describes it.
+/// A route as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelRoute {
-    /// Where to.
+    /// The destination.
     pub(crate) destination: Cidr,
-    /// Next hop.
+    /// The next hop.
     pub(crate) gateway: Option<IpAddr>,
-    /// The interface it leaves by; `None` for a route that drops packets or has several next hops.
+    /// The output interface; `None` for a route that drops packets or has several next hops.
     pub(crate) interface: Option<u32>,
-    /// The interfaces of its next hops, where it has several.
+    /// The output interfaces of a route with several next hops.
     pub(crate) next_hops: Vec<u32>,
-    /// Its scope; the kernel says universe for every IPv6 route.
+    /// The scope; the kernel reports universe for every IPv6 route.
     pub(crate) scope: RouteScope,
-    /// Unicast, or a kind of refusal.
+    /// The type: unicast, local, or a type that rejects packets.
     pub(crate) kind: RouteType,
-    /// Who made it.
+    /// The program that added the route.
     pub(crate) protocol: RouteProtocol,
 }
 
-/// Adds a route through interface `index`, protocol boot: to `gateway`, or without one of scope link. Fails with EEXIST where
-/// the kernel has a route to the same destination with the same metric: [`find`] finds those with another one.
+/// Returns the request that adds a route with protocol boot through interface `index`: to `gateway`, or with scope link
+/// without a gateway. The request fails with EEXIST if the kernel has a route to the same destination with the same
+/// metric. [`find`] finds routes with another metric.
 pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, index: u32) -> Request {
     let mut message = through(destination, index);
     message.header.protocol = RouteProtocol::Boot;
@@ -45,16 +46,16 @@ pub(crate) fn add(step: String, destination: Cidr, gateway: Option<IpAddr>, inde
     Request::new(step, RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
 }
 
-/// Deletes the route to `destination` that leaves by interface `index`, and no other route to it.
+/// Returns the request that deletes the route to `destination` through interface `index`, and no other route to it.
 pub(crate) fn delete(step: String, destination: Cidr, index: u32) -> Request {
     let mut message = through(destination, index);
-    // Any scope, kind and protocol.
+    // Matches any scope, type and protocol.
     message.header.scope = RouteScope::NoWhere;
     Request::new(step, RouteNetlinkMessage::DelRoute(message), 0)
 }
 
-/// Asks for the route by which packets to a single address leave (Linux 4.13). The answer is an error where there is none, or one
-/// that refuses.
+/// Returns the request that looks up the route for packets to a single address (Linux 4.13). The answer is an error if
+/// there is no route, or if the route rejects packets.
 pub(crate) fn find(destination: Cidr) -> Request {
     let mut message = message_to(destination);
     message.header.flags = RouteFlags::FibMatch;
@@ -78,7 +79,7 @@ fn message_to(destination: Cidr) -> RouteMessage {
     message
 }
 
-/// The main table's routes of one family, or those of them that leave by one interface.
+/// Returns the main table's routes of one family, or only those through `interface`.
 pub(crate) fn list(
     socket: &mut NetlinkSocket,
     family: IpVersion,
@@ -90,9 +91,10 @@ pub(crate) fn list(
     message.attributes.extend(interface.map(RouteAttribute::Oif));
     let request = Request::new(format!("list IPv{family} routes"), RouteNetlinkMessage::GetRoute(message), 0);
     let objects = match socket.dump(&request) {
-        // The main table comes into being with its first route.
+        // The kernel creates the main table with its first route.
         Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(Vec::new()),
-        // The interface went after it was found: its other end, or the namespace of that, was deleted by others.
+        // The interface disappeared after it was found: another process deleted its other end, or the namespace of that
+        // end.
         Err(error) if error.errno() == Some(Errno::ENODEV) && interface.is_some() => return Ok(Vec::new()),
         outcome => outcome?,
     };
@@ -108,7 +110,7 @@ fn address_family(family: IpVersion) -> AddressFamily {
 }
 
 impl KernelRoute {
-    /// Reads the answer to [`find`]: a route of the main table, or that of an address of the host itself.
+    /// Reads the answer to [`find`]: a route of the main table, or the local route to an address of the host itself.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
     }
@@ -162,7 +164,8 @@ fn ip(address: RouteAddress) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// As one has whose pod's namespace goes while DEL looks for the routes that prove whose it is.
+    /// The interface may disappear with the pod's namespace while DEL looks up the routes that prove the owner of the
+    /// interface.
     #[test]
     fn an_interface_that_is_gone_has_no_routes() {
         let mut socket = NetlinkSocket::open().unwrap();

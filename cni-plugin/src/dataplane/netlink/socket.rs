@@ -15,13 +15,14 @@ use std::os::fd::AsFd;
 use super::NetlinkError;
 use super::error::extended_ack_text;
 
-/// The largest datagram the kernel builds for a dump, and room enough for any single answer.
+/// The size of the receive buffer: the largest datagram that the kernel builds for a dump, and enough for any single
+/// answer.
 const RECEIVE_BUFFER: usize = 32 * 1024;
 
-/// How often a dump that changed while it was read is read again.
+/// Maximum number of attempts to dump a table that changes meanwhile.
 const DUMP_ATTEMPTS: usize = 10;
 
-/// One request and the step of the work it is, for the error message.
+/// A request, and the step of the operation that it performs, for error messages.
 #[derive(Debug)]
 pub(crate) struct Request {
     step: String,
@@ -29,10 +30,10 @@ pub(crate) struct Request {
     flags: u16,
 }
 
-/// The kernel's answer to one request: the object asked for, or nothing for an order carried out.
+/// The kernel's answer to one request: the requested object, or `None` for a command that succeeded.
 pub(crate) type Answer = Result<Option<RouteNetlinkMessage>, NetlinkError>;
 
-/// A socket bound to the network namespace it was opened in, wherever it is used afterwards.
+/// A socket in the network namespace in which it was opened, whatever the namespace of the thread that uses it.
 pub(crate) struct NetlinkSocket {
     socket: Socket,
     sequence: u32,
@@ -40,7 +41,7 @@ pub(crate) struct NetlinkSocket {
 }
 
 impl Request {
-    /// `flags` come on top of NLM_F_REQUEST.
+    /// Returns a request with `flags` and NLM_F_REQUEST.
     pub(crate) fn new(step: impl Into<String>, message: RouteNetlinkMessage, flags: u16) -> Self {
         Request { step: step.into(), message, flags: flags | NLM_F_REQUEST }
     }
@@ -50,13 +51,13 @@ impl NetlinkSocket {
     /// Opens a socket in the namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, NetlinkError> {
         let socket = Socket::new(NETLINK_ROUTE).map_err(|e| failed("open", e))?;
-        // Kernels before 4.12 know neither; their errors are just shorter.
+        // Kernels before 4.12 support neither option; their errors are only shorter.
         let _ = socket.set_ext_ack(true);
         let _ = socket.set_cap_ack(true);
         Ok(NetlinkSocket { socket, sequence: 0, buffer: Vec::with_capacity(RECEIVE_BUFFER) })
     }
 
-    /// Opens a socket that also receives the events of a multicast group, from now on.
+    /// Opens a socket that from now on also receives the events of a multicast group.
     pub(crate) fn open_for_events(group: u32) -> Result<Self, NetlinkError> {
         let mut opened = NetlinkSocket::open()?;
         opened.socket.bind_auto().map_err(|e| failed("bind", e))?;
@@ -64,16 +65,17 @@ impl NetlinkSocket {
         Ok(opened)
     }
 
-    /// Sends all requests at once and returns one answer for each, in their order.
+    /// Sends all requests at once and returns one answer for each, in the same order.
     ///
-    /// The kernel works them off in order and goes on after a refusal.
+    /// The kernel processes the requests in order, and continues after a request that it rejects.
     pub(crate) fn exchange(&mut self, requests: Vec<Request>) -> Result<Vec<Answer>, NetlinkError> {
         let Some(last) = requests.len().checked_sub(1) else { return Ok(Vec::new()) };
         let first_sequence = self.sequence.wrapping_add(1);
         let mut outgoing = Vec::with_capacity(1024);
         let mut steps = Vec::with_capacity(requests.len());
         for (position, request) in requests.into_iter().enumerate() {
-            // Refusals are always reported. Only the last request is acknowledged, which ends the exchange.
+            // The kernel always reports a rejected request. Only the last request asks for an acknowledgement, which
+            // ends the exchange.
             let flags = if position == last { request.flags | NLM_F_ACK } else { request.flags };
             self.append(&mut outgoing, request.message, flags);
             steps.push(request.step);
@@ -103,7 +105,8 @@ impl NetlinkSocket {
         }
     }
 
-    /// Like [`exchange`](Self::exchange) for requests that must all succeed: the first refusal is the error.
+    /// Sends requests that must all succeed, like [`exchange`](Self::exchange). Returns the first rejection as an
+    /// error.
     pub(crate) fn carry_out(
         &mut self,
         requests: Vec<Request>,
@@ -116,8 +119,8 @@ impl NetlinkSocket {
         self.exchange(vec![request])?.pop().unwrap_or(Ok(None))
     }
 
-    /// All objects that `request` asks for. Objects of other kinds are left out by the kernel (strict checking), on kernels
-    /// before 4.20 by nobody: callers must filter.
+    /// Returns all objects that `request` selects. The kernel filters them (strict checking). Kernels before 4.20 do
+    /// not, so callers must filter, too.
     pub(crate) fn dump(&mut self, request: &Request) -> Result<Vec<RouteNetlinkMessage>, NetlinkError> {
         let _ = self.socket.set_netlink_get_strict_chk(true);
         for _ in 0..DUMP_ATTEMPTS {
@@ -128,7 +131,7 @@ impl NetlinkSocket {
         Err(NetlinkError::DumpInterrupted { step: request.step.clone() })
     }
 
-    /// The objects, or `None` when the table changed while it was read.
+    /// Returns the objects, or `None` if the table changed during the dump.
     fn dump_once(&mut self, request: &Request) -> Result<Option<Vec<RouteNetlinkMessage>>, NetlinkError> {
         let mut outgoing = Vec::with_capacity(128);
         self.append(&mut outgoing, request.message.clone(), request.flags | NLM_F_DUMP);
@@ -162,7 +165,7 @@ impl NetlinkSocket {
         }
     }
 
-    /// Waits until `deadline` for events, and returns what `pick` finds first in one.
+    /// Waits for events until `deadline`, and returns the first value that `pick` extracts from one.
     pub(crate) fn wait_for<T>(
         &mut self,
         step: &str,
@@ -185,7 +188,7 @@ impl NetlinkSocket {
     }
 
     fn readable(&self, within: Duration) -> Result<bool, NetlinkError> {
-        // Rounded up: a wait of 0 ms would spin until the deadline.
+        // Round up: a wait of 0 ms would spin until the deadline.
         let milliseconds = within.as_millis().saturating_add(1);
         let timeout = PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX);
         match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], timeout) {
@@ -212,7 +215,7 @@ impl NetlinkSocket {
         Ok(())
     }
 
-    /// One datagram's messages. A non-blocking receive may return none.
+    /// Receives the messages of one datagram. A non-blocking receive may return none.
     fn receive(&mut self, step: &str, flags: i32) -> Result<Vec<NetlinkMessage<RouteNetlinkMessage>>, NetlinkError> {
         let mut buffer = mem::take(&mut self.buffer);
         let outcome = self.receive_into(&mut buffer, step, flags);
@@ -225,7 +228,7 @@ impl NetlinkSocket {
         loop {
             buffer.clear();
             match self.socket.recv_from(buffer, flags | MSG_TRUNC) {
-                // Only the kernel has port 0; any process with CAP_NET_ADMIN could write to this socket.
+                // Only the kernel has port 0. Any process with CAP_NET_ADMIN can write to this socket.
                 Ok((_, sender)) if sender.port_number() != 0 => continue,
                 Ok((length, _)) if length > buffer.len() => {
                     let reason = format!("{length} bytes do not fit into {RECEIVE_BUFFER}");
@@ -251,7 +254,7 @@ fn parse(mut datagram: &[u8], step: &str) -> Result<Vec<NetlinkMessage<RouteNetl
             NetlinkMessage::<RouteNetlinkMessage>::deserialize(datagram).map_err(|e| malformed(e.to_string()))?;
         let length = (message.header.length as usize).next_multiple_of(4);
         messages.push(message);
-        // The padding of the last message is not always sent.
+        // The padding of the last message may be missing.
         datagram = datagram.get(length..).unwrap_or_default();
     }
     Ok(messages)

@@ -1,4 +1,4 @@
-//! Tests of what an ADD replaces.
+//! Tests of the decision whether an ADD replaces an interface.
 
 use super::*;
 use crate::dataplane::mac::MacAddr;

@@ -24,7 +24,7 @@ fn plan(addresses: &[&str]) -> EndpointPlan {
     }
 }
 
-/// An end, one line for each thing.
+/// Returns the content of an end, one line for each item.
 fn lines(end: &End) -> Vec<String> {
     let mut lines = vec![format!("{} mtu {}", end.ifname, end.mtu)];
     lines.extend(end.mac.map(|mac| format!("mac {mac}")));

@@ -1,4 +1,4 @@
-//! Making the interface pair, and room for it.
+//! Creates the interface pair, and deletes an earlier sandbox's pair that has its name.
 
 use nix::errno::Errno;
 
@@ -12,19 +12,20 @@ use crate::dataplane::plan::{DeviceType, EndpointPlan};
 use crate::dataplane::teardown::gone_is_fine;
 use crate::dataplane::{DataplaneError, occupied};
 
-/// A pair just made, both ends down.
+/// A new pair. Both ends are down.
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// The host's end.
+    /// The host end.
     pub(super) host: Link,
-    /// The kind made.
+    /// The kind of the pair.
     pub(super) device: DeviceType,
-    /// The routes that the host had to addresses of the pod before.
+    /// The routes to addresses of the pod that the host already had.
     pub(super) routes_before: Vec<KernelRoute>,
 }
 
 impl Pair {
-    /// The pod's end, as far as the host's end tells: its number and name.
+    /// Returns the pod's end. If the host end contains the index of its peer, only the index and the name of the result
+    /// are valid.
     pub(super) fn container(&self, socket: &mut NetlinkSocket, ifname: &str) -> Result<Link, NetlinkError> {
         match self.host.peer_index {
             Some(index) => Ok(Link { index, name: ifname.to_owned(), ..self.host.clone() }),
@@ -33,7 +34,7 @@ impl Pair {
     }
 }
 
-/// Makes the pair the plan asks for; a veth pair where the kernel has no netkit.
+/// Creates the pair that the plan requests; a veth pair if the kernel does not support netkit.
 pub(super) fn create(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
@@ -51,7 +52,8 @@ pub(super) fn create(
     }
 }
 
-/// Makes the pair. Only when the kernel refuses does it look why, so that the ordinary ADD does not pay for it.
+/// Creates the pair. Examines the existing interfaces only after the kernel rejected the request, so that the ordinary
+/// ADD is fast.
 fn create_as(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
@@ -65,7 +67,8 @@ fn create_as(
             remove_stale(host, plan, netns)?;
             create_once(host, plan, device, netns)
         }
-        // Of many reasons one is the caller's: a namespace of another kind, which entering it tells.
+        // EINVAL has many causes. The caller is responsible for one of them: CNI_NETNS is a namespace of another type.
+        // Entering it returns a clear error.
         Err(error) if error.errno() == Some(Errno::EINVAL) => {
             netns.run_in(|| Ok::<_, NetnsError>(()))?;
             Err(error)
@@ -93,21 +96,22 @@ fn create_once(
             let found = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
             Ok((link, found.filter(|route| destinations.contains(&route.destination)).collect()))
         }
-        // Nothing is deleted: the name alone does not tell whose it is by now. The next ADD or DEL takes the pair away.
+        // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
         outcome => Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname))),
     }
 }
 
-/// Deletes an earlier sandbox's host interface of the same name, and with it that pair's other end. Any other one stays.
+/// Deletes the host interface with the same name that an earlier sandbox left, and its other end. Fails for any other
+/// interface.
 fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) -> Result<(), DataplaneError> {
     let Some(stale) = occupied::replaceable(host, &plan.wanted(), netns)? else { return Ok(()) };
     tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
-    // The kernel may be faster: the earlier sandbox's namespace is being deleted.
+    // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
     gone_is_fine(host.carry_out(vec![link::delete(&stale)]).map(drop)).map_err(DataplaneError::from)
 }
 
-/// Makes sure that the host end carries [`MacAddr::HOST_SIDE`], and returns what it carries. When the kernel refuses to set
-/// the address, its own choice is kept (CNI-165).
+/// Sets [`MacAddr::HOST_SIDE`] on the host end if necessary, and returns the address of the host end. If the kernel
+/// refuses the address, the host end keeps the kernel's choice (CNI-165).
 pub(super) fn ensure_host_mac(host: &mut NetlinkSocket, link: &Link) -> Result<MacAddr, DataplaneError> {
     let expected = MacAddr::HOST_SIDE;
     if link.mac == Some(expected) {

@@ -1,4 +1,4 @@
-//! The host's end of the work: link up, and a route to each of the pod's addresses.
+//! Configures the host end: sets the link up and adds a route to each of the pod's addresses.
 
 use libcalico::net::Cidr;
 use netlink_packet_route::route::RouteType;
@@ -11,22 +11,23 @@ use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, Request};
 use crate::dataplane::plan::{End, EndpointPlan};
 use crate::dataplane::{BusyRoute, DataplaneError};
 
-/// How often a route is added anew after others were found in its place: those come and go meanwhile.
+/// Maximum number of attempts to add a route after another route was in its place. Such routes may appear and disappear
+/// meanwhile.
 const TRIES: usize = 5;
 
-/// A route that is in the place of one of ours.
+/// A route in the place of one that ADD is about to add.
 enum Obstacle {
-    /// The very route, made by Felix before us.
+    /// The same route, which Felix added first.
     Ours,
-    /// A route through one end of a pair, the interface of this number, which cannot carry packets: of an earlier sandbox, or of a pod
-    /// whose DEL the kernel has not finished.
+    /// A route through the interface with this index, one end of a pair that cannot carry packets. The pair belongs to
+    /// an earlier sandbox, or to a pod whose interface the kernel has not finished deleting.
     Idle(u32, BusyRoute),
     /// A route in use.
     Busy(BusyRoute),
 }
 
-/// Notes on the host end whose it is, sets it up and adds its routes, in one send and in this order: an interface that is up
-/// has its alias.
+/// Sets the alias of the host end, sets the link up and adds the routes, in one send and in this order: an interface
+/// that is up always has its alias.
 pub(super) fn bring_up_with_routes(
     host: &mut NetlinkSocket,
     pair: &Pair,
@@ -37,14 +38,16 @@ pub(super) fn bring_up_with_routes(
     if plan.refuses_addresses_of_pods {
         plan.hosts().try_for_each(|address| refuse_address_of_pod(host, address, link))?;
     }
-    // The kernel refuses a second route with the same metric alone, and Felix gives its routes to pods another one.
+    // The kernel rejects a second route only if the metric is the same, but Felix adds routes to pods with another
+    // metric.
     for route in &pair.routes_before {
-        // The host has the address itself: its route is in another table, and comes before any of the main table.
+        // The address is the host's own. Its route is in the local table, which takes precedence over the main table.
         if route.kind == RouteType::Local {
             let owner = route.interface.map(|index| link::find_by_index(host, index)).transpose()?.flatten();
             return Err(busy(route, owner.as_ref(), link).into());
         }
-        // No idle route goes for an ADD that fails because of the route to another address.
+        // Check all addresses before a route is deleted: if the route to one address is in use, the idle routes to the
+        // others stay.
         refuse_busy(host, route.destination, link)?;
     }
     for route in &pair.routes_before {
@@ -58,7 +61,8 @@ pub(super) fn bring_up_with_routes(
     }
     for (route, answer) in end.routes.iter().zip(answers) {
         match answer {
-            // Each family on its own: upstream takes the first such route for all of them (CNI-180, CNI-243).
+            // Each route is handled separately. Upstream skips all later routes after the first one that exists
+            // (CNI-243).
             Err(error) if exists(&error) => settle(host, route.destination, link, replaces_idle, error)?,
             answer => drop(answer?),
         }
@@ -66,8 +70,8 @@ pub(super) fn bring_up_with_routes(
     Ok(())
 }
 
-/// Fails if a route to `address` leads to another pod that can be reached. The kernel tells that by itself only where a route is
-/// added.
+/// Fails if a route to `address` leads to another pod that can carry packets. The kernel reports a conflict only for a
+/// route that is added.
 fn refuse_address_of_pod(host: &mut NetlinkSocket, address: Cidr, link: &Link) -> Result<(), DataplaneError> {
     for route in routes_to(host, address)? {
         let owner = route.interface.filter(|index| *index != link.index);
@@ -79,9 +83,9 @@ fn refuse_address_of_pod(host: &mut NetlinkSocket, address: Cidr, link: &Link) -
     Ok(())
 }
 
-/// Gets the route in despite one that is already there, unless that one has to stay. A route is never put into the place of
-/// another: that one could be in use by then. The idle route is deleted by its interface, and the new one added if its place is
-/// still free.
+/// Adds a route despite an existing one, unless the existing route has to stay. A route is never replaced in place,
+/// because another program could use it by then. Instead, the idle route is deleted by its interface, and the new route
+/// is added if its place is still free.
 fn settle(
     host: &mut NetlinkSocket,
     destination: Cidr,
@@ -101,10 +105,11 @@ fn settle(
     Err(refusal.into())
 }
 
-/// Deletes idle routes to `destination`. Returns true if ours is there already.
+/// Deletes idle routes to `destination`. Returns true if the route to add already exists.
 ///
 /// # Errors
-/// A route has to stay: its interface carries packets, or idle routes may not be replaced.
+/// Returns an error if a route has to stay: its interface can carry packets, or the plan does not permit to replace
+/// idle routes.
 fn clear(
     host: &mut NetlinkSocket,
     destination: Cidr,
@@ -121,7 +126,7 @@ fn clear(
     Ok(false)
 }
 
-/// Fails where a route to `destination` is in use.
+/// Fails if a route to `destination` is in use.
 fn refuse_busy(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<(), DataplaneError> {
     match obstacles(host, destination, link)?.into_iter().next() {
         Some(Obstacle::Busy(busy)) => Err(busy.into()),
@@ -129,7 +134,8 @@ fn refuse_busy(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Resu
     }
 }
 
-/// The routes to `destination`. Those that have to stay come before the idle ones: nothing is removed before a failure.
+/// Returns the routes to `destination`. Routes that have to stay come before the idle ones, so that a failure precedes
+/// any deletion.
 fn obstacles(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<Vec<Obstacle>, NetlinkError> {
     let routes = routes_to(host, destination)?;
     let mut found = Vec::with_capacity(routes.len());
@@ -159,7 +165,7 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
     }
 }
 
-/// `None` for a route whose interface has gone meanwhile, and the route with it.
+/// Classifies a route. Returns `None` if its interface disappeared meanwhile, and the route with it.
 fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Result<Option<Obstacle>, NetlinkError> {
     let busy = |owner: Option<&Link>| busy(route, owner, link);
     let Some(index) = route.interface else { return Ok(Some(Obstacle::Busy(busy(None)))) };
@@ -176,7 +182,7 @@ fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Resul
 fn remove(host: &mut NetlinkSocket, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
     let step = format!("delete the host route to {destination} through interface number {interface}");
     match host.ask(route::delete(step, destination, interface)) {
-        // It has gone meanwhile.
+        // The route disappeared meanwhile.
         Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
         answer => answer.map(drop),
     }

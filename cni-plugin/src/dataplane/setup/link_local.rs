@@ -1,4 +1,4 @@
-//! The host end's IPv6 link-local address: the pod's gateway.
+//! The IPv6 link-local address of the host end, which is the pod's gateway.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -13,27 +13,27 @@ use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS, KernelAddres
 use crate::dataplane::netlink::link::Link;
 use crate::dataplane::plan::{EndpointPlan, HOST_LINK_LOCAL};
 
-/// How long the kernel may take. It takes about 2 ms; upstream waits half a second.
+/// Maximum time for the kernel to generate the address. The kernel takes about 2 ms; upstream waits half a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How the gateway is found out.
+/// The method of determining the gateway.
 pub(super) enum LinkLocal {
-    /// By computing it, or not at all because the pod has no IPv6.
+    /// The address is computed. If the pod has no IPv6, the address is not used.
     Known(Ipv6Addr),
-    /// By waiting for the kernel.
+    /// The kernel generates the address, and the pod's setup waits for it.
     Awaited(Awaited),
 }
 
-/// An address that the kernel has yet to make.
+/// An address that the kernel has not generated yet.
 pub(super) struct Awaited {
     events: NetlinkSocket,
-    /// Of its own: a dump over the events' socket would drop the events that arrive meanwhile.
+    /// A separate socket: a dump on the socket for events would discard events that arrive meanwhile.
     reader: NetlinkSocket,
     link: Link,
 }
 
 impl LinkLocal {
-    /// To be called before the host end goes up, so that no event is missed.
+    /// Chooses the method. Must be called before the host end goes up, so that no event is missed.
     pub(super) fn of(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Self, DataplaneError> {
         let computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
         if computable || !plan.has(IpVersion::V6) {

@@ -1,1 +1,1 @@
-//! Tests of tearing down.
+//! Tests of the teardown.

@@ -1,1 +1,1 @@
-//! Tests of verifying.
+//! Tests of the verification.

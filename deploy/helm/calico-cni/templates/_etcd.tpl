@@ -1,4 +1,4 @@
-{{/* Gives a pod the Secret of etcd's certificates that the values name. */}}
+{{/* Sets the name of the Secret with etcd's certificates in a pod. */}}
 {{- define "calico-cni.etcdSecret" -}}
 {{- $name := .root.Values.etcd.secretName -}}
 {{- range .pod.volumes -}}

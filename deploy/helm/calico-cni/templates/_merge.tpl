@@ -1,6 +1,7 @@
 {{/*
-Merges a patch into an object, in place, as kustomize does with the patches of deploy/: maps key by key, lists of named things
-by their name, those of the patch first; anything else is replaced. null takes a key away, `$patch: delete` an element of a list.
+Merges a patch into an object, in place, as kustomize does with the patches of deploy/. Maps are merged key by key. Lists of
+named elements are merged by name, and elements of the patch come first. Any other value is replaced. null removes a key, and
+`$patch: delete` removes an element of a list.
   include "calico-cni.merge" (dict "into" OBJECT "patch" PATCH)
 */}}
 {{- define "calico-cni.merge" -}}
@@ -36,7 +37,7 @@ by their name, those of the patch first; anything else is replaced. null takes a
 {{- end -}}
 {{- end -}}
 
-{{/* What the elements of a list are told apart by; empty: nothing, the list is one value. */}}
+{{/* Returns the key that identifies the elements of a list; empty if the list is a single value. */}}
 {{- define "calico-cni.nameKey" -}}
 {{- if eq .key "volumeMounts" -}}mountPath
 {{- else if and .items (kindIs "map" (first .items)) -}}{{- if hasKey (first .items) "name" -}}name{{- end -}}

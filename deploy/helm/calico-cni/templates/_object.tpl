@@ -1,4 +1,4 @@
-{{/* The objects of a file below files/, as a map with the list `items`. */}}
+{{/* Returns the objects of a file below files/, as a map with the list `items`. */}}
 {{- define "calico-cni.read" -}}
 {{- $items := list -}}
 {{- range regexSplit "(?m)^---$" (required (printf "the chart has no files/%s" .file) (.root.Files.Get (printf "files/%s" .file))) -1 -}}
@@ -19,7 +19,7 @@
 {{ toYaml .object }}
 {{ end -}}
 
-{{/* Writes the objects of a file as they are. */}}
+{{/* Writes the objects of a file without changes. */}}
 {{- define "calico-cni.file" -}}
 {{- $root := .root -}}
 {{- range (include "calico-cni.read" . | fromYaml).items }}
@@ -28,7 +28,7 @@
 {{- end -}}
 
 {{/*
-The name of an image: its registry, and its digest or tag.
+Returns the name of an image, with its registry and its digest or tag.
   include "calico-cni.image" (dict "root" . "image" "cni")
 */}}
 {{- define "calico-cni.image" -}}
@@ -40,7 +40,7 @@ The name of an image: its registry, and its digest or tag.
 {{- end -}}
 
 {{/*
-Gives the pods of a workload their image, and what is said of all pods.
+Sets the image of a workload's pods, and the values that apply to all pods.
   include "calico-cni.setPod" (dict "root" . "object" OBJECT "image" "cni")
 */}}
 {{- define "calico-cni.setPod" -}}

@@ -1,4 +1,4 @@
-{{/* What makes pools where there are none, as YAML; empty: nothing does. */}}
+{{/* Returns the environment variables that create the first pools, as YAML; empty if there are none. */}}
 {{- define "calico-cni.poolEnv" -}}
 {{- $env := list -}}
 {{- $families := dict -}}

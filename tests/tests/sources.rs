@@ -80,20 +80,22 @@ fn every_source_file_is_named_by_a_module() -> Result<()> {
     Ok(())
 }
 
-/// Returns the rows of the README's table with this heading.
-fn rows_of_readme(heading: &str) -> Result<Vec<String>> {
+/// Returns the rows of all tables of a document with this heading.
+fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    let readme = fs::read_to_string(workspace.join("README.md"))?;
-    let (_, table) = readme.split_once(heading).with_context(|| format!("the README has no table {heading}"))?;
-    Ok(table.lines().skip(2).take_while(|line| line.starts_with('|')).map(str::to_owned).collect())
+    let text = fs::read_to_string(workspace.join(document)).with_context(|| document.to_owned())?;
+    ensure!(text.contains(heading), "{document} has no table {heading}");
+    let tables = text.split(heading).skip(1);
+    let rows = tables.flat_map(|table| table.lines().skip(2).take_while(|line| line.starts_with('|')));
+    Ok(rows.map(str::to_owned).collect())
 }
 
-/// Checks the README's table of tests: the second column has files, the third tests.
+/// Checks the tables of docs/testing.md: the second column has files, the third tests.
 #[test]
-fn the_readme_names_files_and_tests_that_exist() -> Result<()> {
+fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    let rows = rows_of_readme("| what | where | by name |")?;
-    ensure!(rows.len() > 20, "{} rows", rows.len());
+    let rows = rows("docs/testing.md", "| behavior | files | tests |")?;
+    ensure!(rows.len() > 60, "{} rows", rows.len());
     for row in rows {
         let cells: Vec<_> = row.split('|').collect();
         let [_, _, files, tests, _] = cells.as_slice() else { bail!("{} cells in {row}", cells.len()) };
@@ -117,10 +119,8 @@ fn security_documents_name_tests_that_exist() -> Result<()> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
     let read = |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
     let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
-    let claims = security.split("| result | shown by |").skip(1).flat_map(|table| {
-        table.lines().skip(2).take_while(|line| line.starts_with('|')).filter_map(|row| row.rsplit('|').nth(1))
-    });
-    let claims: Vec<_> = claims.collect();
+    let rows = rows("SECURITY.md", "| result | shown by |")?;
+    let claims: Vec<_> = rows.iter().filter_map(|row| row.rsplit('|').nth(1)).collect();
     ensure!(claims.len() > 15, "{} claims", claims.len());
     for claim in claims {
         ensure!(claim.contains("no test: ") || quoted(claim).any(is_test_name), "nothing shows the claim: {claim}");
@@ -137,11 +137,11 @@ fn is_test_name(quoted: &str) -> bool {
     quoted.matches('_').count() > 2 && quoted.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_'))
 }
 
-/// Checks the first column of the README's table of errors: our programs contain each quoted message, except the parts
-/// that `…` stands for, the system's messages, and other programs' messages.
+/// Checks the first column of the table of messages in docs/troubleshooting.md: our programs contain each quoted
+/// message, except the parts that `…` stands for, the system's messages, and other programs' messages.
 #[test]
-fn the_readme_quotes_what_the_programs_say() -> Result<()> {
-    let rows = rows_of_readme("| it says | it is | do |")?;
+fn troubleshooting_page_quotes_messages_of_the_programs() -> Result<()> {
+    let rows = rows("docs/troubleshooting.md", "| message | meaning | remedy |")?;
     ensure!(rows.len() > 15, "{} rows", rows.len());
     let mut programs = String::new();
     for file in all_files()?.iter().filter(|file| !file.components().any(|part| part.as_os_str() == "tests")) {

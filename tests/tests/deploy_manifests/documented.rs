@@ -14,8 +14,10 @@ const NOBODYS: &str = "registry.example.com";
 const REPLACED: &str = "sed \"s#registry.example.com/calico#$REGISTRY#\"";
 
 /// Pages, and manifests with commands in their comments.
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 11] = [
     "../README.md",
+    "../docs/standalone.md",
+    "../docs/troubleshooting.md",
     "README.md",
     "../kube-controllers/README.md",
     "uninstall/uninstall.yaml",

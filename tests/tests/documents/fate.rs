@@ -4,27 +4,47 @@
 use crate::commands::Chapter;
 
 /// The documents.
-pub(crate) const DOCUMENTS: [&str; 5] =
-    ["README.md", "docs/glossary.md", "docs/threat-model.md", "deploy/README.md", CONTROLLERS];
+pub(crate) const DOCUMENTS: [&str; 17] = [
+    "README.md",
+    "docs/architecture.md",
+    "docs/configuration.md",
+    "docs/faq.md",
+    "docs/glossary.md",
+    "docs/limitations.md",
+    "docs/performance.md",
+    "docs/standalone.md",
+    "docs/style.md",
+    TESTING,
+    "docs/threat-model.md",
+    TROUBLESHOOTING,
+    "docs/upgrade.md",
+    "docs/what-an-add-makes.md",
+    "docs/where-things-live.md",
+    "deploy/README.md",
+    CONTROLLERS,
+];
 
+const TESTING: &str = "docs/testing.md";
+const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const CONTROLLERS: &str = "kube-controllers/README.md";
 
 const NO_KUBELET: &str = "no kubelet runs here: `make e2e` runs this";
 const NO_PPROF: &str = "pprof is not installed here: unit tests of kube-controllers read the profiles";
 const NO_REGISTRY: &str = "there is no registry to push to";
+const IN_CARGO: &str = "the test that reads this page runs in cargo";
 const KUSTOMIZATION: &str = "a line of a kustomization.yaml: the suite deploy_manifests renders such a folder";
 
 const MIGRATION: &str = "A migration to `projectcalico.org/v3`";
 
 /// Commands that no test runs: document, heading, beginning of the command, and the reason.
 const NOT_RUN: [(&str, &str, &str, &str); 26] = [
-    ("README.md", "Install on a cluster", "sha256sum --check", "the suite deploy_release runs this on a release"),
-    ("README.md", "When something fails", "POD=", NO_KUBELET),
-    ("README.md", "When something fails", "kubectl -n kube-system exec", NO_KUBELET),
-    ("README.md", "When something fails", "kubectl -n kube-system logs", NO_KUBELET),
+    (TESTING, "Commands", "cargo test", IN_CARGO),
+    (TROUBLESHOOTING, "Collecting data", "POD=", NO_KUBELET),
+    (TROUBLESHOOTING, "Collecting data", "kubectl -n kube-system exec", NO_KUBELET),
+    (TROUBLESHOOTING, "Collecting data", "kubectl -n kube-system logs", NO_KUBELET),
     (
-        "README.md",
-        "When something fails",
+        TROUBLESHOOTING,
+        "Collecting data",
         "kubectl -n kube-system get lease",
         "no kube-controllers runs here: the suite controllers_leader looks at the Lease",
     ),
@@ -62,8 +82,7 @@ const NOT_RUN: [(&str, &str, &str, &str); 26] = [
 ];
 
 /// Chapters whose indented blocks are not commands.
-const NO_COMMANDS: [(&str, &str); 3] =
-    [("README.md", "Architecture"), ("README.md", "One pod"), ("deploy/README.md", "deploy")];
+const NO_COMMANDS: [(&str, &str); 2] = [(TROUBLESHOOTING, "One pod"), ("deploy/README.md", "deploy")];
 
 /// The test of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

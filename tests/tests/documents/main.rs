@@ -1,5 +1,6 @@
-//! The commands of README.md, of the pages in docs/ and of deploy/README.md, exactly as documented: run on a private
-//! host with the embedded datastore and with an API server, or listed with the reason why not.
+//! The commands of README.md, of the pages in docs/, of deploy/README.md and of kube-controllers/README.md, exactly as
+//! documented: run on a private host with the embedded datastore and with an API server, or listed with the reason why
+//! not.
 
 mod commands;
 mod fate;
@@ -17,17 +18,27 @@ use integration_tests::kubernetes::{Kubernetes, on_kubernetes, program};
 use integration_tests::namespaces::{Host, isolated};
 use shell::{Person, Typed};
 
-const README: &str = "README.md";
+const STANDALONE: &str = "docs/standalone.md";
+const AFTER_AN_ADD: &str = "docs/what-an-add-makes.md";
+const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
 const DEPLOY: &str = "deploy/README.md";
 
-/// Headings of the chapters that are run with the embedded datastore.
-const ON_THE_LOCAL_FILE: [(&str, &str); 1] = [(README, "Use it by hand")];
+/// Headings of the chapters that are run with the embedded datastore, in this order.
+const ON_THE_LOCAL_FILE: [(&str, &str); 4] = [
+    (STANDALONE, "Without a cluster"),
+    (AFTER_AN_ADD, "In the pod's network namespace"),
+    (AFTER_AN_ADD, "On the host"),
+    (AFTER_AN_ADD, "In the datastore"),
+];
 
 /// Headings of the chapters that are run with an API server, in this order.
-const ON_AN_API_SERVER: [(&str, &str); 8] = [
-    (README, "Install on a cluster"),
-    (README, "Against an existing cluster, by hand"),
-    (README, "When something fails"),
+const ON_AN_API_SERVER: [(&str, &str); 11] = [
+    ("README.md", "Quick start"),
+    (STANDALONE, "Against an existing cluster, by hand"),
+    (AFTER_AN_ADD, "On Kubernetes"),
+    (STANDALONE, "The command line"),
+    (TROUBLESHOOTING, "Collecting data"),
+    (TROUBLESHOOTING, "Start with `calico doctor`"),
     (DEPLOY, "Quick start"),
     (DEPLOY, "Upgrade"),
     (DEPLOY, "Uninstall"),
@@ -94,10 +105,11 @@ fn every_command_of_the_documents_is_run_or_named_with_a_reason() {
 }
 
 /// Runs the chapter as documented, then again without `init`, which the document says is unnecessary for a new file.
+/// After each ADD, runs the commands that show its results.
 #[test]
 fn the_sequence_by_hand_works_on_the_local_file_with_and_without_init() {
     let chapters = chapters();
-    let by_hand = chapter(&chapters, ON_THE_LOCAL_FILE[0]);
+    let [by_hand, in_the_pod, on_the_host, in_the_datastore] = ON_THE_LOCAL_FILE.map(|place| chapter(&chapters, place));
     isolated(|host| {
         host.add_uplink().unwrap();
         let person = Person::at(host, &[]).unwrap();
@@ -111,12 +123,24 @@ fn the_sequence_by_hand_works_on_the_local_file_with_and_without_init() {
             let Typed { printed, count } = person.types("", by_hand, written).unwrap();
             assert!(printed.contains("\"address\": \"10.65.") || printed.contains("\"address\":\"10.65."), "{printed}");
             assert!(printed.contains("inet 10.65."), "{printed}");
+            let shown = |chapter: &Chapter, expected: &[&str]| {
+                let Typed { printed, count } = person.types("", chapter, |command| Some(command.to_owned())).unwrap();
+                for part in expected {
+                    assert!(printed.contains(part), "{}: {part:?} is not in {printed}", chapter.heading);
+                }
+                tell(&format!("{count} commands of {}, {}", chapter.document, chapter.heading));
+            };
+            shown(in_the_pod, &["inet 10.65.", "default via 169.254.1.1 dev eth0", "169.254.1.1 dev eth0 scope link"]);
+            shown(on_the_host, &["ee:ee:ee:ee:ee:ee", " dev cali", ".proxy_arp = 1", ".proxy_delay = 0"]);
+            let objects =
+                ["/calico/ipam/v2/assignment/ipv4/block/10.65.", "/calico/ipam/v2/handle/demo.c1", "is in use"];
+            shown(in_the_datastore, &objects);
             let ended = "export PATH=$PATH:/opt/cni/bin DATASTORE_TYPE=local\n";
             let nodes = person.run(&format!("{ended}calico-ipam get nodes")).unwrap();
             assert!(nodes.contains(&nodename()), "{nodes}");
             let script = format!("{ended}{del}\ncalico-ipam check\nip netns delete pod1\nrm -r /var/lib/calico");
             person.run(&script).unwrap();
-            tell(&format!("{count} commands of {README}, {}", by_hand.heading));
+            tell(&format!("{count} commands of {}, {}", by_hand.document, by_hand.heading));
         }
     });
 }
@@ -176,15 +200,37 @@ fn the_commands_for_a_cluster_work_on_an_api_server() {
         };
         let as_is = |command: &str| command.to_owned();
 
-        let [install, by_hand, fails, quick_start, upgrade, uninstall, beside, controllers] = ON_AN_API_SERVER;
+        let [
+            install,
+            by_hand,
+            after_the_add,
+            command_line,
+            collecting,
+            doctor,
+            quick_start,
+            upgrade,
+            uninstall,
+            beside,
+            controllers,
+        ] = ON_AN_API_SERVER;
         typed(install, PROGRAMS, &as_is);
 
         person.write("conf.json", file(chapter(&chapters, by_hand), "json")).unwrap();
         let printed = typed(by_hand, &format!("{PROGRAMS}{CLUSTER}"), &as_is);
         assert!(printed.contains("cni.projectcalico.org/podIP: 192.168."), "{printed}");
 
+        let printed = typed(after_the_add, PROGRAMS, &as_is);
+        let annotations = ["containerID: c1", "podIP: 192.168.", "podIPs: 192.168."];
+        for part in annotations.map(|annotation| format!("cni.projectcalico.org/{annotation}")) {
+            assert!(printed.contains(&part), "{part:?} is not in {printed}");
+        }
+        for part in ["kind: IPAMBlock\n", "\nk8s-pod-network.c1 ", "\nnode1-192-168-", " cali68caf03a5f4 "] {
+            assert!(printed.contains(part), "{part:?} is not in {printed}");
+        }
+        typed(command_line, PROGRAMS, &as_is);
+
         let names = |command: &str| command.replace("CONTAINERID", "c9");
-        let printed = typed(fails, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
+        let printed = typed(collecting, &format!("{PROGRAMS}{FAILED_ADD}"), &names);
         let (_, after) = printed.split_once("+ grep c9 ").unwrap();
         let (grepped, traced) = after.split_once("calico-ipam trace default/web").unwrap();
         let fields = r#" ContainerID="c9" Namespace="default" Pod="web" WorkloadEndpoint="node1-k8s-web-eth0""#;
@@ -194,6 +240,13 @@ fn the_commands_for_a_cluster_work_on_an_api_server() {
         let link = "\nInterface: cali68caf03a5f4, ";
         for part in ["\nEndpoint: node1-k8s-web-eth0\n", "handle k8s-pod-network.c1, ", link, "\nRoutes:\n  192.168."] {
             assert!(traced.contains(part), "{part:?} is not in {traced}");
+        }
+
+        let printed = typed(doctor, PROGRAMS, &as_is);
+        // docs/troubleshooting.md names these checks.
+        for check in ["token ", "permissions ", "busy addresses "] {
+            let is_ok = |line: &str| line.strip_prefix("ok").is_some_and(|rest| rest.trim_start().starts_with(check));
+            assert!(printed.lines().any(is_ok), "{check} is not ok in {printed}");
         }
 
         typed(quick_start, "cp deploy/examples/ippool.yaml pool.yaml", &as_is);

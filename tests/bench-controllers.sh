@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# `make bench-controllers`: measures target/plugin/kube-controllers on large clusters and prints the tables of the
-# README, also to target/bench-controllers/table.md. SCENARIOS="real served growth" selects the scenarios;
-# UPDATE_README=1 writes the tables into the README. Without a kube-apiserver (tests/install-go-tools.sh) the scenario
-# `real` is left out, and a line reports it. Needs 3 GiB of memory for the clusters. Run it on an otherwise idle
-# machine.
+# `make bench-controllers`: measures target/plugin/kube-controllers on large clusters and prints the tables of
+# docs/performance.md, also to target/bench-controllers/table.md. SCENARIOS="real served growth" selects the scenarios;
+# UPDATE_DOCS=1, formerly UPDATE_README=1, writes the tables into docs/performance.md. Without a kube-apiserver
+# (tests/install-go-tools.sh) the scenario `real` is left out, and a line reports it. Needs 3 GiB of memory for the
+# clusters. Run it on an otherwise idle machine.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0
@@ -18,7 +18,7 @@ bench+=(${SCENARIOS:-})
 [ "$(id -u)" = 0 ] || bench=(unshare --user --map-root-user "${bench[@]}")
 "${bench[@]}" | tee "$work/table.md"
 
-if [ "${UPDATE_README:-}" = 1 ]; then
+if [ "${UPDATE_DOCS:-${UPDATE_README:-}}" = 1 ]; then
     sed -i -e '/^<!-- bench-controllers -->$/,/^<!-- end of bench-controllers -->$/ { //!d }' \
-        -e "/^<!-- bench-controllers -->\$/r $work/table.md" README.md
+        -e "/^<!-- bench-controllers -->\$/r $work/table.md" docs/performance.md
 fi

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# `make bench`: measures target/plugin against the floor of this machine and prints the tables of the README, also to
-# target/bench/table.md. QUICK=1 leaves out the block engine; UPDATE_README=1 writes the tables into the README. Without
-# a kube-apiserver (tests/install-go-tools.sh) the tables of Kubernetes are left out, and a line reports it. Run it on
-# an otherwise idle machine, since the medians depend on the load.
+# `make bench`: measures target/plugin against the floor of this machine and prints the tables of
+# docs/performance.md, also to target/bench/table.md. QUICK=1 leaves out the block engine; UPDATE_DOCS=1, formerly
+# UPDATE_README=1, writes the tables into docs/performance.md. Without a kube-apiserver (tests/install-go-tools.sh) the
+# tables of Kubernetes are left out, and a line reports it. Run it on an otherwise idle machine, since the medians
+# depend on the load.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/sbin:/sbin" RUST_BACKTRACE=0
@@ -36,7 +37,7 @@ block_engine() {
 }
 [ "${QUICK:-}" = 1 ] || block_engine | tee -a "$work/table.md"
 
-if [ "${UPDATE_README:-}" = 1 ]; then
+if [ "${UPDATE_DOCS:-${UPDATE_README:-}}" = 1 ]; then
     sed -i -e '/^<!-- bench -->$/,/^<!-- end of bench -->$/ { //!d }' \
-        -e "/^<!-- bench -->\$/r $work/table.md" README.md
+        -e "/^<!-- bench -->\$/r $work/table.md" docs/performance.md
 fi

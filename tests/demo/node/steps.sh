@@ -106,10 +106,10 @@ step "$many pods at once"
 # shellcheck disable=SC2046 # names
 pods $(numbered $many) >$work/pods.yaml
 wait_for 120 all_started
-echo "    all running after $waited s (upstream: 8.3 s on such a machine)"
+echo "    all running after $waited s"
 has_taken $many
 wait_for 120 all_deleted
-echo "    all gone after $waited s (upstream: 8.0 s)"
+echo "    all gone after $waited s"
 wait_for 30 has_taken 0
 
 step "kubelet and containerd die in the middle of $many starts, and come back"

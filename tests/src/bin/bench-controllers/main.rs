@@ -1,6 +1,6 @@
 //! `make bench-controllers`: the resources that kube-controllers needs on large clusters, beside their goals.
 //!
-//! `bench-controllers PROGRAM WORK-DIR [SCENARIO…]` prints the tables of the README. The scenarios:
+//! `bench-controllers PROGRAM WORK-DIR [SCENARIO…]` prints the tables of docs/performance.md. The scenarios:
 //!
 //! * `real`: 500 nodes, 20,000 pods and 22,000 addresses in a real API server;
 //! * `served`: 5,000 nodes, 150,000 pods and 40,000 blocks. No API server fits on this machine beside the program with

@@ -1,10 +1,10 @@
 //! `make bench`: the cost of an ADD and a DEL against the floor of this machine, in one run.
 //!
-//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of the README. There are two private hosts, one after the other:
-//! one with the embedded datastore and etcd ([`pairs`]), and one with a Kubernetes API server ([`api_server`]), whose
-//! etcd has the address of the first host's etcd. All data are on the disk of the work directory. On each host the
-//! floor, the requests alone and the ADDs on each datastore alternate, pod by pod, so that a machine that changes its
-//! speed affects all of them.
+//! `bench PLUGIN-DIR FLOOR WORK-DIR` prints the tables of docs/performance.md. There are two private hosts, one after
+//! the other: one with the embedded datastore and etcd ([`pairs`]), and one with a Kubernetes API server
+//! ([`api_server`]), whose etcd has the address of the first host's etcd. All data are on the disk of the work
+//! directory. On each host the floor, the requests alone and the ADDs on each datastore alternate, pod by pod, so that
+//! a machine that changes its speed affects all of them.
 
 mod api_server;
 mod backend;

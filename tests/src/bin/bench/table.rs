@@ -1,4 +1,4 @@
-//! The figures as Markdown for the README.
+//! The figures as Markdown for docs/performance.md.
 
 mod api_server;
 mod pairs;
@@ -53,11 +53,6 @@ impl Table {
             let per_second = crate::PODS as f64 / crowd.all.as_secs_f64();
             let (p50, p99) = (ms(crowd.each.p50()), ms(crowd.each.percentile(99)));
             self.row([crowd.name, &format!("{per_second:.0}"), &p50, &p99]);
-            match crowd.name {
-                "etcd" => self.row(["upstream on etcd", pairs::UPSTREAM_AT_ONCE, "", ""]),
-                "kubernetes" => self.row(["upstream on kubernetes", api_server::UPSTREAM_AT_ONCE, "", ""]),
-                _ => {}
-            }
         }
     }
 

@@ -5,18 +5,6 @@ use crate::api_server::Measured;
 use crate::budget;
 use crate::sample::ms;
 
-/// Upstream's ADD and DEL of one IPv4 pod on an API server on such a machine, in milliseconds.
-const UPSTREAM: [f64; 2] = [142.0, 149.0];
-
-/// The same as rows of the table, with CPU time, memory and requests.
-const UPSTREAM_ROWS: [[&str; 10]; 2] = [
-    ["upstream's ADD", "142", "", "116", "87", "16", "", "", "", ""],
-    ["upstream's DEL", "149", "", "113", "86", "14", "", "", "", ""],
-];
-
-/// Upstream's ADDs per second on an API server when all start together.
-pub(super) const UPSTREAM_AT_ONCE: &str = "9.7";
-
 impl Table {
     /// Adds the floor, the requests alone, ADD and DEL; or a line with the reason why there is no API server.
     pub(crate) fn api_server(&mut self, measured: &Result<Measured, String>) {
@@ -47,7 +35,7 @@ impl Table {
         }
     }
 
-    /// Adds ADD and DEL against one GET, the budget and upstream.
+    /// Adds ADD and DEL against one GET and the budget.
     fn operations_on_kubernetes(&mut self, Measured { requests, series, details, .. }: &Measured) {
         self.heading(&[
             "one IPv4 pod on an API server",
@@ -59,7 +47,6 @@ impl Table {
             "÷ GET",
             "budget ms",
             "within",
-            "upstream ÷ ours",
         ]);
         let get = requests.get.p50();
         let budget = budget::on_api_server(series.floor.wall.p50(), requests);
@@ -79,9 +66,7 @@ impl Table {
                 &format!("{:.1}", wall.as_secs_f64() / get.as_secs_f64()),
                 &budget,
                 verdict,
-                &format!("{:.0}", UPSTREAM[index] / (wall.as_secs_f64() * 1e3)),
             ]);
         }
-        UPSTREAM_ROWS.iter().for_each(|row| self.row(row));
     }
 }

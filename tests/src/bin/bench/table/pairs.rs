@@ -7,12 +7,6 @@ use crate::pods::{OneAfterAnother, Series};
 use crate::sample::ms;
 use crate::stores::Costs;
 
-/// Upstream's ADD and DEL of one IPv4 pod on a local etcd on such a machine, in milliseconds.
-const UPSTREAM: [f64; 2] = [146.0, 129.0];
-
-/// Upstream's ADDs per second on etcd when all start together.
-pub(super) const UPSTREAM_AT_ONCE: &str = "9.6";
-
 impl Table {
     /// Adds the floor, the datastores alone, ADD and DEL.
     pub(crate) fn pairs(&mut self, measured: &Measured) {
@@ -43,7 +37,7 @@ impl Table {
         }
     }
 
-    /// Adds ADD and DEL against the floor, the budget and upstream.
+    /// Adds ADD and DEL against the floor and the budget.
     fn operations(&mut self, Measured { costs, series, details, .. }: &Measured) {
         let floor = series.floor.wall.p50();
         self.heading(&[
@@ -55,7 +49,6 @@ impl Table {
             "requests",
             "÷ floor",
             "budget ms",
-            "upstream ÷ ours",
         ]);
         // An ADD makes the same writes on both datastores.
         let writes = details.iter().find_map(|detail| detail.commits).unwrap_or_default();
@@ -65,7 +58,6 @@ impl Table {
             let budget = ms(budget::on_pairs(floor, costs, reads, writes));
             for (index, (verb, series)) in [("ADD", &operations.0), ("DEL", &operations.1)].into_iter().enumerate() {
                 let wall = series.wall.p50();
-                let upstream = UPSTREAM[index] / (wall.as_secs_f64() * 1e3);
                 self.row([
                     format!("{verb} on {}", detail.name),
                     ms(wall),
@@ -75,7 +67,6 @@ impl Table {
                     detail.timings.requests[index].to_string(),
                     format!("{:.1}", wall.as_secs_f64() / floor.as_secs_f64()),
                     if index == 0 { budget.clone() } else { String::new() },
-                    if remote { format!("{upstream:.0}") } else { String::new() },
                 ]);
             }
         }

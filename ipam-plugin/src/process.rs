@@ -7,8 +7,9 @@ use std::panic::{self, PanicHookInfo};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use netconf::CommandOutput;
 use netconf::conf::{LogConf, LogLevel as ConfLevel};
-use netconf::invocation::{Invocation, Plugin, Printed, invocation as decide};
+use netconf::invocation::{Invocation, Plugin, invocation as decide};
 use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
@@ -43,7 +44,7 @@ pub fn read_stdin() -> io::Result<Vec<u8>> {
 }
 
 /// Prints the output and returns the exit code.
-pub fn print(printed: &Printed) -> ExitCode {
+pub fn print(printed: &CommandOutput) -> ExitCode {
     // A write error is ignored, because there is no other output for the text.
     let _ = io::stderr().write_all(printed.stderr.as_bytes());
     write_stdout(&printed.stdout);

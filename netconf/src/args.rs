@@ -43,10 +43,10 @@ impl CniArgs {
         let mut ignore_unknown = true;
         let mut unknown = Vec::new();
         for pair in text.split(';').filter(|_| !text.is_empty()) {
-            let (key, value) = split(pair)?;
+            let (key, value) = split_pair(pair)?;
             match key {
-                "IgnoreUnknown" => ignore_unknown = boolean(pair, value)?,
-                "IP" => args.ip = address(pair, value)?,
+                "IgnoreUnknown" => ignore_unknown = parse_boolean(pair, value)?,
+                "IP" => args.ip = parse_address(pair, value)?,
                 "K8S_POD_NAME" => args.pod_name = value.to_owned(),
                 "K8S_POD_NAMESPACE" => args.pod_namespace = value.to_owned(),
                 "K8S_POD_INFRA_CONTAINER_ID" => args.pod_infra_container_id = value.to_owned(),
@@ -56,7 +56,7 @@ impl CniArgs {
             }
         }
         if !ignore_unknown && !unknown.is_empty() {
-            return Err(invalid(format!("ARGS: unknown args {unknown:?}")));
+            return Err(invalid_environment(format!("ARGS: unknown args {unknown:?}")));
         }
         Ok(args)
     }
@@ -91,7 +91,7 @@ impl CniArgs {
                 .filter(|(_, value)| value.is_empty())
                 .map(|(key, _)| key)
                 .collect();
-            invalid(format!("CNI_ARGS names no pod: {} missing", missing.join(" and "))).with_details(
+            invalid_environment(format!("CNI_ARGS names no pod: {} missing", missing.join(" and "))).with_details(
                 "set CNI_ARGS='K8S_POD_NAMESPACE=<namespace>;K8S_POD_NAME=<pod>', as a Kubernetes runtime does",
             )
         })
@@ -106,34 +106,34 @@ pub fn for_delegate(text: &str) -> String {
     format!("IgnoreUnknown=1;{text}")
 }
 
-fn split(pair: &str) -> Result<(&str, &str), CniError> {
+fn split_pair(pair: &str) -> Result<(&str, &str), CniError> {
     match pair.split_once('=') {
         Some((key, value)) if !value.contains('=') => Ok((key, value)),
-        _ => Err(invalid(format!("ARGS: invalid pair {pair:?}"))
+        _ => Err(invalid_environment(format!("ARGS: invalid pair {pair:?}"))
             .with_details("CNI_ARGS is KEY=value;KEY=value, without '=' in a value and without an empty piece")),
     }
 }
 
-fn boolean(pair: &str, value: &str) -> Result<bool, CniError> {
+fn parse_boolean(pair: &str, value: &str) -> Result<bool, CniError> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "true" => Ok(true),
         "0" | "false" => Ok(false),
-        _ => Err(unparsable(pair, &format!("boolean unmarshal error: invalid input {value}"))),
+        _ => Err(unparsable_pair(pair, &format!("boolean unmarshal error: invalid input {value}"))),
     }
 }
 
-fn address(pair: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
+fn parse_address(pair: &str, value: &str) -> Result<Option<IpAddr>, CniError> {
     if value.is_empty() {
         return Ok(None);
     }
-    value.parse().map(Some).map_err(|_| unparsable(pair, &format!("invalid IP address: {value}")))
+    value.parse().map(Some).map_err(|_| unparsable_pair(pair, &format!("invalid IP address: {value}")))
 }
 
-fn unparsable(pair: &str, reason: &str) -> CniError {
-    invalid(format!("ARGS: error parsing value of pair {pair:?}: {reason}"))
+fn unparsable_pair(pair: &str, reason: &str) -> CniError {
+    invalid_environment(format!("ARGS: error parsing value of pair {pair:?}: {reason}"))
 }
 
-fn invalid(msg: String) -> CniError {
+fn invalid_environment(msg: String) -> CniError {
     CniError::new(Code::INVALID_ENVIRONMENT, msg)
 }
 

@@ -1,4 +1,4 @@
-//! The operations that a runtime requests with `CNI_COMMAND`.
+//! The operations that a runtime requests with `CNI_COMMAND`, and the versions of the CNI specification that have them.
 
 use std::fmt;
 
@@ -58,6 +58,19 @@ impl Command {
             Command::Status | Command::Gc => Version::V1_1_0,
         }
     }
+
+    /// Checks that a configuration of this version may be used with the command.
+    ///
+    /// # Errors
+    /// Code 1 if that version of the CNI specification does not have the command.
+    pub fn check_version(self, version: Version) -> Result<(), CniError> {
+        if version >= self.since() {
+            return Ok(());
+        }
+        Err(CniError::new(Code::INCOMPATIBLE_VERSION, format!("config version does not allow {self}")).with_details(
+            format!("the configuration has cniVersion {version}; {self} needs at least {}", self.since()),
+        ))
+    }
 }
 
 impl fmt::Display for Command {
@@ -83,6 +96,27 @@ mod tests {
             let error = Command::parse(text).unwrap_err();
             assert_eq!(error.code, Code::INVALID_ENVIRONMENT);
             assert_eq!(error.msg, format!("unknown CNI_COMMAND: {text}"));
+        }
+    }
+
+    #[test]
+    fn verbs_by_version() {
+        use Command::{Add, Check, Del, Gc, Status};
+        let table = [
+            (Version::V0_1_0, vec![Add, Del, Command::Version]),
+            (Version::V0_3_1, vec![Add, Del, Command::Version]),
+            (Version::V0_4_0, vec![Add, Del, Check, Command::Version]),
+            (Version::V1_0_0, vec![Add, Del, Check, Command::Version]),
+            (Version::V1_1_0, vec![Add, Del, Check, Status, Gc, Command::Version]),
+        ];
+        for (version, allowed) in table {
+            for command in Command::ALL {
+                let answer = command.check_version(version);
+                assert_eq!(answer.is_ok(), allowed.contains(&command), "{command} with {version}");
+                if let Err(error) = answer {
+                    assert_eq!(error.msg, format!("config version does not allow {command}"));
+                }
+            }
         }
     }
 }

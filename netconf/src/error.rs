@@ -99,12 +99,12 @@ impl CniError {
     /// As in Go's decoder, keys match in any letter case and every key may be absent (CNI-57).
     pub fn parse(stdout: &[u8]) -> Option<CniError> {
         let object: Map<String, Value> = serde_json::from_slice(stdout).ok()?;
-        let text = |key| match field(&object, key) {
+        let text = |key| match find_field(&object, key) {
             None | Some(Value::Null) => Some(String::new()),
             Some(Value::String(text)) => Some(text.clone()),
             Some(_) => None,
         };
-        let code = match field(&object, "code") {
+        let code = match find_field(&object, "code") {
             None | Some(Value::Null) => 0,
             Some(number) => u32::try_from(number.as_u64()?).ok()?,
         };
@@ -132,7 +132,7 @@ struct Encoded<'a> {
     details: &'a str,
 }
 
-fn field<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+fn find_field<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).or_else(|| object.iter().find(|(name, _)| name.eq_ignore_ascii_case(key)).map(|(_, value)| value))
 }
 

@@ -1,11 +1,20 @@
 //! Parses command-line flags as Go's `flag` package does, because callers of upstream rely on it (CNI-7).
 
-use crate::invocation::Printed;
-
 /// A boolean flag.
 pub(crate) struct Flag {
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
+}
+
+/// Texts for the two streams, and the exit status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandOutput {
+    /// Text for stdout.
+    pub stdout: String,
+    /// Text for stderr.
+    pub stderr: String,
+    /// The exit status.
+    pub status: i32,
 }
 
 /// The result of parsing a command line.
@@ -14,11 +23,11 @@ pub(crate) enum Flags {
     /// The flags that are set.
     Set(Vec<&'static str>),
     /// The usage text, or an error about the command line.
-    Print(Printed),
+    Print(CommandOutput),
 }
 
 /// Parses `arguments` up to the first that is not a flag, and ignores the rest.
-pub(crate) fn parse(title: &str, known: &[Flag], arguments: &[String]) -> Flags {
+pub(crate) fn parse(title: &str, defined: &[Flag], arguments: &[String]) -> Flags {
     let mut set = Vec::new();
     for argument in arguments {
         let Some(text) = argument.strip_prefix('-').filter(|text| !text.is_empty()) else { break };
@@ -31,19 +40,26 @@ pub(crate) fn parse(title: &str, known: &[Flag], arguments: &[String]) -> Flags 
             None => (text, None),
         };
         if name.is_empty() || name.starts_with('-') {
-            return wrong(title, known, &format!("bad flag syntax: {argument}"));
+            return usage_error(title, defined, &format!("bad flag syntax: {argument}"));
         }
-        match known.iter().find(|flag| flag.name == name) {
+        match defined.iter().find(|flag| flag.name == name) {
             None if name == "h" || name == "help" => {
-                return Flags::Print(Printed { stderr: usage(title, known), ..Printed::default() });
+                return Flags::Print(CommandOutput {
+                    stderr: format_usage(title, defined),
+                    ..CommandOutput::default()
+                });
             }
-            None => return wrong(title, known, &format!("flag provided but not defined: -{name}")),
-            Some(flag) => match value.map_or(Some(true), boolean) {
+            None => return usage_error(title, defined, &format!("flag provided but not defined: -{name}")),
+            Some(flag) => match value.map_or(Some(true), parse_boolean) {
                 Some(true) => set.push(flag.name),
                 Some(false) => set.retain(|&on| on != flag.name),
                 None => {
                     let value = value.unwrap_or_default();
-                    return wrong(title, known, &format!("invalid boolean value {value:?} for -{name}: parse error"));
+                    return usage_error(
+                        title,
+                        defined,
+                        &format!("invalid boolean value {value:?} for -{name}: parse error"),
+                    );
                 }
             },
         }
@@ -52,16 +68,20 @@ pub(crate) fn parse(title: &str, known: &[Flag], arguments: &[String]) -> Flags 
 }
 
 /// Returns the usage text for stderr.
-pub(crate) fn usage(title: &str, known: &[Flag]) -> String {
-    let flags = known.iter().map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
+pub(crate) fn format_usage(title: &str, defined: &[Flag]) -> String {
+    let flags = defined.iter().map(|flag| format!("  -{}\t{}\n", flag.name, flag.help));
     format!("Usage of {title}:\n{}", flags.collect::<String>())
 }
 
-fn wrong(title: &str, known: &[Flag], what: &str) -> Flags {
-    Flags::Print(Printed { stderr: format!("{what}\n{}", usage(title, known)), status: 2, ..Printed::default() })
+fn usage_error(title: &str, defined: &[Flag], what: &str) -> Flags {
+    Flags::Print(CommandOutput {
+        stderr: format!("{what}\n{}", format_usage(title, defined)),
+        status: 2,
+        ..CommandOutput::default()
+    })
 }
 
-fn boolean(text: &str) -> Option<bool> {
+fn parse_boolean(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -102,7 +122,7 @@ mod tests {
     #[test]
     fn help_is_on_stderr_with_status_0() {
         for argument in ["-h", "-help", "--help", "--h"] {
-            let want = Printed { stderr: USAGE.to_owned(), ..Printed::default() };
+            let want = CommandOutput { stderr: USAGE.to_owned(), ..CommandOutput::default() };
             assert_eq!(run(&[argument]), Flags::Print(want), "{argument}");
         }
     }
@@ -118,7 +138,7 @@ mod tests {
         ];
         for (argument, what) in table {
             let Flags::Print(printed) = run(&[argument]) else { panic!("{argument}") };
-            assert_eq!(printed, Printed { stdout: String::new(), stderr: format!("{what}\n{USAGE}"), status: 2 });
+            assert_eq!(printed, CommandOutput { stdout: String::new(), stderr: format!("{what}\n{USAGE}"), status: 2 });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::flags::{self, Flag, Flags};
+use crate::flags::{self, CommandOutput, Flag, Flags};
 use crate::{Call, CallError, Lookup, Version, read_call, version};
 
 /// The plugin as which the process runs.
@@ -20,24 +20,13 @@ pub enum Plugin {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Invocation {
     /// Print the texts and exit with the status.
-    Print(Printed),
+    Print(CommandOutput),
     /// Serve an operation of the runtime.
     Call(Box<Call>),
     /// `-t` of `calico`: read a configuration from stdin and test the connection to its datastore.
     TestConnection,
     /// `-upgrade` of `calico-ipam`: migrate the addresses of host-local.
     Upgrade,
-}
-
-/// Texts for the two streams, and the exit status.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Printed {
-    /// Text for stdout.
-    pub stdout: String,
-    /// Text for stderr.
-    pub stderr: String,
-    /// The exit status.
-    pub status: i32,
 }
 
 impl Plugin {
@@ -65,7 +54,7 @@ impl Plugin {
     }
 
     /// Returns the line that refers to the subcommands, which are for people.
-    fn for_people(self) -> &'static str {
+    fn subcommand_hint(self) -> &'static str {
         match self {
             Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
             Plugin::CalicoIpam => {
@@ -95,7 +84,7 @@ pub fn invocation(
         Flags::Print(printed) => return Ok(Invocation::Print(printed)),
     };
     if set.contains(&"v") {
-        return Ok(Invocation::Print(Printed { stdout: format!("{build}\n"), ..Printed::default() }));
+        return Ok(Invocation::Print(CommandOutput { stdout: format!("{build}\n"), ..CommandOutput::default() }));
     }
     if set.contains(&"t") {
         return Ok(Invocation::TestConnection);
@@ -104,14 +93,14 @@ pub fn invocation(
         return Ok(Invocation::Upgrade);
     }
     match lookup("CNI_COMMAND").unwrap_or_default().as_str() {
-        "" => Ok(Invocation::Print(about(plugin, build))),
-        "VERSION" => Ok(Invocation::Print(supported_versions(read_stdin))),
+        "" => Ok(Invocation::Print(format_about(plugin, build))),
+        "VERSION" => Ok(Invocation::Print(answer_version(read_stdin))),
         _ => read_call(lookup, read_stdin).map(|call| Invocation::Call(Box::new(call))),
     }
 }
 
 /// Returns upstream's two lines for a call without `CNI_COMMAND` (CNI-20), and help for a person at a terminal.
-fn about(plugin: Plugin, build: &str) -> Printed {
+fn format_about(plugin: Plugin, build: &str) -> CommandOutput {
     let versions = Version::ALL.map(Version::as_str).join(", ");
     let stderr = format!(
         "{} {build}\n\
@@ -127,18 +116,18 @@ fn about(plugin: Plugin, build: &str) -> Printed {
             Plugin::Calico => "calico",
             Plugin::CalicoIpam => "calico-ipam",
         },
-        plugin.for_people(),
-        flags::usage(plugin.title(), plugin.flags()),
+        plugin.subcommand_hint(),
+        flags::format_usage(plugin.title(), plugin.flags()),
     );
-    Printed { stderr, ..Printed::default() }
+    CommandOutput { stderr, ..CommandOutput::default() }
 }
 
 /// Returns the output of VERSION. VERSION never fails: invalid stdin counts as a request without `cniVersion`.
-fn supported_versions(read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Printed {
+fn answer_version(read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> CommandOutput {
     let document: Option<Value> = read_stdin().ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let asked = document.as_ref().and_then(|value| value.get("cniVersion")).and_then(Value::as_str);
-    let asked = asked.filter(|text| !text.is_empty());
-    Printed { stdout: version::answer(asked), ..Printed::default() }
+    let requested = document.as_ref().and_then(|value| value.get("cniVersion")).and_then(Value::as_str);
+    let requested = requested.filter(|text| !text.is_empty());
+    CommandOutput { stdout: version::format_answer(requested), ..CommandOutput::default() }
 }
 
 #[cfg(test)]
@@ -155,7 +144,7 @@ mod tests {
         invocation(plugin, "v9", &arguments, &lookup, || Ok(stdin.as_bytes().to_vec()))
     }
 
-    fn printed(plugin: Plugin, arguments: &[&str], command: &str, stdin: &str) -> Printed {
+    fn printed(plugin: Plugin, arguments: &[&str], command: &str, stdin: &str) -> CommandOutput {
         match run(plugin, arguments, command, stdin).unwrap() {
             Invocation::Print(printed) => printed,
             other => panic!("{other:?}"),
@@ -217,6 +206,6 @@ mod tests {
         }
         let lookup = |name: &str| (name == "CNI_COMMAND").then(|| "VERSION".to_owned());
         let broken = invocation(Plugin::Calico, "v9", &[], &lookup, || Err(io::Error::other("broken")));
-        assert!(matches!(broken, Ok(Invocation::Print(Printed { status: 0, .. }))));
+        assert!(matches!(broken, Ok(Invocation::Print(CommandOutput { status: 0, .. }))));
     }
 }

@@ -1,11 +1,9 @@
-//! Versions of the CNI specification, and the commands that each allows.
+//! Versions of the CNI specification.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 use serde_json::json;
-
-use crate::{CniError, Code, Command};
 
 /// A released version of the CNI specification, ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,34 +53,6 @@ impl Version {
     pub fn parse(text: &str) -> Option<Version> {
         Version::ALL.into_iter().find(|version| version.as_str() == text)
     }
-
-    /// Returns the version of a configuration whose `cniVersion` is `text`.
-    ///
-    /// # Errors
-    /// Code 1 with upstream's text if the version is not supported.
-    pub fn of_config(text: &str) -> Result<Version, CniError> {
-        if text.is_empty() {
-            return Ok(Version::WHEN_MISSING);
-        }
-        Version::parse(text).ok_or_else(|| {
-            let supported: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
-            CniError::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
-                .with_details(format!("config is {text:?}, plugin supports [{}]", supported.join(" ")))
-        })
-    }
-
-    /// Checks that a configuration of this version may be used with `command`.
-    ///
-    /// # Errors
-    /// Code 1 if that version of the CNI specification does not have the command.
-    pub fn allow(self, command: Command) -> Result<(), CniError> {
-        if self >= command.since() {
-            return Ok(());
-        }
-        Err(CniError::new(Code::INCOMPATIBLE_VERSION, format!("config version does not allow {command}")).with_details(
-            format!("the configuration has cniVersion {self}; {command} needs at least {}", command.since()),
-        ))
-    }
 }
 
 impl fmt::Display for Version {
@@ -99,11 +69,11 @@ impl Serialize for Version {
 
 /// Returns the output of `VERSION`: one line of JSON with its newline.
 ///
-/// `asked` is the `cniVersion` from stdin, which the specification requires in the output. Upstream always prints 1.1.0
-/// (CNI-34); so does this function without `asked`.
-pub fn answer(asked: Option<&str>) -> String {
-    let asked = asked.unwrap_or(Version::LATEST.as_str());
-    format!("{}\n", json!({ "cniVersion": asked, "supportedVersions": Version::ALL }))
+/// `requested` is the `cniVersion` from stdin, which the specification requires in the output. Upstream always prints 1.1.0
+/// (CNI-34); so does this function without `requested`.
+pub fn format_answer(requested: Option<&str>) -> String {
+    let requested = requested.unwrap_or(Version::LATEST.as_str());
+    format!("{}\n", json!({ "cniVersion": requested, "supportedVersions": Version::ALL }))
 }
 
 #[cfg(test)]
@@ -126,43 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_version_lists_what_is_supported() {
-        let error = Version::of_config("9.9.9").unwrap_err();
-        assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);
-        assert_eq!(error.msg, "incompatible CNI versions");
-        assert_eq!(
-            error.details,
-            r#"config is "9.9.9", plugin supports ["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]"#
-        );
-        assert_eq!(Version::of_config("").unwrap(), Version::V0_1_0);
-    }
-
-    #[test]
-    fn verbs_by_version() {
-        use Command::{Add, Check, Del, Gc, Status};
-        let table = [
-            (Version::V0_1_0, vec![Add, Del, Command::Version]),
-            (Version::V0_3_1, vec![Add, Del, Command::Version]),
-            (Version::V0_4_0, vec![Add, Del, Check, Command::Version]),
-            (Version::V1_0_0, vec![Add, Del, Check, Command::Version]),
-            (Version::V1_1_0, vec![Add, Del, Check, Status, Gc, Command::Version]),
-        ];
-        for (version, allowed) in table {
-            for command in Command::ALL {
-                let answer = version.allow(command);
-                assert_eq!(answer.is_ok(), allowed.contains(&command), "{command} with {version}");
-                if let Err(error) = answer {
-                    assert_eq!(error.msg, format!("config version does not allow {command}"));
-                }
-            }
-        }
-    }
-
-    #[test]
     fn answer_echoes_the_asked_version() {
         let supported = r#"["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]"#;
         for (asked, said) in [(Some("1.0.0"), "1.0.0"), (Some("9.9.9"), "9.9.9"), (None, "1.1.0")] {
-            assert_eq!(answer(asked), format!("{{\"cniVersion\":\"{said}\",\"supportedVersions\":{supported}}}\n"));
+            assert_eq!(
+                format_answer(asked),
+                format!("{{\"cniVersion\":\"{said}\",\"supportedVersions\":{supported}}}\n")
+            );
         }
     }
 }

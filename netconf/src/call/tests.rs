@@ -204,3 +204,15 @@ fn a_rewritten_configuration_for_a_delegate() {
     let bytes = call.rewritten(|object| object.change("ipam", |ipam| ipam.set("subnet", "10.1.0.0/24"))).unwrap();
     assert_eq!(bytes, br#"{"name":"n","big":9007199254740993,"ipam":{"subnet":"10.1.0.0/24"}}"#);
 }
+
+#[test]
+fn unsupported_version_lists_what_is_supported() {
+    let error = parse_config_version("9.9.9").unwrap_err();
+    assert_eq!(error.code, Code::INCOMPATIBLE_VERSION);
+    assert_eq!(error.msg, "incompatible CNI versions");
+    assert_eq!(
+        error.details,
+        r#"config is "9.9.9", plugin supports ["0.1.0" "0.2.0" "0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]"#
+    );
+    assert_eq!(parse_config_version("").unwrap(), Version::V0_1_0);
+}

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{DOING, NetConf};
+use super::net_conf::{DOING, NetConf};
 use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
 
@@ -40,17 +40,17 @@ impl NetConf {
                 Ok(conf) => return Ok((conf, passed_over)),
                 Err(error) => error,
             };
-            match remove(&mut document, error.path()) {
-                true => passed_over.push(error),
-                false => return Err(error.while_doing(DOING)),
+            if !remove(&mut document, error.path()) {
+                return Err(error.while_doing(DOING));
             }
+            passed_over.push(error);
         }
     }
 }
 
 /// Removes the key at `path`, or the top-level key above it. Returns false if DEL needs that key.
 fn remove(document: &mut Value, path: &str) -> bool {
-    let mut keys = keys(path);
+    let mut keys = path_keys(path);
     let Some(key) = keys.next() else { return false };
     let name = key.to_ascii_lowercase();
     if name == "ipam" {
@@ -63,7 +63,7 @@ fn remove(document: &mut Value, path: &str) -> bool {
 }
 
 /// Returns the keys of a JSON path as [`DecodeError`] writes it, up to the first that is quoted or inside a list.
-fn keys(path: &str) -> impl Iterator<Item = &str> {
+fn path_keys(path: &str) -> impl Iterator<Item = &str> {
     let plain = |step: &&str| !step.is_empty() && !step.contains('[');
     let steps = path.trim_start_matches('$').split('.').skip(1);
     steps.map(|step| step.split('[').next().unwrap_or_default()).take_while(plain)

@@ -1,12 +1,13 @@
 //! The datastore settings of the environment, applied to the configuration.
 
-use super::{ApiGroup, DatastoreConf, DatastoreType, NetConf, Secret};
+use super::datastore::{ApiGroup, DatastoreConf, DatastoreType, Secret};
+use super::net_conf::NetConf;
 use crate::{CniError, Code, Lookup};
 
 /// An environment variable and the setting that it supplies.
-type Setting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
+type EnvSetting = (&'static str, fn(&mut DatastoreConf) -> &mut String);
 
-const SETTINGS: [Setting; 7] = [
+const SETTINGS: [EnvSetting; 7] = [
     ("DATASTORE_PATH", |conf| &mut conf.datastore_path),
     ("ETCD_ENDPOINTS", |conf| &mut conf.etcd_endpoints),
     ("ETCD_DISCOVERY_SRV", |conf| &mut conf.etcd_discovery_srv),
@@ -30,19 +31,19 @@ impl NetConf {
     pub fn with_environment(mut self, lookup: Lookup<'_>) -> Result<NetConf, CniError> {
         for (name, setting) in SETTINGS {
             let setting = setting(&mut self.datastore);
-            if let Some(value) = value(lookup, name, setting.is_empty()) {
+            if let Some(value) = lookup_value(lookup, name, setting.is_empty()) {
                 *setting = value;
             }
         }
         let datastore = &mut self.datastore;
-        if let Some(password) = value(lookup, "ETCD_PASSWORD", datastore.etcd_password.is_empty()) {
+        if let Some(password) = lookup_value(lookup, "ETCD_PASSWORD", datastore.etcd_password.is_empty()) {
             datastore.etcd_password = Secret::new(password);
         }
-        if let Some(kind) = value(lookup, "DATASTORE_TYPE", datastore.datastore_type.is_none()) {
-            datastore.datastore_type = datastore_type(&kind)?;
+        if let Some(kind) = lookup_value(lookup, "DATASTORE_TYPE", datastore.datastore_type.is_none()) {
+            datastore.datastore_type = parse_datastore_type(&kind)?;
         }
-        if let Some(group) = value(lookup, "CALICO_API_GROUP", datastore.calico_api_group.is_none()) {
-            datastore.calico_api_group = api_group(&group);
+        if let Some(group) = lookup_value(lookup, "CALICO_API_GROUP", datastore.calico_api_group.is_none()) {
+            datastore.calico_api_group = parse_api_group(&group);
         }
         Ok(self)
     }
@@ -69,11 +70,11 @@ impl DatastoreConf {
 }
 
 /// Returns the value that the environment gives a setting, or `None` to keep the configured one.
-fn value(lookup: Lookup<'_>, name: &str, unset: bool) -> Option<String> {
+fn lookup_value(lookup: Lookup<'_>, name: &str, unset: bool) -> Option<String> {
     lookup(&format!("CALICO_{name}")).or_else(|| lookup(name).filter(|_| unset))
 }
 
-fn datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
+fn parse_datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -88,7 +89,7 @@ fn datastore_type(text: &str) -> Result<Option<DatastoreType>, CniError> {
 
 /// Returns the API group that the environment variable selects. As in upstream, every unknown value selects the v1
 /// group (IPAM-20).
-fn api_group(text: &str) -> Option<ApiGroup> {
+fn parse_api_group(text: &str) -> Option<ApiGroup> {
     match text {
         "" => None,
         _ if text.eq_ignore_ascii_case("projectcalico.org/v3") => Some(ApiGroup::V3),
@@ -100,9 +101,9 @@ fn api_group(text: &str) -> Option<ApiGroup> {
 mod tests {
     use super::*;
 
-    type Variables<'a> = &'a [(&'a str, &'a str)];
+    type EnvSettings<'a> = &'a [(&'a str, &'a str)];
 
-    fn conf(json: &str, variables: Variables<'_>) -> Result<NetConf, CniError> {
+    fn conf(json: &str, variables: EnvSettings<'_>) -> Result<NetConf, CniError> {
         let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
         NetConf::parse(json.as_bytes()).unwrap().with_environment(&lookup)
     }
@@ -110,7 +111,7 @@ mod tests {
     #[test]
     fn precedence() {
         let json = r#"{"etcd_endpoints":"http://conf"}"#;
-        let table: [(&str, Variables<'_>, &str); 6] = [
+        let table: [(&str, EnvSettings<'_>, &str); 6] = [
             (json, &[], "http://conf"),
             (json, &[("ETCD_ENDPOINTS", "http://plain")], "http://conf"),
             (json, &[("CALICO_ETCD_ENDPOINTS", "http://prefixed")], "http://prefixed"),
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn kind_without_a_type() {
-        let kind = |json: &str, variables: Variables<'_>| conf(json, variables).unwrap().datastore.kind();
+        let kind = |json: &str, variables: EnvSettings<'_>| conf(json, variables).unwrap().datastore.kind();
         assert_eq!(kind("{}", &[]), DatastoreType::Kubernetes);
         assert_eq!(kind(r#"{"etcd_discovery_srv":"x"}"#, &[]), DatastoreType::Kubernetes);
         assert_eq!(kind("{}", &[("ETCD_ENDPOINTS", "http://plain")]), DatastoreType::Etcdv3);

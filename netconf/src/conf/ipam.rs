@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::decode::{DecodeError, FromNode, Node, Object};
-use crate::result::IpNet;
+use crate::ipnet::IpNet;
 
 /// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Default for Ipam {
 impl FromNode for Ipam {
     fn from_node(node: &Node<'_>) -> Result<Ipam, DecodeError> {
         let object = node.object()?;
-        let ipam_type = object.read_with("type", binary_name)?.unwrap_or_default();
+        let ipam_type = object.read_with("type", read_binary_name)?.unwrap_or_default();
         let host_local = ipam_type == HOST_LOCAL;
         Ok(Ipam {
             name: object.read_or_default("name")?,
@@ -105,10 +105,10 @@ impl FromNode for Ipam {
             // Another IPAM plugin may use these two keys differently.
             ranges: if host_local { object.read_or_default("ranges")? } else { Vec::new() },
             routes: if host_local { object.read_or_default("routes")? } else { Vec::new() },
-            assign_ipv4: true_or_false(&object, "assign_ipv4")?.unwrap_or(true),
-            assign_ipv6: true_or_false(&object, "assign_ipv6")?.unwrap_or(false),
-            ipv4_pools: pools(&object, "ipv4_pools", IpAddr::is_ipv4)?,
-            ipv6_pools: pools(&object, "ipv6_pools", IpAddr::is_ipv6)?,
+            assign_ipv4: read_true_or_false(&object, "assign_ipv4")?.unwrap_or(true),
+            assign_ipv6: read_true_or_false(&object, "assign_ipv6")?.unwrap_or(false),
+            ipv4_pools: read_pools(&object, "ipv4_pools", IpAddr::is_ipv4)?,
+            ipv6_pools: read_pools(&object, "ipv6_pools", IpAddr::is_ipv6)?,
             ipam_type,
         })
     }
@@ -126,7 +126,7 @@ impl FromNode for IpamRoute {
     }
 }
 
-fn binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
+fn read_binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
     const WANT: &str = "the name of a binary, without '/'";
     match node.text(WANT)? {
         name if name.contains('/') => Err(node.bad_value(WANT)),
@@ -136,13 +136,13 @@ fn binary_name(node: &Node<'_>) -> Result<String, DecodeError> {
 
 /// Reads the string `"true"` or `"false"`, which upstream requires instead of a Boolean. Upstream accepts any string,
 /// and all but one of them select the default (IPAM-13).
-fn true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
+fn read_true_or_false(object: &Object<'_>, key: &str) -> Result<Option<bool>, DecodeError> {
     object.read_word(key, &[("true", true), ("false", false)], false)
 }
 
 /// Reads a list of pools. An entry with a `/` cannot be a pool's name, so it must be a CIDR of the family. Upstream
 /// detects an invalid entry only after it has listed the pools (IPAM-34).
-fn pools(object: &Object<'_>, key: &str, family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
+fn read_pools(object: &Object<'_>, key: &str, family: fn(&IpAddr) -> bool) -> Result<Vec<String>, DecodeError> {
     let want =
         if key == "ipv4_pools" { "an IPv4 CIDR or the name of a pool" } else { "an IPv6 CIDR or the name of a pool" };
     let pool = |node: &Node<'_>| match node.text(want)? {

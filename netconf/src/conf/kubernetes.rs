@@ -1,6 +1,6 @@
 //! The kind of policy, and access to the API server.
 
-use super::Secret;
+use super::datastore::Secret;
 use crate::decode::{DecodeError, FromNode, Node};
 
 /// Kind of policy, and access to the API server for it.

@@ -82,7 +82,7 @@ impl FromNode for ReadinessConf {
         let timeout =
             object.read_with("policy_setup_timeout_seconds", |node| node.integer(0..=i32::MAX.unsigned_abs()))?;
         Ok(ReadinessConf {
-            readiness_gates: object.read_with("readiness_gates", gates)?.unwrap_or_default(),
+            readiness_gates: object.read_with("readiness_gates", read_gates)?.unwrap_or_default(),
             policy_setup_timeout_seconds: timeout.unwrap_or_default(),
             endpoint_status_dir: object
                 .read_nonempty("endpoint_status_dir")?
@@ -92,7 +92,7 @@ impl FromNode for ReadinessConf {
 }
 
 /// Checks the URLs while decoding. Upstream detects an invalid URL only when it is about to poll it (CNI-77).
-fn gates(node: &Node<'_>) -> Result<Vec<String>, DecodeError> {
+fn read_gates(node: &Node<'_>) -> Result<Vec<String>, DecodeError> {
     struct Gate(String);
 
     impl FromNode for Gate {

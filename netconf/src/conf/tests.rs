@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
+use crate::Code;
 
 fn parse(conf: &Value) -> NetConf {
     NetConf::parse(conf.to_string().as_bytes()).unwrap()

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::DecodeError;
+use super::error::DecodeError;
 
 /// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
@@ -16,12 +16,12 @@ pub(crate) trait FromNode: Sized {
 /// A value with its path from the root. The path is formatted only for errors.
 pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,
-    step: Step<'a>,
+    step: PathStep<'a>,
     secret: bool,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathStep<'a> {
     Root(&'a str),
     Key(&'a Node<'a>, &'a str),
     Index(&'a Node<'a>, usize),
@@ -37,7 +37,7 @@ pub(crate) struct Object<'a> {
 impl<'a> Node<'a> {
     /// Creates the root of a document. Errors use `name` for it: `$`, or the path of this value in an outer document.
     pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, step: Step::Root(name), secret: false }
+        Node { value, step: PathStep::Root(name), secret: false }
     }
 
     /// Returns the same position, with its value hidden in errors.
@@ -55,16 +55,16 @@ impl<'a> Node<'a> {
 
     /// Returns the error for a value of the wrong JSON type.
     pub(crate) fn wrong_type(&self, want: impl Into<String>) -> DecodeError {
-        DecodeError::Type { path: self.to_string(), found: self.found(), want: want.into() }
+        DecodeError::Type { path: self.to_string(), found: self.describe(), want: want.into() }
     }
 
     /// Returns the error for a value of the right type that is not allowed.
     pub(crate) fn bad_value(&self, want: impl Into<String>) -> DecodeError {
-        DecodeError::Value { path: self.to_string(), found: self.found(), want: want.into() }
+        DecodeError::Value { path: self.to_string(), found: self.describe(), want: want.into() }
     }
 
     /// Describes the value: its type, and its text if that is short and not secret.
-    fn found(&self) -> String {
+    fn describe(&self) -> String {
         const LONGEST: usize = 80;
         let kind = match self.value {
             Value::Null => return "null".to_owned(),
@@ -88,9 +88,9 @@ impl<'a> Node<'a> {
 impl fmt::Display for Node<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
-            Step::Root(name) => f.write_str(name),
-            Step::Key(parent, key) => write!(f, "{parent}{}", KeyStep(key)),
-            Step::Index(parent, index) => write!(f, "{parent}[{index}]"),
+            PathStep::Root(name) => f.write_str(name),
+            PathStep::Key(parent, key) => write!(f, "{parent}{}", KeyStep(key)),
+            PathStep::Index(parent, index) => write!(f, "{parent}[{index}]"),
         }
     }
 }
@@ -164,7 +164,7 @@ impl<'a> Object<'a> {
     /// Returns every key with its value, including `null` values.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> + use<'a> {
         let node = self.node;
-        self.map.iter().map(move |(key, value)| (key.as_str(), node.at_key(key, value)))
+        self.map.iter().map(move |(key, value)| (key.as_str(), node.child_at(key, value)))
     }
 
     /// Returns true if `key` is present and not `null`.
@@ -194,7 +194,7 @@ impl<'a> Object<'a> {
         value: &Value,
         read: impl FnOnce(&Node<'_>) -> Result<T, DecodeError>,
     ) -> Result<T, DecodeError> {
-        read(&Node { value, step: Step::Key(self.node, name), secret: self.node.secret })
+        read(&Node { value, step: PathStep::Key(self.node, name), secret: self.node.secret })
     }
 }
 
@@ -205,12 +205,12 @@ impl<'a> Node<'a> {
         items
             .iter()
             .enumerate()
-            .map(|(index, value)| read(&Node { value, step: Step::Index(self, index), secret: self.secret }))
+            .map(|(index, value)| read(&Node { value, step: PathStep::Index(self, index), secret: self.secret }))
             .collect()
     }
 
-    fn at_key(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, step: Step::Key(self, key), secret: self.secret }
+    fn child_at(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
+        Node { value, step: PathStep::Key(self, key), secret: self.secret }
     }
 }
 

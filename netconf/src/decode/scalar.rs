@@ -5,8 +5,9 @@ use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use super::{DecodeError, FromNode, Node};
-use crate::result::IpNet;
+use super::error::DecodeError;
+use super::node::{FromNode, Node};
+use crate::ipnet::IpNet;
 
 impl FromNode for String {
     fn from_node(node: &Node<'_>) -> Result<String, DecodeError> {
@@ -69,7 +70,7 @@ impl Node<'_> {
         T: Copy + Into<i128> + TryFrom<i128>,
     {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
-        self.integer_of(format!("an integer from {low} to {high}"), |integer| (low..=high).contains(&integer))
+        self.integer_where(format!("an integer from {low} to {high}"), |integer| (low..=high).contains(&integer))
     }
 
     /// Returns the integer at this position, which must be in the range, or 0 for "not set".
@@ -79,11 +80,11 @@ impl Node<'_> {
     {
         let (low, high) = ((*range.start()).into(), (*range.end()).into());
         let want = format!("0 or an integer from {low} to {high}");
-        self.integer_of(want, |integer| integer == 0 || (low..=high).contains(&integer))
+        self.integer_where(want, |integer| integer == 0 || (low..=high).contains(&integer))
     }
 
     /// Returns the integer at this position if `allows` accepts it. `want` describes the allowed values for the error.
-    fn integer_of<T: TryFrom<i128>>(&self, want: String, allows: impl Fn(i128) -> bool) -> Result<T, DecodeError> {
+    fn integer_where<T: TryFrom<i128>>(&self, want: String, allows: impl Fn(i128) -> bool) -> Result<T, DecodeError> {
         let Value::Number(number) = self.value else { return Err(self.wrong_type(want)) };
         let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
         match integer {

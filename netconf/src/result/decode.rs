@@ -1,7 +1,8 @@
 //! Decodes results of every version of the CNI specification into the 1.1.0 form.
 
-use super::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
+use super::types::{CniResult, Dns, Interface, IpConfig, Route};
 use crate::decode::{self, DecodeError, FromNode, Node, Object};
+use crate::ipnet::IpNet;
 use crate::{CniError, Code, Version};
 
 impl CniResult {

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
+use super::types::{CniResult, Dns, Interface, IpConfig, Route};
+use crate::ipnet::IpNet;
 use crate::{CniError, Version, json};
 
 impl CniResult {
@@ -18,9 +19,9 @@ impl CniResult {
     /// Code 999 before 0.3.0 if there is no address, because those forms cannot express that (CNI-40).
     pub fn to_json(&self, version: Version) -> Result<String, CniError> {
         match version {
-            Version::V0_1_0 | Version::V0_2_0 => Ok(json::indented(&Form02::of(self, version)?)),
-            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Ok(json::indented(&Form04::of(self, version))),
-            Version::V1_0_0 | Version::V1_1_0 => Ok(json::indented(&sorted(&Form10::of(self, version)))),
+            Version::V0_1_0 | Version::V0_2_0 => Ok(json::indented(&Form02::new(self, version)?)),
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Ok(json::indented(&Form04::new(self, version))),
+            Version::V1_0_0 | Version::V1_1_0 => Ok(json::indented(&sorted(&Form10::new(self, version)))),
         }
     }
 }
@@ -150,41 +151,41 @@ struct EncodedDns<'a> {
 }
 
 impl<'a> Form10<'a> {
-    fn of(result: &'a CniResult, cni_version: Version) -> Form10<'a> {
+    fn new(result: &'a CniResult, cni_version: Version) -> Form10<'a> {
         Form10 {
             cni_version,
-            interfaces: result.interfaces.iter().map(Interface10::of).collect(),
-            ips: result.ips.iter().map(Ip10::of).collect(),
-            routes: result.routes.iter().map(EncodedRoute::of).collect(),
-            dns: EncodedDns::of(&result.dns),
+            interfaces: result.interfaces.iter().map(Interface10::new).collect(),
+            ips: result.ips.iter().map(Ip10::new).collect(),
+            routes: result.routes.iter().map(EncodedRoute::new).collect(),
+            dns: EncodedDns::new(&result.dns),
         }
     }
 }
 
 impl<'a> Form04<'a> {
-    fn of(result: &'a CniResult, cni_version: Version) -> Form04<'a> {
+    fn new(result: &'a CniResult, cni_version: Version) -> Form04<'a> {
         let interface = |interface: &'a Interface| Interface04 {
             name: &interface.name,
             mac: &interface.mac,
             sandbox: &interface.sandbox,
         };
-        let ip = |ip: &IpConfig| Ip04 { version: if ip.address.is_ipv4() { "4" } else { "6" }, ip: Ip10::of(ip) };
+        let ip = |ip: &IpConfig| Ip04 { version: if ip.address.is_ipv4() { "4" } else { "6" }, ip: Ip10::new(ip) };
         Form04 {
             cni_version,
             interfaces: result.interfaces.iter().map(interface).collect(),
             ips: result.ips.iter().map(ip).collect(),
-            routes: result.routes.iter().map(EncodedRoute::of).collect(),
-            dns: EncodedDns::of(&result.dns),
+            routes: result.routes.iter().map(EncodedRoute::new).collect(),
+            dns: EncodedDns::new(&result.dns),
         }
     }
 }
 
 impl<'a> Form02<'a> {
-    fn of(result: &'a CniResult, cni_version: Version) -> Result<Form02<'a>, CniError> {
+    fn new(result: &'a CniResult, cni_version: Version) -> Result<Form02<'a>, CniError> {
         let family = |ipv4: bool| {
             let first = result.ips.iter().find(|ip| ip.address.is_ipv4() == ipv4)?;
             let routes = result.routes.iter().filter(|route| route.dst.is_ipv4() == ipv4);
-            let routes = routes.map(|route| EncodedRoute { gw: route.gw, ..EncodedRoute::of(&Route::to(route.dst)) });
+            let routes = routes.map(|route| EncodedRoute { gw: route.gw, ..EncodedRoute::new(&Route::to(route.dst)) });
             Some(Ip02 { ip: first.address, gateway: first.gateway, routes: routes.collect() })
         };
         let (ip4, ip6) = (family(true), family(false));
@@ -193,12 +194,12 @@ impl<'a> Form02<'a> {
                 "a result of version {cni_version} needs an address; use cniVersion 0.3.0 or later"
             )));
         }
-        Ok(Form02 { cni_version, ip4, ip6, dns: EncodedDns::of(&result.dns) })
+        Ok(Form02 { cni_version, ip4, ip6, dns: EncodedDns::new(&result.dns) })
     }
 }
 
 impl<'a> Interface10<'a> {
-    fn of(interface: &'a Interface) -> Interface10<'a> {
+    fn new(interface: &'a Interface) -> Interface10<'a> {
         Interface10 {
             name: &interface.name,
             mac: &interface.mac,
@@ -211,13 +212,13 @@ impl<'a> Interface10<'a> {
 }
 
 impl Ip10 {
-    fn of(ip: &IpConfig) -> Ip10 {
+    fn new(ip: &IpConfig) -> Ip10 {
         Ip10 { interface: ip.interface, address: ip.address, gateway: ip.gateway }
     }
 }
 
 impl EncodedRoute {
-    fn of(route: &Route) -> EncodedRoute {
+    fn new(route: &Route) -> EncodedRoute {
         EncodedRoute {
             dst: route.dst,
             gw: route.gw,
@@ -231,7 +232,7 @@ impl EncodedRoute {
 }
 
 impl<'a> EncodedDns<'a> {
-    fn of(dns: &'a Dns) -> EncodedDns<'a> {
+    fn new(dns: &'a Dns) -> EncodedDns<'a> {
         EncodedDns { nameservers: &dns.nameservers, domain: &dns.domain, search: &dns.search, options: &dns.options }
     }
 

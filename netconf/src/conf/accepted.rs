@@ -1,4 +1,5 @@
-//! Arguments from the orchestrator, which are labels of Mesos tasks.
+//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane. Their types are
+//! checked. On Linux, only the labels of a Mesos task and `windows_use_single_network` have an effect.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
@@ -78,5 +79,64 @@ impl FromNode for MesosLabel {
     fn from_node(node: &Node<'_>) -> Result<MesosLabel, DecodeError> {
         let object = node.object()?;
         Ok(MesosLabel { key: object.read_or_default("key")?, value: object.read_or_default("value")? })
+    }
+}
+
+/// Keys of the Windows dataplane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct WindowsConf {
+    /// Kind of the overlay network. Read on Windows only.
+    pub mode: String,
+
+    /// Prefix of the MAC addresses of the overlay network. Read on Windows only.
+    pub vxlan_mac_prefix: String,
+
+    /// Identifier of the overlay network. Read on Windows only.
+    pub vxlan_vni: u64,
+
+    /// Seconds for which a deleted pod is remembered; 0 means 600. Read on Windows only.
+    pub windows_pod_deletion_timestamp_timeout: i64,
+
+    /// Whether to limit this host to one IPAM block, on every system. Read by ADD of calico-ipam.
+    pub windows_use_single_network: bool,
+
+    /// Whether to omit the policy that denies all traffic. Read on Windows only.
+    pub windows_disable_default_deny_all_policy: bool,
+
+    /// Whether to return loopback traffic directly. Read on Windows only.
+    #[cfg_attr(feature = "schema", serde(rename = "windows_loopback_DSR"))]
+    pub windows_loopback_dsr: bool,
+}
+
+impl WindowsConf {
+    /// Returns the keys that are set but have no effect on this system.
+    pub fn ignored(&self) -> impl Iterator<Item = &'static str> {
+        [
+            ("mode", !self.mode.is_empty()),
+            ("vxlan_mac_prefix", !self.vxlan_mac_prefix.is_empty()),
+            ("vxlan_vni", self.vxlan_vni != 0),
+            ("windows_pod_deletion_timestamp_timeout", self.windows_pod_deletion_timestamp_timeout != 0),
+            ("windows_disable_default_deny_all_policy", self.windows_disable_default_deny_all_policy),
+            ("windows_loopback_DSR", self.windows_loopback_dsr),
+        ]
+        .into_iter()
+        .filter_map(|(key, is_set)| is_set.then_some(key))
+    }
+}
+
+impl FromNode for WindowsConf {
+    fn from_node(node: &Node<'_>) -> Result<WindowsConf, DecodeError> {
+        let object = node.object()?;
+        Ok(WindowsConf {
+            mode: object.read_or_default("mode")?,
+            vxlan_mac_prefix: object.read_or_default("vxlan_mac_prefix")?,
+            vxlan_vni: object.read_or_default("vxlan_vni")?,
+            windows_pod_deletion_timestamp_timeout: object.read_or_default("windows_pod_deletion_timestamp_timeout")?,
+            windows_use_single_network: object.read_or_default("windows_use_single_network")?,
+            windows_disable_default_deny_all_policy: object
+                .read_or_default("windows_disable_default_deny_all_policy")?,
+            windows_loopback_dsr: object.read_or_default("windows_loopback_DSR")?,
+        })
     }
 }

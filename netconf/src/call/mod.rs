@@ -76,7 +76,7 @@ impl From<CniError> for CallError {
 pub fn read_call(lookup: Lookup<'_>, read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Call, CallError> {
     let environment = Environment::read(lookup)?;
     let raw = read_stdin().map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
-    let document = decode::parse(&raw).map_err(|malformed| not_json(&raw, &malformed))?;
+    let document = decode::parse(&raw).map_err(|malformed| json_error(&raw, &malformed))?;
     let document = if document.is_null() { Value::Object(serde_json::Map::new()) } else { document };
     let root = Node::root("$", &document);
     let call = Call::read(environment, lookup, &root, raw);
@@ -89,11 +89,11 @@ impl Call {
         check_name(root)?;
         let command = Command::parse(&environment.command)?;
         let version = config_version(root)?;
-        let rest = Call::of(command, environment, version, lookup, root, raw);
+        let rest = Call::from_parts(command, environment, version, lookup, root, raw);
         rest.map_err(|error| CallError { version: Some(version), ..error.into() })
     }
 
-    fn of(
+    fn from_parts(
         command: Command,
         environment: Environment,
         version: Version,
@@ -101,7 +101,7 @@ impl Call {
         root: &Node<'_>,
         raw: Vec<u8>,
     ) -> Result<Call, CniError> {
-        version.allow(command)?;
+        command.check_version(version)?;
         let (conf, passed_over) = match command {
             Command::Del => NetConf::read_for_del(root)?,
             _ => (NetConf::read(root)?, Vec::new()),
@@ -144,7 +144,7 @@ impl Call {
     }
 }
 
-fn not_json(raw: &[u8], malformed: &Malformed) -> CniError {
+fn json_error(raw: &[u8], malformed: &Malformed) -> CniError {
     let error = CniError::new(Code::DECODE, format!("error unmarshall network config: {malformed}"));
     if raw.is_empty() {
         return error.with_details("nothing on standard input; the network configuration is expected there");
@@ -162,7 +162,7 @@ fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     if name.is_empty() {
         return Err(invalid_config("missing network name").with_details(format!(
             "a plugin of a network configuration list has neither name nor cniVersion of its own; {}",
-            conf::MEND_LIST
+            conf::LIST_ADVICE
         )));
     }
     if !is_id(&name) {
@@ -173,7 +173,22 @@ fn check_name(root: &Node<'_>) -> Result<(), CniError> {
 
 fn config_version(root: &Node<'_>) -> Result<Version, CniError> {
     let text: Result<String, _> = root.object().and_then(|object| object.read_or_default("cniVersion"));
-    Version::of_config(&text.map_err(|error| error.while_doing("decoding version from network config"))?)
+    parse_config_version(&text.map_err(|error| error.while_doing("decoding version from network config"))?)
+}
+
+/// Returns the version of a configuration whose `cniVersion` is `text`.
+///
+/// # Errors
+/// Code 1 with upstream's text if the version is not supported.
+fn parse_config_version(text: &str) -> Result<Version, CniError> {
+    if text.is_empty() {
+        return Ok(Version::WHEN_MISSING);
+    }
+    Version::parse(text).ok_or_else(|| {
+        let supported: Vec<String> = Version::ALL.iter().map(|version| format!("{:?}", version.as_str())).collect();
+        CniError::new(Code::INCOMPATIBLE_VERSION, "incompatible CNI versions")
+            .with_details(format!("config is {text:?}, plugin supports [{}]", supported.join(" ")))
+    })
 }
 
 fn invalid_config(msg: &str) -> CniError {

@@ -1,0 +1,174 @@
+//! [`NetConf`]: all keys of the network configuration.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::accepted::{Args, WindowsConf};
+use super::dataplane::{ContainerSettings, DataplaneOptions, FeatureControl};
+use super::datastore::DatastoreConf;
+use super::interface::InterfaceConf;
+use super::ipam::Ipam;
+use super::kubernetes::{Kubernetes, Policy};
+use super::log::LogConf;
+use super::node::{NodeConf, ReadinessConf};
+use super::runtime::{Attachment, RuntimeConfig};
+use crate::decode::{self, DecodeError, FromNode, Node};
+use crate::{CniError, CniResult, Code, Version};
+
+/// The network configuration: one plugin object of a network configuration list, with the list's `name` and
+/// `cniVersion`.
+///
+/// Keys may be written in any letter case. `null` means the default. Unknown keys are ignored.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default))]
+pub struct NetConf {
+    /// Version of the CNI specification: `0.1.0`, `0.2.0`, `0.3.0`, `0.3.1`, `0.4.0`, `1.0.0` or `1.1.0`. Default
+    /// `0.1.0`. Read by ADD, DEL, CHECK, STATUS, GC.
+    #[cfg_attr(feature = "schema", serde(rename = "cniVersion"))]
+    pub cni_version: String,
+
+    /// Name of the network: letters, digits and `_.-`, starting with a letter or digit. Also the prefix of IPAM
+    /// handles, and the name of the profile if `policy.type` is not `k8s`. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    #[cfg_attr(feature = "schema", schemars(regex(pattern = r"^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$")))]
+    pub name: String,
+
+    /// Name of the plugin's binary: `calico`. Read by the runtime, not by the plugin.
+    #[cfg_attr(feature = "schema", serde(rename = "type"))]
+    pub plugin_type: String,
+
+    /// The IPAM plugin and its settings. Read by ADD, DEL, CHECK, STATUS, GC.
+    pub ipam: Ipam,
+
+    /// The interface of the container.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub interface: InterfaceConf,
+
+    /// The name of the node.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub node: NodeConf,
+
+    /// Location and credentials of the datastore.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub datastore: DatastoreConf,
+
+    /// Logging.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub log: LogConf,
+
+    /// Conditions that ADD waits for.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub readiness: ReadinessConf,
+
+    /// Kind of policy, and access to the API server for it. Read by ADD, DEL, `-t`.
+    pub policy: Policy,
+
+    /// Access to the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub kubernetes: Kubernetes,
+
+    /// Features that are off by default. Read by ADD, GC.
+    pub feature_control: FeatureControl,
+
+    /// Settings inside the container. Read by ADD, CHECK.
+    pub container_settings: ContainerSettings,
+
+    /// Settings of a dataplane other than the kernel. Read by ADD, DEL.
+    pub dataplane_options: DataplaneOptions,
+
+    /// Arguments from the orchestrator. Read by ADD outside of Kubernetes.
+    pub args: Args,
+
+    /// Settings from the runtime, for the requested capabilities. Read on Windows only.
+    #[cfg_attr(feature = "schema", serde(rename = "runtimeConfig"))]
+    pub runtime_config: RuntimeConfig,
+
+    /// Capabilities for which the runtime fills `runtimeConfig`. Read by the runtime, not by the plugin.
+    pub capabilities: BTreeMap<String, bool>,
+
+    /// The result of the previous plugin of the list (ADD), or of the ADD itself (CHECK, DEL), written by the runtime.
+    /// Any version of the CNI specification. Read by ADD, CHECK.
+    #[cfg_attr(feature = "schema", serde(rename = "prevResult"), schemars(with = "Option<BTreeMap<String, Value>>"))]
+    pub prev_result: Option<Value>,
+
+    /// The attachments that exist, written by the runtime. Required for GC. Read by GC.
+    #[cfg_attr(feature = "schema", serde(rename = "cni.dev/valid-attachments"))]
+    pub valid_attachments: Option<Vec<Attachment>>,
+
+    /// Keys of the Windows dataplane.
+    #[cfg_attr(feature = "schema", serde(flatten))]
+    pub windows: WindowsConf,
+}
+
+impl FromNode for NetConf {
+    fn from_node(node: &Node<'_>) -> Result<NetConf, DecodeError> {
+        let object = node.object()?;
+        Ok(NetConf {
+            cni_version: object.read_or_default("cniVersion")?,
+            name: object.read_or_default("name")?,
+            plugin_type: object.read_or_default("type")?,
+            ipam: object.read_or_default("ipam")?,
+            interface: InterfaceConf::from_node(node)?,
+            node: NodeConf::from_node(node)?,
+            datastore: DatastoreConf::from_node(node)?,
+            log: LogConf::from_node(node)?,
+            readiness: ReadinessConf::from_node(node)?,
+            policy: object.read_or_default("policy")?,
+            kubernetes: object.read_or_default("kubernetes")?,
+            feature_control: object.read_or_default("feature_control")?,
+            container_settings: object.read_or_default("container_settings")?,
+            dataplane_options: object.read_or_default("dataplane_options")?,
+            args: object.read_or_default("args")?,
+            runtime_config: object.read_or_default("runtimeConfig")?,
+            capabilities: object.read_or_default("capabilities")?,
+            prev_result: object.read_with("prevResult", |node| node.object().map(|_| node.value.clone()))?,
+            valid_attachments: object.read("cni.dev/valid-attachments")?,
+            windows: WindowsConf::from_node(node)?,
+        })
+    }
+}
+
+impl NetConf {
+    /// Decodes a configuration that may lack keys that only CNI calls need, such as `name` for `-t`.
+    ///
+    /// # Errors
+    /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
+    pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
+        let document =
+            decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
+        let root = Node::root("$", &document);
+        refuse_list(&root)?;
+        NetConf::read(&root)
+    }
+
+    pub(crate) fn read(root: &Node<'_>) -> Result<NetConf, CniError> {
+        NetConf::from_node(root).map_err(|error| error.while_doing(DOING))
+    }
+
+    /// Decodes `prevResult`, which the configuration stores undecoded. `assumed` is the version of a result without
+    /// `cniVersion`.
+    ///
+    /// # Errors
+    /// Code 6 or 7, as [`NetConf::parse`].
+    pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
+        let Some(value) = &self.prev_result else { return Ok(None) };
+        let node = Node::root("$.prevResult", value);
+        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_doing(DOING))
+    }
+}
+
+/// Rejects a whole configuration list, a common mistake in calls by hand.
+pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
+    let given = |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.while_doing(DOING));
+    if !given("plugins")? || given("type")? {
+        return Ok(());
+    }
+    Err(CniError::new(Code::INVALID_CONFIG, "a network configuration list, where one of its plugins is wanted")
+        .with_details(LIST_ADVICE))
+}
+
+/// Advice for extracting one plugin's configuration from a configuration list.
+pub(crate) const LIST_ADVICE: &str =
+    "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
+
+/// Upstream's prefix of every error about the configuration.
+pub(super) const DOING: &str = "failed to load netconf";

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use cni_plugin::agent_debts;
 use cni_plugin::dataplane::KernelNetwork;
+use installer::command_line;
 use installer::dispatch::{Command, Program, dispatch};
-use installer::{command_line, commands};
 use spinning_top::RawSpinlock;
 use talc::TalcLock;
 use talc::source::GlobalAllocSource;
@@ -38,10 +38,10 @@ fn main() -> ExitCode {
                 Command::Doctor => command_line::doctor(rest, &KernelNetwork),
                 Command::Health => command_line::health(rest),
                 Command::Version => command_line::version(),
-                Command::Help => commands::help(),
-                Command::Unknown => commands::refuse(name, &words),
+                Command::Help => command_line::help(),
+                Command::Unknown => command_line::refuse(name, &words),
             }
         }
-        Program::Ctl | Program::FlexVolume => commands::refuse(name, &words),
+        Program::Ctl | Program::FlexVolume => command_line::refuse(name, &words),
     }
 }

@@ -10,8 +10,7 @@ use crate::atomic_file::Change;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::regular_file;
 use crate::service_account::ServiceAccount;
-use crate::token::claims::Claims;
-use crate::token::{DEFAULT_LIFETIME, TokenError, TokenRequest, Trial, try_token};
+use crate::token::{Claims, DEFAULT_LIFETIME, TokenCheck, TokenError, TokenRequest, check_token};
 
 /// Time limit for one request to the API server.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -36,13 +35,13 @@ pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change
     let file = net_dir.join(kubeconfig::NAME);
     process::block_on(async {
         if let Some(token) = kept(&file, pod, name)
-            && try_token(&pod.access_with(token.clone(), DEADLINE), DEADLINE).await == Trial::Holds
+            && check_token(&pod.access_with(token.clone(), DEADLINE), DEADLINE).await == TokenCheck::Holds
         {
             return Ok(kubeconfig::write(&file, pod, &token)?);
         }
         let request = TokenRequest { name: name.to_owned(), lifetime: DEFAULT_LIFETIME, deadline: DEADLINE };
-        let minted = request.send(pod).await?;
-        Ok(kubeconfig::write(&file, pod, &minted.token)?)
+        let issued = request.send(pod).await?;
+        Ok(kubeconfig::write(&file, pod, &issued.token)?)
     })
 }
 

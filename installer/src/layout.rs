@@ -20,6 +20,11 @@ const SECONDARY_BIN_DIR: &str = "/host/secondary-bin-dir";
 /// The directory of deferred DELs in `/var/lib/calico`.
 pub const JOURNAL: &str = "cni-journal";
 
+/// The file name of the plugin.
+pub const CALICO: &str = "calico";
+/// The file name of the IPAM plugin, which is the same program.
+pub const CALICO_IPAM: &str = "calico-ipam";
+
 /// The paths of this process's files and of the node's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
@@ -117,6 +122,18 @@ impl Layout {
         self.path("/var/lib/calico")
     }
 
+    /// Returns the directory of the journal of deferred DELs.
+    #[must_use]
+    pub fn journal_dir(&self) -> PathBuf {
+        self.state_dir().join(JOURNAL)
+    }
+
+    /// Returns the lock file of the process that replays deferred DELs.
+    #[must_use]
+    pub fn journal_lock(&self) -> PathBuf {
+        self.journal_dir().join("lock")
+    }
+
     /// Returns true if the node's directories are mounted below `host`.
     #[must_use]
     pub fn is_container(&self) -> bool {
@@ -181,6 +198,8 @@ fn is_mounted(mounts: &str, directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ipam_plugin::journal::DEFAULT_DIRECTORY;
+
     use super::*;
 
     #[test]
@@ -242,5 +261,10 @@ mod tests {
         let container = Layout::below(root.path());
         assert_eq!(container.net_dir(NET_DIR), root.path().join("host/etc/cni/net.d"));
         assert_eq!(container.service_account_dir(), root.path().join("var/run/secrets/kubernetes.io/serviceaccount"));
+    }
+
+    #[test]
+    fn the_journal_of_this_machine_is_where_the_plugin_writes_it() {
+        assert_eq!(Layout::node().journal_dir(), PathBuf::from(DEFAULT_DIRECTORY));
     }
 }

@@ -10,27 +10,27 @@
 //! Every file is replaced by one rename ([`atomic_file`]), so an interrupted run leaves the previous files. Read
 //! [`install`] first, then the modules in the order of the diagram, then [`agent`].
 
+pub mod active_config;
 pub mod agent;
 pub mod binaries;
-pub mod candidate;
 pub mod cluster;
 pub mod command_line;
-pub mod commands;
+pub mod config_trial;
 pub mod conflist;
 pub mod credentials;
 pub mod digest;
 pub mod dispatch;
 pub mod doctor;
+mod environment;
 pub mod health;
 pub mod host_network;
 pub mod install;
-mod journal;
 pub mod kubeconfig;
 pub mod layout;
 pub mod mtu;
 pub mod node_conf;
 pub mod nodename;
-pub mod runtime_choice;
+pub mod plugin_chain;
 pub mod service_account;
 pub mod settings;
 pub mod state;

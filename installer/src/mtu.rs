@@ -32,7 +32,7 @@ pub enum MtuFile {
 
 /// Reasons for an unknown MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unknown {
+pub enum UnknownMtu {
     /// No interface leads out of the node.
     #[error("no interface has a default route")]
     NoUplink,
@@ -50,8 +50,8 @@ pub fn is_read(conf: &NetConf) -> bool {
 ///
 /// # Errors
 /// Returns an error if there is no uplink.
-pub fn of_node(uplinks: &[Interface]) -> Result<u32, Unknown> {
-    uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(Unknown::NoUplink)
+pub fn of_node(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
+    uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(UnknownMtu::NoUplink)
 }
 
 /// Returns the MTU of pods for a lowest uplink MTU `lowest`, minus the largest overhead of any pool's encapsulation.
@@ -59,9 +59,9 @@ pub fn of_node(uplinks: &[Interface]) -> Result<u32, Unknown> {
 /// # Errors
 /// Returns an error without an enabled pool. The number might be too large once a pool with encapsulation exists, and
 /// pods would keep it.
-pub fn of_pods(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, Unknown> {
+pub fn of_pods(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
-    let overhead = enabled.map(overhead).max().ok_or(Unknown::NoPool)?;
+    let overhead = enabled.map(overhead).max().ok_or(UnknownMtu::NoPool)?;
     Ok(lowest.saturating_sub(overhead))
 }
 
@@ -152,14 +152,14 @@ mod tests {
         let pools = [pool("10.0.0.0/16", "Never", "Always"), pool("fd00::/48", "Always", "Never")];
         assert_eq!(of_pods(of_node(&uplinks).unwrap(), &pools), Ok(1430));
         assert_eq!(of_pods(9000, &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
-        assert_eq!(of_node(&[]), Err(Unknown::NoUplink));
+        assert_eq!(of_node(&[]), Err(UnknownMtu::NoUplink));
     }
 
     #[test]
     fn without_a_pool_nobody_knows_what_encapsulation_will_take() {
-        assert_eq!(of_pods(9000, &[]), Err(Unknown::NoPool));
+        assert_eq!(of_pods(9000, &[]), Err(UnknownMtu::NoPool));
         let disabled = IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") };
-        assert_eq!(of_pods(9000, &[disabled]), Err(Unknown::NoPool));
+        assert_eq!(of_pods(9000, &[disabled]), Err(UnknownMtu::NoPool));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use netconf::conf::DatastoreConf;
 use netconf::list::calico_plugin;
 use serde_json::{Map, Value};
 
-use crate::conflist::chain_of;
 use crate::layout::Layout;
+use crate::plugin_chain::chain_of;
 
 /// The plugin's default for `nodename_file`.
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";

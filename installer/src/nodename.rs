@@ -14,7 +14,7 @@ const MODE: u32 = 0o644;
 
 /// The result of writing the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NodeName {
+pub enum NodeNameFile {
     /// The file was missing or empty, and was written.
     Written,
     /// The file contains the name already.
@@ -43,53 +43,53 @@ pub enum NodeNameError {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written.
-pub fn ensure(layout: &Layout, name: &str) -> Result<NodeName, NodeNameError> {
+pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, NodeNameError> {
     let path = layout.state_dir().join(NAME);
     let failed = |source| NodeNameError::File { path: path.clone(), source };
     match fs::read_to_string(&path) {
-        Ok(there) if there.trim() == name => Ok(NodeName::Same),
-        Ok(there) if !there.trim().is_empty() => Ok(NodeName::Other(there.trim().to_owned())),
+        Ok(there) if there.trim() == name => Ok(NodeNameFile::Same),
+        Ok(there) if !there.trim().is_empty() => Ok(NodeNameFile::Other(there.trim().to_owned())),
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(error)),
         Ok(_) | Err(_) => {
             fs::create_dir_all(layout.state_dir()).map_err(failed)?;
             atomic_file::replace(&path, name.as_bytes(), MODE)?;
-            Ok(NodeName::Written)
+            Ok(NodeNameFile::Written)
         }
     }
 }
 
 /// The name of the node, if the installer can determine it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known<'a> {
+pub enum NodeNameSource<'a> {
     /// `KUBERNETES_NODE_NAME` gives the name.
-    Said(&'a str),
+    Variable(&'a str),
     /// This machine is the node. The template's placeholder gets the same name.
     Host(&'a str),
     /// The root is an image of a node, and the placeholder gets the name of the machine that builds it.
     Builder(&'a str),
     /// The name is unknown: a container has a host name of its own.
-    No,
+    Unknown,
 }
 
 /// Returns the name of the node that `layout` describes.
 #[must_use]
-pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> Known<'a> {
+pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> NodeNameSource<'a> {
     match &settings.node_name {
-        Some(name) => Known::Said(name),
-        None if layout.is_container() || settings.host_name.is_empty() => Known::No,
-        None if layout.is_this_machine() => Known::Host(&settings.host_name),
-        None => Known::Builder(&settings.host_name),
+        Some(name) => NodeNameSource::Variable(name),
+        None if layout.is_container() || settings.host_name.is_empty() => NodeNameSource::Unknown,
+        None if layout.is_this_machine() => NodeNameSource::Host(&settings.host_name),
+        None => NodeNameSource::Builder(&settings.host_name),
     }
 }
 
-impl Known<'_> {
+impl NodeNameSource<'_> {
     /// Calls [`ensure`] and logs errors. A missing file is not fatal, because the configuration may contain the name,
     /// too.
     pub fn ensure_or_warn(self, layout: &Layout) {
         let (name, source) = match self {
-            Known::Said(name) => (name, "KUBERNETES_NODE_NAME"),
-            Known::Host(name) => (name, "the host"),
-            Known::Builder(name) => {
+            NodeNameSource::Variable(name) => (name, "KUBERNETES_NODE_NAME"),
+            NodeNameSource::Host(name) => (name, "the host"),
+            NodeNameSource::Builder(name) => {
                 tracing::warn!(
                     "the name of the node is not known: a template that asks for it has {name}, the name of this machine, \
                      on every node of this image, and /var/lib/calico/{NAME} is not written; have each node write its own \
@@ -97,12 +97,12 @@ impl Known<'_> {
                 );
                 return;
             }
-            Known::No => return,
+            NodeNameSource::Unknown => return,
         };
         match ensure(layout, name) {
-            Ok(NodeName::Written) => tracing::info!("this node is {name}"),
-            Ok(NodeName::Same) => {}
-            Ok(NodeName::Other(there)) => tracing::error!(
+            Ok(NodeNameFile::Written) => tracing::info!("this node is {name}"),
+            Ok(NodeNameFile::Same) => {}
+            Ok(NodeNameFile::Other(there)) => tracing::error!(
                 "/var/lib/calico/{NAME} says that this node is {there}, {source} says {name}; the file stays. If the node \
                  was renamed, release the addresses of {there} and remove the file"
             ),
@@ -119,16 +119,16 @@ mod tests {
     fn a_name_is_written_once_and_never_changed() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
-        assert_eq!(ensure(&layout, "node1").unwrap(), NodeName::Written);
+        assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::Written);
         let file = layout.state_dir().join(NAME);
         assert_eq!(fs::read(&file).unwrap(), b"node1");
-        assert_eq!(ensure(&layout, "node1").unwrap(), NodeName::Same);
-        assert_eq!(ensure(&layout, "node2").unwrap(), NodeName::Other("node1".into()));
+        assert_eq!(ensure(&layout, "node1").unwrap(), NodeNameFile::Same);
+        assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Other("node1".into()));
         fs::write(&file, "node2\n").unwrap();
-        assert_eq!(ensure(&layout, "node2").unwrap(), NodeName::Same);
+        assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Same);
         assert_eq!(fs::read(&file).unwrap(), b"node2\n");
         fs::write(&file, "\n").unwrap();
-        assert_eq!(ensure(&layout, "node2").unwrap(), NodeName::Written);
+        assert_eq!(ensure(&layout, "node2").unwrap(), NodeNameFile::Written);
     }
 
     #[test]
@@ -141,13 +141,13 @@ mod tests {
         let (silent, said) = (settings(&[]), settings(&[("KUBERNETES_NODE_NAME", "node1")]));
         let root = tempfile::tempdir().unwrap();
         let image = Layout::below(root.path());
-        assert_eq!(of_this_run(&silent, &Layout::node()), Known::Host("host.example"));
-        assert_eq!(of_this_run(&silent, &image), Known::Builder("host.example"));
-        assert_eq!(of_this_run(&silent, &Layout::container()), Known::No);
-        assert_eq!(of_this_run(&said, &image), Known::Said("node1"));
+        assert_eq!(of_this_run(&silent, &Layout::node()), NodeNameSource::Host("host.example"));
+        assert_eq!(of_this_run(&silent, &image), NodeNameSource::Builder("host.example"));
+        assert_eq!(of_this_run(&silent, &Layout::container()), NodeNameSource::Unknown);
+        assert_eq!(of_this_run(&said, &image), NodeNameSource::Variable("node1"));
         of_this_run(&silent, &image).ensure_or_warn(&image);
         assert!(!image.state_dir().exists());
-        Known::Host("host.example").ensure_or_warn(&image);
+        NodeNameSource::Host("host.example").ensure_or_warn(&image);
         assert_eq!(fs::read(image.state_dir().join(NAME)).unwrap(), b"host.example");
     }
 }

@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::atomic_file::{self, AtomicFileError};
-use crate::conflist::Rendering;
 use crate::layout::{Layout, Place};
+use crate::plugin_chain::Rendering;
 
 /// The file name in `/var/lib/calico`.
 pub const NAME: &str = "cni-install-state.json";
@@ -251,7 +251,7 @@ mod tests {
         state.note(Place::Net, "10-calico.conflist", Some("aa".into()), false);
         assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
         let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
-        let rendering = Rendering::of(&crate::conflist::chain_of(chain.as_bytes()).unwrap());
+        let rendering = Rendering::new(&crate::plugin_chain::chain_of(chain.as_bytes()).unwrap());
         state.note_renderings(Place::Net, "10-calico.conflist", vec![rendering]);
         let text = serde_json::to_string(&state).unwrap();
         assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");

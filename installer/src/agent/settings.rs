@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipam_plugin::variable::{Variable, variable};
 use libcalico::api::GoDuration;
 
-use super::timetable::Pace;
+use super::refresh_schedule::RefreshPace;
 use crate::token::{DEFAULT_ACCOUNT, DEFAULT_LIFETIME, LEAST_LIFETIME};
 
 /// Default address of the probes and metrics. It is reachable only from this node.
@@ -26,7 +26,7 @@ pub struct AgentSettings {
     /// `CNI_TOKEN_LIFETIME`: the lifetime to request for a token.
     pub lifetime: Duration,
     /// `CNI_TOKEN_REFRESH_INTERVAL` and `CNI_TOKEN_TRIAL_INTERVAL`.
-    pub pace: Pace,
+    pub pace: RefreshPace,
     /// `CNI_AGENT_LISTEN`: the address of the probes and metrics; `None` for `off`.
     pub listen: Option<SocketAddr>,
 }
@@ -34,7 +34,7 @@ pub struct AgentSettings {
 /// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: write {wanted}")]
-pub struct SettingsError {
+pub struct AgentSettingsError {
     name: &'static str,
     value: String,
     wanted: &'static str,
@@ -56,13 +56,13 @@ pub const VARIABLES: [Variable; 6] = [
 
 impl AgentSettings {
     /// Reads the settings from the environment. An empty variable counts as unset.
-    pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+    pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, AgentSettingsError> {
         let said = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let duration = |name| match said(name) {
             None => Ok(None),
             Some(value) => match value.parse::<GoDuration>() {
                 Ok(span) if !span.duration().is_zero() => Ok(Some(span.duration())),
-                _ => Err(SettingsError { name, value, wanted: "a duration above 0, such as 90s, 5m or 1h30m" }),
+                _ => Err(AgentSettingsError { name, value, wanted: "a duration above 0, such as 90s, 5m or 1h30m" }),
             },
         };
         let listen = match said("CNI_AGENT_LISTEN") {
@@ -73,7 +73,7 @@ impl AgentSettings {
                 Ok(address) if address.port() != 0 => Some(address),
                 _ => {
                     let wanted = "ADDRESS:PORT, such as 127.0.0.1:9097, 0.0.0.0:9097 or [::]:9097, or off";
-                    return Err(SettingsError { name: "CNI_AGENT_LISTEN", value, wanted });
+                    return Err(AgentSettingsError { name: "CNI_AGENT_LISTEN", value, wanted });
                 }
             },
         };
@@ -87,7 +87,7 @@ impl AgentSettings {
             manages_token: !said("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
             account: said("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(LEAST_LIFETIME),
-            pace: Pace { interval, trial },
+            pace: RefreshPace { interval, trial },
             listen,
         })
     }
@@ -97,7 +97,7 @@ impl AgentSettings {
 mod tests {
     use super::*;
 
-    fn settings(environment: &[(&str, &str)]) -> Result<AgentSettings, SettingsError> {
+    fn settings(environment: &[(&str, &str)]) -> Result<AgentSettings, AgentSettingsError> {
         AgentSettings::from_environment(&|name| {
             environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
@@ -109,7 +109,7 @@ mod tests {
             manages_token: true,
             account: "calico-cni-plugin".into(),
             lifetime: Duration::from_secs(86_400),
-            pace: Pace { interval: None, trial: Duration::from_secs(30) },
+            pace: RefreshPace { interval: None, trial: Duration::from_secs(30) },
             listen: Some(DEFAULT_LISTEN),
         };
         assert_eq!(settings(&[]).unwrap(), expected);
@@ -133,7 +133,7 @@ mod tests {
             account: "canal".into(),
             // The shortest lifetime that an API server grants.
             lifetime: Duration::from_secs(600),
-            pace: Pace { interval: Some(Duration::from_millis(100)), trial: Duration::from_secs(1) },
+            pace: RefreshPace { interval: Some(Duration::from_millis(100)), trial: Duration::from_secs(1) },
             listen: None,
         };
         assert_eq!(said.unwrap(), expected);

@@ -1,9 +1,10 @@
 //! The agent's status. The agent writes it, and the HTTP listener derives probes and metrics from it.
 
 use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::schedule::{Attempt, Held};
+use super::refresh_delay::{HeldToken, RefreshAttempt};
 
 /// Number of consecutive requests without a response after which the agent is not ready. A single response may get
 /// lost.
@@ -20,11 +21,11 @@ pub struct Status {
     /// True if this agent refreshes the token.
     pub refreshes: bool,
     /// The token that the plugins use.
-    pub held: Option<Held>,
+    pub held: Option<HeldToken>,
     /// The token's expiry, in seconds since 1970, as the API server reported it.
     pub expires: Option<i64>,
     /// The last attempt to renew the token.
-    pub last: Option<Attempt>,
+    pub last: Option<RefreshAttempt>,
     /// The planned pause after that attempt.
     pub pause: Duration,
     /// The reason for the last failure.
@@ -35,6 +36,15 @@ pub struct Status {
     pub missing: Option<String>,
     /// Counters.
     pub counts: Counts,
+}
+
+/// The result of one check of the installed files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Number of files that were missing or changed and have been restored.
+    pub mended: u64,
+    /// The problem that remains, if any.
+    pub missing: Option<String>,
 }
 
 /// Counters for metrics.
@@ -156,6 +166,16 @@ impl Status {
     }
 }
 
+/// The status, shared between the agent and its HTTP listener.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SharedStatus(Arc<Mutex<Status>>);
+
+impl SharedStatus {
+    pub(super) fn get(&self) -> MutexGuard<'_, Status> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,9 +189,9 @@ mod tests {
         Status {
             begun: secs(99),
             refreshes: true,
-            held: Some(Held { since: secs(100), lifetime: secs(600) }),
+            held: Some(HeldToken { since: secs(100), lifetime: secs(600) }),
             expires: Some(1_700_000_600),
-            last: Some(Attempt { at: secs(100), succeeded: true }),
+            last: Some(RefreshAttempt { at: secs(100), succeeded: true }),
             pause: secs(200),
             ..Status::default()
         }
@@ -223,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_token_that_ended_is_death() {
-        let retrying = |at| Status { last: Some(Attempt { at, succeeded: false }), pause: secs(5), ..good() };
+        let retrying = |at| Status { last: Some(RefreshAttempt { at, succeeded: false }), pause: secs(5), ..good() };
         assert_eq!(retrying(secs(690)).liveness(secs(699)), Ok(()));
         assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err(), "the token has expired");
     }

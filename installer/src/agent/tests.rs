@@ -1,6 +1,7 @@
 //! The agent, from its start to its end, when Calico's objects move to another API group.
 
 use std::future::pending;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
@@ -76,7 +77,7 @@ async fn agent_whose_objects_moved_to_another_group_ends_with_an_error_that_name
         kubeconfig: None,
     };
     let settings = AgentSettings::from_environment(&|name| (name == "CNI_AGENT_LISTEN").then(|| "off".into())).unwrap();
-    let group = Group { account, configured: Some(ApiGroup::CrdV1) };
+    let group = ApiGroupWatch { account, configured: Some(ApiGroup::CrdV1) };
     let kubeconfig = directory.path().join("calico-kubeconfig");
     let error = tokio::select! {
         ended = run(&settings, None, kubeconfig, Some(group), Kept::default, pending()) => ended.unwrap_err(),

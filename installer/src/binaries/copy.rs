@@ -3,27 +3,31 @@
 use std::fs;
 use std::path::Path;
 
-use super::{BinariesError, CALICO, Plan, Program, Step, Task, run_once};
+use super::error::BinariesError;
+use super::plan::{Plan, ProgramAction, ProgramTask};
+use super::run_once::run_once;
+use super::source::SourceProgram;
 use crate::atomic_file::{self, Draft};
 use crate::digest;
+use crate::layout::CALICO;
 
 /// Runs the tasks of the plan in order. `calico` comes first because `calico-ipam` may be a hard link to it.
 pub(super) fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
-    for Task { name, source, step, .. } in &plan.tasks {
+    for ProgramTask { name, source, step, .. } in &plan.tasks {
         let target = plan.directory.join(name);
         match step {
-            Step::Keep => tracing::info!("{} is there and stays as it is", target.display()),
-            Step::Same => {
+            ProgramAction::Keep => tracing::info!("{} is there and stays as it is", target.display()),
+            ProgramAction::Same => {
                 if name == CALICO {
                     run_once(&target)?;
                 }
                 tracing::info!("{} is up to date", target.display());
             }
-            Step::Copy => {
+            ProgramAction::Copy => {
                 copy(source, &target)?;
                 tracing::info!("installed {}", target.display());
             }
-            Step::Link => {
+            ProgramAction::Link => {
                 link_or_copy(source, &plan.directory.join(CALICO), &target)?;
                 tracing::info!("installed {}", target.display());
             }
@@ -33,7 +37,7 @@ pub(super) fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
 }
 
 /// Links `target` to `calico`, or copies the program on a file system without hard links.
-fn link_or_copy(source: &Program, calico: &Path, target: &Path) -> Result<(), BinariesError> {
+fn link_or_copy(source: &SourceProgram, calico: &Path, target: &Path) -> Result<(), BinariesError> {
     atomic_file::link(calico, target).or_else(|error| {
         tracing::info!("{error}; copying");
         copy(source, target)
@@ -42,7 +46,7 @@ fn link_or_copy(source: &Program, calico: &Path, target: &Path) -> Result<(), Bi
 
 /// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old
 /// program. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
-fn copy(source: &Program, target: &Path) -> Result<(), BinariesError> {
+fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let unreadable = |error| BinariesError::Source { path: source.path.clone(), source: error };
     let contents = fs::read(&source.path).map_err(unreadable)?;
     let mut draft = Draft::beside(target)?;
@@ -71,7 +75,7 @@ mod tests {
         fs::write(&from, "new").unwrap();
         fs::write(&to, "old").unwrap();
         let mut source =
-            Program { path: from, name: "portmap".into(), digest: digest::of_bytes(b"newer"), mode: 0o755 };
+            SourceProgram { path: from, name: "portmap".into(), digest: digest::of_bytes(b"newer"), mode: 0o755 };
         let error = copy(&source, &to).unwrap_err();
         assert!(error.to_string().contains("reads back otherwise"), "{error}");
         assert_eq!(fs::read(&to).unwrap(), b"old");
@@ -91,7 +95,7 @@ mod tests {
         for broken in ["not a program of any kind", "#!/bin/sh\nexit 3\n"] {
             fs::write(&from, broken).unwrap();
             let digest = digest::of_file(&from).unwrap();
-            let source = Program { path: from.clone(), name: CALICO.into(), digest, mode: 0o755 };
+            let source = SourceProgram { path: from.clone(), name: CALICO.into(), digest, mode: 0o755 };
             assert!(matches!(copy(&source, &to), Err(BinariesError::Run(_))), "{broken}");
             assert_eq!(fs::read(&to).unwrap(), b"old");
         }

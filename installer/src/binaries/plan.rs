@@ -4,9 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{BinariesError, CALICO, CALICO_IPAM, Program};
+use super::error::BinariesError;
+use super::source::SourceProgram;
 use crate::digest;
-use crate::layout::Place;
+use crate::layout::{CALICO, CALICO_IPAM, Place};
 use crate::settings::{Settings, Update};
 
 /// The steps for one directory, in order.
@@ -17,18 +18,18 @@ pub struct Plan {
     /// The path of the directory.
     pub directory: PathBuf,
     /// The tasks, with Calico's two programs first.
-    pub tasks: Vec<Task>,
+    pub tasks: Vec<ProgramTask>,
 }
 
 /// The step for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct ProgramTask {
     /// The file name.
     pub name: String,
     /// The program to install.
-    pub source: Program,
+    pub source: SourceProgram,
     /// The step that installs it.
-    pub step: Step,
+    pub step: ProgramAction,
     /// SHA-256 of the present file, if any.
     pub there: Option<String>,
     /// True if Calico installed the file or is going to.
@@ -37,7 +38,7 @@ pub struct Task {
 
 /// The step for one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ProgramAction {
     /// Do nothing: the file is up to date.
     Same,
     /// Do nothing: another file exists and stays.
@@ -84,7 +85,7 @@ impl Present {
 impl PresentFile {
     /// Returns true if the file has the same bytes and the same mode as the program. Upstream compares the mode, too
     /// (INST-18).
-    fn is(&self, program: &Program) -> bool {
+    fn is(&self, program: &SourceProgram) -> bool {
         self.digest == program.digest && self.mode == program.mode
     }
 }
@@ -98,8 +99,8 @@ impl Plan {
         place: Place,
         directory: &Path,
         settings: &Settings,
-        own: &Program,
-        extra: &[Program],
+        own: &SourceProgram,
+        extra: &[SourceProgram],
         look: impl Fn(&str) -> Option<Present>,
     ) -> Result<Plan, BinariesError> {
         let look = |name: &str| match look(name) {
@@ -108,19 +109,19 @@ impl Plan {
             None => Ok(None),
         };
         let update = settings.update;
-        let calico = Task::of_calicos(CALICO, own, look(CALICO)?, update);
-        let mut ipam = Task::of_calicos(CALICO_IPAM, own, look(CALICO_IPAM)?, update);
-        if settings.link_ipam && ipam.step == Step::Copy && calico.step != Step::Keep {
-            ipam.step = Step::Link;
+        let calico = ProgramTask::of_calicos(CALICO, own, look(CALICO)?, update);
+        let mut ipam = ProgramTask::of_calicos(CALICO_IPAM, own, look(CALICO_IPAM)?, update);
+        if settings.link_ipam && ipam.step == ProgramAction::Copy && calico.step != ProgramAction::Keep {
+            ipam.step = ProgramAction::Link;
         }
-        let extra = extra.iter().map(|program| Ok(Task::of_others(program, look(&program.name)?, update)));
+        let extra = extra.iter().map(|program| Ok(ProgramTask::of_others(program, look(&program.name)?, update)));
         let tasks = [Ok(calico), Ok(ipam)].into_iter().chain(extra).collect::<Result<_, BinariesError>>()?;
         Ok(Plan { place, directory: directory.to_owned(), tasks })
     }
 
     /// Returns true if the plan writes a file.
     pub fn writes(&self) -> bool {
-        self.tasks.iter().any(Task::writes)
+        self.tasks.iter().any(ProgramTask::writes)
     }
 
     /// Returns true if both of Calico's programs exist and are not replaced, whatever their content.
@@ -136,40 +137,40 @@ impl Plan {
     }
 }
 
-impl Task {
-    fn of_calicos(name: &str, own: &Program, there: Option<PresentFile>, update: Update) -> Task {
+impl ProgramTask {
+    fn of_calicos(name: &str, own: &SourceProgram, there: Option<PresentFile>, update: Update) -> ProgramTask {
         let step = match &there {
-            Some(there) if there.is(own) => Step::Same,
-            Some(_) if update == Update::Never => Step::Keep,
-            _ => Step::Copy,
+            Some(there) if there.is(own) => ProgramAction::Same,
+            Some(_) if update == Update::Never => ProgramAction::Keep,
+            _ => ProgramAction::Copy,
         };
         let there = there.map(|there| there.digest);
-        Task { name: name.to_owned(), source: own.clone(), step, there, ours: step != Step::Keep }
+        ProgramTask { name: name.to_owned(), source: own.clone(), step, there, ours: step != ProgramAction::Keep }
     }
 
-    fn of_others(program: &Program, there: Option<PresentFile>, update: Update) -> Task {
+    fn of_others(program: &SourceProgram, there: Option<PresentFile>, update: Update) -> ProgramTask {
         let step = match &there {
-            Some(there) if there.is(program) => Step::Same,
+            Some(there) if there.is(program) => ProgramAction::Same,
             Some(there) => match update {
-                Update::Never => Step::Keep,
-                Update::Ours if !there.ours => Step::Keep,
-                Update::Ours | Update::Always => Step::Copy,
+                Update::Never => ProgramAction::Keep,
+                Update::Ours if !there.ours => ProgramAction::Keep,
+                Update::Ours | Update::Always => ProgramAction::Copy,
             },
-            None => Step::Copy,
+            None => ProgramAction::Copy,
         };
         // A distribution may have installed an identical file before.
-        let ours = step == Step::Copy || there.as_ref().is_some_and(|there| there.ours);
+        let ours = step == ProgramAction::Copy || there.as_ref().is_some_and(|there| there.ours);
         let there = there.map(|there| there.digest);
-        Task { name: program.name.clone(), source: program.clone(), step, there, ours }
+        ProgramTask { name: program.name.clone(), source: program.clone(), step, there, ours }
     }
 
     /// Returns true if the file will be one that Calico installed.
     pub fn is_ours(&self) -> bool {
-        self.ours && self.step != Step::Keep
+        self.ours && self.step != ProgramAction::Keep
     }
 
     fn writes(&self) -> bool {
-        matches!(self.step, Step::Copy | Step::Link)
+        matches!(self.step, ProgramAction::Copy | ProgramAction::Link)
     }
 }
 
@@ -177,8 +178,8 @@ impl Task {
 mod tests {
     use super::*;
 
-    fn program(name: &str) -> Program {
-        Program { path: "/src".into(), name: name.into(), digest: format!("{name}-new"), mode: 0o755 }
+    fn program(name: &str) -> SourceProgram {
+        SourceProgram { path: "/src".into(), name: name.into(), digest: format!("{name}-new"), mode: 0o755 }
     }
 
     fn settings(update: Option<&str>) -> Settings {
@@ -196,7 +197,7 @@ mod tests {
     }
 
     /// Returns the steps for calico, calico-ipam and portmap.
-    fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [Step; 3] {
+    fn steps(update: Option<&str>, present: &[(&str, PresentFile)]) -> [ProgramAction; 3] {
         let find = |name: &str| present.iter().find(|(known, _)| *known == name);
         let plan = plan(update, |name| find(name).map(|(_, there)| Present::File(there.clone()))).unwrap();
         let steps: Vec<_> = plan.tasks.iter().map(|task| task.step).collect();
@@ -215,13 +216,13 @@ mod tests {
 
     #[test]
     fn an_empty_directory_gets_everything_and_a_current_one_nothing() {
-        assert_eq!(steps(None, &[]), [Step::Copy, Step::Link, Step::Copy]);
+        assert_eq!(steps(None, &[]), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
         let current = [
             ("calico", there("calico-new", true)),
             ("calico-ipam", there("calico-new", true)),
             ("portmap", there("portmap-new", false)),
         ];
-        assert_eq!(steps(Some("true"), &current), [Step::Same; 3]);
+        assert_eq!(steps(Some("true"), &current), [ProgramAction::Same; 3]);
     }
 
     #[test]
@@ -233,27 +234,31 @@ mod tests {
                 ("portmap", there("distribution", ours)),
             ]
         };
-        assert_eq!(steps(None, &old(false)), [Step::Copy, Step::Link, Step::Keep]);
-        assert_eq!(steps(None, &old(true)), [Step::Copy, Step::Link, Step::Copy]);
-        assert_eq!(steps(Some("true"), &old(false)), [Step::Copy, Step::Link, Step::Copy]);
-        assert_eq!(steps(Some("false"), &old(true)), [Step::Keep; 3]);
+        assert_eq!(steps(None, &old(false)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Keep]);
+        assert_eq!(steps(None, &old(true)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
+        assert_eq!(steps(Some("true"), &old(false)), [ProgramAction::Copy, ProgramAction::Link, ProgramAction::Copy]);
+        assert_eq!(steps(Some("false"), &old(true)), [ProgramAction::Keep; 3]);
     }
 
     #[test]
     fn another_mode_is_another_file() {
         let mut unreadable = there("calico-new", true);
         unreadable.mode = 0o644;
-        assert_eq!(steps(None, &[("calico", unreadable)])[0], Step::Copy);
+        assert_eq!(steps(None, &[("calico", unreadable)])[0], ProgramAction::Copy);
     }
 
     #[test]
     fn a_second_name_is_not_given_to_a_strange_program() {
-        assert_eq!(steps(Some("false"), &[("calico", there("strange", false))]), [Step::Keep, Step::Copy, Step::Copy]);
+        assert_eq!(
+            steps(Some("false"), &[("calico", there("strange", false))]),
+            [ProgramAction::Keep, ProgramAction::Copy, ProgramAction::Copy]
+        );
     }
 
     #[test]
     fn what_was_there_before_us_is_not_noted_as_ours() {
-        let task = |digest: &str, ours, update| Task::of_others(&program("portmap"), Some(there(digest, ours)), update);
+        let task =
+            |digest: &str, ours, update| ProgramTask::of_others(&program("portmap"), Some(there(digest, ours)), update);
         assert!(!task("portmap-new", false, Update::Always).is_ours());
         assert!(task("portmap-new", true, Update::Never).is_ours());
         assert!(!task("old", true, Update::Never).is_ours());

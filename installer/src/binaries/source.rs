@@ -1,14 +1,15 @@
-//! [`Program`]: the programs that this container can install.
+//! [`SourceProgram`]: the programs that this container can install.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::{BinariesError, CALICO, CALICO_IPAM};
+use super::error::BinariesError;
 use crate::atomic_file;
 use crate::digest;
 use crate::layout::Layout;
+use crate::layout::{CALICO, CALICO_IPAM};
 use crate::settings::ExtraPlugins;
 
 /// The program of this process. The link works even if the file was replaced meanwhile.
@@ -19,7 +20,7 @@ const INSTALL: &str = "install";
 
 /// A program to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Program {
+pub struct SourceProgram {
     /// The path of the program.
     pub path: PathBuf,
     /// The file name.
@@ -30,26 +31,26 @@ pub struct Program {
     pub mode: u32,
 }
 
-impl Program {
+impl SourceProgram {
     /// Returns this process's program, which serves as both of Calico's plugins.
-    pub fn of_this_process() -> Result<Program, BinariesError> {
+    pub fn of_this_process() -> Result<SourceProgram, BinariesError> {
         Self::read(OWN.into(), CALICO.into())
     }
 
-    fn read(path: PathBuf, name: String) -> Result<Program, BinariesError> {
+    fn read(path: PathBuf, name: String) -> Result<SourceProgram, BinariesError> {
         let read = || -> io::Result<(String, u32)> {
             Ok((digest::of_file(&path)?, fs::metadata(&path)?.permissions().mode() & 0o7777))
         };
         match read() {
-            Ok((digest, mode)) => Ok(Program { path, name, digest, mode }),
+            Ok((digest, mode)) => Ok(SourceProgram { path, name, digest, mode }),
             Err(source) => Err(BinariesError::Source { path, source }),
         }
     }
 }
 
 /// Reads the other plugins in the installer's directory, sorted by name.
-pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<Program>, BinariesError> {
-    extra_paths(layout, wanted).into_iter().map(|(path, name)| Program::read(path, name)).collect()
+pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, BinariesError> {
+    extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
 }
 
 /// Returns paths and names of the other plugins. An installer that runs directly on a node brings none.
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn this_program_can_be_read() {
-        let own = Program::of_this_process().unwrap();
+        let own = SourceProgram::of_this_process().unwrap();
         assert_eq!(own.digest, digest::of_file(&std::env::current_exe().unwrap()).unwrap());
         assert!(own.mode & 0o100 != 0);
     }

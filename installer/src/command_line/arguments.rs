@@ -11,7 +11,7 @@ use crate::layout::Layout;
 
 /// The arguments that a command accepts, without their dashes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
+pub(super) struct OptionSpec {
     /// Options with a value. Options of one letter have one dash in the help.
     pub(super) options: &'static [&'static str],
     /// Options without a value.
@@ -20,46 +20,46 @@ pub(super) struct Known {
 
 /// The parsed arguments.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Said(Vec<(&'static str, String)>);
+pub(super) struct GivenOptions(Vec<(&'static str, String)>);
 
 /// The result of parsing.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum ParsedArguments {
     /// Run the command with these arguments.
-    Run(Said),
+    Run(GivenOptions),
     /// Print the help.
     Help,
     /// The arguments are invalid, for this reason.
     Nonsense(String),
 }
 
-impl Known {
-    pub(super) fn parse(self, arguments: impl IntoIterator<Item = String>) -> Asked {
+impl OptionSpec {
+    pub(super) fn parse(self, arguments: impl IntoIterator<Item = String>) -> ParsedArguments {
         let mut arguments = arguments.into_iter();
-        let mut said = Said::default();
+        let mut given = GivenOptions::default();
         while let Some(argument) = arguments.next() {
             if matches!(argument.as_str(), "-h" | "-help" | "--help") {
-                return Asked::Help;
+                return ParsedArguments::Help;
             }
             let Some(text) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
-                return Asked::Nonsense(format!("`{argument}` is not known"));
+                return ParsedArguments::Nonsense(format!("`{argument}` is not known"));
             };
             let (name, value) = match text.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
                 None => (text, None),
             };
             if let (Some(name), None) = (find(self.switches, name), &value) {
-                said.0.push((name, String::new()));
+                given.0.push((name, String::new()));
             } else if let Some(name) = find(self.options, name) {
                 match value.or_else(|| arguments.next()).filter(|value| !value.is_empty()) {
-                    Some(value) => said.0.push((name, value)),
-                    None => return Asked::Nonsense(format!("`{argument}` needs a value")),
+                    Some(value) => given.0.push((name, value)),
+                    None => return ParsedArguments::Nonsense(format!("`{argument}` needs a value")),
                 }
             } else {
-                return Asked::Nonsense(format!("`{argument}` is not known"));
+                return ParsedArguments::Nonsense(format!("`{argument}` is not known"));
             }
         }
-        Asked::Run(said)
+        ParsedArguments::Run(given)
     }
 }
 
@@ -67,7 +67,7 @@ fn find(known: &[&'static str], name: &str) -> Option<&'static str> {
     known.iter().find(|known| **known == name).copied()
 }
 
-impl Said {
+impl GivenOptions {
     /// Returns the value of an option. The last one wins.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.0.iter().rev().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
@@ -89,16 +89,16 @@ impl Said {
 pub(super) fn with(
     name: &str,
     help: impl FnOnce() -> String,
-    asked: Asked,
-    command: impl FnOnce(&Said) -> ExitCode,
+    asked: ParsedArguments,
+    command: impl FnOnce(&GivenOptions) -> ExitCode,
 ) -> ExitCode {
     match asked {
-        Asked::Run(said) => command(&said),
-        Asked::Help => {
+        ParsedArguments::Run(given) => command(&given),
+        ParsedArguments::Help => {
             print(&help());
             ExitCode::SUCCESS
         }
-        Asked::Nonsense(what) => {
+        ParsedArguments::Nonsense(what) => {
             complain(&format!("calico {name}: {what}; see `calico {name} --help`"));
             ExitCode::from(2)
         }
@@ -120,24 +120,24 @@ pub(super) fn complain(line: &str) {
 mod tests {
     use super::*;
 
-    const KNOWN: Known = Known { options: &["o", "root"], switches: &["yes"] };
+    const SPEC: OptionSpec = OptionSpec { options: &["o", "root"], switches: &["yes"] };
 
-    fn parse(line: &str) -> Asked {
-        KNOWN.parse(line.split_whitespace().map(str::to_owned))
+    fn parse(line: &str) -> ParsedArguments {
+        SPEC.parse(line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
     fn options_in_both_spellings_and_switches() {
-        let Asked::Run(said) = parse("--yes -o json --root=/mnt --root /other") else { panic!() };
-        assert!(said.is_on("yes"));
-        assert_eq!((said.value("o"), said.value("root")), (Some("json"), Some("/other")));
-        let Asked::Run(nothing) = parse("") else { panic!() };
+        let ParsedArguments::Run(given) = parse("--yes -o json --root=/mnt --root /other") else { panic!() };
+        assert!(given.is_on("yes"));
+        assert_eq!((given.value("o"), given.value("root")), (Some("json"), Some("/other")));
+        let ParsedArguments::Run(nothing) = parse("") else { panic!() };
         assert!(!nothing.is_on("yes") && nothing.value("o").is_none());
     }
 
     #[test]
     fn help_and_nonsense() {
-        assert_eq!(parse("--yes --help"), Asked::Help);
+        assert_eq!(parse("--yes --help"), ParsedArguments::Help);
         for (line, complaint) in [
             ("now", "`now` is not known"),
             ("--no", "`--no` is not known"),
@@ -145,7 +145,7 @@ mod tests {
             ("-o", "`-o` needs a value"),
             ("--root=", "`--root=` needs a value"),
         ] {
-            assert_eq!(parse(line), Asked::Nonsense(complaint.into()), "{line}");
+            assert_eq!(parse(line), ParsedArguments::Nonsense(complaint.into()), "{line}");
         }
     }
 }

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use ipam_plugin::process;
 
-use super::arguments::{Known, complain, print, with};
+use super::arguments::{OptionSpec, complain, print, with};
 use crate::doctor::{self, Format};
 use crate::host_network::HostNetwork;
 use crate::layout::{BIN_DIR, NET_DIR};
 use crate::state::State;
 
-const KNOWN: Known =
-    Known { options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir"], switches: &[] };
+const SPEC: OptionSpec =
+    OptionSpec { options: &["o", "output", "root", "net-dir", "bin-dir", "secondary-bin-dir"], switches: &[] };
 
 const HELP: &str = "\
 Looks for what is wrong with Calico's CNI plugins on this node, and says the way out. Changes nothing.
@@ -41,9 +41,9 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
     with(
         "doctor",
         || HELP.into(),
-        KNOWN.parse(arguments),
-        |said| {
-            let format = match said.value("output").or_else(|| said.value("o")) {
+        SPEC.parse(arguments),
+        |given| {
+            let format = match given.value("output").or_else(|| given.value("o")) {
                 None | Some("text" | "table") => Format::Text,
                 Some("json") => Format::Json,
                 Some(other) => {
@@ -51,12 +51,12 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
                     return ExitCode::from(2);
                 }
             };
-            let mut layout = said.layout().with_bin_dir(said.value("bin-dir").unwrap_or(BIN_DIR));
-            if let Some(dir) = said.value("secondary-bin-dir") {
+            let mut layout = given.layout().with_bin_dir(given.value("bin-dir").unwrap_or(BIN_DIR));
+            if let Some(dir) = given.value("secondary-bin-dir") {
                 layout = layout.with_secondary_bin_dir(dir);
             }
             let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
-            let net_dir = net_dir(said.value("net-dir"), of_pod.as_deref(), &noted);
+            let net_dir = net_dir(given.value("net-dir"), of_pod.as_deref(), &noted);
             let report = process::block_on(doctor::examine(&layout, net_dir, network));
             print(&report.render(format));
             if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -66,8 +66,8 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
 
 /// Returns the configuration directory on the node: the option, else the setting of this pod's installer, else the
 /// directory that the installer recorded.
-fn net_dir<'a>(said: Option<&'a str>, of_pod: Option<&'a str>, noted: &'a str) -> &'a str {
-    let mut known = [said, of_pod, Some(noted)].into_iter().flatten();
+fn net_dir<'a>(given: Option<&'a str>, of_pod: Option<&'a str>, noted: &'a str) -> &'a str {
+    let mut known = [given, of_pod, Some(noted)].into_iter().flatten();
     known.find(|dir| !dir.is_empty()).unwrap_or(NET_DIR)
 }
 
@@ -77,13 +77,13 @@ mod tests {
 
     #[test]
     fn where_configurations_are_is_known_without_being_said() {
-        for (said, of_pod, noted, expected) in [
-            (Some("/said"), Some("/pod"), "/noted", "/said"),
+        for (given, of_pod, noted, expected) in [
+            (Some("/given"), Some("/pod"), "/noted", "/given"),
             (None, Some("/pod"), "/noted", "/pod"),
             (None, Some(""), "/noted", "/noted"),
             (None, None, "", NET_DIR),
         ] {
-            assert_eq!(net_dir(said, of_pod, noted), expected);
+            assert_eq!(net_dir(given, of_pod, noted), expected);
         }
     }
 }

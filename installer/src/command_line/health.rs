@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use libcalico::api::GoDuration;
 
-use super::arguments::{Known, Said, complain, with};
+use super::arguments::{GivenOptions, OptionSpec, complain, with};
 use crate::agent::DEFAULT_LISTEN;
 use crate::health::{Probe, ask};
 
-const KNOWN: Known = Known { options: &["port", "host", "type", "timeout"], switches: &[] };
+const SPEC: OptionSpec = OptionSpec { options: &["port", "host", "type", "timeout"], switches: &[] };
 
 const HELP: &str = "\
 Asks a process of Calico's whether it is well: exit status 0 if so.
@@ -28,13 +28,13 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     with(
         "health",
         || HELP.into(),
-        KNOWN.parse(arguments),
-        |said| match questions(said) {
+        SPEC.parse(arguments),
+        |given| match questions(given) {
             Err(what) => {
                 complain(&format!("calico health: {what}; see `calico health --help`"));
                 ExitCode::from(2)
             }
-            Ok((port, probe, limit)) => match ask(said.value("host").unwrap_or("localhost"), port, probe, limit) {
+            Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     complain(&error.to_string());
@@ -45,17 +45,17 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     )
 }
 
-fn questions(said: &Said) -> Result<(u16, Probe, Duration), String> {
-    let port = match said.value("port") {
+fn questions(given: &GivenOptions) -> Result<(u16, Probe, Duration), String> {
+    let port = match given.value("port") {
         None => DEFAULT_LISTEN.port(),
         Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or(format!("`{text}` is no port"))?,
     };
-    let probe = match said.value("type") {
+    let probe = match given.value("type") {
         None | Some("readiness") => Probe::Readiness,
         Some("liveness") => Probe::Liveness,
         Some(other) => return Err(format!("`{other}` is neither readiness nor liveness")),
     };
-    let limit = said.value("timeout").unwrap_or("5s");
+    let limit = given.value("timeout").unwrap_or("5s");
     let limit = limit.parse::<GoDuration>().map_err(|error| error.to_string())?.duration();
     if limit.is_zero() {
         return Err("--timeout must be above 0".into());
@@ -65,12 +65,12 @@ fn questions(said: &Said) -> Result<(u16, Probe, Duration), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::arguments::Asked;
+    use super::super::arguments::ParsedArguments;
     use super::*;
 
     fn of(line: &str) -> Result<(u16, Probe, Duration), String> {
-        match KNOWN.parse(line.split_whitespace().map(str::to_owned)) {
-            Asked::Run(said) => questions(&said),
+        match SPEC.parse(line.split_whitespace().map(str::to_owned)) {
+            ParsedArguments::Run(given) => questions(&given),
             other => Err(format!("{other:?}")),
         }
     }

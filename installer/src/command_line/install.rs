@@ -9,16 +9,16 @@ use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 use ipam_plugin::variable::list;
 
-use super::arguments::{Known, with};
-use super::{CommandError, ended, environment, stay};
-use crate::agent::{Pass, Plugins, debts};
+use super::arguments::{OptionSpec, with};
+use super::node_command::{CommandError, ended, environment, stay};
+use crate::agent::{Pass, Plugins, deferred_dels};
 use crate::host_network::HostNetwork;
-use crate::install::{Installation, Upkeep};
+use crate::install::{InstallReconciler, Installation};
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
 use crate::settings::variables::GROUPS;
 
-const KNOWN: Known = Known { options: &["root"], switches: &[] };
+const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
 /// Time limit for reading the identity of the datastore.
 const LEARNING: Duration = Duration::from_secs(5);
@@ -29,10 +29,10 @@ pub fn install(
     network: &dyn HostNetwork,
     pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
 ) -> ExitCode {
-    with("install", help, KNOWN.parse(arguments), |said| {
+    with("install", help, SPEC.parse(arguments), |given| {
         logging::init(LogConfig::new("cni-installer"));
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
-        let layout = said.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
+        let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
         ended(run(&layout, network, pay))
     })
 }
@@ -49,11 +49,11 @@ fn run(
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-        return stay(&installation, Upkeep::of_own(installation), &lookup, pay);
+        return stay(&installation, InstallReconciler::of_own(installation), &lookup, pay);
     }
     if !settings.try_for.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
-        process::block_on(debts::once(&conf, layout, &settings.net_dir, LEARNING, pay));
+        process::block_on(deferred_dels::once(&conf, layout, &settings.net_dir, LEARNING, pay));
     }
     Ok(())
 }

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::variable::list;
 
-use super::arguments::{Known, with};
-use super::{CommandError, ended, environment, stay};
+use super::arguments::{OptionSpec, with};
+use super::node_command::{CommandError, ended, environment, stay};
 use crate::agent::{Pass, Plugins, VARIABLES};
 use crate::host_network::HostNetwork;
-use crate::install::{Installation, Upkeep};
+use crate::install::{InstallReconciler, Installation};
 use crate::layout::Layout;
 use crate::service_account::ServiceAccount;
 
-const KNOWN: Known = Known { options: &["root"], switches: &[] };
+const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
 /// Runs the command. `pay` replays deferred DELs.
 pub fn refresh_token(
@@ -22,9 +22,9 @@ pub fn refresh_token(
     network: &dyn HostNetwork,
     pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
 ) -> ExitCode {
-    with("refresh-token", help, KNOWN.parse(arguments), |said| {
+    with("refresh-token", help, SPEC.parse(arguments), |given| {
         logging::init(LogConfig::new("cni-agent"));
-        ended(run(&said.layout(), network, pay))
+        ended(run(&given.layout(), network, pay))
     })
 }
 
@@ -36,7 +36,7 @@ fn run(
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
-    stay(&installation, Upkeep::of_anyones(installation), &lookup, pay)
+    stay(&installation, InstallReconciler::of_anyones(installation), &lookup, pay)
 }
 
 fn help() -> String {

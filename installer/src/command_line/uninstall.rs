@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 
-use super::arguments::{Known, complain, print, with};
+use super::arguments::{OptionSpec, complain, print, with};
 use crate::host_network::HostNetwork;
 use crate::layout::BIN_DIR;
 use crate::uninstall::{self, Options};
 
-const KNOWN: Known = Known {
+const SPEC: OptionSpec = OptionSpec {
     options: &["root", "bin-dir", "secondary-bin-dir"],
     switches: &["yes", "tear-down-pods", "release-addresses", "forget-gone"],
 };
@@ -44,17 +44,17 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn Host
     with(
         "uninstall",
         || HELP.into(),
-        KNOWN.parse(arguments),
-        |said| {
+        SPEC.parse(arguments),
+        |given| {
             logging::init(LogConfig::new("cni-installer"));
             let options = Options {
-                yes: said.is_on("yes"),
-                tear_down_pods: said.is_on("tear-down-pods"),
-                release_addresses: said.is_on("release-addresses"),
-                forget_gone: said.is_on("forget-gone"),
+                yes: given.is_on("yes"),
+                tear_down_pods: given.is_on("tear-down-pods"),
+                release_addresses: given.is_on("release-addresses"),
+                forget_gone: given.is_on("forget-gone"),
             };
-            let mut layout = said.layout().with_bin_dir(said.value("bin-dir").unwrap_or(BIN_DIR));
-            if let Some(dir) = said.value("secondary-bin-dir") {
+            let mut layout = given.layout().with_bin_dir(given.value("bin-dir").unwrap_or(BIN_DIR));
+            if let Some(dir) = given.value("secondary-bin-dir") {
                 layout = layout.with_secondary_bin_dir(dir);
             }
             match process::block_on(uninstall::run(&layout, options, network)) {

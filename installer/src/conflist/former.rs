@@ -1,14 +1,13 @@
 //! [`Former`]: a configuration that the new one replaces under another name.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use super::{Conflist, Target, is_calicos, is_ours_in};
-use crate::atomic_file::draft_name;
+use super::ownership::{is_calicos, is_ours_in};
+use super::target::Target;
+use crate::active_config::is_read;
 use crate::layout::Place;
 use crate::regular_file;
-use crate::runtime_choice::is_read;
 use crate::settings::Settings;
 use crate::state::{Installed, State};
 
@@ -27,7 +26,7 @@ impl Former {
     /// Returns the configurations to remove: the file that `CNI_OLD_CONF_NAME` names if it is one of Calico's
     /// (INST-31), and files that earlier runs wrote under other names unless our part was changed since. The records of
     /// missing files are dropped.
-    pub fn all(target: &Target, settings: &Settings, state: &mut State) -> Vec<Former> {
+    pub fn find(target: &Target, settings: &Settings, state: &mut State) -> Vec<Former> {
         let former = |name: &String, state: &State| Former {
             name: name.clone(),
             path: target.directory.join(name),
@@ -69,33 +68,6 @@ impl Former {
     /// Returns the present content of the file.
     pub fn text(&self) -> Option<Vec<u8>> {
         regular_file::contents(&self.path).ok()
-    }
-
-    /// Removes the file. Entries that other programs added meanwhile move to the new configuration.
-    pub fn remove(&self, conflist: &Conflist, target: &Target, state: &mut State) {
-        // After the rename no other program adds entries to the file.
-        let aside = draft_name(&self.path);
-        let removed = fs::rename(&self.path, &aside).map_err(|error| error.to_string()).and_then(|()| {
-            let taken = Former { path: aside.clone(), ..self.clone() };
-            let written = conflist.write(target, &[taken]).map_err(|error| error.to_string());
-            let removed = written.and_then(|written| {
-                fs::remove_file(&aside).map_err(|error| error.to_string())?;
-                Ok(written)
-            });
-            removed.inspect_err(|_| {
-                let _ = fs::rename(&aside, &self.path);
-            })
-        });
-        match removed {
-            Ok(written) => {
-                tracing::info!("removed {}", self.path.display());
-                state.note_renderings(Place::Net, &target.name, vec![written.rendering]);
-                state.forget(Place::Net, &self.name);
-            }
-            Err(error) => {
-                tracing::warn!(path = %self.path.display(), error, "an old configuration cannot be removed");
-            }
-        }
     }
 }
 

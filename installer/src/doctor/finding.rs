@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The state of the checked item, ordered from good to bad.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum Severity {
     /// No problem was found.
     Ok,
     /// The check was not possible, for a reason that another finding gives.
@@ -25,7 +25,7 @@ pub struct Finding {
     /// The checked item.
     pub name: String,
     /// The state of the item.
-    pub state: State,
+    pub state: Severity,
     /// The observation.
     pub seen: String,
     /// The remedy; empty without a problem.
@@ -36,32 +36,32 @@ pub struct Finding {
 impl Finding {
     /// Creates a finding without a problem.
     pub fn ok(name: impl Into<String>, seen: impl Into<String>) -> Self {
-        Finding { name: name.into(), state: State::Ok, seen: seen.into(), way_out: String::new() }
+        Finding { name: name.into(), state: Severity::Ok, seen: seen.into(), way_out: String::new() }
     }
 
     /// Creates a finding about a problem that affects pods soon or in some cases.
     pub fn warn(name: impl Into<String>, seen: impl Into<String>, way_out: impl Into<String>) -> Self {
-        Finding { state: State::Warn, way_out: way_out.into(), ..Finding::ok(name, seen) }
+        Finding { state: Severity::Warn, way_out: way_out.into(), ..Finding::ok(name, seen) }
     }
 
     /// Creates a finding about a problem that affects pods now.
     pub fn fail(name: impl Into<String>, seen: impl Into<String>, way_out: impl Into<String>) -> Self {
-        Finding { state: State::Fail, ..Finding::warn(name, seen, way_out) }
+        Finding { state: Severity::Fail, ..Finding::warn(name, seen, way_out) }
     }
 
     /// Creates a finding for a check that was not possible.
     pub fn skipped(name: impl Into<String>, because: impl Into<String>) -> Self {
-        Finding { state: State::Skipped, ..Finding::ok(name, because) }
+        Finding { state: Severity::Skipped, ..Finding::ok(name, because) }
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            State::Ok => "ok",
-            State::Skipped => "skipped",
-            State::Warn => "warn",
-            State::Fail => "FAIL",
+            Severity::Ok => "ok",
+            Severity::Skipped => "skipped",
+            Severity::Warn => "warn",
+            Severity::Fail => "FAIL",
         })
     }
 }

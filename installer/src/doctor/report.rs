@@ -1,13 +1,13 @@
-//! [`Report`]: all findings, as text or JSON.
+//! [`DoctorReport`]: all findings, as text or JSON.
 
 use netconf::printable;
 use serde::Serialize;
 
-use super::finding::{Finding, State};
+use super::finding::{Finding, Severity};
 
 /// All findings about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// The name of the node; empty if unknown.
     pub node: String,
     /// The findings, in the order of their dependencies.
@@ -24,10 +24,10 @@ pub enum Format {
     Json,
 }
 
-impl Report {
+impl DoctorReport {
     /// Returns true if no check failed. Warnings do not count.
     pub fn passes(&self) -> bool {
-        self.findings.iter().all(|finding| finding.state != State::Fail)
+        self.findings.iter().all(|finding| finding.state != Severity::Fail)
     }
 
     /// Renders the report in a format.
@@ -52,10 +52,10 @@ impl Report {
         let count = |wanted| self.findings.iter().filter(|finding| finding.state == wanted).count();
         text += &format!(
             "{} ok, {} warnings, {} failures, {} skipped\n",
-            count(State::Ok),
-            count(State::Warn),
-            count(State::Fail),
-            count(State::Skipped)
+            count(Severity::Ok),
+            count(Severity::Warn),
+            count(Severity::Fail),
+            count(Severity::Skipped)
         );
         text
     }
@@ -70,13 +70,13 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
+    fn report() -> DoctorReport {
         let findings = vec![
             Finding::ok("journal", "empty"),
             Finding::warn("token", "holds for 5 min", "is the agent running?"),
             Finding::skipped("pools", "the API server is not reached"),
         ];
-        Report { node: "node1".into(), findings }
+        DoctorReport { node: "node1".into(), findings }
     }
 
     #[test]
@@ -94,7 +94,8 @@ skipped  pools    the API server is not reached
     #[test]
     fn a_text_cannot_look_like_a_finding() {
         let seen = "calia\nok       interfaces  fine\x1b[1A";
-        let report = Report { node: "node1".into(), findings: vec![Finding::fail("interfaces", seen, "delete\rit")] };
+        let report =
+            DoctorReport { node: "node1".into(), findings: vec![Finding::fail("interfaces", seen, "delete\rit")] };
         let text = report.render(Format::Text);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");

@@ -3,8 +3,7 @@
 use libcalico::api::IpPoolSpec;
 use libcalico::net::{Cidr, IpVersion};
 
-use super::SettingsError;
-use super::read::Environment;
+use crate::environment::{Environment, SettingsError};
 
 /// The request for the first pool of a family.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,4 +1,5 @@
 use super::*;
+use crate::environment::Environment;
 
 fn values(variables: &[(&str, &str)]) -> Values {
     let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());

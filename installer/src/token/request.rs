@@ -10,8 +10,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::timeout;
 
-use super::claims::Claims;
-use super::{DEFAULT_LIFETIME, TokenError};
+use super::DEFAULT_LIFETIME;
+use super::check::Claims;
+use super::error::TokenError;
 use crate::service_account::ServiceAccount;
 
 /// The default time limit for a request.
@@ -30,7 +31,7 @@ pub struct TokenRequest {
 
 /// A token from the API server.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Minted {
+pub struct IssuedToken {
     /// The token.
     pub token: String,
     /// The expiry, in seconds since 1970.
@@ -46,7 +47,7 @@ impl TokenRequest {
     }
 
     /// Sends the request to the API server of `pod`.
-    pub async fn send(&self, pod: &ServiceAccount) -> Result<Minted, TokenError> {
+    pub async fn send(&self, pod: &ServiceAccount) -> Result<IssuedToken, TokenError> {
         let client = kubernetes::client(&pod.access(self.deadline)?).await?;
         let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
         let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
@@ -94,7 +95,7 @@ impl TokenRequest {
 
 /// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be later, for clients
 /// that do not renew their tokens (`--service-account-extend-token-expiration`).
-fn read(answer: &Value) -> Result<Minted, String> {
+fn read(answer: &Value) -> Result<IssuedToken, String> {
     let status = &answer["status"];
     let token = status["token"].as_str().filter(|token| !token.is_empty()).ok_or("it has no status.token")?;
     let end = status["expirationTimestamp"].as_str().ok_or("it has no status.expirationTimestamp")?;
@@ -107,13 +108,13 @@ fn read(answer: &Value) -> Result<Minted, String> {
     };
     let lifetime =
         lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or("it does not say how long it holds")?;
-    Ok(Minted { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
+    Ok(IssuedToken { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
 }
 
 // Written by hand because the token is a secret.
-impl std::fmt::Debug for Minted {
+impl std::fmt::Debug for IssuedToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Minted")
+        f.debug_struct("IssuedToken")
             .field("expires", &self.expires)
             .field("lifetime", &self.lifetime)
             .finish_non_exhaustive()
@@ -160,8 +161,8 @@ mod tests {
     #[test]
     fn the_end_that_counts_is_the_one_that_is_told() {
         // The token's own `exp` is a year later.
-        let minted = read(&answer(r#"{"iat":1700000000,"exp":1731536000}"#)).unwrap();
-        assert_eq!((minted.expires, minted.lifetime), (1_700_000_600, Duration::from_secs(600)));
+        let issued = read(&answer(r#"{"iat":1700000000,"exp":1731536000}"#)).unwrap();
+        assert_eq!((issued.expires, issued.lifetime), (1_700_000_600, Duration::from_secs(600)));
         assert_eq!(read(&answer(r#"{"exp":1}"#)).unwrap().lifetime, Duration::from_secs(3600));
     }
 
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_token_is_in_no_message() {
-        let minted = Minted { token: "SECRET".into(), expires: 0, lifetime: Duration::ZERO };
-        assert!(!format!("{minted:?}").contains("SECRET"));
+        let issued = IssuedToken { token: "SECRET".into(), expires: 0, lifetime: Duration::ZERO };
+        assert!(!format!("{issued:?}").contains("SECRET"));
     }
 }

@@ -17,12 +17,11 @@ use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
-use super::Options;
 use super::endpoints::Endpoints;
-use super::interfaces;
-use super::plan::Found;
+use super::interfaces::{self, TornDown};
+use super::plan::{FoundFile, Options};
 use super::pods;
-use super::report::Report;
+use super::report::UninstallReport;
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::{node_conf, regular_file};
@@ -34,7 +33,7 @@ pub(super) const WHAT: &str = "addresses and blocks of this node";
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Reads the configuration that names the datastore, before any file is removed.
-pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[Found]) -> Result<NetConf, String> {
+pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Result<NetConf, String> {
     let mut reason = "no configuration of ours is there".to_owned();
     for file in found.iter().filter(|file| file.is_configuration()) {
         let text = regular_file::text(&file.path).map_err(|error| error.to_string());
@@ -54,7 +53,7 @@ pub(super) async fn release(
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
-    report: &mut Report,
+    report: &mut UninstallReport,
 ) -> bool {
     if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
         let what = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
@@ -153,27 +152,6 @@ async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr
     let (containers, blocks) = (collected.released.len(), surrendered.released.len());
     let what = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");
     Ok(Released { what, besides })
-}
-
-/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
-/// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
-/// therefore counts as used.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TornDown<'a> {
-    node: &'a str,
-    addresses: &'a BTreeSet<IpAddr>,
-}
-
-impl TornDown<'_> {
-    /// Returns true if `node` is the node that the configuration names.
-    pub(super) fn is_of(&self, node: &str) -> bool {
-        self.node == node
-    }
-
-    /// Returns true if a pod on `node` had this address behind a deleted interface.
-    pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
-        self.node == node && self.addresses.contains(address)
-    }
 }
 
 /// Returns the addresses on the node that do not belong to containers of this network: those of another network, a

@@ -8,7 +8,7 @@ use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
-use super::addresses::TornDown;
+use super::interfaces::TornDown;
 
 /// The endpoints that list such addresses, each with these addresses.
 #[derive(Debug, Default)]

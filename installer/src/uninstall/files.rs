@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::plan::{Found, FoundState, Task, Verdict};
-use super::report::Report;
+use super::plan::{FoundFile, FoundState, RemovalTask, Verdict};
+use super::report::UninstallReport;
 use crate::layout::{Layout, Place};
+use crate::plugin_chain::chain_of;
 use crate::state::{Installed, State};
-use crate::{conflist, digest, kubeconfig, regular_file, runtime_choice, template, tls_assets};
+use crate::{active_config, conflist, digest, kubeconfig, regular_file, template, tls_assets};
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";
@@ -20,13 +21,13 @@ const RETIRED: &str = "removed";
 const CALICO_NODE: &str = "Installed by calico/node";
 
 /// Examines every file that the state records.
-pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> {
+pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<FoundFile> {
     let mut found = Vec::new();
     for (place, files) in &state.files {
         let directory = layout.dir(*place, Path::new(net_dir));
         for (name, installed) in files {
             let path = directory.join(name);
-            let retired = (*place == Place::Net && runtime_choice::is_read(name)).then(|| retired(&path));
+            let retired = (*place == Place::Net && active_config::is_read(name)).then(|| retired(&path));
             // An earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
@@ -37,9 +38,9 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> 
             // After such a run another program may have written a new file.
             if let Some(path) = second.filter(|_| state != FoundState::Same) {
                 let (name, state) = (format!("{name}.{RETIRED}"), look_at(&path, installed));
-                found.push(Found { place: *place, name, path, state, replaced: false });
+                found.push(FoundFile { place: *place, name, path, state, replaced: false });
             }
-            found.push(Found { place: *place, name: name.clone(), path, state, replaced: installed.replaced });
+            found.push(FoundFile { place: *place, name: name.clone(), path, state, replaced: installed.replaced });
         }
     }
     found.extend(tls_of(&found, &layout.net_dir(net_dir)));
@@ -47,14 +48,14 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<Found> 
 }
 
 /// Returns the TLS files for etcd if the configuration will be removed. Only the configuration refers to them.
-fn tls_of(found: &[Found], net_dir: &Path) -> Vec<Found> {
+fn tls_of(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
     if !found.iter().any(|file| file.is_configuration() && file.state == FoundState::Same) {
         return Vec::new();
     }
     let file = |name: &&str| {
         let path = net_dir.join(tls_assets::DIRECTORY).join(name);
         let name = format!("{}/{name}", tls_assets::DIRECTORY);
-        let found = Found { place: Place::Net, name, path, state: FoundState::Renewed, replaced: false };
+        let found = FoundFile { place: Place::Net, name, path, state: FoundState::Renewed, replaced: false };
         found.path.is_file().then_some(found)
     };
     tls_assets::FILES.iter().filter_map(file).collect()
@@ -91,16 +92,16 @@ fn renewed(path: &Path) -> FoundState {
 }
 
 /// Returns the programs that the remaining configurations name: those that are not ours, or were changed.
-pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[Found]) -> BTreeMap<String, String> {
+pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
     let goes = |name: &str| {
         found.iter().any(|file| file.place == Place::Net && file.name == name && file.state == FoundState::Same)
     };
     let mut named = BTreeMap::new();
-    let stay = runtime_choice::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
+    let stay = active_config::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
     for name in stay {
         let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
-        let Some(conf) = conflist::chain_of(&text).map(|chain| chain.to_list()) else { continue };
+        let Some(conf) = chain_of(&text).map(|chain| chain.to_list()) else { continue };
         named.extend(programs(&conf).into_iter().map(|program| (program.to_owned(), name.clone())));
         // containerd runs it beside every configuration (INST-171).
         named.insert("loopback".to_owned(), name);
@@ -124,7 +125,7 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
 
 /// Renames a configuration. containerd reloads its configuration on a rename (INST-161). The renamed file is removed
 /// last. Returns true if no runtime reads the file any more, or if the file is not to be removed.
-pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
+pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     if task.verdict != Verdict::Remove || !acts || is_retired(&task.path) {
         return true;
     }
@@ -138,7 +139,7 @@ pub(super) fn retire(task: &Task, acts: bool, report: &mut Report) -> bool {
 }
 
 /// Reports a configuration that stays, or that was renamed and is removed by a later run.
-pub(super) fn leave_retired(task: &Task, report: &mut Report) {
+pub(super) fn leave_retired(task: &RemovalTask, report: &mut UninstallReport) {
     if let Verdict::Leave(reason) = &task.verdict {
         return report.leave(task.path.display(), reason);
     }
@@ -149,7 +150,7 @@ pub(super) fn leave_retired(task: &Task, report: &mut Report) {
 }
 
 /// Removes a file, or reports the plan or the reason for keeping it. Returns true if the file no longer exists.
-pub(super) fn remove(task: &Task, acts: bool, report: &mut Report) -> bool {
+pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
         Verdict::Gone => {
             report.gone(task.path.display());
@@ -219,8 +220,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("10-calico.conflist");
         let name = "10-calico.conflist".to_owned();
-        let task = Task { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
-        let mut report = Report::default();
+        let task = RemovalTask { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
+        let mut report = UninstallReport::default();
         for is_put_back in [false, true] {
             fs::write(&task.path, "{}").unwrap();
             assert!(retire(&task, true, &mut report));
@@ -247,7 +248,7 @@ mod tests {
         }
         let found = look(&state, &layout, "/etc/cni/net.d");
         let unreadable =
-            |found: &Found| matches!(&found.state, FoundState::Unreadable(why) if why.contains("no regular file"));
+            |found: &FoundFile| matches!(&found.state, FoundState::Unreadable(why) if why.contains("no regular file"));
         assert!(found.len() == 2 && found.iter().all(unreadable), "{found:?}");
         assert!(named_by_others(&layout, "/etc/cni/net.d", &found).is_empty());
     }

@@ -5,14 +5,35 @@ use std::net::IpAddr;
 
 use libcalico::names::interface_prefix;
 
-use super::Options;
-use super::report::Report;
+use super::plan::Options;
+use super::report::UninstallReport;
 use crate::host_network::{HostNetwork, Interface, addresses_behind};
+
+/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
+/// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
+/// therefore counts as used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TornDown<'a> {
+    pub(super) node: &'a str,
+    pub(super) addresses: &'a BTreeSet<IpAddr>,
+}
+
+impl TornDown<'_> {
+    /// Returns true if `node` is the node that the configuration names.
+    pub(super) fn is_of(&self, node: &str) -> bool {
+        self.node == node
+    }
+
+    /// Returns true if a pod on `node` had this address behind a deleted interface.
+    pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
+        self.node == node && self.addresses.contains(address)
+    }
+}
 
 /// Deletes Calico's interfaces of pods, or reports the plan. Without `--tear-down-pods` they are reported only: their
 /// pods stay connected, but no plugin removes the interfaces any more. Returns true if the requested deletion is
 /// complete.
-pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut Report) -> bool {
+pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut UninstallReport) -> bool {
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
         Err(reason) => {

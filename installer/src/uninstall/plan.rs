@@ -3,12 +3,25 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use crate::active_config;
 use crate::layout::Place;
-use crate::runtime_choice;
+
+/// The options of the command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Whether to act. Otherwise the run only reports its plan.
+    pub yes: bool,
+    /// Whether to delete the interfaces of pods that still exist, and with them their routes.
+    pub tear_down_pods: bool,
+    /// Whether to release the addresses and blocks of this node.
+    pub release_addresses: bool,
+    /// Whether to treat missing files as removed, even if all files of a directory are missing.
+    pub forget_gone: bool,
+}
 
 /// The present state of a recorded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundFile {
     /// The directory.
     pub place: Place,
     /// The file name.
@@ -21,7 +34,7 @@ pub struct Found {
     pub replaced: bool,
 }
 
-impl Found {
+impl FoundFile {
     /// Returns true if a container runtime reads the file.
     pub fn is_configuration(&self) -> bool {
         is_configuration(self.place, &self.name)
@@ -56,7 +69,7 @@ pub enum Verdict {
 
 /// A file and the decision about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Task {
+pub struct RemovalTask {
     /// The directory.
     pub place: Place,
     /// The file name.
@@ -69,7 +82,7 @@ pub struct Task {
     pub replaced: bool,
 }
 
-impl Task {
+impl RemovalTask {
     /// Returns true if a container runtime reads the file. Such files are renamed first.
     pub fn is_configuration(&self) -> bool {
         is_configuration(self.place, &self.name)
@@ -77,13 +90,13 @@ impl Task {
 }
 
 fn is_configuration(place: Place, name: &str) -> bool {
-    place == Place::Net && runtime_choice::is_read(name)
+    place == Place::Net && active_config::is_read(name)
 }
 
 /// Decides about each file. `named` contains the programs that remaining configurations name, each with the name of
 /// such a configuration.
-pub fn plan(found: &[Found], named: &BTreeMap<String, String>) -> Vec<Task> {
-    let task = |found: &Found| Task {
+pub fn plan(found: &[FoundFile], named: &BTreeMap<String, String>) -> Vec<RemovalTask> {
+    let task = |found: &FoundFile| RemovalTask {
         place: found.place,
         name: found.name.clone(),
         path: found.path.clone(),
@@ -93,7 +106,7 @@ pub fn plan(found: &[Found], named: &BTreeMap<String, String>) -> Vec<Task> {
     found.iter().map(task).collect()
 }
 
-fn verdict(found: &Found, named: &BTreeMap<String, String>) -> Verdict {
+fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
     let is_program = matches!(found.place, Place::Bin | Place::SecondaryBin);
     match &found.state {
         FoundState::Gone => Verdict::Gone,
@@ -110,8 +123,8 @@ fn verdict(found: &Found, named: &BTreeMap<String, String>) -> Verdict {
 mod tests {
     use super::*;
 
-    fn found(place: Place, name: &str, state: FoundState) -> Found {
-        Found { place, name: name.into(), path: PathBuf::from("/x").join(name), state, replaced: false }
+    fn found(place: Place, name: &str, state: FoundState) -> FoundFile {
+        FoundFile { place, name: name.into(), path: PathBuf::from("/x").join(name), state, replaced: false }
     }
 
     #[test]

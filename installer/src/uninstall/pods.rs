@@ -9,7 +9,7 @@ use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{AddressAnnotations, Pod, PodAddresses};
 use libcalico::store::{ReadBatch, Store};
 
-use super::addresses::TornDown;
+use super::interfaces::TornDown;
 
 /// Checks that no pod would lose its address.
 ///

@@ -4,18 +4,18 @@ use std::fmt::Display;
 
 /// The result of `calico uninstall`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct UninstallReport {
     /// False for a dry run.
     pub acted: bool,
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ReportedStep>,
     /// The remaining items, with reasons.
-    pub left: Vec<Left>,
+    pub left: Vec<Remaining>,
 }
 
 /// A step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Step {
+pub struct ReportedStep {
     /// The action, `remove` or `release`.
     pub action: &'static str,
     /// The file or other object.
@@ -37,22 +37,22 @@ pub enum Outcome {
 
 /// An item that remains.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Left {
+pub struct Remaining {
     /// The file or other object.
     pub target: String,
     /// The reason.
     pub reason: String,
 }
 
-impl Report {
+impl UninstallReport {
     /// Adds a step.
     pub(super) fn done(&mut self, action: &'static str, target: impl Display) {
-        self.steps.push(Step { action, target: target.to_string(), outcome: Outcome::Done });
+        self.steps.push(ReportedStep { action, target: target.to_string(), outcome: Outcome::Done });
     }
 
     /// Adds a step for an object that was missing already.
     pub(super) fn gone(&mut self, target: impl Display) {
-        self.steps.push(Step { action: "remove", target: target.to_string(), outcome: Outcome::DoneAlready });
+        self.steps.push(ReportedStep { action: "remove", target: target.to_string(), outcome: Outcome::DoneAlready });
     }
 
     /// Adds a failed step, and its object to the remaining items.
@@ -64,7 +64,7 @@ impl Report {
     /// Adds a step that was not tried.
     pub(super) fn refuse(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         let outcome = Outcome::Failed(reason.to_string());
-        self.steps.push(Step { action, target: target.to_string(), outcome });
+        self.steps.push(ReportedStep { action, target: target.to_string(), outcome });
     }
 
     /// Returns true if the report names the object.
@@ -78,7 +78,7 @@ impl Report {
 
     /// Adds a remaining item.
     pub(super) fn leave(&mut self, target: impl Display, reason: impl Display) {
-        self.left.push(Left { target: target.to_string(), reason: reason.to_string() });
+        self.left.push(Remaining { target: target.to_string(), reason: reason.to_string() });
     }
 
     /// Returns true if no step failed.
@@ -88,9 +88,9 @@ impl Report {
 }
 
 /// Prints a line for each step, and then a line for each remaining item.
-impl Display for Report {
+impl Display for UninstallReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for Step { action, target, outcome } in &self.steps {
+        for ReportedStep { action, target, outcome } in &self.steps {
             match (outcome, self.acted) {
                 (Outcome::Done, true) => writeln!(f, "{action}d {target}")?,
                 (Outcome::Done, false) => writeln!(f, "would {action} {target}")?,
@@ -101,7 +101,7 @@ impl Display for Report {
         if !self.left.is_empty() {
             writeln!(f, "left on this node:")?;
         }
-        for Left { target, reason } in &self.left {
+        for Remaining { target, reason } in &self.left {
             writeln!(f, "  {target}: {reason}")?;
         }
         match (self.acted, self.succeeded()) {
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_what_is_left_and_why() {
-        let mut report = Report { acted: true, ..Report::default() };
+        let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
         report.done("remove", "/opt/cni/bin/calico");
         report.leave("/opt/cni/bin/portmap", "it is not ours");
         assert!(report.succeeded());
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_dry_run_says_so() {
-        let mut report = Report::default();
+        let mut report = UninstallReport::default();
         report.done("release", "3 addresses");
         assert_eq!(
             report.to_string(),

@@ -118,10 +118,13 @@ fn install_over_entries_that_only_other_programs_read_keeps_them_as_they_are_wri
 
 fn kinds_of(node: &Node) -> Vec<String> {
     let chain = chain_of(&fs::read(node.path()).unwrap()).unwrap();
-    chain.foreign(&Chain::default(), &[]).iter().map(kind_of).fold(vec!["calico".to_owned()], |mut kinds, kind| {
-        kinds.push(kind.to_owned());
-        kinds
-    })
+    chain.foreign(&Chain::default(), &[]).iter().map(crate::plugin_chain::kind).fold(
+        vec!["calico".to_owned()],
+        |mut kinds, kind| {
+            kinds.push(kind.to_owned());
+            kinds
+        },
+    )
 }
 
 #[test]
@@ -150,7 +153,7 @@ fn install_over_what_nobody_can_read_keeps_copies_that_no_runtime_loads() {
         assert_eq!(node.text(), CALICOS);
         assert_eq!(node.names()[1..], copies[..expected], "{text}");
     }
-    assert!(!copies.into_iter().any(crate::runtime_choice::is_read));
+    assert!(!copies.into_iter().any(crate::active_config::is_read));
     let copy = |name| fs::read_to_string(node.directory.path().join(name)).unwrap();
     assert_eq!(copies.map(copy), ["{\"plugins\": [", "[]"]);
 }
@@ -192,7 +195,7 @@ fn what_is_no_regular_file_is_read_by_nothing() {
     }
     let target = target(dir.path(), &settings, &state);
     assert_eq!(target.name, "10-calico.conf");
-    assert!(Former::all(&target, &settings, &mut state).is_empty());
+    assert!(Former::find(&target, &settings, &mut state).is_empty());
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
     conflist.note(&target, &mut state);
     assert!(!conflist.is_written(&target));

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::leftovers::some;
-use crate::doctor::facts::{BusyAddress, Facts};
 use crate::doctor::finding::Finding;
+use crate::doctor::snapshot::{BusyAddress, NodeSnapshot};
 
 const NAME: &str = "busy addresses";
 
 /// Returns a finding for free addresses with a host route: those that ADDs noted in the last minute, and those in the
 /// kernel's routing table. An unreachable datastore is the subject of another finding.
-pub(super) fn all(facts: &Facts) -> Option<Finding> {
-    let cluster = facts.cluster.as_ref().filter(|cluster| cluster.reached.is_ok());
+pub(super) fn all(snapshot: &NodeSnapshot) -> Option<Finding> {
+    let cluster = snapshot.cluster.as_ref().filter(|cluster| cluster.reached.is_ok());
     let (routed, reason) = match cluster.map(|cluster| &cluster.busy) {
         Some(Ok(routed)) => (&routed[..], None),
         Some(Err(reason)) => (&[][..], Some(reason.clone())),
-        None if facts.noted.is_empty() => return None,
+        None if snapshot.noted.is_empty() => return None,
         None => (&[][..], None),
     };
     // A note wins over the routing table because it describes the route in more detail.
     let told = |busy: &BusyAddress| (busy.address, format!("{} (route {})", busy.address, busy.route));
-    let busy: BTreeMap<IpAddr, String> = routed.iter().chain(&facts.noted).map(told).collect();
+    let busy: BTreeMap<IpAddr, String> = routed.iter().chain(&snapshot.noted).map(told).collect();
     let Some(first) = busy.keys().next() else {
         return Some(match reason {
             Some(reason) => Finding::skipped(NAME, reason),

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use super::configuration::REINSTALL;
-use crate::doctor::facts::{BlockCount, Cluster, DatastoreKind, Facts, Granted, Pool, TlsFile};
 use crate::doctor::finding::Finding;
 use crate::doctor::role::{MANIFEST_PATH, Permission};
+use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Granted, NodeSnapshot, Pool, TlsFile};
 
 /// Runs the checks. Checks that need a response are skipped if there is none.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let Some(cluster) = &facts.cluster else {
+pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
+    let Some(cluster) = &snapshot.cluster else {
         return vec![Finding::skipped("datastore", "no configuration says where it is")];
     };
     let mut findings: Vec<Finding> = tls(&cluster.tls).into_iter().collect();
@@ -27,7 +27,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings.extend(permissions("etcd permissions", &cluster.granted_by_etcd, GRANT_ETCD));
     findings.extend(api_beside(cluster));
     findings.extend(permissions("permissions", &cluster.granted, &format!("kubectl apply -f {MANIFEST_PATH}")));
-    findings.extend(node(cluster, facts));
+    findings.extend(node(cluster, snapshot));
     findings.extend([cluster_information(cluster), pools(cluster), blocks(cluster)]);
     findings
 }
@@ -137,9 +137,9 @@ fn untold(name: &str, reason: &str, cluster: &Cluster) -> Finding {
     Finding::fail(name, reason, way_in)
 }
 
-fn node(cluster: &Cluster, facts: &Facts) -> Option<Finding> {
+fn node(cluster: &Cluster, snapshot: &NodeSnapshot) -> Option<Finding> {
     const NAME: &str = "node object";
-    let name = facts.node.as_ref()?.name.as_ref().ok()?;
+    let name = snapshot.node.as_ref()?.name.as_ref().ok()?;
     let by_others = format!("calico-node makes it, and so does `calico-ipam init --node {name}`; or correct nodename");
     Some(match cluster.node_exists.as_ref()? {
         Ok(true) => Finding::ok(NAME, format!("Node {name} exists")),

@@ -1,23 +1,23 @@
 //! Checks of the configuration that the runtime selects.
 
-use crate::doctor::facts::{Chosen, Content, Facts};
-use crate::doctor::finding::{Finding, State};
+use crate::doctor::finding::{Finding, Severity};
+use crate::doctor::snapshot::{Content, NodeSnapshot, SelectedConfig};
 use crate::template;
 
 pub(super) const REINSTALL: &str =
     "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
 
 /// Checks that the selected file exists and is ours.
-pub(super) fn chosen(facts: &Facts) -> Finding {
+pub(super) fn chosen(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "configuration";
-    let directory = facts.net_dir.display();
-    let names = match &facts.candidates {
+    let directory = snapshot.net_dir.display();
+    let names = match &snapshot.candidates {
         Ok(names) => names,
         Err(reason) => {
             return Finding::fail(NAME, format!("{directory}: {reason}"), "create it; containerd does when it starts");
         }
     };
-    let Some(Chosen { name, content }) = &facts.chosen else {
+    let Some(SelectedConfig { name, content }) = &snapshot.chosen else {
         let seen = format!("{directory} holds no .conf, .conflist or .json: the node is not ready");
         return Finding::fail(NAME, seen, REINSTALL);
     };
@@ -32,7 +32,7 @@ pub(super) fn chosen(facts: &Facts) -> Finding {
         return of_calico(NAME, name, content);
     }
     // Multus and similar plugins sort first and call Calico by themselves.
-    if let Some(delegate) = &facts.delegate {
+    if let Some(delegate) = &snapshot.delegate {
         return called(NAME, name, content, delegate);
     }
     let seen = format!("{name} is first and is not Calico's: it runs {}", content.plugins.join(", "));
@@ -60,14 +60,14 @@ fn of_calico(title: &str, file: &str, content: &Content) -> Finding {
 }
 
 /// Checks Calico's configuration behind `first`, a meta plugin that calls other networks.
-fn called(title: &str, first: &str, caller: &Content, ours: &Chosen) -> Finding {
-    let Chosen { name, content } = ours;
+fn called(title: &str, first: &str, caller: &Content, ours: &SelectedConfig) -> Finding {
+    let SelectedConfig { name, content } = ours;
     let content = match content {
         Ok(content) => content,
         Err(reason) => return Finding::fail(title, format!("{name}, behind {first}: {reason}"), REINSTALL),
     };
     let found = of_calico(title, name, content);
-    if found.state != State::Ok {
+    if found.state != Severity::Ok {
         return found;
     }
     let seen = format!("{first} runs {}; behind it {}", caller.plugins.join(", "), found.seen);
@@ -82,10 +82,10 @@ fn called(title: &str, first: &str, caller: &Content, ours: &Chosen) -> Finding 
 }
 
 /// Reports files that no runtime selects because another file sorts before them.
-pub(super) fn shadowed(facts: &Facts) -> Option<Finding> {
-    let names = facts.candidates.as_ref().ok()?;
+pub(super) fn shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
+    let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
-    let is_called = |name: &str| facts.delegate.as_ref().is_some_and(|delegate| delegate.name == name);
+    let is_called = |name: &str| snapshot.delegate.as_ref().is_some_and(|delegate| delegate.name == name);
     let rest: Vec<&str> = rest.iter().map(String::as_str).filter(|name| !is_called(name)).collect();
     if rest.is_empty() {
         return None;
@@ -94,8 +94,8 @@ pub(super) fn shadowed(facts: &Facts) -> Option<Finding> {
     let Some(ours) = rest.iter().find(|name| name.contains("calico")) else {
         return Some(Finding::ok("other configurations", seen));
     };
-    let is_calicos = facts.contents().any(|(_, content)| content.is_calicos());
-    let directory = facts.net_dir.display();
+    let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
+    let directory = snapshot.net_dir.display();
     let way_out = match is_calicos {
         true => format!("remove {directory}/{ours}: one of the two is left over"),
         false => format!("remove {directory}/{ours} only if the network of this node is to be that of {first}"),
@@ -104,25 +104,25 @@ pub(super) fn shadowed(facts: &Facts) -> Option<Finding> {
 }
 
 /// Reports further problems of the configuration, one finding each. Missing programs are the subject of another check.
-pub(super) fn oddities(facts: &Facts) -> Vec<Finding> {
+pub(super) fn oddities(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (name, content) in facts.contents() {
-        findings.extend(content.findings.iter().filter_map(|odd| oddity(name, odd)));
-        findings.extend(appended(facts, content));
+    for (name, content) in snapshot.contents() {
+        findings.extend(content.problems.iter().filter_map(|odd| oddity(name, odd)));
+        findings.extend(appended(snapshot, content));
     }
     findings
 }
 
-fn oddity(file: &str, odd: &template::Finding) -> Option<Finding> {
+fn oddity(file: &str, odd: &template::ConfigProblem) -> Option<Finding> {
     Some(match odd {
-        template::Finding::MissingProgram { .. } => return None,
-        template::Finding::Placeholder(placeholder) => Finding::fail(
+        template::ConfigProblem::MissingProgram { .. } => return None,
+        template::ConfigProblem::Placeholder(placeholder) => Finding::fail(
             "placeholders",
             format!("{file} still has {placeholder}"),
             "it is no placeholder of the installer's: take it out of the template (ConfigMap calico-config)",
         ),
-        template::Finding::NoPlugin => Finding::fail("plugins", format!("{file} names no plugin"), REINSTALL),
-        template::Finding::TooNew { version } => Finding::fail(
+        template::ConfigProblem::NoPlugin => Finding::fail("plugins", format!("{file} names no plugin"), REINSTALL),
+        template::ConfigProblem::TooNew { version } => Finding::fail(
             "cniVersion",
             format!("{file} asks for {version}"),
             "write 1.1.0 or older into the template, or install a newer Calico",
@@ -130,11 +130,11 @@ fn oddity(file: &str, odd: &template::Finding) -> Option<Finding> {
     })
 }
 
-fn appended(facts: &Facts, content: &Content) -> Option<Finding> {
+fn appended(snapshot: &NodeSnapshot, content: &Content) -> Option<Finding> {
     let (first, network) = (content.appended.first()?, &content.network);
     Some(Finding::warn(
         "appended plugins",
         format!("libcni appends {} to the list", content.appended.join(", ")),
-        format!("remove {}/{network}/{first} unless it is meant to be there", facts.net_dir.display()),
+        format!("remove {}/{network}/{first} unless it is meant to be there", snapshot.net_dir.display()),
     ))
 }

@@ -1,8 +1,8 @@
 //! Checks of the kubeconfig and its token.
 
-use crate::doctor::facts::{Facts, File, TokenFile};
-use crate::doctor::finding::{Finding, State};
-use crate::token::claims::Claims;
+use crate::doctor::finding::{Finding, Severity};
+use crate::doctor::snapshot::{File, NodeSnapshot, TokenFile};
+use crate::token::Claims;
 
 const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o wide`; \
                      beside upstream it is calico-node that renews)? Its log, and /readiness on port 9097, say what it lacks";
@@ -13,10 +13,10 @@ const REFUSED: &str = "signing keys or the account were replaced: run the instal
                        on this node (calico-cni, beside upstream calico-node)";
 
 /// Checks the remaining lifetime of the token.
-pub(super) fn token(facts: &Facts) -> Vec<Finding> {
+pub(super) fn token(snapshot: &NodeSnapshot) -> Vec<Finding> {
     const NAME: &str = "token";
-    let refused = facts.cluster.as_ref().and_then(|cluster| cluster.refused.as_ref());
-    let Some(TokenFile { path, file }) = &facts.token else {
+    let refused = snapshot.cluster.as_ref().and_then(|cluster| cluster.refused.as_ref());
+    let Some(TokenFile { path, file }) = &snapshot.token else {
         let way_out = "correct what the configuration has for the API server (k8s_auth_token, certificates)";
         let seen = |said| format!("the API server does not know who asks: {said}");
         return refused.map(|said| Finding::fail(NAME, seen(said), way_out)).into_iter().collect();
@@ -30,11 +30,11 @@ pub(super) fn token(facts: &Facts) -> Vec<Finding> {
     };
     let mut findings = vec![guarded(&place.to_string(), file)];
     let told = match &file.claims {
-        Some(claims) => lifetime(claims, facts.now),
+        Some(claims) => lifetime(claims, snapshot.now),
         None => Finding::skipped(NAME, format!("{place} holds no token that says when it ends")),
     };
     findings.push(match refused {
-        Some(said) if told.state != State::Fail => {
+        Some(said) if told.state != Severity::Fail => {
             Finding::fail(NAME, format!("{}, but the API server refuses it: {said}", told.seen), REFUSED)
         }
         _ => told,

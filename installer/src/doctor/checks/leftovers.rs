@@ -1,16 +1,16 @@
 //! Checks for leftovers of ended processes and pods.
 
-use crate::doctor::facts::{Cache, Facts, Holder, Lock, PodInterface};
 use crate::doctor::finding::Finding;
+use crate::doctor::snapshot::{Cache, Holder, Lock, NodeSnapshot, PodInterface};
 
 /// Number of items of one kind that a finding names.
 const NAMED: usize = 5;
 
 /// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = facts.locks.iter().map(lock).collect();
-    findings.extend(cache(facts));
-    if let Some(cluster) = facts.cluster.as_ref().filter(|cluster| cluster.reached.is_ok()) {
+pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = snapshot.locks.iter().map(lock).collect();
+    findings.extend(cache(snapshot));
+    if let Some(cluster) = snapshot.cluster.as_ref().filter(|cluster| cluster.reached.is_ok()) {
         findings.extend(interfaces(&cluster.interfaces));
     }
     findings
@@ -34,9 +34,9 @@ fn lock(Lock { name, path, holder }: &Lock) -> Finding {
     )
 }
 
-fn cache(facts: &Facts) -> Option<Finding> {
+fn cache(snapshot: &NodeSnapshot) -> Option<Finding> {
     const NAME: &str = "libcni cache";
-    Some(match &facts.cache {
+    Some(match &snapshot.cache {
         Ok(None) => return None,
         Err(reason) => Finding::skipped(NAME, reason.clone()),
         Ok(Some(Cache { results, stale, .. })) if stale.is_empty() => {

@@ -1,7 +1,7 @@
 //! Checks of the node itself: its name, MTU, kernel settings and journal.
 
-use crate::doctor::facts::{FORWARD, FORWARD_IPV6, Facts, NodeName, REVERSE_PATH, Setting};
 use crate::doctor::finding::Finding;
+use crate::doctor::snapshot::{FORWARD, FORWARD_IPV6, NodeName, NodeSnapshot, REVERSE_PATH, Setting};
 use crate::host_network::Interface;
 
 /// Number of deferred DELs that are listed in full.
@@ -10,9 +10,9 @@ const DEBTS_TOLD: usize = 5;
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
 
 /// Checks the node name that the plugins use.
-pub(super) fn name(facts: &Facts) -> Finding {
+pub(super) fn name(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "nodename";
-    let Some(NodeName { name, configured, path, written, optional }) = &facts.node else {
+    let Some(NodeName { name, configured, path, written, optional }) = &snapshot.node else {
         return Finding::skipped(NAME, NO_CONFIGURATION);
     };
     let path = path.display();
@@ -36,10 +36,10 @@ pub(super) fn name(facts: &Facts) -> Finding {
 }
 
 /// Checks that packets of pods fit through every uplink.
-pub(super) fn mtu(facts: &Facts) -> Finding {
+pub(super) fn mtu(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "MTU";
-    let Some(configured) = facts.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
-    if facts.mtu_file_required && facts.mtu_file == Ok(None) {
+    let Some(configured) = snapshot.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
+    if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {
         return Finding::fail(
             NAME,
             "/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails",
@@ -47,7 +47,7 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
         );
     }
     // A configured MTU overrides the file.
-    let written = match &facts.mtu_file {
+    let written = match &snapshot.mtu_file {
         Err(reason) if configured == 0 => {
             return Finding::warn(
                 NAME,
@@ -73,7 +73,7 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
         (0, mtu) => (mtu, "/var/lib/calico/mtu"),
         (mtu, _) => (mtu, "the configuration"),
     };
-    let uplinks = match &facts.uplinks {
+    let uplinks = match &snapshot.uplinks {
         Ok(uplinks) => uplinks,
         Err(reason) => {
             return Finding::skipped(NAME, format!("{pods} by {place}; the kernel does not tell its routes: {reason}"));
@@ -82,7 +82,7 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
     let Some(Interface { name, mtu, .. }) = uplinks.iter().min_by_key(|uplink| uplink.mtu) else {
         return Finding::skipped(NAME, format!("{pods} by {place}; no interface has a default route to compare with"));
     };
-    let pools = facts.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
+    let pools = snapshot.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
     let overhead = pools.and_then(|pools| pools.iter().map(|pool| pool.overhead).max()).unwrap_or(0);
     if pods + overhead > *mtu {
         let room = mtu.saturating_sub(overhead);
@@ -93,10 +93,10 @@ pub(super) fn mtu(facts: &Facts) -> Finding {
 }
 
 /// Checks kernel settings that affect forwarding and source addresses of pods' packets.
-pub(super) fn settings(facts: &Facts) -> Finding {
+pub(super) fn settings(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "kernel settings";
     let value =
-        |name: &str| facts.settings.iter().find(|setting| setting.name == name).and_then(|s| s.value.as_deref());
+        |name: &str| snapshot.settings.iter().find(|setting| setting.name == name).and_then(|s| s.value.as_deref());
     if value(FORWARD) == Some("0") {
         return Finding::fail(
             NAME,
@@ -104,7 +104,7 @@ pub(super) fn settings(facts: &Facts) -> Finding {
             format!("sysctl -w {FORWARD}=1"),
         );
     }
-    let has_ipv6 = facts.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
+    let has_ipv6 = snapshot.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
     let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.is_of_node() && pool.cidr.contains(':')));
     if has_ipv6 && value(FORWARD_IPV6) != Some("1") {
         let seen = format!("{FORWARD_IPV6} is {}, and a pool has IPv6", value(FORWARD_IPV6).unwrap_or("absent"));
@@ -114,7 +114,7 @@ pub(super) fn settings(facts: &Facts) -> Finding {
         let seen = format!("{REVERSE_PATH} is 2: a pod can send with the address of another");
         return Finding::warn(NAME, seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix demands as well"));
     }
-    let known: Vec<String> = facts
+    let known: Vec<String> = snapshot
         .settings
         .iter()
         .filter_map(|Setting { name, value }| Some(format!("{name}={}", value.as_ref()?)))
@@ -123,8 +123,8 @@ pub(super) fn settings(facts: &Facts) -> Finding {
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
-pub(super) fn journal(facts: &Facts) -> Finding {
-    match &facts.journal {
+pub(super) fn journal(snapshot: &NodeSnapshot) -> Finding {
+    match &snapshot.journal {
         Err(reason) => Finding::skipped("journal", reason.clone()),
         Ok(debts) if debts.is_empty() => Finding::ok("journal", "empty"),
         Ok(debts) => {

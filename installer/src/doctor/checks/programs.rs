@@ -1,14 +1,15 @@
 //! Checks of the programs that the configuration names, and of the installer's records.
 
 use super::configuration::REINSTALL;
-use crate::binaries::{CALICO, CALICO_IPAM};
-use crate::doctor::facts::{Facts, Origin, Program, ProgramState};
 use crate::doctor::finding::Finding;
+use crate::doctor::snapshot::{NodeSnapshot, ProgramOrigin, ProgramState, RequiredProgram};
+use crate::layout::{CALICO, CALICO_IPAM};
 
 /// Returns one finding for each program, and one if the records cannot be read.
-pub(super) fn all(facts: &Facts) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = facts.programs.iter().map(|program| of_program(program, &facts.version)).collect();
-    findings.extend(facts.notes.as_ref().err().map(|reason| {
+pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
+    let mut findings: Vec<Finding> =
+        snapshot.programs.iter().map(|program| of_program(program, &snapshot.version)).collect();
+    findings.extend(snapshot.notes.as_ref().err().map(|reason| {
         let way_out =
             "until it can be read, `calico uninstall` leaves everything; remove it and run the installer again";
         Finding::warn("installer's notes", reason.clone(), way_out)
@@ -16,8 +17,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn of_program(program: &Program, own_version: &str) -> Finding {
-    let Program { name, cni_version: wanted, state, .. } = program;
+fn of_program(program: &RequiredProgram, own_version: &str) -> Finding {
+    let RequiredProgram { name, cni_version: wanted, state, .. } = program;
     let title = format!("program {name}");
     match state {
         ProgramState::Missing if name == "loopback" => Finding::fail(
@@ -51,10 +52,10 @@ fn of_program(program: &Program, own_version: &str) -> Finding {
 }
 
 /// Checks the origin of a working program. It may be upstream's, or from an installation that did not finish.
-fn of_one_that_works(title: String, told: String, program: &Program, own_version: &str) -> Finding {
+fn of_one_that_works(title: String, told: String, program: &RequiredProgram, own_version: &str) -> Finding {
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
-        (Origin::Other, _) => {
+        (ProgramOrigin::Other, _) => {
             // The installer replaces Calico's own programs, but keeps another program under the name of any other
             // plugin.
             let way_out = match program.name.as_str() {
@@ -63,14 +64,14 @@ fn of_one_that_works(title: String, told: String, program: &Program, own_version
             };
             Finding::warn(title, format!("{told}, is not the file that was installed"), way_out)
         }
-        (Origin::Former, _) => Finding::warn(
+        (ProgramOrigin::Former, _) => Finding::warn(
             title,
             format!("{told}, is that of an earlier installation: the last one did not end"),
             REINSTALL,
         ),
-        (Origin::Installed | Origin::Unknown, Some(_)) => {
+        (ProgramOrigin::Installed | ProgramOrigin::Unknown, Some(_)) => {
             Finding::warn(title, format!("{told}, is not of this doctor's version, {own_version}"), REINSTALL)
         }
-        (Origin::Installed | Origin::Unknown, None) => Finding::ok(title, told),
+        (ProgramOrigin::Installed | ProgramOrigin::Unknown, None) => Finding::ok(title, told),
     }
 }

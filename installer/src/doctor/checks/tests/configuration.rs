@@ -4,20 +4,22 @@ use super::*;
 
 #[test]
 fn the_configuration_that_the_runtime_picks() {
-    only("FAIL configuration: /etc/cni/net.d: no such", |facts| facts.candidates = Err("no such directory".into()));
-    only("FAIL configuration: /etc/cni/net.d holds no .conf", |facts| {
-        facts.candidates = Ok(Vec::new());
-        facts.chosen = None;
+    only("FAIL configuration: /etc/cni/net.d: no such", |snapshot| {
+        snapshot.candidates = Err("no such directory".into())
     });
-    only("FAIL configuration: 10-calico.conflist: not valid", |facts| {
-        facts.chosen.as_mut().unwrap().content = Err("not valid".into());
+    only("FAIL configuration: /etc/cni/net.d holds no .conf", |snapshot| {
+        snapshot.candidates = Ok(Vec::new());
+        snapshot.chosen = None;
+    });
+    only("FAIL configuration: 10-calico.conflist: not valid", |snapshot| {
+        snapshot.chosen.as_mut().unwrap().content = Err("not valid".into());
     });
     let other = |plugin: &str| {
         let plugin = plugin.to_owned();
-        move |facts: &mut Facts| {
-            facts.candidates = Ok(vec!["05-other.conflist".into(), "10-calico.conflist".into()]);
-            content(facts).plugins = vec![plugin];
-            facts.chosen.as_mut().unwrap().name = "05-other.conflist".into();
+        move |snapshot: &mut NodeSnapshot| {
+            snapshot.candidates = Ok(vec!["05-other.conflist".into(), "10-calico.conflist".into()]);
+            content(snapshot).plugins = vec![plugin];
+            snapshot.chosen.as_mut().unwrap().name = "05-other.conflist".into();
         }
     };
     let found = wrong(other("cilium-cni"));
@@ -33,75 +35,77 @@ fn the_configuration_that_the_runtime_picks() {
 
 #[test]
 fn what_the_plugin_refuses_is_not_well() {
-    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it ($.mtu: why): every ADD", |facts| {
-        content(facts).refused = Some("$.mtu: why".into());
+    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it ($.mtu: why): every ADD", |snapshot| {
+        content(snapshot).refused = Some("$.mtu: why".into());
     });
 }
 
 /// Puts Calico's configuration behind that of Multus.
-fn behind_multus(facts: &mut Facts, calls: &str) {
-    facts.candidates = Ok(["00-multus.conf", "10-calico.conflist", "20-bridge.conf"].map(str::to_owned).into());
+fn behind_multus(snapshot: &mut NodeSnapshot, calls: &str) {
+    snapshot.candidates = Ok(["00-multus.conf", "10-calico.conflist", "20-bridge.conf"].map(str::to_owned).into());
     let plugins = vec!["multus-shim".into()];
     let content = Content { network: "m".into(), plugins, calls: vec![calls.into()], ..Content::default() };
-    let multus = Chosen { name: "00-multus.conf".into(), content: Ok(content) };
-    facts.delegate = facts.chosen.replace(multus);
+    let multus = SelectedConfig { name: "00-multus.conf".into(), content: Ok(content) };
+    snapshot.delegate = snapshot.chosen.replace(multus);
 }
 
 #[test]
 fn behind_multus_nobody_is_told_to_remove_calicos_configuration() {
     for calls in ["k8s-pod-network", "10-calico", "10-calico.conflist"] {
-        let mut facts = good();
-        behind_multus(&mut facts, calls);
-        let found = all(&facts);
-        assert!(found.iter().all(|finding| finding.state == State::Ok), "{found:?}");
+        let mut snapshot = good();
+        behind_multus(&mut snapshot, calls);
+        let found = all(&snapshot);
+        assert!(found.iter().all(|finding| finding.state == Severity::Ok), "{found:?}");
         assert!(
             found[0].seen.starts_with("00-multus.conf runs multus-shim; behind it 10-calico.conflist: network k8s")
         );
         assert_eq!(found[1].seen, "20-bridge.conf after 00-multus.conf, never loaded");
     }
-    only("warn configuration: 00-multus.conf runs multus-shim; behind it 10-calico", |facts| {
-        behind_multus(facts, "other")
+    only("warn configuration: 00-multus.conf runs multus-shim; behind it 10-calico", |snapshot| {
+        behind_multus(snapshot, "other")
     });
-    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it", |facts| {
-        content(facts).refused = Some("why".into());
-        behind_multus(facts, "10-calico");
+    only("FAIL configuration: 10-calico.conflist: Calico's plugin refuses it", |snapshot| {
+        content(snapshot).refused = Some("why".into());
+        behind_multus(snapshot, "10-calico");
     });
-    only("FAIL configuration: 10-calico.conflist, behind 00-multus.conf: not valid", |facts| {
-        facts.chosen.as_mut().unwrap().content = Err("not valid".into());
-        behind_multus(facts, "10-calico");
+    only("FAIL configuration: 10-calico.conflist, behind 00-multus.conf: not valid", |snapshot| {
+        snapshot.chosen.as_mut().unwrap().content = Err("not valid".into());
+        behind_multus(snapshot, "10-calico");
     });
-    only("FAIL placeholders: 10-calico.conflist still has", |facts| {
-        content(facts).findings = vec![template::Finding::Placeholder("__X__".into())];
-        behind_multus(facts, "10-calico");
+    only("FAIL placeholders: 10-calico.conflist still has", |snapshot| {
+        content(snapshot).problems = vec![template::ConfigProblem::Placeholder("__X__".into())];
+        behind_multus(snapshot, "10-calico");
     });
 }
 
 /// Returns the remedies after `change`.
-fn ways_out(change: impl FnOnce(&mut Facts)) -> Vec<String> {
-    let mut facts = good();
-    change(&mut facts);
-    all(&facts).into_iter().map(|finding| finding.way_out).filter(|way_out| !way_out.is_empty()).collect()
+fn ways_out(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
+    let mut snapshot = good();
+    change(&mut snapshot);
+    all(&snapshot).into_iter().map(|finding| finding.way_out).filter(|way_out| !way_out.is_empty()).collect()
 }
 
 #[test]
 fn files_behind_the_first_are_told_and_harmless_unless_they_are_calicos() {
-    let mut facts = good();
-    facts.candidates = Ok(vec!["10-calico.conflist".into(), "99-bridge.conf".into()]);
-    assert!(all(&facts).iter().any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded"));
-    only("warn other configurations", |facts| {
-        facts.candidates = Ok(vec!["10-calico.conflist".into(), "20-calico.conflist".into()]);
+    let mut snapshot = good();
+    snapshot.candidates = Ok(vec!["10-calico.conflist".into(), "99-bridge.conf".into()]);
+    assert!(
+        all(&snapshot).iter().any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded")
+    );
+    only("warn other configurations", |snapshot| {
+        snapshot.candidates = Ok(vec!["10-calico.conflist".into(), "20-calico.conflist".into()]);
     });
 }
 
 #[test]
 fn oddities_of_the_configuration() {
-    only("FAIL placeholders: 10-calico.conflist still has __X__", |facts| {
-        content(facts).findings = vec![template::Finding::Placeholder("__X__".into())];
+    only("FAIL placeholders: 10-calico.conflist still has __X__", |snapshot| {
+        content(snapshot).problems = vec![template::ConfigProblem::Placeholder("__X__".into())];
     });
-    only("FAIL cniVersion: ", |facts| {
-        content(facts).findings = vec![template::Finding::TooNew { version: "2.0.0".into() }];
+    only("FAIL cniVersion: ", |snapshot| {
+        content(snapshot).problems = vec![template::ConfigProblem::TooNew { version: "2.0.0".into() }];
     });
-    only("warn appended plugins: libcni appends 10-x.conf", |facts| {
-        content(facts).appended = vec!["10-x.conf".into()];
+    only("warn appended plugins: libcni appends 10-x.conf", |snapshot| {
+        content(snapshot).appended = vec!["10-x.conf".into()];
     });
 }

@@ -5,30 +5,30 @@ use super::*;
 #[test]
 fn the_token_holds_for_long_enough() {
     let with = |exp: i64| {
-        move |facts: &mut Facts| {
-            let file = facts.token.as_mut().unwrap().file.as_mut().unwrap();
+        move |snapshot: &mut NodeSnapshot| {
+            let file = snapshot.token.as_mut().unwrap().file.as_mut().unwrap();
             file.claims.as_mut().unwrap().exp = exp;
         }
     };
     only("FAIL token: the token of system:serviceaccount:a:b expired 3 h ago", with(NOW - 3 * 3600));
     only("FAIL token: ", with(NOW));
     only("warn token: the token of system:serviceaccount:a:b holds for 30 min, less", with(NOW + 1800));
-    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig has mode 0644", |facts| {
-        facts.token.as_mut().unwrap().file.as_mut().unwrap().mode = 0o644;
+    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig has mode 0644", |snapshot| {
+        snapshot.token.as_mut().unwrap().file.as_mut().unwrap().mode = 0o644;
     });
-    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig takes any certificate", |facts| {
-        facts.token.as_mut().unwrap().file.as_mut().unwrap().trusts_anybody = true;
+    only("warn kubeconfig: /etc/cni/net.d/calico-kubeconfig takes any certificate", |snapshot| {
+        snapshot.token.as_mut().unwrap().file.as_mut().unwrap().trusts_anybody = true;
     });
-    only("FAIL kubeconfig: /etc/cni/net.d/calico-kubeconfig: gone", |facts| {
-        facts.token.as_mut().unwrap().file = Err("gone".into());
+    only("FAIL kubeconfig: /etc/cni/net.d/calico-kubeconfig: gone", |snapshot| {
+        snapshot.token.as_mut().unwrap().file = Err("gone".into());
     });
-    only("skipped token: ", |facts| facts.token.as_mut().unwrap().file.as_mut().unwrap().claims = None);
+    only("skipped token: ", |snapshot| snapshot.token.as_mut().unwrap().file.as_mut().unwrap().claims = None);
 }
 
 #[test]
 fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
-    let refuse = |facts: &mut Facts| {
-        let cluster = cluster(facts);
+    let refuse = |snapshot: &mut NodeSnapshot| {
+        let cluster = cluster(snapshot);
         let said = "Unauthorized (401)".to_owned();
         cluster.ready = Err(said.clone());
         cluster.pools = Err(said.clone());
@@ -47,18 +47,18 @@ fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
             "skipped pools: Unauthorized (401)",
         ]
     );
-    let mut facts = good();
-    refuse(&mut facts);
-    let told = all(&facts).into_iter().find(|finding| finding.name == "token").unwrap();
+    let mut snapshot = good();
+    refuse(&mut snapshot);
+    let told = all(&snapshot).into_iter().find(|finding| finding.name == "token").unwrap();
     assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-node"), "{told:?}");
-    let without = wrong(|facts| {
-        refuse(facts);
-        facts.token = None;
+    let without = wrong(|snapshot| {
+        refuse(snapshot);
+        snapshot.token = None;
     });
     assert!(without[0].starts_with("FAIL token: the API server does not know who asks"), "{without:?}");
-    let expired = wrong(|facts| {
-        refuse(facts);
-        let file = facts.token.as_mut().unwrap().file.as_mut().unwrap();
+    let expired = wrong(|snapshot| {
+        refuse(snapshot);
+        let file = snapshot.token.as_mut().unwrap().file.as_mut().unwrap();
         file.claims.as_mut().unwrap().exp = NOW - 1;
     });
     assert!(expired[0].ends_with("expired 1 s ago"), "{expired:?}");

@@ -6,18 +6,22 @@ use super::*;
 fn locks_that_stay_held() {
     let held = |process, command: &str| {
         let holder = Ok(Some(Holder { process, command: command.into() }));
-        move |facts: &mut Facts| facts.locks[0].holder = holder
+        move |snapshot: &mut NodeSnapshot| snapshot.locks[0].holder = holder
     };
     only("warn IPAM lock: /var/run/calico/ipam.lock stays locked by process 47 (calico x)", held(Some(47), "calico x"));
     only("warn IPAM lock: /var/run/calico/ipam.lock stays locked, by a process that is not seen", held(None, ""));
-    only("skipped IPAM lock: /var/run/calico/ipam.lock: denied", |facts| facts.locks[0].holder = Err("denied".into()));
+    only("skipped IPAM lock: /var/run/calico/ipam.lock: denied", |snapshot| {
+        snapshot.locks[0].holder = Err("denied".into())
+    });
 }
 
 #[test]
 fn what_containers_left() {
     let stale = |names: &[&str]| {
         let stale: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        move |facts: &mut Facts| facts.cache = Ok(Some(Cache { directory: "/c".into(), results: 9, stale }))
+        move |snapshot: &mut NodeSnapshot| {
+            snapshot.cache = Ok(Some(Cache { directory: "/c".into(), results: 9, stale }))
+        }
     };
     only(
         "warn libcni cache: 1 of 9 results are of containers whose interface is gone: net-a-eth0",
@@ -25,10 +29,11 @@ fn what_containers_left() {
     );
     let many = wrong(stale(&["a", "b", "c", "d", "e", "f"]));
     assert!(many[0].ends_with(": a, b, c, d, e …"), "{many:?}");
-    assert_eq!(wrong(|facts| facts.cache = Ok(None)), Vec::<String>::new());
-    only("skipped libcni cache: denied", |facts| facts.cache = Err("denied".into()));
+    assert_eq!(wrong(|snapshot| snapshot.cache = Ok(None)), Vec::<String>::new());
+    only("skipped libcni cache: denied", |snapshot| snapshot.cache = Err("denied".into()));
 
-    let interfaces = |found: Vec<PodInterface>| move |facts: &mut Facts| cluster(facts).interfaces = Ok(found);
+    let interfaces =
+        |found: Vec<PodInterface>| move |snapshot: &mut NodeSnapshot| cluster(snapshot).interfaces = Ok(found);
     let good = || pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1"]));
     only(
         "warn interfaces of pods: 2 of 3 have no endpoint: cali2 (10.65.0.2, fd65::2), cali3",
@@ -42,32 +47,33 @@ fn what_containers_left() {
         "warn routes to pods: 1 lead to an address that their endpoint does not have: 10.65.0.9 through cali1",
         interfaces(vec![pod_interface("cali1", &["10.65.0.1", "10.65.0.9"], Some(&["10.65.0.1"]))]),
     );
-    only("skipped interfaces of pods: refused", |facts| cluster(facts).interfaces = Err("refused".into()));
+    only("skipped interfaces of pods: refused", |snapshot| cluster(snapshot).interfaces = Err("refused".into()));
 }
 
 #[test]
 fn what_dels_owe() {
-    only("warn journal: 7 DELs have not given their addresses back yet: d0; d1; d2; d3; d4; and 2 more", |facts| {
-        facts.journal = Ok((0..7).map(|n| format!("d{n}")).collect());
+    only("warn journal: 7 DELs have not given their addresses back yet: d0; d1; d2; d3; d4; and 2 more", |snapshot| {
+        snapshot.journal = Ok((0..7).map(|n| format!("d{n}")).collect());
     });
-    only("skipped journal: /x: denied", |facts| facts.journal = Err("/x: denied".into()));
+    only("skipped journal: /x: denied", |snapshot| snapshot.journal = Err("/x: denied".into()));
 }
 
 #[test]
 fn addresses_that_are_busy() {
     let busy = |address: &str, route: &str| BusyAddress { address: address.parse().unwrap(), route: route.into() };
-    let routed = move |facts: &mut Facts| cluster(facts).busy = Ok(vec![busy("10.65.0.9", "through live0")]);
+    let routed =
+        move |snapshot: &mut NodeSnapshot| cluster(snapshot).busy = Ok(vec![busy("10.65.0.9", "through live0")]);
     let begins =
         "warn busy addresses: 1 addresses that IPAM may give to pods have a host route, and ADDs pass over them: ";
     only(&format!("{begins}10.65.0.9 (route through live0)"), routed);
-    let noted = move |facts: &mut Facts| {
-        routed(facts);
-        facts.noted = vec![busy("10.65.0.9", "through interface live0 (protocol Boot)")];
+    let noted = move |snapshot: &mut NodeSnapshot| {
+        routed(snapshot);
+        snapshot.noted = vec![busy("10.65.0.9", "through interface live0 (protocol Boot)")];
     };
     only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), noted);
-    only("skipped busy addresses: refused", |facts| cluster(facts).busy = Err("refused".into()));
-    only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), |facts| {
-        noted(facts);
-        cluster(facts).busy = Err("refused".into());
+    only("skipped busy addresses: refused", |snapshot| cluster(snapshot).busy = Err("refused".into()));
+    only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), |snapshot| {
+        noted(snapshot);
+        cluster(snapshot).busy = Err("refused".into());
     });
 }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn programs_are_there_run_and_speak_the_version() {
-    let set = |at: usize, state: ProgramState| move |facts: &mut Facts| facts.programs[at].state = state;
+    let set = |at: usize, state: ProgramState| move |snapshot: &mut NodeSnapshot| snapshot.programs[at].state = state;
     only("FAIL program portmap: not there", set(1, ProgramState::Missing));
     only("FAIL program loopback: not there: containerd", set(3, ProgramState::Missing));
     only("FAIL program calico: /x is not executable", set(0, ProgramState::NotExecutable("/x".into())));
@@ -16,13 +16,17 @@ fn programs_are_there_run_and_speak_the_version() {
 
 #[test]
 fn what_is_not_the_file_that_was_installed_is_told() {
-    let origin = |at: usize, origin: Origin| move |facts: &mut Facts| facts.programs[at].origin = origin;
-    only("warn program calico: /opt/cni/bin/calico v1, up to 1.0.0, is not the file", origin(0, Origin::Other));
-    only("warn program portmap: /opt/cni/bin/portmap, up to 1.0.0, is not the file", origin(1, Origin::Other));
-    only("warn program calico-ipam: /opt/cni/bin/calico-ipam v1, up to 1.0.0, is that of", origin(2, Origin::Former));
-    assert!(wrong(origin(1, Origin::Unknown)).is_empty(), "others may have brought it");
-    only("warn program calico: /opt/cni/bin/calico v0, up to 1.0.0, is not of this doctor's version, v1", |facts| {
-        facts.programs[0].version = Some("v0".into());
+    let origin =
+        |at: usize, origin: ProgramOrigin| move |snapshot: &mut NodeSnapshot| snapshot.programs[at].origin = origin;
+    only("warn program calico: /opt/cni/bin/calico v1, up to 1.0.0, is not the file", origin(0, ProgramOrigin::Other));
+    only("warn program portmap: /opt/cni/bin/portmap, up to 1.0.0, is not the file", origin(1, ProgramOrigin::Other));
+    only(
+        "warn program calico-ipam: /opt/cni/bin/calico-ipam v1, up to 1.0.0, is that of",
+        origin(2, ProgramOrigin::Former),
+    );
+    assert!(wrong(origin(1, ProgramOrigin::Unknown)).is_empty(), "others may have brought it");
+    only("warn program calico: /opt/cni/bin/calico v0, up to 1.0.0, is not of this doctor's version, v1", |snapshot| {
+        snapshot.programs[0].version = Some("v0".into());
     });
-    only("warn installer's notes: damaged", |facts| facts.notes = Err("damaged".into()));
+    only("warn installer's notes: damaged", |snapshot| snapshot.notes = Err("damaged".into()));
 }

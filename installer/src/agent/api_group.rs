@@ -1,0 +1,53 @@
+//! [`ApiGroupWatch`]: watches for Calico's objects to move to `projectcalico.org/v3`, as upstream's migration moves them. The
+//! agent then ends. Its container starts again with the current environment and installs a configuration for the new
+//! group.
+
+use std::time::Duration;
+
+use datastore::Kubernetes;
+use datastore::kubernetes::{changed_group, settled_group};
+use libcalico::kubernetes::ApiGroup;
+
+use crate::service_account::ServiceAccount;
+
+/// Interval between two requests for the group. The agent of each node sends them.
+const PERIOD: Duration = Duration::from_secs(300);
+/// Time limit for one request.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The inputs for finding the API group of Calico's objects.
+#[derive(Debug)]
+pub struct ApiGroupWatch {
+    /// The account that sends the requests.
+    pub account: ServiceAccount,
+    /// The group that the plugins' configuration names.
+    pub configured: Option<ApiGroup>,
+}
+
+impl ApiGroupWatch {
+    /// Waits until the objects are in another group than at the agent's start, and returns both groups. If the
+    /// configuration already named another group at the start, this is logged only: a restarted agent would read the
+    /// same configuration.
+    pub(super) async fn moved(self) -> (ApiGroup, ApiGroup) {
+        let began = settled_group(PERIOD, || self.ask()).await;
+        if let Some(configured) = self.configured.filter(|configured| *configured != began) {
+            tracing::error!("{}", way_out(configured, began));
+        }
+        let now = changed_group(began, PERIOD, || self.ask()).await;
+        (began, now)
+    }
+
+    /// Asks the API server, with the current token of the pod.
+    async fn ask(&self) -> Result<ApiGroup, String> {
+        let access = self.account.access(DEADLINE).map_err(|error| error.to_string())?;
+        Kubernetes::lasting(&access).present_group().await.map_err(|error| error.to_string())
+    }
+}
+
+fn way_out(configured: ApiGroup, found: ApiGroup) -> String {
+    let (configured, found) = (configured.api_version(), found.api_version());
+    format!(
+        "the plugins' configuration names the API group {configured}, and Calico's objects are in {found}: set CALICO_API_GROUP to \
+         {found}, with the manifests of deploy/ by calico_api_group of the ConfigMap calico-config, and restart this pod"
+    )
+}

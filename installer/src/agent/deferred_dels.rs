@@ -1,0 +1,198 @@
+//! Replays deferred DELs from the agent. On a node where no pod starts or stops, no CNI call would replay them.
+
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ipam_plugin::datastore_settings;
+use ipam_plugin::journal::name_of;
+use netconf::NetConf;
+use netconf::list::calico_plugin;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::layout::Layout;
+use crate::{node_conf, regular_file};
+
+/// Pause between two passes over the journal.
+const PAUSE: Duration = Duration::from_secs(60);
+/// Interval after which the identity of the datastore is read again, because another datastore may have replaced it.
+const LEARNING: Duration = Duration::from_secs(3600);
+/// Longest pause between passes while the remaining deferred DELs cannot be replayed.
+const LONGEST_PAUSE: Duration = Duration::from_secs(16 * 60);
+
+/// The plugins as configured on this node.
+#[derive(Debug)]
+pub struct Plugins {
+    /// The plugins' configuration, with its paths translated to paths of this container.
+    pub conf: NetConf,
+    /// The name of the datastore as the plugins write it into journal entries.
+    pub datastore: String,
+    /// The directory of the plugins' journal.
+    pub journal: PathBuf,
+    /// Whether to read the identity of the datastore even if the journal is empty.
+    pub learns: bool,
+}
+
+/// The outcome of one pass.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Pass {
+    /// True if the identity of the datastore was read.
+    pub learned: bool,
+    /// Number of deferred DELs that were replayed.
+    pub paid: usize,
+    /// Number of deferred DELs for this datastore that remain.
+    pub left: usize,
+}
+
+impl Plugins {
+    /// Reads the configuration file `file`. `net_dir` is the path of its directory on the node.
+    fn of(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, String> {
+        let text = regular_file::text(file).map_err(|error| error.to_string())?;
+        let conf = node_conf::parse(&text, layout, net_dir)?;
+        let value = node_conf::value(&text)?;
+        // The name of the datastore must not depend on this container's environment: the runtime runs the plugin with
+        // another.
+        let on_node = node_conf::read(calico_plugin(value)?)?;
+        let config =
+            datastore_settings::with_environment(&on_node, None, |_| None).map_err(|error| error.to_string())?;
+        let journal = layout.journal_dir();
+        Ok(Plugins { conf, datastore: name_of(&config), journal, learns: false })
+    }
+}
+
+/// Replays deferred DELs through `pay` with the plugins' credentials. The pause between passes is one minute; it grows
+/// while none of the remaining entries can be replayed. A node without a configuration of Calico's plugins has no
+/// entries. Never returns.
+pub(crate) async fn look_after(
+    file: &Path,
+    layout: &Layout,
+    net_dir: &str,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+) {
+    if !layout.keeps_state() {
+        tracing::info!("{} is not mounted here: what DELs owe is left to the plugin", layout.state_dir().display());
+        return pending().await;
+    }
+    let (mut learned, mut pause, mut told, mut left): (Option<Instant>, _, _, _) = (None, PAUSE, None, 0);
+    loop {
+        let learns = learned.is_none_or(|at| at.elapsed() >= LEARNING);
+        let outcome = match Plugins::of(file, layout, net_dir) {
+            Ok(plugins) => pay(&Plugins { learns, ..plugins }).await,
+            Err(reason) => Err(format!("{}: {reason}", file.display())),
+        };
+        pause = pause_after(&outcome, pause, left);
+        match outcome {
+            Ok(pass) => {
+                if pass.learned {
+                    learned = Some(Instant::now());
+                }
+                (left, told) = (pass.left, None);
+                if pass.paid > 0 {
+                    tracing::info!("paid the debts of {} earlier DELs; {} are left", pass.paid, pass.left);
+                }
+            }
+            Err(reason) => {
+                if told.as_ref() != Some(&reason) {
+                    tracing::info!("what earlier DELs owe, if anything, is not paid now: {reason}");
+                }
+                told = Some(reason);
+            }
+        }
+        sleep(pause).await;
+    }
+}
+
+/// Reads the identity of the datastore and replays deferred DELs once, through `pay`. Serves an installation that
+/// leaves no agent running. If the datastore fails or needs longer than `patience`, later calls of the plugin do this
+/// work.
+pub(crate) async fn once(
+    file: &Path,
+    layout: &Layout,
+    net_dir: &str,
+    patience: Duration,
+    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+) {
+    if !layout.keeps_state() {
+        return;
+    }
+    let paying = async {
+        let plugins = Plugins::of(file, layout, net_dir).map_err(|reason| format!("{}: {reason}", file.display()))?;
+        pay(&Plugins { learns: true, ..plugins }).await
+    };
+    let outcome = timeout(patience, paying).await.unwrap_or_else(|_| Err(format!("no answer within {patience:?}")));
+    if let Err(reason) = outcome {
+        tracing::info!("the identity of the datastore is not learned now; the first GC or payment learns it: {reason}");
+    }
+}
+
+/// Returns the next pause. An unreachable datastore costs one request per minute, so the pause stays short; entries
+/// that cannot be replayed cost several requests each time, so the pause doubles.
+fn pause_after(outcome: &Result<Pass, String>, pause: Duration, left_before: usize) -> Duration {
+    match outcome {
+        Ok(Pass { paid: 0, left: left @ 1.., .. }) if *left <= left_before.max(1) => (pause * 2).min(LONGEST_PAUSE),
+        _ => PAUSE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fs;
+
+    use super::*;
+
+    const LIST: &str = r#"{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"calico","datastore_type":"kubernetes",
+        "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
+
+    /// Returns the start of each pass in seconds, and whether it was asked to read the identity of the datastore.
+    async fn passes(outcomes: Vec<Result<Pass, String>>) -> Vec<(u64, bool)> {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();
+        let file = root.path().join("host/etc/cni/net.d/10-calico.conflist");
+        fs::write(&file, LIST).unwrap();
+        let layout = Layout::below(root.path());
+        let (begun, seen, left) = (Instant::now(), RefCell::new(Vec::new()), RefCell::new(outcomes.into_iter()));
+        let pay = async |plugins: &Plugins| {
+            assert_eq!(plugins.datastore, "kubernetes /etc/cni/net.d/calico-kubeconfig");
+            assert!(plugins.conf.kubernetes.kubeconfig.ends_with("host/etc/cni/net.d/calico-kubeconfig"));
+            assert!(plugins.journal.ends_with("var/lib/calico/cni-journal"));
+            seen.borrow_mut().push((begun.elapsed().as_secs(), plugins.learns));
+            match left.borrow_mut().next() {
+                Some(outcome) => outcome,
+                None => Ok(Pass::default()),
+            }
+        };
+        let hour = sleep(Duration::from_secs(3600));
+        tokio::select! {
+            () = look_after(&file, &layout, "/etc/cni/net.d", pay) => {}
+            () = hour => {}
+        }
+        seen.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_datastore_that_is_away_is_asked_each_minute_until_it_has_told_its_identity() {
+        let away = || Err("away".to_owned());
+        let seen = passes(vec![away(), away(), Ok(Pass { learned: true, ..Pass::default() })]).await;
+        assert_eq!(seen[..5], [(0, true), (60, true), (120, true), (180, false), (240, false)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn debts_that_cannot_be_paid_are_tried_less_and_less_often() {
+        let stuck = || Ok(Pass { left: 1, ..Pass::default() });
+        let paid = Ok(Pass { paid: 1, left: 1, ..Pass::default() });
+        let seen = passes(vec![stuck(), stuck(), paid, stuck()]).await;
+        let at: Vec<u64> = seen.into_iter().map(|(at, _)| at).collect();
+        assert_eq!(at[..5], [0, 120, 360, 420, 540]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_without_a_configuration_of_calicos_has_no_debts_to_pay() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        let pay = async |_: &Plugins| panic!("nobody is asked");
+        let file = root.path().join("none.conflist");
+        let looking = look_after(&file, &layout, "/etc/cni/net.d", pay);
+        assert!(tokio::time::timeout(Duration::from_secs(600), looking).await.is_err());
+    }
+}

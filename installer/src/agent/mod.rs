@@ -1,0 +1,250 @@
+//! `calico refresh-token`: the node agent. It renews the plugins' token and repairs installed files until the pod ends.
+//!
+//! ```text
+//! clocks ────────────────┐
+//! the pod's own token ───┼▶ schedule ──▶ TokenRequest ─▶ calico-kubeconfig
+//! a test of the token ───┘        └────▶ the installed files
+//!                     status ◀──────────────┘
+//!                       └▶ /readiness /liveness /metrics
+//! ```
+//!
+//! [`refresh_delay`] and [`refresh_schedule`] decide when each action is due, and [`status`] computes the results of the probes.
+//! None of the three reads a clock or uses the network. Read them first.
+
+mod api_group;
+pub(crate) mod deferred_dels;
+mod projected_token;
+pub mod refresh_delay;
+pub mod refresh_schedule;
+mod routes;
+mod server;
+mod settings;
+pub mod status;
+
+pub use api_group::ApiGroupWatch;
+pub use deferred_dels::{Pass, Plugins};
+pub use server::ListenError;
+pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use libcalico::kubernetes::ApiGroup;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+
+use crate::kubeconfig;
+use crate::regular_file;
+use crate::service_account::ServiceAccount;
+use crate::token::{TokenCheck, TokenError, TokenRequest, check_token};
+use projected_token::ProjectedToken;
+use refresh_delay::{HeldToken, Moment, RefreshAttempt};
+use refresh_schedule::{RefreshReason, RefreshSchedule};
+pub use status::Kept;
+use status::{SharedStatus, Status};
+
+/// Time limit for one test of the token.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Reasons for the agent to stop, or not to start.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The port of the probes and metrics is not available.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Calico's objects moved to another API group, so the plugins' configuration may name the previous group.
+    #[error("Calico's objects moved from the API group {was} to {now}: the agent ends, to begin again for {now}")]
+    Moved {
+        /// The group when the agent started.
+        was: &'static str,
+        /// The group that contains the objects now.
+        now: &'static str,
+    },
+    /// No handler for SIGTERM or SIGINT can be installed.
+    #[error("cannot wait for SIGTERM: {0}")]
+    Signal(#[from] std::io::Error),
+}
+
+/// The agent of one node.
+struct Agent<K> {
+    /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
+    token: Option<Refresher>,
+    table: RefreshSchedule,
+    keep: K,
+    status: SharedStatus,
+}
+
+/// The parameters of a token request, and the kubeconfig that receives the token.
+struct Refresher {
+    pod: ServiceAccount,
+    request: TokenRequest,
+    file: PathBuf,
+    projected: ProjectedToken,
+}
+
+/// Runs until SIGTERM or SIGINT and then returns at once. Files on the node stay in place: removing them would break
+/// the node on every rollout of the DaemonSet.
+///
+/// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
+/// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `keep` restores the installed files
+/// and runs at most once a minute. `pay` replays deferred DELs and never returns. When the objects of `group` move to
+/// another API group, the agent returns an error.
+pub async fn run(
+    settings: &AgentSettings,
+    pod: Option<ServiceAccount>,
+    kubeconfig: PathBuf,
+    group: Option<ApiGroupWatch>,
+    keep: impl FnMut() -> Kept,
+    pay: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let now = Moment::now();
+    let status = SharedStatus::default();
+    let token = pod.filter(|_| settings.manages_token).map(|pod| Refresher::new(settings, pod, kubeconfig));
+    if token.is_none() {
+        tracing::info!("the token of the plugins is left to others: CALICO_MANAGE_CNI is false, or this is no pod");
+    }
+    *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
+    let answering = server::start(settings.listen, status.clone()).await?;
+    let mut agent = Agent { token, table: RefreshSchedule::new(settings.pace, now), keep, status };
+    tokio::select! {
+        () = agent.work() => {}
+        () = pay => {}
+        () = answering => {}
+        (was, now) = moved(group) => {
+            return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });
+        }
+        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+    }
+    Ok(())
+}
+
+async fn moved(group: Option<ApiGroupWatch>) -> (ApiGroup, ApiGroup) {
+    match group {
+        Some(group) => group.moved().await,
+        None => std::future::pending().await,
+    }
+}
+
+impl<K: FnMut() -> Kept> Agent<K> {
+    /// Runs forever.
+    async fn work(&mut self) {
+        loop {
+            let now = Moment::now();
+            if self.table.keep(now) {
+                self.look_after_files();
+            }
+            self.look_after_token(now).await;
+            let idle = self.table.idle(Moment::now());
+            let Some(token) = &mut self.token else {
+                sleep(idle).await;
+                continue;
+            };
+            tokio::select! {
+                () = token.projected.changed() => self.renew(RefreshReason::Rotation).await,
+                () = sleep(idle) => {}
+            }
+        }
+    }
+
+    fn look_after_files(&mut self) {
+        let Kept { mended, missing } = (self.keep)();
+        let mut status = self.status.get();
+        status.counts.mended += mended;
+        if missing != status.missing
+            && let Some(missing) = &missing
+        {
+            tracing::error!("{missing}");
+        }
+        status.missing = missing;
+    }
+
+    async fn look_after_token(&mut self, now: Moment) {
+        let Some(token) = &self.token else { return };
+        if let Some(reason) = self.table.attempt(now) {
+            return self.renew(reason).await;
+        }
+        if !self.table.trial(now) {
+            return;
+        }
+        match token.trial().await {
+            TokenCheck::Holds => self.status.get().answer(),
+            TokenCheck::Refused => {
+                self.status.get().counts.refused += 1;
+                self.renew(RefreshReason::Refused).await;
+            }
+            TokenCheck::Unanswered(reason) => {
+                let mut status = self.status.get();
+                status.unanswered += 1;
+                status.fail(reason);
+            }
+        }
+    }
+
+    /// Requests a token and writes it to the kubeconfig.
+    async fn renew(&mut self, reason: RefreshReason) {
+        let Some(token) = &self.token else { return };
+        let outcome = token.renew().await;
+        let now = Moment::now().boot;
+        let attempt = RefreshAttempt { at: now, succeeded: outcome.is_ok() };
+        let mut status = self.status.get();
+        status.counts.clock_jumps += u64::from(reason == RefreshReason::ClockJump);
+        match outcome {
+            Ok((lifetime, expires)) => {
+                tracing::info!("the plugins have a new token for {} s: {reason}", lifetime.as_secs());
+                status.held = Some(HeldToken { since: now, lifetime });
+                status.expires = Some(expires);
+                status.counts.refreshes += 1;
+                (status.failure, status.unanswered) = (None, 0);
+            }
+            Err(failure) => {
+                status.counts.failures += 1;
+                // An API server that rejects the request is reachable.
+                status.unanswered = if failure.is_silence { status.unanswered + 1 } else { 0 };
+                status.fail(failure.text);
+            }
+        }
+        status.last = Some(attempt);
+        status.pause = self.table.attempted(attempt, status.held, fastrand::f64());
+    }
+}
+
+/// The reason for a failed renewal.
+struct Failure {
+    text: String,
+    /// True if the API server sent no response.
+    is_silence: bool,
+}
+
+impl From<TokenError> for Failure {
+    fn from(error: TokenError) -> Self {
+        Failure { is_silence: error.is_silence(), text: error.to_string() }
+    }
+}
+
+impl Refresher {
+    fn new(settings: &AgentSettings, pod: ServiceAccount, file: PathBuf) -> Self {
+        let directory = pod.token_file.parent().map(PathBuf::from).unwrap_or_default();
+        let request = TokenRequest { lifetime: settings.lifetime, ..TokenRequest::of(&settings.account) };
+        Refresher { projected: ProjectedToken::new(directory), pod, request, file }
+    }
+
+    /// Requests a token and writes it. Returns its lifetime and its expiry in seconds since 1970.
+    async fn renew(&self) -> Result<(Duration, i64), Failure> {
+        let issued = self.request.send(&self.pod).await?;
+        let written = kubeconfig::write(&self.file, &self.pod, &issued.token);
+        written.map_err(|error| Failure { text: error.to_string(), is_silence: false })?;
+        Ok((issued.lifetime, issued.expires))
+    }
+
+    /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
+    async fn trial(&self) -> TokenCheck {
+        let text = regular_file::text(&self.file).unwrap_or_default();
+        let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Refused };
+        check_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Watches the directory of the pod's own token. kubelet replaces its whole content when the token or the CA
+//! certificates change (INST-45).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Quiet time that ends a burst. One replacement causes several events, and several replacements may follow each other.
+const SILENCE: Duration = Duration::from_millis(50);
+
+/// Time after which a burst counts as a change even if events continue.
+const LONGEST_BURST: Duration = Duration::from_secs(1);
+
+/// Pause between two attempts to watch a directory that cannot be watched.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// A watched directory.
+#[derive(Debug)]
+pub(super) struct ProjectedToken {
+    directory: PathBuf,
+    watch: Option<AsyncFd<Watch>>,
+    /// True if a change was not reported yet. This is a field because the caller may drop the future of
+    /// [`changed`](Self::changed) and call again.
+    changed: bool,
+    told: bool,
+}
+
+/// An inotify instance with one watch.
+#[derive(Debug)]
+struct Watch(Inotify);
+
+impl AsRawFd for Watch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+impl Watch {
+    fn new(directory: &Path) -> nix::Result<Watch> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
+        let ends = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
+        inotify.add_watch(directory, changes | ends)?;
+        Ok(Watch(inotify))
+    }
+
+    #[expect(
+        deprecated,
+        reason = "its successor is `unsafe`, which is forbidden here; a Watch keeps its descriptor open"
+    )]
+    fn register(directory: &Path) -> io::Result<AsyncFd<Watch>> {
+        AsyncFd::new(Watch::new(directory)?)
+    }
+
+    /// Reads all pending events. Returns true if the watch is still active.
+    fn drain(&self) -> nix::Result<bool> {
+        let ends = AddWatchFlags::IN_IGNORED | AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
+        let mut lasts = true;
+        loop {
+            match self.0.read_events() {
+                Ok(events) => lasts &= !events.iter().any(|event| event.mask.intersects(ends)),
+                Err(Errno::EAGAIN) => return Ok(lasts),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl ProjectedToken {
+    /// Starts watching the directory, now or as soon as it exists.
+    pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
+        let mut projected = ProjectedToken { directory: directory.into(), watch: None, changed: false, told: false };
+        projected.open();
+        projected
+    }
+
+    /// Waits until the directory changed and a quiet time followed. While the directory cannot be watched no change is
+    /// reported, and the agent relies on its timers. Opening the watch again counts as a change, as events may have
+    /// been missed.
+    pub(super) async fn changed(&mut self) {
+        while !self.changed {
+            if self.watch.is_none() {
+                sleep(RETRY).await;
+                self.changed = self.open();
+                continue;
+            }
+            self.next_events().await;
+        }
+        let until = Instant::now() + LONGEST_BURST;
+        while self.watch.is_some() && timeout(SILENCE, self.next_events()).await.is_ok() && Instant::now() < until {}
+        self.changed = false;
+    }
+
+    /// Waits for events and records that the directory changed.
+    async fn next_events(&mut self) {
+        let Some(watch) = &self.watch else { return };
+        let lasts = match watch.readable().await {
+            Ok(mut ready) => {
+                ready.clear_ready();
+                watch.get_ref().drain().unwrap_or(false)
+            }
+            Err(_) => false,
+        };
+        self.changed = true;
+        if !lasts {
+            self.watch = None;
+        }
+    }
+
+    fn open(&mut self) -> bool {
+        match Watch::register(&self.directory) {
+            Ok(watch) => {
+                self.watch = Some(watch);
+                self.told = false;
+                true
+            }
+            Err(error) => {
+                if !self.told {
+                    let directory = self.directory.display();
+                    tracing::warn!(%directory, %error, "cannot watch the token of this pod; going by time alone");
+                }
+                self.told = true;
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+    const SHORT: Duration = Duration::from_millis(200);
+
+    /// Replaces the content as kubelet does: creates a new directory and renames a symbolic link to it over the old
+    /// link.
+    fn swap(directory: &Path, generation: &str, token: &str) {
+        fs::create_dir(directory.join(generation)).unwrap();
+        fs::write(directory.join(generation).join("token"), token).unwrap();
+        symlink(generation, directory.join("..data_tmp")).unwrap();
+        fs::rename(directory.join("..data_tmp"), directory.join("..data")).unwrap();
+    }
+
+    #[tokio::test]
+    async fn kubelets_swap_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        swap(directory.path(), "..1", "old");
+        let mut projected = ProjectedToken::new(directory.path());
+        assert!(timeout(SHORT, projected.changed()).await.is_err(), "nothing changed");
+        swap(directory.path(), "..2", "new");
+        timeout(LONG, projected.changed()).await.unwrap();
+        assert_eq!(fs::read_to_string(directory.path().join("..data/token")).unwrap(), "new");
+        assert!(timeout(SHORT, projected.changed()).await.is_err(), "it was told once");
+    }
+
+    #[tokio::test]
+    async fn a_burst_is_one_change() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut projected = ProjectedToken::new(directory.path());
+        for generation in ["..1", "..2", "..3", "..4", "..5"] {
+            swap(directory.path(), generation, generation);
+        }
+        timeout(LONG, projected.changed()).await.unwrap();
+        assert!(timeout(SHORT, projected.changed()).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_change_outlives_whoever_stopped_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut projected = ProjectedToken::new(directory.path());
+        fs::write(directory.path().join("token"), "new").unwrap();
+        // Long enough to see the event, too short to report the change.
+        assert!(timeout(SILENCE / 5, projected.changed()).await.is_err());
+        timeout(LONG, projected.changed()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_that_comes_later_is_watched_then() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("serviceaccount");
+        let mut projected = ProjectedToken::new(&directory);
+        assert!(timeout(3 * RETRY, projected.changed()).await.is_err(), "without a hot loop");
+        fs::create_dir(&directory).unwrap();
+        timeout(2 * RETRY, projected.changed()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_goes_is_a_change_and_no_hot_loop() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("serviceaccount");
+        fs::create_dir(&directory).unwrap();
+        let mut projected = ProjectedToken::new(&directory);
+        fs::remove_dir(&directory).unwrap();
+        timeout(LONG, projected.changed()).await.unwrap();
+        assert!(projected.watch.is_none());
+        assert!(timeout(SHORT, projected.changed()).await.is_err());
+    }
+}

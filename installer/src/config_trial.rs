@@ -1,0 +1,158 @@
+//! Tries out a configuration before runtimes see it. The plugin that was just installed tests with `-t` whether the
+//! datastore is reachable, accepts the credentials and is ready.
+//!
+//! The result is only logged. In a new cluster calico-node or kube-controllers make the datastore ready after this
+//! container ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+
+use crate::layout::CALICO;
+use crate::node_conf;
+use crate::template::kind;
+use crate::timed_call::{self, Answer};
+
+/// Pause between two attempts.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The result of a trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigTrial {
+    /// The datastore is reachable and ready.
+    Passed,
+    /// The configuration cannot be tried, for this reason.
+    NotTried(String),
+    /// The last output of the plugin.
+    Failed(String),
+}
+
+/// Runs the program `plugin` with `conf` until it succeeds, for at most `time`. `path_of` translates a path on the node
+/// to a path in this container.
+pub fn try_out(
+    conf: &Map<String, Value>,
+    plugin: &Path,
+    time: Duration,
+    path_of: impl Fn(&Path) -> PathBuf,
+) -> ConfigTrial {
+    let until = Instant::now() + time;
+    let input = match input(conf, path_of) {
+        Ok(input) => input,
+        Err(reason) => return ConfigTrial::NotTried(reason),
+    };
+    loop {
+        let said = match attempt(plugin, &input, until) {
+            Ok(said) if said.is_empty() => return ConfigTrial::Passed,
+            Ok(said) => said,
+            Err(error) => error.to_string(),
+        };
+        if Instant::now() + PAUSE >= until {
+            return ConfigTrial::Failed(said);
+        }
+        tracing::info!("the new configuration does not work yet, trying again: {said}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Returns the plugin's stdin as a runtime would write it, with paths of this container.
+fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, String> {
+    let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
+    if kind(&plugin) != CALICO {
+        return Err("the plugin calico is not in it".to_owned());
+    }
+    let kubeconfig = plugin.get("kubernetes").and_then(|kubernetes| kubernetes.get("kubeconfig")?.as_str());
+    if let Some(file) = kubeconfig.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
+        return Err(format!("its kubeconfig {file} is not there"));
+    }
+    Ok(Value::Object(plugin).to_string())
+}
+
+/// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
+fn attempt(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
+    let answer = timed_call::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
+    Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| said(&answer)))
+}
+
+/// Returns the text of a CNI error.
+fn said(Answer { status, stdout }: &Answer) -> String {
+    if status.success() {
+        return String::new();
+    }
+    let error: Value = serde_json::from_slice(stdout).unwrap_or_default();
+    let words = ["msg", "details"].iter().filter_map(|key| error.get(key)?.as_str()).filter(|word| !word.is_empty());
+    let words = words.collect::<Vec<_>>().join(": ");
+    if words.is_empty() { format!("the plugin ended with {status}") } else { words }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::template::parse;
+
+    fn conf(text: &str) -> Map<String, Value> {
+        parse(text).unwrap()
+    }
+
+    const LIST: &str = r#"{"name": "net", "cniVersion": "1.0.0", "plugins": [
+        {"type": "portmap"}, {"type": "calico", "etcd_key_file": "/n/calico-tls/etcd-key", "mtu": 0}]}"#;
+
+    /// Longer than any machine needs to start a shell.
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Writes a script in place of the plugin.
+    fn script(dir: &tempfile::TempDir, text: &str) -> PathBuf {
+        let plugin = dir.path().join("calico");
+        fs::write(&plugin, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+        plugin
+    }
+
+    fn one_attempt(text: &str, time: Duration) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        attempt(&script(&dir, text), "{}", Instant::now() + time).unwrap()
+    }
+
+    #[test]
+    fn the_plugin_is_given_what_a_runtime_gives_with_the_paths_of_the_container() {
+        let input = input(&conf(LIST), |path| Path::new("/host").join(path.strip_prefix("/").unwrap())).unwrap();
+        let input = conf(&input);
+        assert_eq!((input["name"].as_str(), input["cniVersion"].as_str()), (Some("net"), Some("1.0.0")));
+        assert_eq!(input["etcd_key_file"], "/host/n/calico-tls/etcd-key");
+    }
+
+    #[test]
+    fn what_cannot_be_tried_is_said() {
+        let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err();
+        assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
+        let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
+        assert_eq!(reason(by_ipam), "the plugin calico is not in it");
+        let missing = r#"{"type": "calico", "kubernetes": {"kubeconfig": "/no/such/file"}}"#;
+        assert_eq!(reason(missing), "its kubeconfig /no/such/file is not there");
+    }
+
+    #[test]
+    fn what_the_plugin_says_when_it_fails_is_told() {
+        assert_eq!(one_attempt("[ \"$*\" = -t ] && [ \"$(cat)\" = {} ] && [ -z \"$HOME\" ]", LONG), "");
+        let words = r#"echo '{"code": 100, "msg": "data store connection failed", "details": "why"}'; exit 1"#;
+        assert_eq!(one_attempt(words, LONG), "data store connection failed: why");
+        assert_eq!(one_attempt("exit 7", LONG), "the plugin ended with exit status: 7");
+        assert_eq!(one_attempt("exec sleep 1000", Duration::from_millis(50)), "the plugin did not answer");
+    }
+
+    #[test]
+    fn it_is_tried_until_it_passes_or_the_time_is_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mark = dir.path().join("mark");
+        let plugin = script(&dir, &format!("[ -e {0} ] || {{ touch {0}; exit 1; }}", mark.display()));
+        let try_out = |time| try_out(&conf(LIST), &plugin, time, |path| path.to_owned());
+        assert_eq!(try_out(LONG), ConfigTrial::Passed);
+        fs::remove_file(&mark).unwrap();
+        assert!(matches!(try_out(PAUSE), ConfigTrial::Failed(_)));
+    }
+}

@@ -1,0 +1,135 @@
+//! [`Conflist`]: the network configuration that the settings yield.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use netconf::NetConf;
+use serde_json::{Map, Value};
+
+use super::ownership::is_ours_in;
+use super::target::Target;
+use crate::layout::{Layout, Place};
+use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};
+use crate::settings::{Settings, Template};
+use crate::state::State;
+use crate::template::{self, TOKEN, TemplateError, Values};
+use crate::{digest, node_conf, regular_file};
+
+/// Reasons for a missing configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConflistError {
+    /// The file with the template cannot be read.
+    #[error("CNI_NETWORK_CONFIG_FILE: cannot read {}: {source}", .path.display())]
+    TemplateFile {
+        /// The path of the file.
+        path: PathBuf,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// The filled template is invalid.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// Calico's plugin would reject the configuration, and so fail every ADD and DEL.
+    #[error(
+        "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable that is \
+         filled in there"
+    )]
+    Refused {
+        /// The file name that was to be written.
+        name: String,
+        /// The error in the configuration.
+        reason: String,
+    },
+}
+
+/// A network configuration. It must not be logged, because the text may contain a token (INST-35).
+#[derive(Clone)]
+pub struct Conflist {
+    /// The text of the file.
+    pub text: String,
+    /// The parsed text.
+    pub conf: Map<String, Value>,
+    /// The configuration of `calico` or `calico-ipam` in it, with paths translated to paths of this container; `None`
+    /// if it contains neither.
+    pub calicos: Option<NetConf>,
+    /// SHA-256 of the text without the pod's token, if it contains the token.
+    pub origin: Option<String>,
+    /// The plugins.
+    pub(super) rendered: Rendered,
+}
+
+impl Conflist {
+    /// Fills in the template.
+    ///
+    /// # Errors
+    /// Returns an error if the template cannot be read, if it yields no JSON object, or if Calico's plugin would reject
+    /// the result.
+    pub fn render(settings: &Settings, values: &Values, layout: &Layout) -> Result<Conflist, ConflistError> {
+        let template = match &settings.template {
+            Template::BuiltIn => template::BUILT_IN.to_owned(),
+            Template::Text(text) => text.clone(),
+            // The path is one in the container, not on the node.
+            Template::File(file) => {
+                let path = layout.path(file);
+                fs::read_to_string(&path).map_err(|source| ConflistError::TemplateFile { path, source })?
+            }
+        };
+        let text = values.fill(&template);
+        let conf = template::parse(&text)?;
+        let calicos = calicos(&conf, layout, Path::new(&settings.net_dir));
+        let refused = |reason| ConflistError::Refused { name: settings.conf_name.clone(), reason };
+        let without_token = values.clone().with_token(String::new()).fill(&template);
+        let origin = (without_token != text).then(|| digest::of_bytes(without_token.as_bytes()));
+        let chain = Chain::new(&conf);
+        if chain.calicos() > 1 {
+            return Err(refused("the plugin calico is in it twice".to_owned()));
+        }
+        let pattern = match origin {
+            Some(_) => Chain::new(&template::parse(&values.clone().with_token(TOKEN.to_owned()).fill(&template))?),
+            None => chain.clone(),
+        };
+        let calicos = calicos.map_err(refused)?;
+        Ok(Conflist { text, conf, calicos, origin, rendered: Rendered { chain, pattern } })
+    }
+
+    /// Returns the name of the network.
+    #[must_use]
+    pub fn network(&self) -> &str {
+        self.conf.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Records in the state that the configuration will be written, and the file that it replaces.
+    pub fn note(&self, target: &Target, state: &mut State) {
+        let name = &target.name;
+        let there = regular_file::contents(&target.path()).ok();
+        let now = self.merged(there.as_deref(), target, &[]).rendering;
+        let noted = state.get(Place::Net, name).cloned().unwrap_or_default();
+        // Our own configuration with foreign entries does not count as replaced, because those entries stay.
+        let replaced = there.as_ref().filter(|there| noted.is(&digest::of_bytes(there)) || !is_ours_in(there, &noted));
+        let replaced = replaced.map(|there| digest::of_bytes(there));
+        let there = there.and_then(|there| chain_of(&there)).unwrap_or_default();
+        let in_place = Rendering::in_place(&noted.renderings, &there).cloned();
+        state.note_over(Place::Net, name, self.digest(), replaced.as_deref());
+        state.note_origin(Place::Net, name, self.origin.clone());
+        let in_place = in_place.filter(|in_place| *in_place != now);
+        state.note_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
+    }
+
+    /// Returns true if the state records this configuration, with whatever token.
+    #[must_use]
+    pub fn is_noted(&self, target: &Target, state: &State) -> bool {
+        let noted = state.get(Place::Net, &target.name);
+        noted.is_some_and(|noted| noted.is(&self.digest()) || self.origin.is_some() && self.origin == noted.origin)
+    }
+
+    pub(super) fn digest(&self) -> String {
+        digest::of_bytes(self.text.as_bytes())
+    }
+}
+
+/// Returns the configuration of Calico's plugins in a file, or `None` if it contains none of them. A template may hold
+/// other plugins only.
+fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, String> {
+    let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
+    plugin.map(node_conf::read).transpose()
+}

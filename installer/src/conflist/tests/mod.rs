@@ -1,0 +1,256 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::*;
+use crate::atomic_file::Change;
+use crate::digest;
+use crate::layout::{Layout, Place};
+use crate::plugin_chain::{Chain, Rendering, chain_of};
+use crate::settings::Settings;
+use crate::state::State;
+use crate::template::{self, kind, plugins};
+
+fn settings(variables: &[(&str, &str)]) -> Settings {
+    let lookup = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+    Settings::from_environment(&lookup, "n").unwrap()
+}
+
+fn render(variables: &[(&str, &str)], root: &Path) -> Result<Conflist, ConflistError> {
+    let settings = settings(variables);
+    Conflist::render(&settings, &settings.values, &Layout::below(root))
+}
+
+/// Returns the file that the settings name, with its record.
+fn target(directory: &Path, settings: &Settings, state: &State) -> Target {
+    Target::new(directory, settings, state)
+}
+
+/// Writes a configuration and removes those that it replaces.
+fn remove_former(directory: &Path, settings: &Settings, state: &mut State) {
+    let target = target(directory, settings, state);
+    let conflist = Conflist::render(settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+    let former = Former::find(&target, settings, state);
+    conflist.write(&target, &former).unwrap();
+    former.iter().for_each(|former| conflist.remove_former(former, &target, state));
+}
+
+/// A root directory that does not exist.
+const NOWHERE: &str = "/no/such/root";
+
+const CALICOS: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}]}"#;
+const STRANGE: &str = r#"{"name": "x", "plugins": [{"type": "cilium-cni"}]}"#;
+
+#[test]
+fn a_template_comes_from_a_file_of_the_container() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir_all(dir.path().join("x")).unwrap();
+    fs::write(dir.path().join("x/t"), CALICOS).unwrap();
+    let rendered = render(&[("CNI_NETWORK_CONFIG_FILE", "/x/t")], dir.path()).unwrap();
+    assert_eq!((rendered.text.as_str(), rendered.network()), (CALICOS, "k8s-pod-network"));
+    let missing = render(&[("CNI_NETWORK_CONFIG_FILE", "/t")], Path::new(NOWHERE)).err().unwrap().to_string();
+    assert!(missing.starts_with("CNI_NETWORK_CONFIG_FILE: cannot read /no/such/root/t: "), "{missing}");
+    let wrong = render(&[("CNI_NETWORK_CONFIG", "[]")], Path::new(NOWHERE)).err().unwrap().to_string();
+    assert!(wrong.contains("is not a JSON object"), "{wrong}");
+}
+
+#[test]
+fn what_calicos_plugin_refuses_is_refused_before_it() {
+    let mtu = render(&[("CNI_MTU", "99999")], Path::new(NOWHERE)).err().unwrap().to_string();
+    assert!(mtu.starts_with("10-calico.conflist is not written") && mtu.contains("$.mtu: found the number"), "{mtu}");
+    let secret = r#"{"type": "calico", "policy": {"k8s_auth_token": ["__SERVICEACCOUNT_TOKEN__"]}}"#;
+    let settings = settings(&[("CNI_NETWORK_CONFIG", secret)]);
+    let values = settings.values.clone().with_token("SECRET".into());
+    let error = Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).err().unwrap().to_string();
+    assert!(error.contains("$.policy.k8s_auth_token") && !error.contains("SECRET"), "{error}");
+    // Errors in other plugins are left to those plugins.
+    let others = r#"{"plugins": [{"type": "bridge", "mtu": 99999}, {"type": "flannel", "delegate": {"mtu": "x"}}]}"#;
+    assert!(render(&[("CNI_NETWORK_CONFIG", others)], Path::new(NOWHERE)).unwrap().calicos.is_none());
+    let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
+    assert!(render(&[("CNI_NETWORK_CONFIG", by_ipam)], Path::new(NOWHERE)).unwrap().calicos.is_some());
+}
+
+#[test]
+fn another_token_is_not_another_template() {
+    let of = |template: &str, token: &str| {
+        let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
+        let values = settings.values.clone().with_token(token.into());
+        Conflist::render(&settings, &values, &Layout::below(Path::new(NOWHERE))).unwrap()
+    };
+    let target = target(Path::new(NOWHERE), &settings(&[]), &State::default());
+    let (with, without) = (r#"{"type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__"}"#, r#"{"type": "flannel"}"#);
+    let mut state = State::default();
+    let written = Written { change: Change::Written, rendering: Rendering::default() };
+    of(with, "first").note_written(&target, &written, &mut state);
+    assert!(of(with, "second").is_noted(&target, &state));
+    assert!(!of(without, "first").is_noted(&target, &state));
+    of(without, "first").note_written(&target, &written, &mut state);
+    assert!(of(without, "second").is_noted(&target, &state) && !of(with, "first").is_noted(&target, &state));
+}
+
+#[test]
+fn only_calicos_configurations_are_ours_to_remove() {
+    for ours in [CALICOS, r#"{"type": "calico"}"#, r#"{"type": "flannel", "delegate": {"type": "calico"}}"#] {
+        assert!(is_calicos(ours), "{ours}");
+    }
+    for theirs in [STRANGE, "{}", "not JSON", r#"{"type": "multus", "note": "calico"}"#] {
+        assert!(!is_calicos(theirs), "{theirs}");
+    }
+}
+
+#[test]
+fn the_old_configuration_goes_if_it_is_calicos() {
+    let dir = tempfile::tempdir().unwrap();
+    let old = dir.path().join("10-calico.conflist");
+    let canal = settings(&[("CNI_CONF_NAME", "10-canal.conflist")]);
+    for (text, stays) in [(STRANGE, true), (CALICOS, false)] {
+        fs::write(&old, text).unwrap();
+        remove_former(dir.path(), &canal, &mut State::default());
+        assert_eq!(old.exists(), stays, "{text}");
+    }
+    fs::write(&old, CALICOS).unwrap();
+    for variables in [&[][..], &[("CNI_CONF_NAME", "10-canal.conflist"), ("CNI_OLD_CONF_NAME", "")]] {
+        remove_former(dir.path(), &settings(variables), &mut State::default());
+        assert!(old.exists(), "{variables:?}");
+    }
+}
+
+#[test]
+fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ours, changed) = ("20-calico.conflist", "30-calico.conflist");
+    let mut state = State::default();
+    for name in [ours, changed, "40-gone.conflist"] {
+        state.note(Place::Net, name, Some(digest::of_bytes(STRANGE.as_bytes())), false);
+    }
+    state.note(Place::Net, "calico-kubeconfig", None, false);
+    fs::write(dir.path().join(ours), STRANGE).unwrap();
+    fs::write(dir.path().join(changed), CALICOS).unwrap();
+    fs::write(dir.path().join("calico-kubeconfig"), "").unwrap();
+    remove_former(dir.path(), &settings(&[]), &mut state);
+    let left = |name: &str| dir.path().join(name).exists();
+    assert_eq!((left(ours), left(changed), left("calico-kubeconfig")), (false, true, true));
+    let noted: Vec<_> = state.files[&Place::Net].keys().map(String::as_str).collect();
+    assert_eq!(noted, [changed, "calico-kubeconfig"]);
+}
+
+#[test]
+fn another_configuration_of_that_name_is_noted_as_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&[]);
+    let conflist = render(&[], Path::new(NOWHERE)).unwrap();
+    let mut state = State::default();
+    let mut write = || {
+        let target = target(dir.path(), &settings, &state);
+        conflist.note(&target, &mut state);
+        let change = conflist.write(&target, &[]).unwrap().change;
+        (change, state.get(Place::Net, "10-calico.conflist").unwrap().replaced)
+    };
+    assert_eq!(write(), (Change::Written, false));
+    assert_eq!(write(), (Change::Unchanged, false));
+    fs::write(dir.path().join("10-calico.conflist"), CALICOS).unwrap();
+    assert_eq!(write(), (Change::Written, true));
+}
+
+/// A run may fail after it recorded the configuration and before it wrote it.
+#[test]
+fn the_configuration_that_a_failed_run_left_is_still_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = settings(&[]);
+    let mut state = State::default();
+    let first = render(&[], Path::new(NOWHERE)).unwrap();
+    let target = target(dir.path(), &settings, &state);
+    first.note(&target, &mut state);
+    let written = first.write(&target, &[]).unwrap();
+    first.note_written(&target, &written, &mut state);
+    render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().note(&target, &mut state);
+    let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
+    assert!(noted.is(&digest::of_bytes(first.text.as_bytes())) && !noted.replaced, "{noted:?}");
+}
+
+/// Returns the configuration with a foreign plugin at its end.
+fn extended(text: &str) -> String {
+    let mut conf: Value = serde_json::from_str(text).unwrap();
+    conf["plugins"].as_array_mut().unwrap().push(serde_json::json!({ "type": "mesh" }));
+    conf.to_string()
+}
+
+fn kinds(file: &Path) -> Vec<String> {
+    let conf = template::parse(&fs::read_to_string(file).unwrap()).unwrap();
+    plugins(&conf).into_iter().map(|plugin| kind(plugin).to_owned()).collect()
+}
+
+#[test]
+fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (settings, file) = (settings(&[]), dir.path().join("10-calico.conflist"));
+    let mut state = State::default();
+    for (variables, text) in
+        [(&[][..], None), (&[("CNI_MTU", "1400")][..], None), (&[("CNI_MTU", "1300")][..], Some(CALICOS))]
+    {
+        let conflist = render(variables, Path::new(NOWHERE)).unwrap();
+        let target = target(dir.path(), &settings, &state);
+        conflist.note(&target, &mut state);
+        assert_eq!(state.get(Place::Net, "10-calico.conflist").unwrap().replaced, text.is_some());
+        let written = conflist.write(&target, &[]).unwrap();
+        conflist.note_written(&target, &written, &mut state);
+        let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
+        fs::write(&file, extended(&fs::read_to_string(&file).unwrap())).unwrap();
+        assert!(is_ours_in(&fs::read(&file).unwrap(), noted));
+        if variables.len() == 1 && text.is_none() {
+            fs::write(&file, CALICOS).unwrap();
+        }
+    }
+}
+
+/// A run may end between its record and its write, or between its write and the next record.
+#[test]
+fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
+    let tuning = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}]}"#;
+    let plain = r#"{"name": "n", "plugins": [{"type": "calico", "mtu": 1400}, {"type": "portmap"}]}"#;
+    for is_written in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("10-calico.conflist");
+        let mut state = State::default();
+        let mut run = |template: &str, writes: bool, is_whole: bool| {
+            let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
+            let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
+            let target = target(dir.path(), &settings, &state);
+            conflist.note(&target, &mut state);
+            let written = writes.then(|| conflist.write(&target, &[]).unwrap());
+            if let Some(written) = written.filter(|_| is_whole) {
+                conflist.note_written(&target, &written, &mut state);
+            }
+        };
+        run(tuning, true, true);
+        let theirs = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "tuning", "sysctl": {}}, {"type": "tuning"}, {"type": "mesh"}]}"#;
+        fs::write(&file, theirs).unwrap();
+        run(plain, is_written, false);
+        run(CALICOS, true, true);
+        assert_eq!(kinds(&file), ["calico", "tuning", "mesh"], "{is_written}");
+    }
+}
+
+/// Another program adds an entry between the write of the new configuration and the removal of the former one.
+#[test]
+fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut state = State::default();
+    let (old, new) = (settings(&[]), settings(&[("CNI_CONF_NAME", "20-calico.conflist")]));
+    let conflist = render(&[], Path::new(NOWHERE)).unwrap();
+    let before = target(dir.path(), &old, &state);
+    let written = conflist.write(&before, &[]).unwrap();
+    conflist.note_written(&before, &written, &mut state);
+    let after = target(dir.path(), &new, &state);
+    let former = Former::find(&after, &new, &mut state);
+    let written = conflist.write(&after, &former).unwrap();
+    conflist.note_written(&after, &written, &mut state);
+    let after = target(dir.path(), &new, &state);
+    fs::write(before.path(), extended(&fs::read_to_string(before.path()).unwrap())).unwrap();
+    former.iter().for_each(|former| conflist.remove_former(former, &after, &mut state));
+    assert_eq!(kinds(&after.path()), ["calico", "portmap", "mesh"]);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+mod neighbours;

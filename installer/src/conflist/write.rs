@@ -1,0 +1,160 @@
+//! Writes a configuration and keeps the entries that other programs added.
+
+use std::fs;
+
+use super::backup::Backup;
+use super::configuration::Conflist;
+use super::former::Former;
+use super::ownership::is_wholly_ours;
+use super::target::Target;
+use crate::atomic_file::{self, AtomicFileError, Change, draft_name};
+use crate::layout::Place;
+use crate::plugin_chain::{Chain, Merged, Rendering, chain_of};
+use crate::state::{Installed, State};
+
+/// The result of writing a configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// The change of the file, if any.
+    pub change: Change,
+    /// The owners of the entries in the file, to be recorded.
+    pub rendering: Rendering,
+}
+
+impl Conflist {
+    /// Returns true if the file exists and is up to date.
+    #[must_use]
+    pub fn is_written(&self, target: &Target) -> bool {
+        let there = atomic_file::settled(&target.path(), |there| target.is_whole(there)).ok().flatten();
+        there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
+    }
+
+    /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
+    /// added. A file that is not a JSON object is copied first.
+    ///
+    /// # Errors
+    /// Returns an error if the directory cannot be written, or if another program rewrites the file again and again.
+    pub fn write(&self, target: &Target, former: &[Former]) -> Result<Written, AtomicFileError> {
+        let mut last = self.rendered.alone();
+        let mut target = target.clone();
+        let mut proposed = None;
+        let mut copied = Ok(None);
+        let path = target.path();
+        let whole = target.clone();
+        let is_whole = |there: Option<&[u8]>| whole.is_whole(there);
+        let change = |there: Option<&[u8]>| {
+            if there.is_some() && there == proposed.as_deref() {
+                return None;
+            }
+            copied = Ok(None);
+            last = self.merged(there, &target, former);
+            let text = self.text_of(&last, there)?;
+            if let Some((there, Err(reason))) = there.map(|there| (there, Chain::read(there))) {
+                copied = Backup::write(&path, there, reason);
+                copied.as_ref().ok()?;
+            }
+            // The next text to read is this one, or this one with another program's change.
+            target.noted.renderings.push(last.rendering.clone());
+            proposed = Some(text.clone());
+            Some(text)
+        };
+        let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
+        if let Some(copy) = copied? {
+            copy.warn(&path);
+        }
+        if !last.taken.is_empty() {
+            tracing::warn!(
+                "{}: the plugins {} were taken for Calico's own, as templates make them and the note does not know the file; add \
+                 them again if they were yours",
+                path.display(),
+                last.taken.join(", ")
+            );
+        }
+        if !last.foreign.is_empty() {
+            tracing::info!("{}: plugins of others stay in it: {}", path.display(), last.foreign.join(", "));
+        }
+        Ok(Written { change, rendering: last.rendering })
+    }
+
+    /// Records in the state that the configuration was written.
+    pub fn note_written(&self, target: &Target, written: &Written, state: &mut State) {
+        state.note(Place::Net, &target.name, Some(self.digest()), false);
+        state.note_origin(Place::Net, &target.name, self.origin.clone());
+        state.note_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
+    }
+
+    /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one.
+    pub fn remove_former(&self, former: &Former, target: &Target, state: &mut State) {
+        // After the rename no other program adds entries to the file.
+        let aside = draft_name(&former.path);
+        let removed = fs::rename(&former.path, &aside).map_err(|error| error.to_string()).and_then(|()| {
+            let taken = Former { path: aside.clone(), ..former.clone() };
+            let written = self.write(target, &[taken]).map_err(|error| error.to_string());
+            let removed = written.and_then(|written| {
+                fs::remove_file(&aside).map_err(|error| error.to_string())?;
+                Ok(written)
+            });
+            removed.inspect_err(|_| {
+                let _ = fs::rename(&aside, &former.path);
+            })
+        });
+        match removed {
+            Ok(written) => {
+                tracing::info!("removed {}", former.path.display());
+                state.note_renderings(Place::Net, &target.name, vec![written.rendering]);
+                state.forget(Place::Net, &former.name);
+            }
+            Err(error) => {
+                tracing::warn!(path = %former.path.display(), error, "an old configuration cannot be removed");
+            }
+        }
+    }
+
+    /// Returns the text to write over `there`, or `None` if `there` is equivalent.
+    fn over(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Option<Vec<u8>> {
+        self.text_of(&self.merged(there, target, former), there)
+    }
+
+    fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
+        // The template may contain elements that are not plugins, so equal bytes are checked first.
+        if merged.is_only_ours() && there == Some(self.text.as_bytes()) {
+            return None;
+        }
+        if there.and_then(chain_of).is_some_and(|there| merged.chain.says_the_same_as(&there)) {
+            return None;
+        }
+        if merged.is_only_ours() {
+            return Some(self.text.as_bytes().to_vec());
+        }
+        Some(merged.chain.to_text())
+    }
+
+    pub(super) fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
+        let Some(there) = there.and_then(|text| self.known(text, &target.noted)) else {
+            // Without a usable file, the foreign entries keep their places in the first readable former configuration.
+            let mut former = former.iter();
+            let first = former.by_ref().find_map(|former| Some((self.known(&former.text()?, &former.noted)?, former)));
+            let merged = first.map_or_else(
+                || self.rendered.alone(),
+                |(there, former)| self.rendered.over(&there, &former.noted.renderings),
+            );
+            return self.with_former(merged, former.as_slice());
+        };
+        self.with_former(self.rendered.over(&there, &target.noted.renderings), former)
+    }
+
+    fn with_former(&self, mut merged: Merged, former: &[Former]) -> Merged {
+        for former in former {
+            let there = former.text().and_then(|text| self.known(&text, &former.noted));
+            let foreign = there.map(|there| there.foreign(&self.rendered.pattern, &former.noted.renderings));
+            merged.adopt(foreign.unwrap_or_default());
+        }
+        merged
+    }
+
+    /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text is wholly ours or is
+    /// no configuration.
+    fn known(&self, text: &[u8], noted: &Installed) -> Option<Chain> {
+        chain_of(text).filter(|_| !is_wholly_ours(text, noted))
+    }
+}

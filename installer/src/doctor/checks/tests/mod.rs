@@ -1,0 +1,193 @@
+mod cluster;
+mod configuration;
+mod credentials;
+mod leftovers;
+mod node;
+mod programs;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::*;
+use crate::doctor::finding::Severity;
+use crate::doctor::role::Permission;
+use crate::doctor::snapshot::*;
+use crate::host_network::Interface;
+use crate::template;
+use crate::token::Claims;
+
+const NOW: i64 = 1_700_000_000;
+
+/// Returns the snapshot of a node without problems.
+fn good() -> NodeSnapshot {
+    let speaks = |name: &str| RequiredProgram {
+        name: name.into(),
+        cni_version: "1.0.0".into(),
+        state: ProgramState::Speaks(PathBuf::from("/opt/cni/bin").join(name), vec!["0.3.1".into(), "1.0.0".into()]),
+        origin: ProgramOrigin::Installed,
+        version: name.starts_with("calico").then(|| "v1".into()),
+    };
+    let content = Content {
+        network: "k8s-pod-network".into(),
+        plugins: vec!["calico".into(), "portmap".into()],
+        cni_version: "1.0.0".into(),
+        ..Content::default()
+    };
+    let claims = Claims { exp: NOW + 80_000, iat: NOW - 6_400, sub: "system:serviceaccount:a:b".into() };
+    let permission = |group: &str, resource: &str| Granted {
+        permission: Permission { group: group.into(), resource: resource.into(), verb: "get".into() },
+        allowed: Ok(true),
+    };
+    NodeSnapshot {
+        now: NOW,
+        net_dir: "/etc/cni/net.d".into(),
+        candidates: Ok(vec!["10-calico.conflist".into()]),
+        chosen: Some(SelectedConfig { name: "10-calico.conflist".into(), content: Ok(content) }),
+        delegate: None,
+        version: "v1".into(),
+        notes: Ok(()),
+        programs: ["calico", "portmap", "calico-ipam", "loopback"].map(speaks).into(),
+        token: Some(TokenFile {
+            path: "/etc/cni/net.d/calico-kubeconfig".into(),
+            file: Ok(File { mode: 0o600, trusts_anybody: false, claims: Some(claims) }),
+        }),
+        node: Some(NodeName {
+            name: Ok("node1".into()),
+            configured: "node1".into(),
+            path: "/var/lib/calico/nodename".into(),
+            written: Some("node1".into()),
+            optional: false,
+        }),
+        cluster: Some(Cluster {
+            kind: DatastoreKind::Kubernetes,
+            place: "https://10.96.0.1:443".into(),
+            reached: Ok(Duration::from_millis(7)),
+            silent: Vec::new(),
+            tls: Vec::new(),
+            refused: None,
+            granted_by_etcd: Vec::new(),
+            api_beside: None,
+            interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
+            granted: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
+            ready: Ok(Some(Some(true))),
+            pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
+            blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
+            busy: Ok(Vec::new()),
+            node_exists: Some(Ok(true)),
+        }),
+        configured_mtu: Some(1450),
+        mtu_file: Ok(None),
+        mtu_file_required: false,
+        uplinks: Ok(vec![Interface { name: "eth0".into(), mtu: 1500, is_pods: false }]),
+        settings: vec![setting(FORWARD, "1"), setting(FORWARD_IPV6, "0"), setting(REVERSE_PATH, "1")],
+        journal: Ok(Vec::new()),
+        locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
+        cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
+        noted: Vec::new(),
+    }
+}
+
+fn pod_interface(name: &str, addresses: &[&str], endpoint: Option<&[&str]>) -> PodInterface {
+    let parsed = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    PodInterface { name: name.into(), addresses: parsed(addresses), endpoint: endpoint.map(parsed) }
+}
+
+/// Changes the node to one with its data in etcd, beside the API server.
+fn on_etcd(snapshot: &mut NodeSnapshot) -> &mut Cluster {
+    let file = |setting, path: &str| TlsFile { setting, path: path.into(), mode: Ok(0o600) };
+    let granted = |resource: &str| Granted {
+        permission: Permission { group: String::new(), resource: resource.into(), verb: "write".into() },
+        allowed: Ok(true),
+    };
+    let cluster = cluster(snapshot);
+    cluster.kind = DatastoreKind::Etcd;
+    cluster.tls = vec![file("etcd_ca_cert_file", "/x/etcd-ca"), file("etcd_key_file", "/x/etcd-key")];
+    cluster.granted_by_etcd = vec![granted("IPAMBlock"), granted("IPAMHandle")];
+    cluster.api_beside = Some(("https://10.96.0.1:443".into(), Ok(())));
+    cluster
+}
+
+fn pool(name: &str, cidr: &str, serves_pods: bool) -> Pool {
+    Pool { name: name.into(), cidr: cidr.into(), serves_pods, selects_node: Ok(true), overhead: 0 }
+}
+
+fn setting(name: &'static str, value: &str) -> Setting {
+    Setting { name, value: Some(value.into()) }
+}
+
+/// Returns the findings after `change` that are not OK, as `state name: seen`.
+fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
+    let mut snapshot = good();
+    change(&mut snapshot);
+    let findings = all(&snapshot).into_iter().filter(|finding| finding.state != Severity::Ok);
+    let told = findings.inspect(|finding| {
+        assert_eq!(finding.way_out.is_empty(), finding.state == Severity::Skipped, "{finding:?}");
+    });
+    told.map(|finding| format!("{} {}: {}", finding.state, finding.name, finding.seen)).collect()
+}
+
+/// Asserts that exactly one finding is not OK, and that its text begins with `begins`.
+#[track_caller]
+fn only(begins: &str, change: impl FnOnce(&mut NodeSnapshot)) {
+    let found = wrong(change);
+    assert!(found.len() == 1 && found[0].starts_with(begins), "{begins}\n{found:#?}");
+}
+
+fn content(snapshot: &mut NodeSnapshot) -> &mut Content {
+    snapshot.chosen.as_mut().unwrap().content.as_mut().unwrap()
+}
+
+fn cluster(snapshot: &mut NodeSnapshot) -> &mut Cluster {
+    snapshot.cluster.as_mut().unwrap()
+}
+
+fn node(snapshot: &mut NodeSnapshot) -> &mut NodeName {
+    snapshot.node.as_mut().unwrap()
+}
+
+#[test]
+fn an_empty_node_is_told_in_few_words() {
+    let states: Vec<Severity> = all(&NodeSnapshot::default()).iter().map(|finding| finding.state).collect();
+    let skipped = [Severity::Skipped; 3];
+    assert_eq!(states, [&[Severity::Fail][..], &skipped, &[Severity::Ok, Severity::Ok]].concat());
+}
+
+#[test]
+fn a_good_node_has_nothing_to_tell() {
+    assert_eq!(wrong(|_| {}), Vec::<String>::new());
+    let names: Vec<String> = all(&good()).into_iter().map(|finding| finding.name).collect();
+    assert_eq!(
+        names,
+        [
+            "configuration",
+            "program calico",
+            "program portmap",
+            "program calico-ipam",
+            "program loopback",
+            "nodename",
+            "kubeconfig",
+            "token",
+            "datastore",
+            "permissions",
+            "node object",
+            "cluster information",
+            "pools",
+            "blocks",
+            "MTU",
+            "kernel settings",
+            "journal",
+            "IPAM lock",
+            "libcni cache",
+            "interfaces of pods",
+            "busy addresses",
+        ]
+    );
+    let mut snapshot = good();
+    on_etcd(&mut snapshot);
+    let names: Vec<String> = all(&snapshot).into_iter().map(|finding| finding.name).collect();
+    assert_eq!(names[8..13], ["TLS files", "datastore", "etcd permissions", "API server", "permissions"]);
+    let nothing = wrong(|snapshot| {
+        on_etcd(snapshot);
+    });
+    assert_eq!(nothing, Vec::<String>::new());
+}

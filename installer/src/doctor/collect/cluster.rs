@@ -1,0 +1,222 @@
+//! Queries the datastore and the API server with the plugins' credentials. Nothing is written: permissions to write are
+//! tested by transactions whose condition never holds.
+
+use std::time::{Duration, Instant};
+
+use datastore::config::EtcdConfig;
+use datastore::{Datastore, DatastoreConfig};
+use ipam_plugin::{datastore_settings, kubernetes_api};
+use libcalico::api::{AllowedUse, ClusterInformation, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect};
+use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Labels, Owner};
+use libcalico::kubernetes::ApiGroup;
+use libcalico::selector::Selector;
+use libcalico::store::{Store, StoreError};
+use netconf::NetConf;
+
+use super::api_server::{self, ApiAnswers};
+use super::interfaces::{self, NAMELESS};
+use super::{busy, etcd};
+use crate::doctor::role::Scope;
+use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Pool};
+use crate::host_network::HostNetwork;
+use crate::{mtu, node_conf};
+
+/// Time limit for one request. A person is waiting.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Queries the servers that `conf` names.
+pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
+    let tls = etcd::tls_files(conf);
+    let (config, store) = match node_conf::datastore(conf, DEADLINE) {
+        Ok(opened) => opened,
+        Err(reason) => {
+            let kind = DatastoreKind::from(conf.datastore.kind());
+            return Cluster { tls, ..Cluster::unreached(kind, "the configuration".into(), reason) };
+        }
+    };
+    let api = ask_api_server(conf, &config).await;
+    let cluster = match &config {
+        // Opening the datastore would create the file.
+        DatastoreConfig::Local(local) if !local.path.exists() => {
+            let reason = "there is no such file".to_owned();
+            Cluster::unreached(DatastoreKind::Local, local.path.display().to_string(), reason)
+        }
+        config => ask_datastore(conf, config, &store, node, network).await,
+    };
+    let mut cluster = Cluster { tls, ..cluster };
+    if let Some(ApiAnswers { place, reached, refused, granted }) = api {
+        (cluster.refused, cluster.granted) = (refused, granted);
+        cluster.api_beside = (cluster.kind != DatastoreKind::Kubernetes).then_some((place, reached));
+    }
+    cluster
+}
+
+async fn ask_datastore(
+    conf: &NetConf,
+    config: &DatastoreConfig,
+    store: &Datastore,
+    node: &str,
+    network: &dyn HostNetwork,
+) -> Cluster {
+    let (kind, place) = describe(config);
+    let begun = Instant::now();
+    let ready = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
+    match &ready {
+        Err(StoreError::Unavailable { datastore, reason, .. }) => {
+            return Cluster::unreached(kind, datastore.clone(), reason.clone());
+        }
+        Err(StoreError::Unauthorized { reason }) if kind == DatastoreKind::Etcd && !etcd::is_answer(reason) => {
+            return Cluster::unreached(kind, place, reason.clone());
+        }
+        // Any other error is a response.
+        _ => {}
+    }
+    let after = begun.elapsed();
+    let (silent, granted_by_etcd) = match config {
+        DatastoreConfig::Etcd(config) => (silent(config).await, etcd::permissions(store, node).await),
+        DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
+    };
+    let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
+        _ if node.is_empty() => (None, Err(NAMELESS.to_owned())),
+        Ok(entry) => (Some(Ok(true)), Ok(entry.value.metadata.labels)),
+        Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(format!("there is no Node {node}"))),
+        Err(error) => (Some(Err(error.to_string())), Err(error.to_string())),
+    };
+    Cluster {
+        kind,
+        place,
+        reached: Ok(after),
+        silent,
+        tls: Vec::new(),
+        refused: None,
+        granted: Vec::new(),
+        granted_by_etcd,
+        api_beside: None,
+        ready: match ready {
+            Ok(entry) => Ok(Some(entry.value.spec.datastore_ready)),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(format!("ClusterInformation: {error}")),
+        },
+        pools: pools(store, &labels).await,
+        blocks: blocks(store, node).await,
+        node_exists,
+        interfaces: interfaces::of_pods(conf, store, node, network).await,
+        busy: busy::routed(store, network).await,
+    }
+}
+
+fn describe(config: &DatastoreConfig) -> (DatastoreKind, String) {
+    match config {
+        DatastoreConfig::Etcd(etcd) => (DatastoreKind::Etcd, etcd.endpoints.join(",")),
+        DatastoreConfig::Local(local) => (DatastoreKind::Local, local.path.display().to_string()),
+        DatastoreConfig::Kubernetes(kubernetes) => {
+            (DatastoreKind::Kubernetes, format!("the API server of {kubernetes}"))
+        }
+    }
+}
+
+/// Returns the members of etcd that do not respond. The client uses the first member that responds, so each member is
+/// queried alone.
+async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
+    let mut silent = Vec::new();
+    for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
+        let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
+        let store = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
+            Ok(store) => store,
+            Err(error) => {
+                silent.push((endpoint.clone(), error.to_string()));
+                continue;
+            }
+        };
+        match store.get::<ClusterInformation>(&ObjectKey::global("default")).await {
+            Err(StoreError::Unavailable { reason, .. }) => silent.push((endpoint.clone(), reason)),
+            Err(StoreError::Unauthorized { reason }) if !etcd::is_answer(&reason) => {
+                silent.push((endpoint.clone(), reason));
+            }
+            _ => {}
+        }
+    }
+    silent
+}
+
+/// Queries the API server if the plugins use it, as the datastore or beside another one.
+async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiAnswers> {
+    let (config, scope) = match datastore {
+        DatastoreConfig::Kubernetes(config) => {
+            let scope = match config.group {
+                Some(ApiGroup::V3) => Scope::Calico("projectcalico.org"),
+                Some(ApiGroup::CrdV1) | None => Scope::Calico("crd.projectcalico.org"),
+            };
+            (config.as_ref().clone(), scope)
+        }
+        _ if kubernetes_api::is_there(conf, datastore) => {
+            match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
+                Ok(config) => (config, Scope::Pods),
+                Err(error) => return Some(ApiAnswers::none("the configuration".into(), error.to_string())),
+            }
+        }
+        _ => return None,
+    };
+    Some(api_server::ask(&config, scope, DEADLINE).await)
+}
+
+/// Reads the pools. `labels` are the labels of the Node, or the reason why they are unknown.
+async fn pools(store: &Datastore, labels: &Result<Labels, String>) -> Result<Vec<Pool>, String> {
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await.map_err(|error| format!("IPPools: {error}"))?;
+    let pool = |name: String, spec: &IpPoolSpec| Pool {
+        name,
+        cidr: spec.cidr.clone(),
+        serves_pods: !spec.disabled && spec.allows(AllowedUse::Workload),
+        selects_node: selects(&spec.node_selector, labels),
+        overhead: mtu::overhead(spec),
+    };
+    Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
+}
+
+/// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels.
+fn selects(selector: &str, labels: &Result<Labels, String>) -> Result<bool, String> {
+    let parsed = Selector::parse(selector).map_err(|error| format!("nodeSelector `{selector}` is invalid: {error}"))?;
+    if matches!(selector.trim(), "" | "all()") {
+        return Ok(true);
+    }
+    labels.as_ref().map(|labels| parsed.matches(labels)).map_err(Clone::clone)
+}
+
+async fn blocks(store: &Datastore, node: &str) -> Result<BlockCount, String> {
+    if node.is_empty() {
+        return Err(NAMELESS.into());
+    }
+    let claims = store.list::<BlockAffinity>(&AffinitySelect::of(Owner::Host(node.to_owned()))).await;
+    let mut count = BlockCount::default();
+    for claim in claims.map_err(|error| format!("BlockAffinities: {error}"))? {
+        match claim.value.state {
+            AffinityState::Confirmed | AffinityState::Unset => count.confirmed += 1,
+            AffinityState::Pending | AffinityState::PendingDeletion => count.pending += 1,
+        }
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_selects_by_the_labels_of_the_node() {
+        let labels = Ok(Labels::from([("zone".to_owned(), "a".to_owned())]));
+        assert_eq!(selects("zone == 'a'", &labels), Ok(true));
+        assert_eq!(selects("zone == 'b'", &labels), Ok(false));
+        assert!(selects("zone ==", &labels).unwrap_err().starts_with("nodeSelector `zone ==` is invalid: "));
+        let unknown = Err("why".to_owned());
+        assert_eq!((selects("", &unknown), selects("all()", &unknown)), (Ok(true), Ok(true)));
+        assert_eq!(selects("!has(zone)", &unknown), Err("why".into()));
+    }
+
+    #[tokio::test]
+    async fn a_member_that_cannot_be_opened_does_not_answer() {
+        let endpoints = ["http://[a", "http://[b"].map(str::to_owned).to_vec();
+        let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE };
+        let told: Vec<String> = silent(&config).await.into_iter().map(|(endpoint, _)| endpoint).collect();
+        assert_eq!(told, config.endpoints);
+    }
+}

@@ -1,0 +1,162 @@
+//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to it.
+
+use netconf::NetConf;
+use serde_json::{Map, Value};
+
+use crate::doctor::snapshot::{Content, SelectedConfig};
+use crate::layout::Layout;
+use crate::{active_config, conflist, node_conf, regular_file, template};
+
+/// The relevant configurations.
+#[derive(Default)]
+pub(super) struct Configurations {
+    /// The first one.
+    pub(super) chosen: Option<SelectedConfig>,
+    /// Calico's configuration behind a delegating one.
+    pub(super) delegate: Option<SelectedConfig>,
+    /// The parsed configuration of Calico's plugin.
+    pub(super) conf: Option<NetConf>,
+}
+
+/// A file that was read.
+struct Read {
+    chosen: SelectedConfig,
+    conf: Result<NetConf, String>,
+}
+
+/// Reads the configurations. `names` are the files that a runtime reads, in its order.
+pub(super) fn read(names: &Result<Vec<String>, String>, layout: &Layout, net_dir: &str) -> Configurations {
+    let mut names = names.iter().flatten().map(String::as_str);
+    let Some(first) = names.next().map(|name| read_one(name, layout, net_dir)) else {
+        return Configurations::default();
+    };
+    let delegates = first.chosen.content.as_ref().is_ok_and(Content::delegates);
+    let behind = match delegates {
+        true => delegate(names.map(|name| read_one(name, layout, net_dir)).collect()),
+        false => None,
+    };
+    match behind {
+        Some(Read { chosen, conf }) => {
+            Configurations { chosen: Some(first.chosen), delegate: Some(chosen), conf: conf.ok() }
+        }
+        None => Configurations { chosen: Some(first.chosen), delegate: None, conf: first.conf.ok() },
+    }
+}
+
+/// Returns the first file with Calico's plugin in it, or else the first unreadable one whose name contains "calico".
+fn delegate(mut rest: Vec<Read>) -> Option<Read> {
+    let is_calicos = |read: &Read| read.conf.is_ok() || read.chosen.content.as_ref().is_ok_and(Content::is_calicos);
+    let is_called_so = |read: &Read| read.chosen.content.is_err() && read.chosen.name.contains("calico");
+    let at = rest.iter().position(is_calicos).or_else(|| rest.iter().position(is_called_so))?;
+    Some(rest.swap_remove(at))
+}
+
+fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
+    let text = regular_file::text(&layout.net_dir(net_dir).join(name)).map_err(|error| error.to_string());
+    let conf = text.clone().and_then(|text| node_conf::parse(&text, layout, net_dir));
+    let content = text.and_then(|text| content(&text, conf.as_ref().err(), layout, net_dir));
+    Read { chosen: SelectedConfig { name: name.to_owned(), content }, conf }
+}
+
+fn content(text: &str, refused: Option<&String>, layout: &Layout, net_dir: &str) -> Result<Content, String> {
+    let conf = conflist::parse(text).map_err(|error| error.to_string())?;
+    let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
+    let network = word(&conf, "name");
+    let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
+    let appended = active_config::candidates(&layout.net_dir(net_dir).join(&network)).unwrap_or_default();
+    let appended = appended.into_iter().filter(|name| appends && !network.is_empty() && name.ends_with(".conf"));
+    let mut content = Content {
+        plugins: template::plugins(&conf).iter().map(|plugin| template::kind(plugin).to_owned()).collect(),
+        cni_version: word(&conf, "cniVersion"),
+        problems: template::find_problems(text, &conf, &directories),
+        appended: appended.collect(),
+        refused: None,
+        calls: template::plugins(&conf).into_iter().flat_map(calls).collect(),
+        network,
+    };
+    content.refused = refused.filter(|_| content.is_calicos()).cloned();
+    Ok(content)
+}
+
+/// Returns the networks that Multus delegates to. `clusterNetwork` names a network or a file; `delegates` contains
+/// whole configurations.
+fn calls(plugin: &Map<String, Value>) -> Vec<String> {
+    let delegates = plugin.get("delegates").and_then(Value::as_array).into_iter().flatten();
+    let inside = delegates.filter_map(Value::as_object).map(|delegate| word(delegate, "name"));
+    let called = word(plugin, "clusterNetwork");
+    let called = called.rsplit('/').next().unwrap_or_default().to_owned();
+    std::iter::once(called).chain(inside).filter(|name| !name.is_empty()).collect()
+}
+
+fn word(conf: &Map<String, Value>, key: &str) -> String {
+    conf.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    const OURS: &str = r#"{"name":"k8s-pod-network","cniVersion":"1.0.0","plugins":[{"type":"calico","nodename":"n1",
+        "datastore_type":"local","ipam":{"type":"calico-ipam"}}]}"#;
+
+    /// Reads a directory with these files.
+    fn read(files: &[(&str, &str)]) -> Configurations {
+        let root = tempfile::tempdir().unwrap();
+        let net_dir = root.path().join("etc/cni/net.d");
+        fs::create_dir_all(&net_dir).unwrap();
+        for (name, text) in files {
+            fs::write(net_dir.join(name), text).unwrap();
+        }
+        let names = active_config::candidates(&net_dir).map_err(|error| error.to_string());
+        super::read(&names, &Layout::below(root.path()), "/etc/cni/net.d")
+    }
+
+    fn content(chosen: Option<SelectedConfig>) -> Content {
+        chosen.unwrap().content.unwrap()
+    }
+
+    #[test]
+    fn a_configuration_that_the_plugin_refuses_keeps_the_reason() {
+        let bad = OURS.replace("\"nodename\"", "\"mtu\":99999,\"nodename\"");
+        let found = read(&[("10-calico.conflist", &bad)]);
+        assert!(found.conf.is_none());
+        let refused = content(found.chosen).refused.unwrap();
+        assert!(refused.contains("$.mtu") && refused.contains("99999"), "{refused}");
+        let theirs = content(read(&[("05-other.conf", r#"{"name":"other","type":"ptp","mtu":99999}"#)]).chosen);
+        assert_eq!(theirs.refused, None);
+    }
+
+    #[test]
+    fn behind_multus_calicos_own_configuration_counts() {
+        for (multus, calls) in [
+            (
+                r#"{"name":"m","type":"multus-shim","clusterNetwork":"/host/etc/cni/net.d/10-calico.conflist"}"#,
+                "10-calico.conflist",
+            ),
+            (
+                r#"{"name":"m","type":"multus","delegates":[{"name":"k8s-pod-network","plugins":[]}]}"#,
+                "k8s-pod-network",
+            ),
+        ] {
+            let others = ("05-bridge.conf", r#"{"name":"b","type":"bridge"}"#);
+            let found = read(&[("00-multus.conf", multus), others, ("10-calico.conflist", OURS)]);
+            assert_eq!(found.conf.unwrap().node.nodename, "n1");
+            assert_eq!(found.delegate.as_ref().unwrap().name, "10-calico.conflist");
+            assert_eq!(content(found.delegate).network, "k8s-pod-network");
+            assert_eq!(content(found.chosen).calls, [calls]);
+        }
+        let damaged = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#), ("10-calico.conflist", "{")]);
+        assert!(damaged.delegate.unwrap().content.is_err());
+    }
+
+    #[test]
+    fn behind_any_other_nothing_counts() {
+        let found = read(&[("05-other.conf", r#"{"name":"o","type":"ptp"}"#), ("10-calico.conflist", OURS)]);
+        assert!(found.delegate.is_none() && found.conf.is_none());
+        let alone = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#)]);
+        assert!(alone.delegate.is_none() && alone.conf.is_none());
+        assert!(read(&[]).chosen.is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! Compares the kernel's interfaces of pods with the datastore.
+//!
+//! etcd and the local datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
+//! pod, and the plugins' account may not list pods. There the addresses of host routes are looked up in the blocks,
+//! which name the pod, and the pod is read.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use datastore::Datastore;
+use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::ipam::{Block, Claim};
+use libcalico::names::{EndpointIdentifiers, interface_prefix, pod_interface};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{ReadBatch, Store, StoreError};
+use netconf::NetConf;
+use tokio::time::sleep;
+
+use crate::doctor::snapshot::PodInterface;
+use crate::host_network::{HostNetwork, addresses_behind};
+use crate::layout::CALICO_IPAM;
+
+/// The reason for a missing observation about a node without a name.
+pub(super) const NAMELESS: &str = "nobody knows which node this is";
+
+/// Time for a running ADD to write the endpoint of an interface that it already created.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The addresses of endpoints by interface name.
+type Endpoints = BTreeMap<String, Vec<IpAddr>>;
+
+/// Returns the interfaces of this node's pods. If one seems stray, all are read a second time, because an ADD creates
+/// the interface before the endpoint.
+pub(super) async fn of_pods(
+    conf: &NetConf,
+    store: &Datastore,
+    node: &str,
+    network: &dyn HostNetwork,
+) -> Result<Vec<PodInterface>, String> {
+    if node.is_empty() {
+        return Err(NAMELESS.into());
+    }
+    if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
+        return Err(format!("addresses are given by {}, which says nothing of pods", conf.ipam.ipam_type));
+    }
+    let found = look(store, node, network).await?;
+    if found.iter().all(PodInterface::is_in_order) {
+        return Ok(found);
+    }
+    sleep(PATIENCE).await;
+    look(store, node, network).await
+}
+
+async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
+    let mut interfaces = of_kernel(network)?;
+    let words = |error: StoreError| error.to_string();
+    let endpoints = match store {
+        Datastore::Kubernetes(_) => of_blocks(store, node, &interfaces).await.map_err(words)?,
+        Datastore::Etcd(_) | Datastore::Local(_) => of_endpoints(store, node).await.map_err(words)?,
+    };
+    for interface in &mut interfaces {
+        interface.endpoint = endpoints.get(&interface.name).cloned();
+    }
+    Ok(interfaces)
+}
+
+/// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
+fn of_kernel(network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let prefix = interface_prefix(prefixes.as_deref());
+    let routes = network.routes()?;
+    let mut interfaces = network.interfaces()?;
+    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(prefix));
+    let with_addresses = interfaces.into_iter().map(|interface| {
+        let addresses = addresses_behind(&interface.name, &routes);
+        PodInterface { addresses, name: interface.name, endpoint: None }
+    });
+    Ok(with_addresses.collect())
+}
+
+/// Returns the endpoints of this node.
+async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
+    let mut names = ReadBatch::new();
+    let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&names).await?;
+    let of_node = |name: &str| EndpointIdentifiers::parse(name).is_ok_and(|found| found.node == node);
+    let mut batch = ReadBatch::new();
+    let keys = answers.listed_keys(&keys).filter(|key| of_node(&key.name));
+    let tickets: Vec<_> = keys.map(|key| batch.get::<WorkloadEndpoint>(&key)).collect();
+    let answers = store.read(&batch).await?;
+    let mut endpoints = Endpoints::new();
+    for ticket in &tickets {
+        let Some(endpoint) = answers.get(ticket)? else { continue };
+        let spec = endpoint.value.spec;
+        let addresses = addresses_of(&spec);
+        endpoints.entry(spec.interface_name).or_default().extend(addresses);
+    }
+    Ok(endpoints)
+}
+
+/// Returns the endpoints of the pods to which IPAM assigned the addresses of `interfaces`.
+async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -> Result<Endpoints, StoreError> {
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
+    let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
+    let mut endpoints = Endpoints::new();
+    for interface in interfaces {
+        for address in &interface.addresses {
+            let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
+            let block = match blocks.entry(cidr) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unread) => {
+                    unread.insert(found(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
+                }
+            };
+            let allocation = block.as_ref().and_then(|block| block.allocation(*address));
+            let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
+                continue;
+            };
+            if !names(&interface.name, namespace, pod) {
+                continue;
+            }
+            if let Some(endpoint) = endpoint_of(store, node, namespace, pod).await? {
+                let known = endpoints.entry(interface.name.clone()).or_default();
+                known.push(*address);
+                known.extend(addresses_of(&endpoint.spec));
+            }
+        }
+    }
+    Ok(endpoints)
+}
+
+/// Returns the block of an address, or `None` if no pool contains the address.
+pub(super) fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
+    let version = IpVersion::of(address);
+    let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
+    Cidr::new(address, pools.next()?.spec.block_prefix(version))
+}
+
+fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
+    let owner = [&attribute.active_owner, &attribute.alternate_owner].into_iter().find(|owner| !owner.is_empty())?;
+    match Claim::of(attribute).0 {
+        Claim::Pod { namespace, name } => Some((namespace, name)),
+        // The pod in which the VMI runs.
+        Claim::Machine { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
+        _ => None,
+    }
+}
+
+fn names(interface: &str, namespace: &str, pod: &str) -> bool {
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod) == interface
+}
+
+/// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
+fn addresses_of(spec: &WorkloadEndpointSpec) -> Vec<IpAddr> {
+    let own = spec.networks().map(|network| network.network());
+    own.chain(spec.ip_nats.iter().filter_map(|nat| nat.external_ip.parse().ok())).collect()
+}
+
+/// Returns the endpoint of a pod on this node. A pod that has ended keeps its interface until kubelet removes its
+/// sandbox.
+async fn endpoint_of(
+    store: &Datastore,
+    node: &str,
+    namespace: &str,
+    pod: &str,
+) -> Result<Option<WorkloadEndpoint>, StoreError> {
+    let identifiers = EndpointIdentifiers {
+        node: node.to_owned(),
+        orchestrator: "k8s".into(),
+        endpoint: "eth0".into(),
+        pod: pod.to_owned(),
+        ..EndpointIdentifiers::default()
+    };
+    let Ok(name) = identifiers.name() else { return Ok(None) };
+    let key = ObjectKey::namespaced(namespace, name);
+    Ok(found(store.get::<WorkloadEndpoint>(&key).await)?.map(|endpoint| endpoint.value))
+}
+
+pub(super) fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match outcome {
+        Ok(value) => Ok(Some(value)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::{IpNat, IpPoolSpec};
+
+    use super::*;
+    use crate::host_network::Interface;
+    use crate::host_network::testing::{Known, interface, route};
+
+    #[test]
+    fn addresses_of_pods_are_where_routes_to_one_address_lead() {
+        let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
+        let network = Known {
+            interfaces: vec![pods("cali1"), pods("cali2"), interface("cali-theirs", 1500), pods("veth1")],
+            routes: vec![
+                route("10.65.0.1/32", &["cali1"]),
+                route("fd65::1/128", &["cali1"]),
+                route("10.65.0.2/32", &["cali-theirs"]),
+                route("fe80::/64", &["cali1"]),
+            ],
+        };
+        let found = of_kernel(&network).unwrap();
+        let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.addresses.len())).collect();
+        assert_eq!(found, [("cali1", 2), ("cali2", 0)]);
+    }
+
+    #[test]
+    fn addresses_outside_are_an_endpoints_too() {
+        let nat = IpNat { internal_ip: "10.65.0.1".into(), external_ip: "192.0.2.7".into() };
+        let ip_networks = vec!["10.65.0.1/32".into(), "fd65::1/128".into()];
+        let spec = WorkloadEndpointSpec { ip_networks, ip_nats: vec![nat], ..WorkloadEndpointSpec::default() };
+        assert_eq!(addresses_of(&spec), ["10.65.0.1", "fd65::1", "192.0.2.7"].map(|ip| ip.parse::<IpAddr>().unwrap()));
+    }
+
+    #[test]
+    fn the_block_of_an_address_is_its_pools() {
+        let pool = |cidr: &str, block_size| {
+            IpPool::new("p", IpPoolSpec { cidr: cidr.into(), block_size, ..IpPoolSpec::default() })
+        };
+        let pools = [pool("10.65.0.0/16", Some(28)), pool("fd65::/64", None)];
+        let block = |address: &str| block_of(address.parse().unwrap(), pools.iter()).map(|block| block.to_string());
+        assert_eq!(block("10.65.0.19").as_deref(), Some("10.65.0.16/28"));
+        assert_eq!(block("fd65::7f").as_deref(), Some("fd65::40/122"));
+        assert_eq!(block("10.66.0.1"), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! Collects the snapshot of the node and the cluster. The observations are independent: an error becomes the reason for
+//! a missing observation, and the others continue.
+
+mod api_server;
+mod busy;
+mod cache;
+mod cluster;
+mod configurations;
+mod etcd;
+mod interfaces;
+mod locks;
+mod node;
+mod programs;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ipam_plugin::{node_name, process};
+use netconf::NetConf;
+
+use self::configurations::Configurations;
+use super::snapshot::{File, NodeName, NodeSnapshot, TokenFile};
+use crate::host_network::{self, HostNetwork};
+use crate::layout::Layout;
+use crate::state::State;
+use crate::token::Claims;
+use crate::{active_config, kubeconfig};
+
+/// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
+pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
+    let seen = layout.net_dir(net_dir);
+    let candidates = active_config::candidates(&seen).map_err(|error| error.to_string());
+    let Configurations { chosen, delegate, conf } = configurations::read(&candidates, layout, net_dir);
+    let node = conf.as_ref().map(read_node_name);
+    let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
+    let state = State::load(layout);
+    let noted = state.as_ref().ok();
+    let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
+    let programs = programs::all(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    NodeSnapshot {
+        now: i64::try_from(now).unwrap_or_default(),
+        net_dir: seen,
+        chosen,
+        delegate,
+        programs,
+        version: process::build_version().to_owned(),
+        notes: state.map(drop).map_err(|error| error.to_string()),
+        token: conf.as_ref().and_then(token_file),
+        cluster: match &conf {
+            Some(conf) => Some(cluster::ask(conf, &name, network).await),
+            None => None,
+        },
+        configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
+        mtu_file: node::mtu_file(layout),
+        mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
+        uplinks: host_network::uplinks(network),
+        settings: node::settings(),
+        journal: node::journal(layout),
+        locks: node::locks(conf.as_ref(), layout).await,
+        cache: node::cache(layout, network),
+        noted: busy::noted(layout),
+        candidates,
+        node,
+    }
+}
+
+fn read_node_name(conf: &NetConf) -> NodeName {
+    NodeName {
+        name: node_name::of(conf).map_err(|error| error.to_string()),
+        configured: conf.node.nodename.clone(),
+        path: conf.node.nodename_file.clone().into(),
+        written: fs::read_to_string(&conf.node.nodename_file).ok(),
+        optional: conf.node.nodename_file_optional || conf.datastore.kind() == netconf::conf::DatastoreType::Local,
+    }
+}
+
+fn token_file(conf: &NetConf) -> Option<TokenFile> {
+    // The key may list several files, of which the first wins.
+    let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
+    let read = || -> std::io::Result<File> {
+        let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
+        let text = crate::regular_file::text(path.as_ref())?;
+        let claims = kubeconfig::token(&text).and_then(|token| Claims::of(token).ok());
+        Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
+    };
+    Some(TokenFile { path: path.into(), file: read().map_err(|error| error.to_string()) })
+}

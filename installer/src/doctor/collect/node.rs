@@ -1,0 +1,108 @@
+//! Reads kernel settings and files of the node.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use ipam_plugin::journal::{Debt, Journal, short_age};
+use libcalico::names::interface_prefix;
+use netconf::NetConf;
+
+use super::{cache, locks};
+use crate::doctor::snapshot::{Cache, Lock, SETTINGS, Setting};
+use crate::host_network::HostNetwork;
+use crate::layout::Layout;
+use crate::mtu;
+
+/// Reads the relevant kernel settings.
+pub(super) fn settings() -> Vec<Setting> {
+    let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
+    SETTINGS.map(|name| Setting { name, value: value(name).map(|text| text.trim().to_owned()) }).into()
+}
+
+/// Observes the IPAM lock and the lock of the journal.
+pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
+    let mut locks = Vec::new();
+    if let Some(conf) = conf {
+        locks.push(locks::look("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
+    }
+    locks.push(locks::look("journal lock", &layout.journal_lock()).await);
+    locks
+}
+
+/// Reads the MTU file. Returns `None` if it is missing.
+pub(super) fn mtu_file(layout: &Layout) -> Result<Option<String>, String> {
+    match fs::read(layout.state_dir().join(mtu::NAME)) {
+        Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Returns descriptions of the deferred DELs, oldest first.
+pub(super) fn journal(layout: &Layout) -> Result<Vec<String>, String> {
+    let refused = |error| format!("{}: {error}", layout.journal_dir().display());
+    let mut debts = Vec::new();
+    for entry in Journal::new(layout.journal_dir()).entries().map_err(refused)? {
+        match entry.debt {
+            Ok(debt) => debts.push((debt.age(entry.touched), described(&debt, entry.touched))),
+            Err(error) => debts.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display()))),
+        }
+    }
+    debts.sort_by_key(|(age, _)| Reverse(*age));
+    Ok(debts.into_iter().map(|(_, words)| words).collect())
+}
+
+fn described(debt: &Debt, touched: SystemTime) -> String {
+    let age = short_age(debt.age(touched));
+    let reason = if debt.reason.is_empty() { String::new() } else { format!(" because of: {}", debt.reason) };
+    format!("{} owes {} for {age}{reason}", debt.workload(), debt.datastore)
+}
+
+/// Reads libcni's cache and compares it with the kernel's interfaces.
+pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Result<Option<Cache>, String> {
+    let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
+    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
+    let directory = layout.path(cache::DIRECTORY);
+    let cache = cache::look(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
+    // In a container a missing directory only shows that it is not mounted.
+    if cache.is_none() && layout.is_container() {
+        return Err(format!("{} is not seen from here: it is not mounted into this container", directory.display()));
+    }
+    Ok(cache)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_network::testing::Known;
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_absent() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        assert_eq!((mtu_file(&layout), super::journal(&layout)), (Ok(None), Ok(Vec::new())));
+        fs::create_dir_all(layout.state_dir().join(mtu::NAME)).unwrap();
+        fs::write(layout.journal_dir(), "").unwrap();
+        assert!(mtu_file(&layout).unwrap_err().contains("directory"));
+        assert!(super::journal(&layout).unwrap_err().contains("cni-journal: "));
+    }
+
+    #[test]
+    fn a_cache_that_is_not_mounted_is_not_an_empty_one() {
+        let root = tempfile::tempdir().unwrap();
+        let look = || cache(&Layout::below(root.path()), &Known::default());
+        assert_eq!(look(), Ok(None));
+        fs::create_dir(root.path().join("host")).unwrap();
+        assert!(look().unwrap_err().contains("/var/lib/cni/results is not seen from here"));
+        fs::create_dir_all(root.path().join("var/lib/cni/results")).unwrap();
+        assert!(look().unwrap().is_some());
+    }
+
+    #[test]
+    fn this_machine_can_be_looked_at() {
+        assert!(settings().iter().any(|setting| setting.value.is_some()));
+    }
+}

@@ -1,0 +1,139 @@
+//! Observations about the datastore and the API server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netconf::conf::DatastoreType;
+
+use super::{BusyAddress, PodInterface};
+use crate::doctor::role::Permission;
+
+/// The state of the datastore and the API server. An `Err` in a field is the reason for a missing observation.
+#[derive(Debug, Clone)]
+pub struct Cluster {
+    /// The kind of datastore.
+    pub kind: DatastoreKind,
+    /// The address of the datastore.
+    pub place: String,
+    /// The duration of the first request, or the reason for its failure.
+    pub reached: Result<Duration, String>,
+    /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
+    pub silent: Vec<(String, String)>,
+    /// The TLS files for etcd.
+    pub tls: Vec<TlsFile>,
+    /// The API server's error if it rejects the plugins' credentials.
+    pub refused: Option<String>,
+    /// The required permissions at the API server, and whether the account has them. Empty if no API server is used.
+    pub granted: Vec<Granted>,
+    /// The required permissions in etcd, and whether the user has them.
+    pub granted_by_etcd: Vec<Granted>,
+    /// The API server used beside another datastore, and the result of a request to it; `None` if none is used.
+    pub api_beside: Option<(String, Result<(), String>)>,
+    /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
+    pub ready: Result<Option<Option<bool>>, String>,
+    /// The pools.
+    pub pools: Result<Vec<Pool>, String>,
+    /// The blocks of this node.
+    pub blocks: Result<BlockCount, String>,
+    /// True if the Node of this name exists; `None` if the name is unknown.
+    pub node_exists: Option<Result<bool, String>>,
+    /// The kernel's interfaces of pods.
+    pub interfaces: Result<Vec<PodInterface>, String>,
+    /// Addresses that are free in IPAM although the kernel has a host route to them.
+    pub busy: Result<Vec<BusyAddress>, String>,
+}
+
+impl Cluster {
+    /// Returns the observations of an unreachable datastore.
+    pub(in crate::doctor) fn unreached(kind: DatastoreKind, place: String, reason: String) -> Self {
+        Cluster {
+            kind,
+            place,
+            silent: Vec::new(),
+            tls: Vec::new(),
+            refused: None,
+            granted: Vec::new(),
+            granted_by_etcd: Vec::new(),
+            api_beside: None,
+            ready: Err(reason.clone()),
+            pools: Err(reason.clone()),
+            blocks: Err(reason.clone()),
+            node_exists: None,
+            interfaces: Err(reason.clone()),
+            busy: Err(reason.clone()),
+            reached: Err(reason),
+        }
+    }
+}
+
+/// The kind of datastore, on which the remedies depend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatastoreKind {
+    /// The API server of Kubernetes.
+    Kubernetes,
+    /// An etcd cluster.
+    Etcd,
+    /// A database file on this node.
+    Local,
+}
+
+impl From<DatastoreType> for DatastoreKind {
+    fn from(kind: DatastoreType) -> Self {
+        match kind {
+            DatastoreType::Kubernetes => DatastoreKind::Kubernetes,
+            DatastoreType::Etcdv3 => DatastoreKind::Etcd,
+            DatastoreType::Local => DatastoreKind::Local,
+        }
+    }
+}
+
+/// A TLS file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFile {
+    /// The configuration key that names the file.
+    pub setting: &'static str,
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The mode of the file, or the reason why it is unusable.
+    pub mode: Result<u32, String>,
+}
+
+/// A required permission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Granted {
+    /// The permission.
+    pub permission: Permission,
+    /// True if the account has the permission, or the reason for a missing answer.
+    pub allowed: Result<bool, String>,
+}
+
+/// A pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    /// The name.
+    pub name: String,
+    /// The range.
+    pub cidr: String,
+    /// True if the pool is enabled for pods.
+    pub serves_pods: bool,
+    /// True if the pool selects this node, or the reason for a missing answer.
+    pub selects_node: Result<bool, String>,
+    /// Bytes that the pool's encapsulation adds to each packet.
+    pub overhead: u32,
+}
+
+impl Pool {
+    /// Returns true if pods of this node may get addresses from the pool. An unknown selection counts as true.
+    pub fn is_of_node(&self) -> bool {
+        self.serves_pods && self.selects_node != Ok(false)
+    }
+}
+
+/// Numbers of blocks by the state of their affinity.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct BlockCount {
+    /// Blocks with a confirmed affinity.
+    pub confirmed: usize,
+    /// Blocks with a pending affinity: their creation or release did not finish.
+    pub pending: usize,
+}

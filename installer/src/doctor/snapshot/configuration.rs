@@ -1,0 +1,110 @@
+//! Observations about the configuration that a runtime uses, and about the files it names.
+
+use std::path::PathBuf;
+
+use crate::template::ConfigProblem;
+use crate::token::Claims;
+
+/// A relevant configuration: the one that the runtime uses, or Calico's configuration behind it.
+#[derive(Debug, Clone)]
+pub struct SelectedConfig {
+    /// The file name.
+    pub name: String,
+    /// The content, or the reason why it cannot be read.
+    pub content: Result<Content, String>,
+}
+
+/// Prefix of plugin types that delegate to other networks.
+const DELEGATING: &str = "multus";
+
+/// The content of a configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Content {
+    /// The name of the network.
+    pub network: String,
+    /// The types of the plugins, in order.
+    pub plugins: Vec<String>,
+    /// The version of the CNI specification.
+    pub cni_version: String,
+    /// The problems found in the text.
+    pub problems: Vec<ConfigProblem>,
+    /// Files whose plugins libcni would append to the list (INST-164).
+    pub appended: Vec<String>,
+    /// The error with which Calico's plugin rejects the configuration; `None` if it accepts it, or is not in it.
+    pub refused: Option<String>,
+    /// The networks or files that a delegating plugin calls.
+    pub calls: Vec<String>,
+}
+
+impl Content {
+    /// Returns true if Calico's plugin is in the configuration.
+    pub fn is_calicos(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin == "calico")
+    }
+
+    /// Returns true if a plugin delegates to other networks.
+    pub fn delegates(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin.starts_with(DELEGATING))
+    }
+}
+
+/// The program of a plugin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequiredProgram {
+    /// The file name.
+    pub name: String,
+    /// The version of the CNI specification that the configuration uses; may be empty.
+    pub cni_version: String,
+    /// The result of running the program.
+    pub state: ProgramState,
+    /// The origin of the file.
+    pub origin: ProgramOrigin,
+    /// The output of `-v`; `None` for other programs than Calico's, and without usable output.
+    pub version: Option<String>,
+}
+
+/// The relation of a program to the installer's records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProgramOrigin {
+    /// The file is not recorded.
+    Unknown,
+    /// The file is the recorded one.
+    Installed,
+    /// The file is our earlier one, which the recorded one was to replace.
+    Former,
+    /// The file is another one.
+    Other,
+}
+
+/// The result of running a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProgramState {
+    /// The program is in none of the directories.
+    Missing,
+    /// The file is not executable.
+    NotExecutable(PathBuf),
+    /// The program answers VERSION with these versions.
+    Speaks(PathBuf, Vec<String>),
+    /// The program's answer to VERSION is missing or invalid, for this reason.
+    Broken(PathBuf, String),
+}
+
+/// A kubeconfig and its token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenFile {
+    /// The path of the file.
+    pub path: PathBuf,
+    /// The content, or the reason why it cannot be read.
+    pub file: Result<File, String>,
+}
+
+/// The relevant content of a kubeconfig.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct File {
+    /// The mode of the file.
+    pub mode: u32,
+    /// True if the kubeconfig accepts any certificate of the API server.
+    pub trusts_anybody: bool,
+    /// The claims of the token; `None` without a token, or if its claims cannot be read.
+    pub claims: Option<Claims>,
+}

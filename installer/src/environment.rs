@@ -1,0 +1,81 @@
+//! [`Environment`]: reads single variables as upstream reads them.
+
+use std::time::Duration;
+
+/// Reasons for rejecting the environment. Nothing has been changed yet.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingsError {
+    /// An invalid Boolean.
+    #[error("{name}: `{found}` is neither true nor false; leave it out for its default")]
+    Truth {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        found: String,
+    },
+    /// Another invalid value.
+    #[error("{name}: `{found}` is not {wanted}")]
+    Value {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        found: String,
+        /// A description of the valid values.
+        wanted: &'static str,
+    },
+}
+
+/// The environment of a process.
+pub(crate) struct Environment<'a> {
+    pub(crate) lookup: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl Environment<'_> {
+    /// Returns a text. The default applies only if the variable is not set.
+    pub(crate) fn text(&self, name: &str, default: &str) -> String {
+        (self.lookup)(name).unwrap_or_else(|| default.to_owned())
+    }
+
+    /// Returns a text unless it is empty.
+    pub(crate) fn some(&self, name: &str) -> Option<String> {
+        (self.lookup)(name).filter(|value| !value.is_empty())
+    }
+
+    /// Returns a value for an unquoted place in JSON. An empty value would break the JSON, so it is replaced by the
+    /// default (INST-10).
+    pub(crate) fn bare(&self, name: &str, default: &str) -> String {
+        match (self.lookup)(name) {
+            Some(value) if !value.trim().is_empty() => value,
+            None => default.to_owned(),
+            Some(_) => {
+                tracing::warn!("{name} is set to nothing; {default} is used");
+                default.to_owned()
+            }
+        }
+    }
+
+    /// Returns a Boolean, parsed as in Go, or `None` if the variable is not set. An empty value is an error, as in
+    /// upstream.
+    pub(crate) fn truth(&self, name: &'static str) -> Result<Option<bool>, SettingsError> {
+        let Some(found) = (self.lookup)(name) else { return Ok(None) };
+        match found.as_str() {
+            "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Some(true)),
+            "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Some(false)),
+            _ => Err(SettingsError::Truth { name, found }),
+        }
+    }
+
+    /// Returns the mode of a file, from octal digits.
+    pub(crate) fn mode(&self, name: &'static str, default: u32) -> Result<u32, SettingsError> {
+        let Some(found) = self.some(name) else { return Ok(default) };
+        let mode = u32::from_str_radix(found.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
+        mode.ok_or(SettingsError::Value { name, found, wanted: "the mode of a file, like 0600" })
+    }
+
+    /// Returns a number of seconds.
+    pub(crate) fn seconds(&self, name: &'static str, default: Duration) -> Result<Duration, SettingsError> {
+        let Some(found) = self.some(name) else { return Ok(default) };
+        let seconds = found.parse::<u16>().map(|seconds| Duration::from_secs(seconds.into()));
+        seconds.map_err(|_| SettingsError::Value { name, found, wanted: "a number of seconds" })
+    }
+}

@@ -1,0 +1,312 @@
+//! [`Installation`]: the steps of an installation, in order.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netconf::NetConf;
+
+use super::error::InstallError;
+use crate::active_config;
+use crate::atomic_file::{self, AtomicFileError, Change};
+use crate::binaries::{self, Binaries};
+use crate::cluster::{self, ClusterError};
+use crate::config_trial::{self, ConfigTrial};
+use crate::conflist::{Conflist, Former, Target, Written};
+use crate::credentials::{self, CredentialsError};
+use crate::host_network::{self, HostNetwork};
+use crate::kubeconfig;
+use crate::layout::{CALICO, Layout, Place};
+use crate::mtu::{self, MtuFile};
+use crate::node_conf;
+use crate::nodename;
+use crate::service_account::ServiceAccount;
+use crate::settings::Settings;
+use crate::state::State;
+use crate::template::{self, Tls};
+use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
+
+/// Time limit for reading the pools during an installation.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// Pause between two attempts to reach etcd.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The inputs of an installation.
+#[derive(Debug, Clone, Copy)]
+pub struct Installation<'a> {
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The paths.
+    pub layout: &'a Layout,
+    /// The account of the pod, if this process runs in one.
+    pub account: Option<&'a ServiceAccount>,
+    /// The node's network.
+    pub network: &'a dyn HostNetwork,
+}
+
+impl Installation<'_> {
+    /// Runs the installation. The configuration comes last, because the runtime then reports the network as ready
+    /// (INST-7).
+    ///
+    /// # Errors
+    /// Returns an error if something is missing or invalid. The previous installation still works.
+    pub fn run(&self) -> Result<(), InstallError> {
+        self.install(true)
+    }
+
+    /// Installs. With `asks`, the token and the cluster objects are requested, and the new configuration is tried out.
+    pub(super) fn install(&self, asks: bool) -> Result<(), InstallError> {
+        let Installation { settings, layout, account, .. } = *self;
+        let net_dir = layout.net_dir(&settings.net_dir);
+        atomic_file::sweep(&net_dir);
+        atomic_file::sweep(&layout.state_dir());
+        let before = self.load_state();
+
+        let assets = self.tls_assets()?;
+        let tls = assets.on_node(&settings.net_dir);
+        let conflist = self.render(&tls)?;
+        let binaries = Binaries::plan(settings, layout, &before)?;
+        let mut state = before.clone();
+        binaries.note(&mut state);
+        let target = Target::new(&net_dir, settings, &before);
+        conflist.note(&target, &mut state);
+        if account.is_some() {
+            state.note(Place::Net, kubeconfig::NAME, None, false);
+        }
+        self.save(&state);
+
+        assets.copy(&net_dir)?;
+        // On failure the records of unusable directories have been restored, so they are saved again.
+        let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
+        binaries::forget_missing(layout, &mut state);
+        nodename::of_this_run(settings, layout).ensure_or_warn(layout);
+        if let Some(account) = account.filter(|_| asks) {
+            self.write_credentials(account, &net_dir)?;
+        }
+        if asks {
+            self.complete_cluster(&conflist)?;
+            self.write_mtu(&conflist, ANSWER, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
+        }
+        if account.is_none() {
+            warn_of_hand_work(&conflist);
+        }
+        self.look_over(&conflist, &target, &directories, asks);
+        put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
+        tls_assets::remove_strays(&net_dir, &tls);
+        active_config::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
+        self.save(&state);
+        tracing::info!("Done configuring CNI.");
+        Ok(())
+    }
+
+    /// Returns the TLS files for etcd that are mounted in this container.
+    pub(super) fn tls_assets(&self) -> Result<TlsAssets, TlsAssetsError> {
+        TlsAssets::look(&self.layout.path(&self.settings.tls_assets))
+    }
+
+    /// Renders the configuration, without regard to the file on the node.
+    pub(super) fn render(&self, tls: &Tls) -> Result<Conflist, InstallError> {
+        let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
+        let values = self.settings.values.clone().with_token(token).with_tls(tls.clone());
+        Ok(Conflist::render(self.settings, &values, self.layout)?)
+    }
+
+    /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
+    /// template.
+    pub(crate) fn calicos(&self) -> Option<NetConf> {
+        let tls = self.tls_assets().ok()?.on_node(&self.settings.net_dir);
+        self.render(&tls).ok()?.calicos
+    }
+
+    fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), CredentialsError> {
+        match credentials::ensure(account, &self.settings.service_account, net_dir)? {
+            Change::Written => tracing::info!("wrote {}", net_dir.join(kubeconfig::NAME).display()),
+            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
+        }
+        Ok(())
+    }
+
+    /// Creates missing cluster objects.
+    ///
+    /// In a pod an unreachable etcd is retried and finally fails the run, as an unreachable API server does. kubelet
+    /// then runs the installer again, and no later program would create the objects. Outside of a pod a warning is
+    /// enough: a person reads it, and images of nodes are built without access to etcd.
+    fn complete_cluster(&self, conflist: &Conflist) -> Result<(), ClusterError> {
+        let Installation { settings, account, .. } = *self;
+        let begun = Instant::now();
+        loop {
+            match cluster::ensure(conflist.calicos.as_ref(), account, settings) {
+                Ok(()) => return Ok(()),
+                Err(error) if account.is_none() || !error.is_silence() => {
+                    tracing::warn!("{error}");
+                    return Ok(());
+                }
+                Err(error) if begun.elapsed() + PAUSE >= settings.try_for => return Err(error),
+                Err(error) => tracing::info!("trying again: {error}"),
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Writes the MTU of pods if the configuration refers to the MTU file and the file is missing (INST-59). The
+    /// overhead depends on the pools' encapsulation, so without a response of the datastore, or without a pool, the
+    /// file is not written.
+    pub(super) fn write_mtu(&self, conflist: &Conflist, deadline: Duration, state: &mut State) -> Result<(), String> {
+        let Installation { layout, account, network, .. } = *self;
+        let Some(conf) = conflist.calicos.as_ref().filter(|conf| conf.plugin_type == CALICO && mtu::is_read(conf))
+        else {
+            return Ok(());
+        };
+        if !layout.keeps_state() {
+            // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
+            let directory = layout.state_dir();
+            tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
+            return Ok(());
+        }
+        let way_out = match account {
+            Some(_) => "set CNI_MTU, or let calico-node write it; the agent looks again each minute",
+            None => "set CNI_MTU, let calico-node write it, or run this again when that has changed",
+        };
+        let unknown = |reason: String| format!("/var/lib/calico/mtu is not written: {reason}; {way_out}");
+        let uplinks = host_network::uplinks(network).map_err(unknown)?;
+        let lowest = mtu::of_node(&uplinks).map_err(|error| unknown(error.to_string()))?;
+        let pools = node_conf::pools(conf, deadline).map_err(unknown)?;
+        let mtu = mtu::of_pods(lowest, &pools).map_err(|error| unknown(error.to_string()))?;
+        match mtu::ensure(layout, mtu, state).map_err(|error| unknown(error.to_string()))? {
+            MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
+            MtuFile::Same | MtuFile::Theirs => {}
+        }
+        Ok(())
+    }
+
+    /// Logs problems of the configuration, and tries it out unless it is in place already.
+    fn look_over(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
+        let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
+        for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
+            tracing::warn!("{}: {problem}", target.name);
+        }
+        if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
+            self.try_out(conflist, &directory.join(CALICO));
+        }
+    }
+
+    fn try_out(&self, conflist: &Conflist, plugin: &Path) {
+        let settings = self.settings;
+        if settings.try_for.is_zero() {
+            return;
+        }
+        let net_dir = Path::new(&settings.net_dir);
+        let path_of = |path: &Path| self.layout.of_node(path, net_dir);
+        match config_trial::try_out(&conflist.conf, plugin, settings.try_for, path_of) {
+            ConfigTrial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
+            ConfigTrial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
+            ConfigTrial::Failed(said) => tracing::warn!(
+                "the new configuration does not work yet and is put in place all the same, as calico-node or \
+                 kube-controllers may have to start first: {said}"
+            ),
+        }
+    }
+
+    /// Loads the records of earlier installations. Without them, all present files count as foreign and stay.
+    pub(super) fn load_state(&self) -> State {
+        let state = State::load(self.layout).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            State::default()
+        });
+        State {
+            version: ipam_plugin::process::build_version().to_owned(),
+            net_dir: self.settings.net_dir.clone(),
+            // An earlier uninstallation recorded these. This run reverses it.
+            torn_down: BTreeSet::new(),
+            ..state
+        }
+    }
+
+    /// Saves the records. Failure is no error, because upstream's manifests do not mount `/var/lib/calico` here.
+    fn save(&self, state: &State) {
+        match state.save(self.layout) {
+            Ok(()) => {}
+            Err(error) if self.layout.keeps_state() => tracing::warn!(
+                "what was installed is not noted: {error}; until a run can note it, other plugins than Calico's are not \
+                 updated and `calico uninstall` leaves what it does not know of"
+            ),
+            Err(error) => tracing::info!("what was installed is not noted: {error}"),
+        }
+    }
+}
+
+/// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
+/// those.
+fn put_in_place(
+    conflist: &Conflist,
+    target: &Target,
+    settings: &Settings,
+    state: &mut State,
+    write: impl FnOnce(&[Former]) -> Result<Written, AtomicFileError>,
+) -> Result<(), AtomicFileError> {
+    let former = Former::find(target, settings, state);
+    let written = write(&former)?;
+    match written.change {
+        Change::Written => tracing::info!("wrote {}", target.path().display()),
+        Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
+    }
+    conflist.note_written(target, &written, state);
+    let target = Target::new(&target.directory, settings, state);
+    former.iter().for_each(|former| conflist.remove_former(former, &target, state));
+    Ok(())
+}
+
+/// Warns about files that are only created in a pod.
+fn warn_of_hand_work(conflist: &Conflist) {
+    let Some(conf) = &conflist.calicos else { return };
+    let kubeconfig = &conf.kubernetes.kubeconfig;
+    if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
+        tracing::warn!(
+            "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of the \
+             plugins' account is"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    const OLD: &str = r#"{"name": "k8s-pod-network", "plugins": [{"type": "calico"}, {"type": "mesh"}]}"#;
+
+    /// Replaces a configuration by `write`. Returns true if the former one still exists.
+    fn is_old_there_after(
+        write: impl FnOnce(&Conflist, &Target, &[Former]) -> Result<Written, AtomicFileError>,
+    ) -> bool {
+        let dir = tempfile::tempdir().unwrap();
+        let old = dir.path().join("10-calico.conflist");
+        fs::write(&old, OLD).unwrap();
+        let lookup = |name: &str| (name == "CNI_CONF_NAME").then(|| "05-calico.conflist".to_owned());
+        let settings = Settings::from_environment(&lookup, "n").unwrap();
+        let mut state = State::default();
+        let target = Target::new(dir.path(), &settings, &state);
+        let conflist =
+            Conflist::render(&settings, &settings.values, &Layout::below(Path::new("/no/such/root"))).unwrap();
+        let outcome = put_in_place(&conflist, &target, &settings, &mut state, |former| {
+            assert_eq!(former.len(), 1);
+            write(&conflist, &target, former)
+        });
+        assert_eq!(outcome.is_err(), old.exists());
+        assert_eq!(state.get(Place::Net, &target.name).is_some(), outcome.is_ok());
+        old.exists()
+    }
+
+    #[test]
+    fn put_in_place_keeps_the_former_configuration_where_each_write_is_undone() {
+        assert!(is_old_there_after(|_, target, _| {
+            let source = Error::from(ErrorKind::ResourceBusy);
+            Err(AtomicFileError { action: "change", path: target.path(), source })
+        }));
+        assert!(!is_old_there_after(Conflist::write));
+    }
+}

@@ -1,0 +1,155 @@
+//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49).
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use super::conflict_backoff::ConflictBackoff;
+use super::error::InstallError;
+use super::installation::Installation;
+use crate::agent::Kept;
+use crate::conflist::Target;
+use crate::state::State;
+use crate::{binaries, mtu};
+
+/// Time limit for reading the pools. The agent answers no probe meanwhile, and probes time out later than this.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// The state of the repeated checks.
+#[derive(Debug)]
+pub struct InstallReconciler<'a> {
+    installation: Installation<'a>,
+    /// True if the files were installed from this environment; `None` while that is unknown.
+    keeps: Option<bool>,
+    /// The last reason logged for a missing MTU file.
+    said: Option<String>,
+    /// The state of a conflict with another program about the configuration.
+    conflict: ConflictBackoff,
+}
+
+impl<'a> InstallReconciler<'a> {
+    /// Creates a reconciler for a process that has just run the installation.
+    pub fn of_own(installation: Installation<'a>) -> InstallReconciler<'a> {
+        InstallReconciler { keeps: Some(true), ..InstallReconciler::of_anyones(installation) }
+    }
+
+    /// Creates a reconciler that first determines if the files were installed from this environment. Files of another
+    /// environment are left to the agent of that environment.
+    pub fn of_anyones(installation: Installation<'a>) -> InstallReconciler<'a> {
+        InstallReconciler { installation, keeps: None, said: None, conflict: ConflictBackoff::default() }
+    }
+
+    /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
+    /// server is contacted except to compute a missing MTU file.
+    pub fn keep(&mut self) -> Kept {
+        let missing = match self.keeps() {
+            Ok(false) => return Kept::default(),
+            Ok(true) => {
+                self.write_late_mtu();
+                self.installation.missing()
+            }
+            Err(error) => Err(error),
+        };
+        let Missing { configuration, others } = match missing {
+            Ok(missing) => missing,
+            Err(error) => return Kept { mended: 0, missing: Some(error.to_string()) },
+        };
+        let is_left = !self.conflict.puts_back(configuration.is_some()) && others.is_empty();
+        if let Some(path) = configuration.as_ref().filter(|_| is_left) {
+            return Kept { mended: 0, missing: Some(self.conflict.told(path)) };
+        }
+        let is_configuration = configuration.is_some();
+        let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
+        if missing.is_empty() {
+            return Kept::default();
+        }
+        let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
+        tracing::warn!("{} missing or changed, installing again", names.join(", "));
+        let installed = self.installation.install(false);
+        if is_configuration {
+            self.conflict.ended(&installed);
+        }
+        match installed {
+            // The path is missing if its directory was skipped.
+            Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
+            Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
+        }
+    }
+
+    /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
+    /// again.
+    fn keeps(&mut self) -> Result<bool, InstallError> {
+        if let Some(keeps) = self.keeps {
+            return Ok(keeps);
+        }
+        let keeps = self.installation.is_noted()?;
+        if !keeps {
+            let name = &self.installation.settings.conf_name;
+            tracing::info!("only the token is looked after: {name} was not installed from this environment");
+        }
+        self.keeps = Some(keeps);
+        Ok(keeps)
+    }
+
+    /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
+    /// encapsulation may be unknown during the installation.
+    fn write_late_mtu(&mut self) {
+        let Installation { settings, layout, .. } = self.installation;
+        if !layout.keeps_state() || layout.state_dir().join(mtu::NAME).exists() {
+            return;
+        }
+        let installation = self.installation;
+        let rendered = installation.tls_assets().map_err(InstallError::from);
+        let Ok(conflist) = rendered.and_then(|assets| installation.render(&assets.on_node(&settings.net_dir))) else {
+            return;
+        };
+        let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
+        // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
+        let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
+        let reason = written.err();
+        if let Some(reason) = reason.as_ref().filter(|_| reason != self.said) {
+            tracing::info!("{reason}");
+        }
+        self.said = reason;
+    }
+}
+
+/// Paths that are missing or changed.
+#[derive(Debug, Default)]
+struct Missing {
+    /// The network configuration.
+    configuration: Option<PathBuf>,
+    /// Programs and TLS files.
+    others: Vec<PathBuf>,
+}
+
+impl Installation<'_> {
+    /// Returns true if the recorded configuration is the one that this environment yields. Unlike
+    /// [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated and an
+    /// installation is not.
+    fn is_noted(&self) -> Result<bool, InstallError> {
+        let Installation { settings, layout, .. } = *self;
+        let state = State::load(layout)?;
+        let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
+        let tls = self.tls_assets()?.on_node(&settings.net_dir);
+        Ok(self.render(&tls)?.is_noted(&target, &state))
+    }
+
+    /// Returns the installed paths that are missing or changed. Writes nothing.
+    fn missing(&self) -> Result<Missing, InstallError> {
+        let Installation { settings, layout, .. } = *self;
+        let net_dir = layout.net_dir(&settings.net_dir);
+        let state = self.load_state();
+        let assets = self.tls_assets()?;
+        let target = Target::new(&net_dir, settings, &state);
+        let rendered = self.render(&assets.on_node(&settings.net_dir))?;
+        let configuration = (!rendered.is_written(&target)).then(|| target.path());
+        let mut others = assets.missing(&net_dir)?;
+        let names = binaries::names(settings, layout);
+        for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
+            let noted = names.iter().filter(|name| state.get(place, name).is_some());
+            others.extend(noted.map(|name| directory.join(name)).filter(|path| !path.is_file()));
+        }
+        Ok(Missing { configuration, others })
+    }
+}

@@ -1,0 +1,157 @@
+//! [`Chain`]: the plugins of a configuration, both ours and those that other programs added.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::document::{Unreadable, Verbatim, elements, values};
+use super::entry::{Entry, is_calico, is_same, kind};
+use super::likeness::canonical;
+
+const PLUGINS: &str = "plugins";
+
+/// The keys of a single plugin that belong to the list once the plugin is in a list.
+const OF_THE_LIST: [&str; 2] = ["name", "cniVersion"];
+
+/// Plugin types that several programs and people add, each with parameters of its own.
+const REPEATED: [&str; 2] = ["tuning", "bandwidth"];
+
+/// The relation of an entry to a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceFor {
+    /// The configuration contains the same entry.
+    Same,
+    /// The configuration contains another entry of this type, added by its owner.
+    Other,
+    /// The entry can be added.
+    More,
+}
+
+/// A configuration as a list of plugins.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Chain {
+    /// The keys beside `plugins`.
+    pub(super) keys: BTreeMap<String, Verbatim<Value>>,
+    pub(super) entries: Vec<Entry>,
+    /// False for a configuration that consists of a single plugin instead of a list.
+    pub(super) is_list: bool,
+    /// True if an element of the list was left out because it is not a plugin.
+    pub(super) leaves_out: bool,
+}
+
+impl Chain {
+    /// Returns the plugins of a parsed configuration. Elements of the list that are not objects are left out; no
+    /// runtime loads such a list.
+    pub fn new(conf: &Map<String, Value>) -> Chain {
+        if !conf.contains_key(PLUGINS) && conf.contains_key("type") {
+            return Chain::single(conf);
+        }
+        let mut conf = conf.clone();
+        let entries = match conf.remove(PLUGINS) {
+            Some(Value::Array(plugins)) => plugins,
+            _ => Vec::new(),
+        };
+        let object = |value| if let Value::Object(entry) = value { Some(Verbatim::from(entry)) } else { None };
+        let keys = conf.into_iter().map(|(key, value)| (key, value.into())).collect();
+        Chain::list(keys, entries.into_iter().map(object).collect())
+    }
+
+    /// Reads a file that other programs may have written, and keeps the text of each entry and key.
+    ///
+    /// # Errors
+    /// Returns an error if the text is not a JSON object.
+    pub fn read(text: &[u8]) -> Result<Chain, Unreadable> {
+        let mut values = values(text)?;
+        let entries = values.remove(PLUGINS).map(|plugins| {
+            let object = |text: Box<RawValue>| Verbatim::<Map<_, _>>::read(text);
+            elements(&plugins).into_iter().map(object).collect()
+        });
+        let keys: BTreeMap<_, _> = values.into_iter().map(|(key, text)| (key, Verbatim::<Value>::read(text))).collect();
+        let conf = || keys.iter().map(|(key, value)| (key.clone(), (**value).clone())).collect();
+        Ok(match entries {
+            None if keys.contains_key("type") => Chain::single(&conf()),
+            entries => Chain::list(keys, entries.unwrap_or_default()),
+        })
+    }
+
+    fn single(conf: &Map<String, Value>) -> Chain {
+        let keys = conf.iter().filter(|(key, _)| OF_THE_LIST.contains(&key.as_str()));
+        let keys = keys.map(|(key, value)| (key.clone(), value.clone().into())).collect();
+        // istio-cni and linkerd-cni convert a single plugin to a list in the same way.
+        let mut entry = conf.clone();
+        entry.remove("cniVersion");
+        Chain { keys, entries: vec![entry.into()], is_list: false, leaves_out: false }
+    }
+
+    fn list(keys: BTreeMap<String, Verbatim<Value>>, entries: Vec<Option<Entry>>) -> Chain {
+        let leaves_out = entries.iter().any(Option::is_none);
+        Chain { keys, entries: entries.into_iter().flatten().collect(), is_list: true, leaves_out }
+    }
+
+    /// Returns the configuration as a list.
+    pub fn to_list(&self) -> Map<String, Value> {
+        let keys = self.keys.iter().map(|(key, value)| (key.clone(), (**value).clone()));
+        let plugins = self.entries.iter().map(|entry| Value::Object((**entry).clone())).collect();
+        keys.chain([(PLUGINS.to_owned(), plugins)]).collect()
+    }
+
+    /// Serializes the list. Foreign entries keep their exact text.
+    pub fn to_text(&self) -> Vec<u8> {
+        #[derive(Serialize)]
+        #[serde(untagged)]
+        enum Part<'a> {
+            Key(&'a Verbatim<Value>),
+            Plugins(&'a [Entry]),
+        }
+        let keys = self.keys.iter().map(|(key, value)| (key.as_str(), Part::Key(value)));
+        let parts: BTreeMap<&str, Part<'_>> = keys.chain([(PLUGINS, Part::Plugins(&self.entries))]).collect();
+        // Serialization of values and texts cannot fail.
+        let mut text = serde_json::to_vec_pretty(&parts).unwrap_or_default();
+        text.push(b'\n');
+        text
+    }
+
+    /// Returns true if two configurations are equivalent, whatever their formatting. A list with an element that is not
+    /// a plugin equals no other: no runtime loads it.
+    pub fn says_the_same_as(&self, other: &Chain) -> bool {
+        let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
+        !self.leaves_out && !other.leaves_out && self.is_list == other.is_list && form(self) == form(other)
+    }
+
+    /// Returns true if the configuration is a list, to which entries can be added.
+    pub fn is_list(&self) -> bool {
+        self.is_list
+    }
+
+    /// Returns the number of entries of Calico's plugin.
+    pub fn calicos(&self) -> usize {
+        self.entries.iter().filter(|entry| is_calico(entry)).count()
+    }
+
+    /// Adds the entries that the configuration has a place for.
+    pub fn adopt(&mut self, entries: Vec<Entry>) {
+        let added: Vec<Entry> = entries.into_iter().filter(|entry| self.place_for(entry) == PlaceFor::More).collect();
+        self.entries.extend(added);
+    }
+
+    /// Returns the relation of an entry to this configuration. A program adds an entry of its own type once; people add
+    /// several entries of the shared types.
+    pub fn place_for(&self, entry: &Entry) -> PlaceFor {
+        let of_kind: Vec<&Entry> = self.entries.iter().filter(|known| kind(known) == kind(entry)).collect();
+        if of_kind.iter().any(|known| is_same(known, entry)) {
+            PlaceFor::Same
+        } else if of_kind.is_empty() || REPEATED.contains(&kind(entry)) {
+            PlaceFor::More
+        } else {
+            PlaceFor::Other
+        }
+    }
+}
+
+/// Returns the plugins in a text, or `None` if the text is no configuration.
+#[must_use]
+pub fn chain_of(text: &[u8]) -> Option<Chain> {
+    Chain::read(text).ok()
+}

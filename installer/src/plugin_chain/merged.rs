@@ -1,0 +1,149 @@
+//! [`Merged`]: our rendered entries, merged with the foreign entries of the present configuration.
+
+use super::chain::{Chain, PlaceFor};
+use super::entry::{Entry, is_calico, is_same, kind};
+use super::rendering::Rendering;
+
+/// Plugin types that only extend the network of a plugin before them.
+const CONTINUING: [&str; 8] = ["bandwidth", "firewall", "istio-cni", "linkerd-cni", "portmap", "sbr", "tuning", "vrf"];
+
+/// A rendered configuration, and a pattern that recognizes its entries.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Rendered {
+    /// The configuration.
+    pub(crate) chain: Chain,
+    /// The configuration with a placeholder instead of the pod's token. The pattern still matches after the token
+    /// changed.
+    pub(crate) pattern: Chain,
+}
+
+/// A configuration with our rendered entries, and with the foreign entries at their present places.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Merged {
+    /// The configuration.
+    pub(crate) chain: Chain,
+    /// The types of the foreign entries, in order.
+    pub(crate) foreign: Vec<String>,
+    /// The types of entries that were treated as ours although not recorded, and that the configuration no longer
+    /// contains.
+    pub(crate) taken: Vec<String>,
+    /// The owners of the entries, to be recorded.
+    pub(crate) rendering: Rendering,
+    /// The keys of the list that other programs added.
+    pub(crate) foreign_keys: Vec<String>,
+}
+
+impl Rendered {
+    /// Returns the configuration to write over `there`: our entries as rendered now replace ours, and foreign entries
+    /// stay in place. `noted` are the recorded renderings, of which one may be in place.
+    pub(crate) fn over(&self, there: &Chain, noted: &[Rendering]) -> Merged {
+        let noted = Rendering::in_place(noted, there);
+        let ours = there.ours(&self.pattern, noted);
+        let taken = self.taken(there, &ours, noted);
+        if !ours.contains(&true) && !noted.is_some_and(|noted| is_bereft(there, noted)) {
+            return self.alone();
+        }
+        let is_foreign = |key: &&String| {
+            !self.chain.keys.contains_key(*key) && !noted.is_some_and(|noted| noted.keys.contains(*key))
+        };
+        let foreign_keys: Vec<String> = there.keys.keys().filter(is_foreign).cloned().collect();
+        let others = there.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
+        let foreign: Vec<&Entry> = others.map(|(entry, _)| entry).collect();
+        if foreign.is_empty() && foreign_keys.is_empty() {
+            return Merged { taken, ..self.alone() };
+        }
+        let mut keys = self.chain.keys.clone();
+        keys.extend(foreign_keys.iter().filter_map(|key| Some((key.clone(), there.keys.get(key)?.clone()))));
+        // An entry that another program added stays foreign even if today's rendering contains the same entry.
+        let is_there = |entry: &Entry| foreign.iter().any(|foreign| is_same(foreign, entry));
+        let added: Vec<Entry> = self.chain.entries.iter().filter(|entry| !is_there(entry)).cloned().collect();
+        let entries = arranged(&added, &there.entries, &ours);
+        let own = Chain { entries: added, ..self.chain.clone() };
+        let mut rendering = Rendering::new(&own);
+        foreign.iter().for_each(|entry| rendering.leave(entry));
+        let foreign = foreign.into_iter().map(|entry| kind(entry).to_owned()).collect();
+        Merged {
+            chain: Chain { keys, entries, is_list: true, leaves_out: false },
+            foreign,
+            taken,
+            rendering,
+            foreign_keys,
+        }
+    }
+
+    /// Returns the types of entries that were identified as ours only because known templates generate them, and that
+    /// this rendering does not contain.
+    fn taken(&self, there: &Chain, ours: &[bool], noted: Option<&Rendering>) -> Vec<String> {
+        let is_known = |entry: &Entry| noted.is_some_and(|noted| noted.owns(entry).is_some());
+        let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
+        let entries = there.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);
+        let taken = entries.filter(|entry| !is_calico(entry) && !is_known(entry) && !is_rendered(entry));
+        taken.map(|entry| kind(entry).to_owned()).collect()
+    }
+
+    /// Returns the configuration to write where no foreign entries exist.
+    pub(crate) fn alone(&self) -> Merged {
+        Merged {
+            chain: self.chain.clone(),
+            foreign: Vec::new(),
+            taken: Vec::new(),
+            rendering: Rendering::new(&self.chain),
+            foreign_keys: Vec::new(),
+        }
+    }
+}
+
+impl Merged {
+    /// Returns true if the configuration contains no foreign entries or keys.
+    pub(crate) fn is_only_ours(&self) -> bool {
+        self.foreign.is_empty() && self.foreign_keys.is_empty()
+    }
+
+    /// Adds the foreign entries of a configuration that this one replaces. An entry that ours contains as well is
+    /// foreign from then on.
+    pub(crate) fn adopt(&mut self, entries: Vec<Entry>) {
+        for entry in entries {
+            match self.chain.place_for(&entry) {
+                PlaceFor::Other => continue,
+                PlaceFor::Same if !self.rendering.has(&entry) => continue,
+                PlaceFor::Same => {}
+                PlaceFor::More => self.chain.entries.push(entry.clone()),
+            }
+            self.rendering.leave(&entry);
+            self.foreign.push(kind(&entry).to_owned());
+        }
+        self.chain.is_list |= !self.foreign.is_empty();
+    }
+}
+
+/// Returns true for a recorded list that another program rewrote without our entries: its first plugin is recorded as
+/// foreign, or only extends a network. The first plugin of another network's configuration would create a network.
+fn is_bereft(there: &Chain, noted: &Rendering) -> bool {
+    let first = there.entries.first();
+    first.is_some_and(|first| CONTINUING.contains(&kind(first)) || noted.owns(first) == Some(false))
+}
+
+/// Puts our entries into the places of our present entries, in order, and further ones after the last place. If
+/// Calico's plugin is missing, it goes first: all others extend its work.
+fn arranged(rendered: &[Entry], there: &[Entry], ours: &[bool]) -> Vec<Entry> {
+    let last = ours.iter().rposition(|is_ours| *is_ours);
+    let mut waiting = rendered.iter().cloned();
+    let mut entries = Vec::new();
+    if rendered.first().is_some_and(is_calico) && !there.iter().any(is_calico) {
+        entries.extend(waiting.next());
+    }
+    if last.is_none() {
+        entries.extend(waiting.by_ref());
+    }
+    for (index, entry) in there.iter().enumerate() {
+        if !ours[index] {
+            entries.push(entry.clone());
+            continue;
+        }
+        entries.extend(waiting.next());
+        if last == Some(index) {
+            entries.extend(waiting.by_ref());
+        }
+    }
+    entries
+}

@@ -1,0 +1,300 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn chain(conf: Value) -> Chain {
+    Chain::new(conf.as_object().unwrap())
+}
+
+fn list(plugins: Value) -> Chain {
+    chain(json!({ "name": "k8s-pod-network", "cniVersion": "1.0.0", "plugins": plugins }))
+}
+
+fn rendered(chain: &Chain) -> Rendered {
+    Rendered { chain: chain.clone(), pattern: chain.clone() }
+}
+
+fn kinds(chain: &Chain) -> Vec<&str> {
+    chain.entries.iter().map(kind).collect()
+}
+
+fn calico(mtu: u32) -> Value {
+    json!({ "type": "calico", "mtu": mtu })
+}
+
+fn portmap() -> Value {
+    json!({ "type": "portmap", "snat": true, "capabilities": { "portMappings": true } })
+}
+
+fn bandwidth() -> Value {
+    json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } })
+}
+
+fn tuning(value: &str) -> Value {
+    json!({ "type": "tuning", "sysctl": { "net.core.somaxconn": value } })
+}
+
+fn istio() -> Value {
+    json!({ "type": "istio-cni", "name": "istio-cni", "ipam": {}, "dns": {} })
+}
+
+/// Merges today's rendering with the present configuration. `noted` is the previous rendering.
+#[track_caller]
+fn over(today: Value, there: Value, noted: Option<Value>) -> Value {
+    let noted: Vec<Rendering> = noted.map(|noted| Rendering::new(&list(noted))).into_iter().collect();
+    let merged = rendered(&list(today)).over(&list(there), &noted);
+    merged.chain.to_list()["plugins"].clone()
+}
+
+#[test]
+fn entries_of_others_stay_in_their_place_when_ours_change() {
+    let noted = || Some(json!([calico(1), portmap()]));
+    for (there, today, expected) in [
+        (json!([calico(1), portmap(), istio()]), json!([calico(2), portmap()]), json!([calico(2), portmap(), istio()])),
+        (
+            json!([tuning("1"), calico(1), istio(), portmap()]),
+            json!([calico(2), portmap()]),
+            json!([tuning("1"), calico(2), istio(), portmap()]),
+        ),
+        (json!([calico(1), portmap(), istio()]), json!([calico(2)]), json!([calico(2), istio()])),
+        (
+            json!([calico(1), portmap(), istio()]),
+            json!([calico(2), portmap(), tuning("9")]),
+            json!([calico(2), portmap(), tuning("9"), istio()]),
+        ),
+        // Its owner removed istio's entry.
+        (json!([calico(1), portmap()]), json!([calico(2), portmap()]), json!([calico(2), portmap()])),
+    ] {
+        assert_eq!(over(today, there.clone(), noted()), expected, "{there}");
+    }
+}
+
+#[test]
+fn an_entry_of_ours_that_was_edited_or_removed_is_put_back() {
+    let ours = json!([calico(1), portmap(), tuning("1")]);
+    let edited = json!({ "type": "portmap", "snat": false });
+    for there in [
+        json!([calico(9), portmap(), istio(), tuning("1")]),
+        json!([calico(1), edited, istio(), tuning("1")]),
+        json!([calico(1), portmap(), istio(), tuning("2")]),
+        json!([{ "TYPE": "calico" }, portmap(), istio(), tuning("1")]),
+        json!([calico(9), edited, istio(), tuning("2")]),
+    ] {
+        let merged = over(ours.clone(), there.clone(), Some(ours.clone()));
+        assert_eq!(merged, json!([calico(1), portmap(), istio(), tuning("1")]), "{there}");
+    }
+    let without = json!([calico(1), istio()]);
+    assert_eq!(over(ours.clone(), without, Some(ours.clone())), json!([calico(1), portmap(), tuning("1"), istio()]));
+}
+
+#[test]
+fn a_second_entry_of_a_type_of_ours_is_anothers() {
+    let ours = json!([calico(1), tuning("1")]);
+    let there = json!([calico(1), tuning("1"), tuning("2"), bandwidth()]);
+    assert_eq!(over(ours.clone(), there.clone(), Some(ours)), there);
+    // A second merge reads the configuration just written, while the record is still of the rendering before.
+    let there = json!([calico(2), portmap(), tuning("2")]);
+    let merged = over(json!([calico(2), portmap()]), there.clone(), Some(json!([calico(1), tuning("1")])));
+    assert_eq!(merged, there);
+}
+
+#[test]
+fn calicos_plugin_is_never_there_twice() {
+    let there = json!([calico(7), istio(), calico(8)]);
+    for noted in [None, Some(json!([calico(1)])), Some(json!([calico(7)]))] {
+        assert_eq!(over(json!([calico(1)]), there.clone(), noted), json!([calico(1), istio()]));
+    }
+}
+
+#[test]
+fn where_nothing_is_noted_ours_are_calicos_and_what_templates_make() {
+    let custom = json!({ "type": "portmap", "snat": true });
+    let there = json!([calico(7), portmap(), bandwidth(), istio(), custom, tuning("3"), tuning("4")]);
+    let merged = over(json!([calico(1), portmap(), tuning("3")]), there.clone(), None);
+    assert_eq!(merged, json!([calico(1), portmap(), tuning("3"), istio(), custom, tuning("4")]));
+    // With a record, the entry belongs to the operator.
+    let merged = over(
+        json!([calico(1), portmap()]),
+        json!([calico(1), portmap(), bandwidth()]),
+        Some(json!([calico(1), portmap()])),
+    );
+    assert_eq!(merged, json!([calico(1), portmap(), bandwidth()]));
+}
+
+#[test]
+fn without_an_entry_of_ours_it_is_another_network() {
+    for noted in [None, Some(json!([calico(1), portmap()]))] {
+        let merged = over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), noted);
+        assert_eq!(merged, json!([calico(1)]));
+    }
+}
+
+#[test]
+fn an_entry_of_ours_with_the_token_of_before_is_ours() {
+    let flannel = |token: &str| json!([{ "type": "flannel", "token": token }, portmap()]);
+    let rendered = Rendered { chain: list(flannel("new")), pattern: list(flannel("__SERVICEACCOUNT_TOKEN__")) };
+    let mut there = flannel("old");
+    there.as_array_mut().unwrap().push(istio());
+    let merged = rendered.over(&list(there), &[]);
+    assert_eq!(kinds(&merged.chain), ["flannel", "portmap", "istio-cni"]);
+    assert_eq!(merged.chain.entries[0]["token"], "new");
+}
+
+#[test]
+fn keys_of_others_stay_and_ours_that_are_no_longer_rendered_go() {
+    let of = |keys: Value| {
+        let mut conf = keys;
+        conf["plugins"] = json!([calico(1)]);
+        chain(conf)
+    };
+    let today = of(json!({ "name": "n", "cniVersion": "1.1.0" }));
+    let there = of(json!({ "name": "m", "cniVersion": "0.3.1", "disableCheck": true, "disableGC": true }));
+    let before = Rendering::new(&of(json!({ "name": "n", "disableGC": true })));
+    let merged = rendered(&today).over(&there, &[before]);
+    assert_eq!(merged.foreign_keys, ["disableCheck"]);
+    let expected = of(json!({ "name": "n", "cniVersion": "1.1.0", "disableCheck": true }));
+    assert!(merged.chain.says_the_same_as(&expected), "{merged:?}");
+    assert_eq!(rendered(&today).over(&there, &[]).foreign_keys, ["disableCheck", "disableGC"]);
+}
+
+/// istio-cni and linkerd-cni convert a `.conf` file in this way.
+#[test]
+fn a_single_plugin_becomes_a_list_with_entries_of_others() {
+    let single = json!({ "name": "canal", "cniVersion": "0.3.1", "type": "flannel", "mtu": 1 });
+    let rendered = rendered(&chain(single.clone()));
+    let entry = json!({ "name": "canal", "type": "flannel", "mtu": 1 });
+    let there = list(json!([entry, istio()]));
+    for noted in [vec![], vec![Rendering::new(&rendered.chain)]] {
+        let merged = rendered.over(&there, &noted);
+        let expected = json!({ "name": "canal", "cniVersion": "0.3.1", "plugins": [entry, istio()] });
+        assert!(merged.chain.says_the_same_as(&chain(expected)), "{merged:?}");
+        let alone = rendered.over(&list(json!([entry])), &noted);
+        assert!(alone.is_only_ours() && !alone.chain.is_list());
+    }
+    assert!(!rendered.chain.says_the_same_as(&list(json!([entry]))));
+}
+
+#[test]
+fn what_is_no_plugin_is_left_out() {
+    assert_eq!(kinds(&list(json!([calico(1), "istio-cni", null, [], portmap()]))), ["calico", "portmap"]);
+    for odd in [json!({ "plugins": { "type": "calico" } }), json!({ "plugins": null }), json!({})] {
+        assert!(chain(odd.clone()).entries.is_empty(), "{odd}");
+    }
+}
+
+#[test]
+fn a_list_with_what_is_no_plugin_says_the_same_as_none() {
+    let (whole, damaged) = (list(json!([calico(1)])), list(json!([calico(1), null])));
+    assert!(whole.says_the_same_as(&whole));
+    assert!(!whole.says_the_same_as(&damaged) && !damaged.says_the_same_as(&whole));
+    let merged = rendered(&whole).over(&damaged, &[Rendering::new(&whole)]);
+    assert!(!merged.chain.says_the_same_as(&damaged) && merged.chain.says_the_same_as(&whole));
+}
+
+#[test]
+fn entries_with_other_parameters_are_adopted_beside_those_of_their_type() {
+    let limit = json!({ "type": "bandwidth", "ingressRate": 1000 });
+    let mut chain = list(json!([calico(1), tuning("1"), bandwidth(), istio()]));
+    let other = json!({ "type": "istio-cni", "name": "other" });
+    let more = list(json!([tuning("1"), tuning("2"), tuning("3"), limit, other]));
+    chain.adopt(more.entries.clone());
+    assert_eq!(
+        json!(chain.entries),
+        json!([calico(1), tuning("1"), bandwidth(), istio(), tuning("2"), tuning("3"), limit])
+    );
+    chain.adopt(more.entries);
+    assert_eq!(chain.entries.len(), 7);
+}
+
+/// A plugin with one of few types and few parameters, so that equal entries occur.
+fn an_entry() -> impl Strategy<Value = Value> {
+    let kind = prop_oneof![Just("calico"), Just("portmap"), Just("bandwidth"), Just("tuning"), Just("istio-cni")];
+    prop_oneof![
+        3 => (kind, 0..3u8).prop_map(|(kind, parameter)| json!({ "type": kind, "parameter": parameter })),
+        1 => Just(portmap()),
+        1 => Just(bandwidth()),
+    ]
+}
+
+/// A plugin that is never ours.
+fn a_neighbour() -> impl Strategy<Value = Value> {
+    (0..3u8, 0..3u8).prop_map(|(kind, parameter)| json!({ "type": format!("mesh{kind}"), "parameter": parameter }))
+}
+
+/// A template: Calico's plugin first, and no second one.
+fn a_rendering() -> impl Strategy<Value = Vec<Value>> {
+    let others = proptest::collection::vec(an_entry().prop_filter("calico's", |entry| entry["type"] != "calico"), 0..4);
+    (0..3u32, others).prop_map(|(mtu, others)| std::iter::once(calico(mtu)).chain(others).collect())
+}
+
+/// Inserts the neighbors into `entries` at any places.
+fn with_neighbours(entries: Vec<Value>, neighbours: Vec<(prop::sample::Index, Value)>) -> Vec<Value> {
+    neighbours.into_iter().fold(entries, |mut entries, (at, neighbour)| {
+        entries.insert(at.index(entries.len() + 1), neighbour);
+        entries
+    })
+}
+
+fn count<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    entries.into_iter().for_each(|entry| *counts.entry(json!(entry).to_string()).or_default() += 1);
+    counts
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_there_is_merged(
+        today in a_rendering(),
+        before in proptest::option::of(a_rendering()),
+        there in proptest::collection::vec(prop_oneof![an_entry(), a_neighbour()], 0..7),
+    ) {
+        let (today, there) = (list(json!(today)), list(json!(there)));
+        let noted: Vec<Rendering> = before.map(|before| Rendering::new(&list(json!(before)))).into_iter().collect();
+        let merged = rendered(&today).over(&there, &noted);
+        // Calico's plugin occurs once.
+        prop_assert_eq!(merged.chain.calicos(), 1);
+        // All our entries are present, in order unless an equal foreign entry exists. All other entries are foreign.
+        let foreign: Vec<&Entry> = merged.chain.entries.iter().filter(|entry| !today.entries.contains(entry)).collect();
+        prop_assert!(today.entries.iter().all(|entry| merged.chain.entries.contains(entry)));
+        let mut ours = merged.chain.entries.iter().filter(|entry| merged.rendering.has(entry));
+        let is_ours = |entry: &&Entry| merged.rendering.has(entry);
+        prop_assert!(today.entries.iter().filter(is_ours).all(|entry| ours.any(|found| found == entry)));
+        // The foreign entries are those of the present configuration, in the same order.
+        let mut found = there.entries.iter();
+        prop_assert!(foreign.iter().all(|entry| found.any(|found| found == *entry)));
+        // A second merge changes nothing, neither with the record before the write nor with the record after it.
+        for noted in [[noted, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
+            prop_assert_eq!(&rendered(&today).over(&merged.chain, &noted).chain, &merged.chain);
+        }
+    }
+
+    #[test]
+    fn neighbours_stay_through_any_change_of_ours(
+        renderings in proptest::collection::vec(a_rendering(), 1..5),
+        is_noted in any::<bool>(),
+        neighbours in proptest::collection::vec((any::<prop::sample::Index>(), a_neighbour()), 0..4),
+    ) {
+        let mut there = list(json!(with_neighbours(renderings[0].clone(), neighbours)));
+        let is_neighbours = |entry: &&Entry| kind(entry).starts_with("mesh");
+        let expected: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
+        for pair in renderings.windows(2) {
+            let [before, today] = [&pair[0], &pair[1]].map(|plugins| list(json!(plugins)));
+            let noted = if is_noted { vec![Rendering::new(&before)] } else { Vec::new() };
+            there = rendered(&today).over(&there, &noted).chain;
+            let kept: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
+            prop_assert_eq!(&kept, &expected);
+            if is_noted {
+                // No entry of an earlier rendering remains.
+                let rest = there.entries.iter().filter(|entry| !is_neighbours(entry));
+                prop_assert_eq!(count(rest), count(&today.entries));
+            }
+        }
+    }
+}
+
+mod ownership;

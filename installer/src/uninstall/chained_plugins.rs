@@ -1,0 +1,162 @@
+//! Moves plugins that other programs added to a removed configuration into the next one that runtimes use, if that one
+//! is Calico's.
+
+use std::path::{Path, PathBuf};
+
+use super::files;
+use super::plan::{RemovalTask, Verdict};
+use super::report::UninstallReport;
+use crate::conflist;
+use crate::plugin_chain::{self, Entry, PlaceFor, chain_of};
+use crate::state::{Installed, State};
+use crate::{active_config, atomic_file, regular_file};
+
+/// The configurations to remove, and their successor.
+#[derive(Debug)]
+pub(super) struct ChainedPlugins<'a> {
+    going: Vec<(&'a RemovalTask, Installed)>,
+    /// The next configuration that runtimes use, if it contains Calico's plugin and is a list.
+    following: Option<PathBuf>,
+}
+
+impl<'a> ChainedPlugins<'a> {
+    /// Examines the configuration directory.
+    pub(super) fn new(configurations: &[&'a RemovalTask], state: &State, directory: &Path) -> ChainedPlugins<'a> {
+        let goes = |task: &&&RemovalTask| task.verdict == Verdict::Remove;
+        let noted = |task: &RemovalTask| state.get(task.place, &task.name).cloned().unwrap_or_default();
+        let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, noted(task))).collect();
+        let names = active_config::candidates(directory).unwrap_or_default();
+        let is_going = |name: &String| going.iter().any(|(task, _)| task.path == directory.join(name));
+        let following = names.into_iter().find(|name| !is_going(name)).map(|name| directory.join(name));
+        ChainedPlugins { going, following: following.filter(|path| takes_more(path)) }
+    }
+
+    /// Moves the foreign plugins, or reports the plan. Returns false if that fails.
+    pub(super) fn move_on(&self, acts: bool, report: &mut UninstallReport) -> bool {
+        let mut succeeded = true;
+        for (task, noted) in &self.going {
+            let path = if task.path.exists() { task.path.clone() } else { files::retired(&task.path) };
+            let mut foreign = conflist::foreign_in(&regular_file::contents(&path).unwrap_or_default(), noted);
+            if let Some(there) = self.following.as_ref().and_then(|path| chain_of(&regular_file::contents(path).ok()?))
+            {
+                for other in foreign.iter().filter(|entry| there.place_for(entry) == PlaceFor::Other) {
+                    let kind = plugin_chain::kind(other);
+                    report.leave(
+                        format!("the plugin {kind} that another program chained into {}", task.path.display()),
+                        "it is left out: the configuration that follows has one already",
+                    );
+                }
+                foreign.retain(|entry| there.place_for(entry) == PlaceFor::More);
+            }
+            let kinds: Vec<&str> = foreign.iter().map(plugin_chain::kind).collect();
+            if kinds.is_empty() {
+                continue;
+            }
+            let what = format!("the plugins {} that others chained into {}", kinds.join(", "), task.path.display());
+            let Some(following) = &self.following else {
+                report.done(
+                    "remove",
+                    format!("{what}: no configuration of Calico's follows that they could be chained into"),
+                );
+                continue;
+            };
+            let target = format!("{what} to {}", following.display());
+            match if acts { add(following, &foreign) } else { Ok(()) } {
+                Ok(()) => report.done("move", target),
+                Err(error) => {
+                    report.fail("move", target, error);
+                    succeeded = false;
+                }
+            }
+        }
+        succeeded
+    }
+}
+
+/// Returns true if a file is a list that contains Calico's plugin.
+fn takes_more(path: &Path) -> bool {
+    let text = regular_file::contents(path).unwrap_or_default();
+    conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list())
+}
+
+/// Adds the entries that the configuration has a place for.
+fn add(path: &Path, entries: &[Entry]) -> Result<(), atomic_file::AtomicFileError> {
+    let is_whole = |there: Option<&[u8]>| there.is_some_and(|there| chain_of(there).is_some());
+    let change = |there: Option<&[u8]>| {
+        let there = chain_of(there?)?;
+        let mut chain = there.clone();
+        chain.adopt(entries.to_vec());
+        (!chain.says_the_same_as(&there)).then(|| chain.to_text())
+    };
+    atomic_file::amend(path, 0, is_whole, change).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::layout::Place;
+
+    const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
+    const FOLLOWING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni", "a": 1}]}"#;
+
+    /// A node with a configuration to remove, which contains foreign plugins, and with its successor.
+    struct Node {
+        directory: tempfile::TempDir,
+        task: RemovalTask,
+        state: State,
+    }
+
+    impl Node {
+        fn new(others: &str) -> Node {
+            let directory = tempfile::tempdir().unwrap();
+            let name = "10-calico.conflist".to_owned();
+            let path = directory.path().join(&name);
+            fs::write(&path, GOING.replace("]}", &format!(", {others}]}}"))).unwrap();
+            fs::write(directory.path().join("20-calico.conflist"), FOLLOWING).unwrap();
+            let mut state = State::default();
+            state.note(Place::Net, &name, Some("aa".to_owned()), false);
+            let rendering = plugin_chain::Rendering::new(&chain_of(GOING.as_bytes()).unwrap());
+            state.note_renderings(Place::Net, &name, vec![rendering]);
+            let task = RemovalTask { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
+            Node { directory, task, state }
+        }
+
+        fn following(&self) -> PathBuf {
+            self.directory.path().join("20-calico.conflist")
+        }
+    }
+
+    #[test]
+    fn move_of_an_entry_of_which_the_following_configuration_has_another_is_left_out_and_named() {
+        let node = Node::new(r#"{"type": "istio-cni", "a": 2}, {"type": "mesh", "n": 1e400}"#);
+        for acts in [false, true] {
+            let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
+            let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
+            assert!(chained.move_on(acts, &mut report));
+            let left = format!(
+                "the plugin istio-cni that another program chained into {}: it is left out: the configuration that \
+                 follows has one already\n",
+                node.task.path.display()
+            );
+            let (said, verb) = (report.to_string(), if acts { "moved" } else { "would move" });
+            assert!(said.contains(&left) && said.contains(&format!("{verb} the plugins mesh that others")), "{said}");
+        }
+        let text = fs::read_to_string(node.following()).unwrap();
+        assert!(text.contains(r#"{"type": "mesh", "n": 1e400}"#) && !text.contains(r#""a": 2"#), "{text}");
+    }
+
+    #[test]
+    fn move_to_a_file_that_cannot_be_written_fails_and_says_so() {
+        let node = Node::new(r#"{"type": "mesh"}"#);
+        let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
+        fs::remove_file(node.following()).unwrap();
+        fs::create_dir(node.following()).unwrap();
+        let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
+        assert!(!chained.move_on(true, &mut report));
+        let said = report.to_string();
+        assert!(said.starts_with("FAILED to move the plugins mesh that others chained into"), "{said}");
+        assert!(!report.succeeded() && node.task.path.exists());
+    }
+}

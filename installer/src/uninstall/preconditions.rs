@@ -1,0 +1,199 @@
+//! Finds preconditions of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than an
+//! installed one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use netconf::NetConf;
+
+use super::plan::{FoundFile, FoundState, Options};
+use super::report::UninstallReport;
+use super::{addresses, files, interfaces};
+use crate::host_network::HostNetwork;
+use crate::layout::{Layout, Place};
+
+/// A blocker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Blocker {
+    action: &'static str,
+    target: String,
+    reason: String,
+}
+
+impl Blocker {
+    /// Adds the blocker to the report.
+    pub(super) fn report(self, report: &mut UninstallReport) {
+        report.refuse(self.action, self.target, self.reason);
+    }
+}
+
+/// The present state of the node.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Installed<'a> {
+    pub(super) layout: &'a Layout,
+    /// The configuration directory, as a path on the node.
+    pub(super) net_dir: &'a str,
+    /// The installed files.
+    pub(super) found: &'a [FoundFile],
+    /// The programs that remaining configurations name, each with the name of such a configuration.
+    pub(super) named: &'a BTreeMap<String, String>,
+    /// The installed configuration, or the reason why it cannot be read.
+    pub(super) conf: &'a Result<NetConf, String>,
+}
+
+/// Returns all blockers.
+pub(super) fn find_blockers(node: &Installed<'_>, options: Options, network: &dyn HostNetwork) -> Vec<Blocker> {
+    let Installed { layout, net_dir, found, conf, .. } = *node;
+    let mut blockers = unreadable(found);
+    if options.tear_down_pods || options.release_addresses {
+        blockers.extend(of_another_machine(layout));
+        blockers.extend(still_served(node));
+    }
+    if let (true, Err(reason)) = (options.release_addresses, conf) {
+        blockers.push(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason: reason.clone() });
+    }
+    if !options.forget_gone {
+        blockers.extend(elsewhere(found, layout, Path::new(net_dir)));
+    }
+    if options.release_addresses {
+        blockers.extend(in_use(options, network));
+    }
+    blockers
+}
+
+/// Returns a blocker if a remaining configuration runs Calico's plugins. Pods are still created with it, for example
+/// by upstream's installation over this one.
+fn still_served(node: &Installed<'_>) -> Option<Blocker> {
+    let name = ["calico", "calico-ipam"].into_iter().find_map(|program| node.named.get(program))?;
+    Some(Blocker {
+        action: "uninstall",
+        target: format!("beside {}", node.layout.net_dir(node.net_dir).join(name).display()),
+        reason: "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the file, or run \
+                 without --tear-down-pods and --release-addresses"
+            .to_owned(),
+    })
+}
+
+/// Returns a blocker if the files are those of another machine. Its interfaces do not exist in this kernel, and the
+/// interfaces here are not its own.
+fn of_another_machine(layout: &Layout) -> Option<Blocker> {
+    let is_here = layout.is_container() || layout.is_this_machine();
+    (!is_here).then(|| Blocker {
+        action: "uninstall",
+        target: "from another machine".to_owned(),
+        reason: "--root has the files of another machine, whose interfaces are not here; run calico uninstall on that machine, or \
+                 without --tear-down-pods and --release-addresses"
+            .to_owned(),
+    })
+}
+
+/// Returns the configurations that cannot be read. Neither their origin nor their programs are known.
+fn unreadable(found: &[FoundFile]) -> Vec<Blocker> {
+    let mut blockers = Vec::new();
+    for file in found.iter().filter(|file| file.is_configuration()) {
+        if let FoundState::Unreadable(reason) = &file.state {
+            let reason = format!("it cannot be looked at: {reason}");
+            blockers.push(Blocker { action: "remove", target: file.path.display().to_string(), reason });
+        }
+    }
+    blockers
+}
+
+/// Returns the directories in which all installed files are missing: probably another directory is mounted there.
+///
+/// The state directory is not checked. Nothing is checked after a killed run that had found the files. Such a run left
+/// a renamed configuration, or, since programs are removed before it, records without a program.
+fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocker> {
+    let is_program = |file: &FoundFile| matches!(file.place, Place::Bin | Place::SecondaryBin);
+    if found.iter().any(|file| files::is_retired(&file.path)) || !found.iter().any(is_program) {
+        return Vec::new();
+    }
+    let mut blockers = Vec::new();
+    for place in [Place::Bin, Place::SecondaryBin, Place::Net] {
+        let files: Vec<&FoundFile> = found.iter().filter(|file| file.place == place).collect();
+        if files.is_empty() || files.iter().any(|file| file.state != FoundState::Gone) {
+            continue;
+        }
+        let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+        let way = match (layout.is_container(), place) {
+            (true, _) => "mount the node's directory there that they were installed into",
+            (false, Place::Bin) => "--bin-dir says where else they are",
+            (false, Place::SecondaryBin) => "--secondary-bin-dir says where they are",
+            (false, _) => "look for them",
+        };
+        blockers.push(Blocker {
+            action: "find",
+            target: format!("{} in {}", names.join(", "), layout.dir(place, net_dir).display()),
+            reason: format!("nothing of what was installed is there; {way}, or --forget-gone if somebody removed them"),
+        });
+    }
+    blockers
+}
+
+/// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
+fn in_use(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
+    let reason = match interfaces::in_use(network, options.tear_down_pods) {
+        Ok(used) if used.is_empty() => return None,
+        Ok(used) => format!(
+            "pods are connected with theirs: {}; delete these pods first, or say --tear-down-pods",
+            used.join(", ")
+        ),
+        Err(reason) => format!("who is connected with theirs is not known: {reason}"),
+    };
+    Some(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(place: Place, path: &str, state: FoundState) -> FoundFile {
+        let name = path.rsplit('/').next().unwrap().to_owned();
+        FoundFile { place, name, path: path.into(), state, replaced: false }
+    }
+
+    fn targets(found: &[FoundFile]) -> Vec<String> {
+        let layout = Layout::container();
+        elsewhere(found, &layout, Path::new("/etc/cni/net.d")).into_iter().map(|blocker| blocker.target).collect()
+    }
+
+    #[test]
+    fn a_place_with_nothing_of_ours_is_not_the_one_that_was_installed_into() {
+        use FoundState::{Gone, Same};
+        let bin = |state| found(Place::Bin, "/host/opt/cni/bin/calico", state);
+        let portmap = |state| found(Place::Bin, "/host/opt/cni/bin/portmap", state);
+        let conf = |state| found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist", state);
+        let mtu = found(Place::State, "/var/lib/calico/mtu", Gone);
+        let nothing: [String; 0] = [];
+        assert_eq!(targets(&[bin(Same), portmap(Gone), conf(Same), mtu.clone()]), nothing);
+        assert_eq!(targets(&[bin(Gone), portmap(Gone), conf(Same)]), ["calico, portmap in /host/opt/cni/bin"]);
+        let changed = FoundState::Changed("by somebody".into());
+        assert_eq!(targets(&[bin(Gone), portmap(changed), conf(Gone)]), ["10-calico.conflist in /host/etc/cni/net.d"]);
+        let retired = found(Place::Net, "/host/etc/cni/net.d/10-calico.conflist.removed", Same);
+        assert_eq!(targets(&[bin(Gone), retired]), nothing, "a run that was killed had seen it");
+        assert_eq!(targets(&[conf(Gone)]), nothing, "so had one that was killed after the programs went");
+        assert_eq!(targets(&[]), nothing);
+    }
+
+    #[test]
+    fn tear_down_with_the_files_of_another_machine_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(of_another_machine(&Layout::below(root.path())).is_some());
+        assert_eq!(of_another_machine(&Layout::below(Path::new("/"))), None);
+        assert_eq!(of_another_machine(&Layout::container()), None);
+        std::fs::create_dir(root.path().join("host")).unwrap();
+        assert_eq!(of_another_machine(&Layout::below(root.path())), None, "a container's root");
+    }
+
+    #[test]
+    fn a_configuration_that_cannot_be_read_is_in_the_way() {
+        let unreadable = || FoundState::Unreadable("permission denied".into());
+        let found = [
+            found(Place::Net, "/x/10-calico.conflist", unreadable()),
+            found(Place::Net, "/x/calico-kubeconfig", unreadable()),
+        ];
+        let [only] = super::unreadable(&found).try_into().unwrap();
+        assert_eq!(only.target, "/x/10-calico.conflist");
+        assert_eq!(only.reason, "it cannot be looked at: permission denied");
+    }
+}

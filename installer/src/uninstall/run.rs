@@ -1,0 +1,176 @@
+//! Runs an uninstallation, step by step.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use netconf::NetConf;
+
+use super::chained_plugins::ChainedPlugins;
+use super::plan::{Options, RemovalTask, Verdict, plan};
+use super::preconditions::{self, Installed};
+use super::report::UninstallReport;
+use super::{addresses, files, interfaces, plugin_state, unowned_files};
+use crate::atomic_file;
+use crate::host_network::HostNetwork;
+use crate::layout::{Layout, NET_DIR};
+use crate::state::{self, State, StateError};
+
+/// Removes the installed files of the node that `layout` describes, or reports the plan.
+///
+/// # Errors
+/// Returns an error if the records of the installation cannot be read. Nothing was changed then.
+pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<UninstallReport, StateError> {
+    let mut state = State::load(layout)?;
+    let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
+    let found = files::look(&state, layout, &net_dir);
+    let named = files::named_by_others(layout, &net_dir, &found);
+    let tasks = plan(&found, &named);
+    let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
+    if state.files.is_empty() {
+        // Pods on this node belong to another installation, such as upstream's, so their interfaces and addresses stay.
+        report.leave("everything", format!("no run of the installer is noted in {}", state::path(layout).display()));
+        unowned_files::name(layout, false, &mut report);
+        return Ok(report);
+    }
+    // The configuration is read now because its kubeconfig is removed later.
+    let conf = addresses::conf(layout, &net_dir, &found);
+
+    let node = Installed { layout, net_dir: &net_dir, found: &found, named: &named, conf: &conf };
+    let blockers = preconditions::find_blockers(&node, options, network);
+    if !blockers.is_empty() {
+        blockers.into_iter().for_each(|blocker| blocker.report(&mut report));
+        report.leave("everything", "nothing is changed while something is in the way");
+        return Ok(report);
+    }
+
+    let (configurations, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
+        tasks.iter().partition(|task| task.is_configuration());
+    if options.tear_down_pods {
+        // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
+        // repeated.
+        state.torn_down.extend(interfaces::behind_torn_down(network));
+        if options.yes && !note(&state, layout, &mut report) {
+            report.leave(
+                "everything",
+                "nothing is changed: a later run could not tell which interfaces this run deleted",
+            );
+            return Ok(report);
+        }
+    }
+    let chained = ChainedPlugins::new(&configurations, &state, &layout.net_dir(&net_dir));
+    match first_steps(&configurations, &chained, conf, options, &state.torn_down, network, &mut report).await {
+        Err(reason) => {
+            report.leave("programs, kubeconfig and TLS files", reason);
+            configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
+        }
+        Ok(()) => {
+            remove(&others, &mut state, options.yes, &mut report);
+            // The renamed configuration shows the next run that this one started, so it is removed last.
+            if options.yes && !note(&state, layout, &mut report) {
+                configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
+            } else {
+                remove(&configurations, &mut state, options.yes, &mut report);
+            }
+            plugin_state::remove(&tasks, &state, layout, options.yes, &mut report);
+            if options.yes {
+                sweep(layout, &net_dir);
+                finish(&state, layout, &mut report);
+            }
+        }
+    }
+    let is_noted = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
+    unowned_files::name(layout, is_noted, &mut report);
+    unowned_files::name_copies(&layout.net_dir(&net_dir), &mut report);
+    report.leave("/var/log/calico", "logs are kept");
+    Ok(report)
+}
+
+/// Runs the steps that need the installed files: moves foreign plugins, renames the configurations, deletes the
+/// interfaces of pods, and releases the addresses once no interface uses them. An error is the reason why the remaining
+/// files stay.
+async fn first_steps(
+    configurations: &[&RemovalTask],
+    chained: &ChainedPlugins<'_>,
+    conf: Result<NetConf, String>,
+    options: Options,
+    torn_down: &BTreeSet<IpAddr>,
+    network: &dyn HostNetwork,
+    report: &mut UninstallReport,
+) -> Result<(), &'static str> {
+    const NOT_MOVED: &str =
+        "plugins that others chained into the configuration cannot be moved: run it again when they can";
+    if !chained.move_on(options.yes, report) {
+        return Err(NOT_MOVED);
+    }
+    let mut are_retired = true;
+    for task in configurations {
+        are_retired &= files::retire(task, options.yes, report);
+    }
+    // Moves plugins that other programs added before the rename.
+    let mut late = UninstallReport::default();
+    if options.yes && !chained.move_on(true, &mut late) {
+        report.steps.extend(late.steps);
+        return Err(NOT_MOVED);
+    }
+    if !are_retired {
+        return Err("a configuration that cannot be renamed still runs them: run it again when it can");
+    }
+    let is_torn_down = interfaces::tear_down(options, network, report);
+    let released = addresses::release(conf, options, torn_down, network, report).await;
+    match (is_torn_down, released) {
+        (true, true) => Ok(()),
+        (false, _) => Err("pods that are still connected need them: run it again, or without --tear-down-pods"),
+        (true, false) => Err("they lead to the addresses: run it again, or without --release-addresses"),
+    }
+}
+
+/// Removes files and the records of those that no longer exist.
+fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut UninstallReport) {
+    for task in tasks {
+        let is_gone = files::remove(task, acts, report);
+        if is_gone {
+            state.forget(task.place, &task.name);
+        }
+        if state.get(task.place, &task.name).is_none() && task.replaced {
+            report.leave(task.path.display(), "what was there before the installation is not brought back");
+        }
+    }
+}
+
+/// Removes temporary files of killed runs, and the directory of TLS files if it is empty.
+fn sweep(layout: &Layout, net_dir: &str) {
+    let net_dir = layout.net_dir(net_dir);
+    let directories = layout.bin_dirs().into_iter().map(|(_, directory)| directory);
+    for directory in directories.chain([net_dir.clone(), layout.state_dir()]) {
+        atomic_file::sweep(&directory);
+    }
+    let _ = std::fs::remove_dir(net_dir.join(crate::tls_assets::DIRECTORY));
+}
+
+/// Saves the remaining records, if any. Returns true if the next run can read them.
+fn note(state: &State, layout: &Layout, report: &mut UninstallReport) -> bool {
+    if state.files.is_empty() {
+        return true;
+    }
+    let saved = state.save(layout);
+    let path = state::path(layout).display().to_string();
+    match &saved {
+        Err(_) if report.names(&path) => {}
+        Err(error) => report.fail("note what is left in", path, error),
+        Ok(()) => {}
+    }
+    saved.is_ok()
+}
+
+/// Removes the state file if it records no file, and else saves it.
+fn finish(state: &State, layout: &Layout, report: &mut UninstallReport) {
+    if !state.files.is_empty() {
+        note(state, layout, report);
+        return;
+    }
+    let path = state::path(layout);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => report.fail("remove", path.display(), error),
+        _ => {}
+    }
+}

@@ -6,7 +6,7 @@ mod addresses;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_plugin::cni::IpamCall;
+use ipam_plugin::cni::IpamRequest;
 use libcalico::api::IpNat;
 use libcalico::kubernetes::{FLOATING_IPS, Namespace, Pod, PodProblem, endpoint_of_pod, floating_ips, texts_of};
 use libcalico::names::DEFAULT_INTERFACE_PREFIX;
@@ -86,7 +86,7 @@ impl Annotations {
     }
 
     /// Copies the requested pools and families to the IPAM request.
-    pub fn tell(&self, call: &mut IpamCall) {
+    pub fn tell(&self, call: &mut IpamRequest) {
         call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
             call.ipv4_pools.clone_from(pools);

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use futures::future::join;
 use ipam_plugin::busy_server;
-use ipam_plugin::cni::IpamCall;
+use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Debt, Journal, JournalError};
-use ipam_plugin::release::ReleasePrelude;
+use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::{MachinePod, Pod};
@@ -28,7 +28,7 @@ use crate::ipam::release::ReleaseError;
 use crate::kubernetes::FactsError;
 use crate::reads::{self, DelReads, NotReady};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint, ipam, kubevirt};
+use crate::{deferred_del, endpoint, ipam, vmi};
 
 /// The time that the datastore has for all requests of a DEL. Runtimes give a DEL a minute, and kill it then.
 const WHOLE_CALL: Duration = Duration::from_secs(30);
@@ -111,7 +111,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Ok(vmi) => (vmi, None),
         Err(error) => (None, Some(error)),
     };
-    let request = request.map(|request| IpamCall { machine: vmi, ..request });
+    let request = request.map(|request| IpamRequest { machine: vmi, ..request });
     let held = request.zip(held.filter(|_| !is_shared));
     let released = in_time(until, release(cx, held, listings)).await;
     let released = released.and(undetected.map_or(Ok(()), Err));
@@ -183,7 +183,7 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
         true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })?;
-    kubevirt::leaving(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
+    vmi::leaving(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
         match error.is_postponable() {
             true => ReleaseError::Postponed(error.into()),
             false => ReleaseError::Refused(error.into()),
@@ -195,7 +195,7 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
 /// endpoint is written while the blocks are read.
 async fn release(
     cx: &Context,
-    held: Option<(IpamCall, ReleasePrelude)>,
+    held: Option<(IpamRequest, ReleaseInputs)>,
     known: Option<Vec<Listing>>,
 ) -> Result<(), ReleaseError> {
     let endpoints =

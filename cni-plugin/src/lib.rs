@@ -25,7 +25,7 @@ pub mod gc;
 pub mod interface;
 pub mod ipam;
 pub mod kubernetes;
-pub mod kubevirt;
+
 mod migration;
 pub mod mtu;
 pub mod pod;
@@ -39,3 +39,4 @@ pub mod test_connection;
 #[cfg(test)]
 mod testing;
 pub mod timings;
+pub mod vmi;

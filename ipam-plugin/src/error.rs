@@ -11,7 +11,7 @@ use libcalico::ipam::{
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
 
-use crate::kubevirt::MachineError;
+use crate::vmi::MachineError;
 
 /// The reason why an operation failed. All its changes were undone, if the datastore was reachable.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -138,7 +138,7 @@ pub enum IpamError {
     /// The operation lost races until its time ended.
     #[error("Max retries hit - excessive concurrent IPAM requests")]
     Contention,
-    /// The gate before each write admits no more writes ([`crate::release_addresses::WriteGate`]).
+    /// The gate before each write admits no more writes ([`crate::release::WriteGate`]).
     #[error("stopped: writes are no longer allowed")]
     Stopped,
 }

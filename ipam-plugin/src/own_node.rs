@@ -7,7 +7,7 @@ use libcalico::api::{Node, NodeSpec, ObjectKey};
 use libcalico::store::{Entry, Revision, Store, StoreError};
 use libcalico::validation::validate_node;
 
-use crate::prelude::Prelude;
+use crate::alloc::inputs::AllocationInputs;
 
 /// Returns true if an ADD creates the Node that it needs.
 #[must_use]
@@ -20,23 +20,23 @@ pub fn is_made_by_add(store: &Datastore) -> bool {
 ///
 /// # Errors
 /// Returns an error if the datastore's file cannot be written.
-pub async fn ensure(store: &Datastore, name: &str, prelude: &mut Prelude) -> Result<(), StoreError> {
+pub async fn ensure(store: &Datastore, name: &str, inputs: &mut AllocationInputs) -> Result<(), StoreError> {
     let node = Node::new(name, NodeSpec::default());
-    if prelude.node.is_some() || !is_made_by_add(store) || validate_node(&node).is_err() {
+    if inputs.node.is_some() || !is_made_by_add(store) || validate_node(&node).is_err() {
         return Ok(());
     }
     if ensure_node(store, node).await? {
         tracing::info!(node = name, "made the Node");
     }
-    prelude.node = Some(store.get(&ObjectKey::global(name)).await?);
+    inputs.node = Some(store.get(&ObjectKey::global(name)).await?);
     Ok(())
 }
 
-/// Adds to the prelude the Node that an ADD would create, for a call that only checks if an ADD would work.
-pub fn assume(store: &Datastore, name: &str, prelude: &mut Prelude) {
+/// Adds to the inputs the Node that an ADD would create, for a call that only checks if an ADD would work.
+pub fn assume(store: &Datastore, name: &str, inputs: &mut AllocationInputs) {
     let node = Node::new(name, NodeSpec::default());
-    if prelude.node.is_none() && is_made_by_add(store) && validate_node(&node).is_ok() {
+    if inputs.node.is_none() && is_made_by_add(store) && validate_node(&node).is_ok() {
         let (key, revision) = (ObjectKey::global(name), Revision(String::new()));
-        prelude.node = Some(Entry { key, value: node, revision });
+        inputs.node = Some(Entry { key, value: node, revision });
     }
 }

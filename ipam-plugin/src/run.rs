@@ -13,14 +13,14 @@ use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command};
 use tokio::time::Instant;
 
+use crate::alloc::inputs::AllocationInputs;
 use crate::cli;
 use crate::clock::SystemClock;
-use crate::cni::{self, IpamCall, cni_error};
+use crate::cni::{self, IpamRequest, cni_error};
 use crate::host_link::HostLinks;
 use crate::kubernetes_api::Api;
 use crate::own_netns::is_path_to_own_netns;
-use crate::prelude::Prelude;
-use crate::release::ReleasePrelude;
+use crate::release::ReleaseInputs;
 use crate::workload::Questions;
 use crate::{busy_server, datastore_settings, node_name, own_node, process, upgrade};
 
@@ -54,7 +54,7 @@ fn serve(call: Call) -> ! {
 
 /// Serves one operation and returns the text for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
-    let mut ipam = IpamCall::of(call, node_name::of(&call.conf)?);
+    let mut ipam = IpamRequest::of(call, node_name::of(&call.conf)?);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
         check_identifiers(call, &ipam.node)?;
     }
@@ -71,25 +71,21 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
-            let query = ipam.prelude_query();
-            let (prelude, workload) = join(Prelude::read(store, &query), workload).await;
-            let mut prelude = prelude.map_err(store_error)?;
-            tracing::debug!(
-                pools = prelude.pools.len(),
-                own_blocks = prelude.affinities.len(),
-                "read pools and blocks"
-            );
+            let query = ipam.inputs_query();
+            let (inputs, workload) = join(AllocationInputs::read(store, &query), workload).await;
+            let mut inputs = inputs.map_err(store_error)?;
+            tracing::debug!(pools = inputs.pools.len(), own_blocks = inputs.affinities.len(), "read pools and blocks");
             workload?.tell(&mut ipam);
-            own_node::ensure(store, &ipam.node, &mut prelude).await.map_err(store_error)?;
-            cni::add(store, &clock, &ipam, prelude, None).await?.result.to_json(call.version)
+            own_node::ensure(store, &ipam.node, &mut inputs).await.map_err(store_error)?;
+            cni::add(store, &clock, &ipam, inputs, None).await?.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);
-            let (prelude, workload) = join(ReleasePrelude::read(store, &handles), workload).await;
-            let prelude = prelude.map_err(store_error)?;
-            tracing::debug!(holds = !prelude.is_empty(), "read the handle");
+            let (inputs, workload) = join(ReleaseInputs::read(store, &handles), workload).await;
+            let inputs = inputs.map_err(store_error)?;
+            tracing::debug!(holds = !inputs.is_empty(), "read the handle");
             workload?.tell(&mut ipam);
-            cni::del(store, &clock, &ipam, prelude).await.map(|()| String::new())
+            cni::del(store, &clock, &ipam, inputs).await.map(|()| String::new())
         }
         Command::Check => {
             let recorded = recorded(call)?;
@@ -97,7 +93,7 @@ async fn operate(call: &Call) -> Result<String, CniError> {
             cni::check(store, &ipam, &recorded).await.map(|()| String::new())
         }
         Command::Status => {
-            let status = cni::status(store, &ipam, |prelude| own_node::assume(store, &ipam.node, prelude)).await;
+            let status = cni::status(store, &ipam, |inputs| own_node::assume(store, &ipam.node, inputs)).await;
             busy_server::status(status, store, &api).map(|()| String::new())
         }
         Command::Gc => collect(call, &ipam, store, &clock).await.map(|()| String::new()),
@@ -145,7 +141,7 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
     Ok(previous.ips.iter().map(|ip| ip.address.addr()).collect())
 }
 
-async fn collect(call: &Call, ipam: &IpamCall, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
+async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
     let valid = call.conf.valid_attachments.iter().flatten().map(|known| known.container_id.clone()).collect();
     let _releasing = ipam.releasing();
     let collected =

@@ -8,9 +8,9 @@ use libcalico::kubernetes::{MachinePod, Namespace, Pod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
-use crate::cni::{IpamCall, cni_error};
+use crate::cni::{IpamRequest, cni_error};
 use crate::kubernetes_api::{Api, knows_machine, selects_by_namespace};
-use crate::kubevirt::{self, MachineError};
+use crate::vmi::{self, MachineError};
 
 /// The objects that a call has to read.
 #[derive(Debug, Clone, Copy)]
@@ -69,10 +69,10 @@ impl Questions {
         let pod = machine.map(|ticket| answers.get(&ticket)).transpose().map_err(MachineError::from)?.flatten();
         // A DEL of a pod that is deleted already releases the addresses under the container's own handle.
         if let Some(pod) = pod {
-            let detected = kubevirt::detect(api, store, &pod.value).await.map_err(MachineError::from)?;
+            let detected = vmi::detect(api, store, &pod.value).await.map_err(MachineError::from)?;
             workload.machine = match call.command {
-                Command::Add => detected.map(kubevirt::Detected::arriving).transpose()?.flatten(),
-                _ => detected.and_then(kubevirt::Detected::leaving),
+                Command::Add => detected.map(vmi::Detected::arriving).transpose()?.flatten(),
+                _ => detected.and_then(vmi::Detected::leaving),
             };
         }
         Ok(workload)
@@ -81,7 +81,7 @@ impl Questions {
 
 impl Workload {
     /// Copies the objects read into the call.
-    pub(crate) fn tell(self, call: &mut IpamCall) {
+    pub(crate) fn tell(self, call: &mut IpamRequest) {
         if let (Some(pod), Some(labels)) = (&mut call.pod, self.labels) {
             pod.namespace.labels = labels;
         }

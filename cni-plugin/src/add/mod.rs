@@ -15,7 +15,6 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use ipam_plugin::ahead::Ahead;
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use libcalico::names;
@@ -53,10 +52,10 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
-    // No write goes ahead of an ADD that may be refused.
+    // An ADD that may be refused prefetches nothing, because the prefetch writes.
     let may_be_refused = matches!(occupant, Some(Occupant::Holder(_)));
-    let ahead = request.as_ref().filter(|_| !may_be_refused).and_then(|request| Ahead::of(request, &cx.store));
-    let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, ahead).await?;
+    let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
+    let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
     timings.stage("read");
 
     let profile = if has_profile { None } else { wanted_profile(cx) };

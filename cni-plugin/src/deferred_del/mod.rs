@@ -23,7 +23,7 @@ use self::urgency::{Urgency, Wanted};
 use crate::cni_error::{journal_error, store_error};
 use crate::context::Context;
 use crate::endpoint::EndpointsOf;
-use crate::{ipam, kubevirt, reads};
+use crate::{ipam, reads, vmi};
 
 /// The node in the name of the endpoint of a debt whose DEL could not tell the node.
 const UNKNOWN_NODE: &str = "unknown";
@@ -181,7 +181,7 @@ impl<'a> Payer<'a> {
 
     /// Removes the pod of a debt from the owners of its VMI's addresses.
     async fn release_vmi(&self, owed: &Debt, endpoints: &EndpointsOf<'_, Datastore>) -> Result<(), CniError> {
-        if !kubevirt::may_have_had_vmi(owed) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
+        if !vmi::may_have_had_vmi(owed) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
             return Ok(());
         }
         let opened;
@@ -194,7 +194,7 @@ impl<'a> Payer<'a> {
             api => api,
         };
         match api.reached(self.store) {
-            Some(api) => kubevirt::release_deferred(self.store, api, owed, endpoints).await,
+            Some(api) => vmi::release_deferred(self.store, api, owed, endpoints).await,
             None => Ok(()),
         }
     }

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use datastore::Datastore;
+use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::busy;
 use ipam_plugin::clock::{Clock, SystemClock};
-use ipam_plugin::cni::{self, IpamCall};
-use ipam_plugin::prelude::Prelude;
-use ipam_plugin::release_addresses::release_addresses;
+use ipam_plugin::cni::{self, IpamRequest};
+use ipam_plugin::release::release_addresses;
 use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
@@ -27,14 +27,14 @@ pub async fn choose_another(
     pass_over(assigned, route);
     let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
     let version = IpVersion::of(ip);
-    let request = IpamCall {
+    let request = IpamRequest {
         assign_ipv4: version == IpVersion::V4,
         assign_ipv6: version == IpVersion::V6,
         // The file has the blocks of all families of the pod.
         recent_file: None,
         ..(**request).clone()
     };
-    let inputs = Prelude::read(store, &request.prelude_query()).await;
+    let inputs = AllocationInputs::read(store, &request.inputs_query()).await;
     let inputs = inputs.map_err(|error| store_error("read what is needed to assign an address", &error))?;
     let other = with_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
     assigned.replace(ip, &other);

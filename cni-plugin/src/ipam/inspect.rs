@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::cni::{self, IpamCall};
-use ipam_plugin::prelude::Prelude;
+use ipam_plugin::alloc::inputs::AllocationInputs;
+use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::api::WorkloadEndpoint;
 use netconf::{Call, CniError};
 
@@ -19,7 +19,7 @@ const READ_BLOCKS: &str = "read the address blocks";
 pub async fn differences(
     store: &Datastore,
     call: &Call,
-    request: Option<&IpamCall>,
+    request: Option<&IpamRequest>,
     recorded: &[IpAddr],
 ) -> Result<Vec<String>, CniError> {
     if let Some(request) = request {
@@ -36,7 +36,7 @@ pub async fn differences(
 /// plugins are not asked, as many of them do not implement CHECK.
 pub async fn lost_addresses(
     store: &Datastore,
-    request: Option<IpamCall>,
+    request: Option<IpamRequest>,
     endpoint: &WorkloadEndpoint,
 ) -> Result<Vec<String>, CniError> {
     let Some(mut request) = request else { return Ok(Vec::new()) };
@@ -51,7 +51,7 @@ pub async fn lost_addresses(
 
 /// Fails unless an ADD could get addresses, judged by the objects that an ADD reads first, or by the STATUS of another
 /// plugin, which has `limit` to answer.
-pub fn status(call: &Call, limit: Duration, calico: Option<(&IpamCall, &Prelude)>) -> Result<(), CniError> {
+pub fn status(call: &Call, limit: Duration, calico: Option<(&IpamRequest, &AllocationInputs)>) -> Result<(), CniError> {
     match calico {
         Some((request, inputs)) => cni::status_of(request, inputs),
         None => exec::status(call, limit),

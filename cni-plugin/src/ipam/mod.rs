@@ -16,13 +16,13 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
+use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::{self, IpamCall};
-use ipam_plugin::kubevirt;
+use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::lock::HostLock;
-use ipam_plugin::prelude::Prelude;
+use ipam_plugin::release::release_addresses;
 use ipam_plugin::release::{Leaving, Listings as _};
-use ipam_plugin::release_addresses::release_addresses;
+use ipam_plugin::vmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::EndpointFacts;
 use libcalico::ipam::{HandleId, ReleaseRequest};
@@ -51,9 +51,9 @@ pub enum AddressRequest {
 #[derive(Debug)]
 pub struct CalicoRequest {
     /// The request.
-    pub request: IpamCall,
+    pub request: IpamRequest,
     /// The objects that the allocation reads first.
-    pub inputs: Prelude,
+    pub inputs: AllocationInputs,
     /// The node's lock, if this process has it already.
     pub lock: Option<HostLock>,
     /// The addresses that the pod asks for; empty where `calico-ipam` chooses.
@@ -70,7 +70,7 @@ pub struct AssignedAddresses {
     /// Whether to release the addresses later: IPAM does not know addresses that a pod brings along.
     pub is_kept: bool,
     /// The request to `calico-ipam`; `None` where another plugin assigned the addresses.
-    pub request: Option<Box<IpamCall>>,
+    pub request: Option<Box<IpamRequest>>,
     /// Whether to replace an address that the kernel has in use: `calico-ipam` chose the addresses, and they are no
     /// VMI's.
     pub is_replaceable: bool,
@@ -84,8 +84,8 @@ pub struct AssignedAddresses {
 
 /// Returns the request to `calico-ipam` for this call on `node`; `None` when another plugin keeps the addresses. `vmi` is
 /// the pod's VMI if it keeps its addresses.
-pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamCall> {
-    call.conf.ipam.is_calico().then(|| IpamCall { machine: vmi, ..IpamCall::of(call, node) })
+pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamRequest> {
+    call.conf.ipam.is_calico().then(|| IpamRequest { machine: vmi, ..IpamRequest::of(call, node) })
 }
 
 /// Assigns addresses. After a failure none stays allocated. `before` is the endpoint that the container or pod had, as
@@ -136,7 +136,7 @@ pub async fn give_back(
     let request = assigned.request.as_deref();
     // An endpoint in use may list the addresses of a VMI. Another plugin may have assigned the same address to a later
     // sandbox of the pod.
-    let is_leaving = |request: &&IpamCall| assigned.is_kept && request.machine.is_none();
+    let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.machine.is_none();
     let leaving = request.filter(is_leaving).map(|request| assigned.leaving(&request.handle())).unwrap_or_default();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !assigned.is_kept {
@@ -146,7 +146,7 @@ pub async fn give_back(
     let (handle, clock) = (request.handle(), SystemClock::start());
     if let Some(vmi) = &request.machine {
         // The VMI keeps the addresses; the pod does not.
-        let left = Box::pin(kubevirt::give_back(store, &clock, &handle, vmi, &assigned.replaced)).await;
+        let left = Box::pin(vmi::give_back(store, &clock, &handle, vmi, &assigned.replaced)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
     let _releasing = request.releasing();
@@ -166,7 +166,7 @@ fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
 }
 
 impl AssignedAddresses {
-    fn new(result: CniResult, request: Option<Box<IpamCall>>) -> Self {
+    fn new(result: CniResult, request: Option<Box<IpamRequest>>) -> Self {
         let addresses = result.ips.iter().map(|ip| ip.address.addr()).collect();
         AssignedAddresses {
             result,

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::{self, IpamCall, Leaked};
+use ipam_plugin::cni::{self, IpamRequest, Leaked};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::Debt;
-use ipam_plugin::release::{Listings, ReleasePrelude, Turn};
+use ipam_plugin::release::{Listings, ReleaseInputs, Turn};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
@@ -44,7 +44,7 @@ impl From<IpamError> for ReleaseError {
 pub async fn release<L: Listings>(
     store: &Datastore,
     call: &Call,
-    calico: Option<(IpamCall, ReleasePrelude)>,
+    calico: Option<(IpamRequest, ReleaseInputs)>,
     endpoints: &L,
 ) -> Result<(), ReleaseError> {
     let Some((request, held)) = calico else {
@@ -63,7 +63,7 @@ pub async fn release_deferred<S: Store, L: Listings>(store: &S, owed: &Debt, end
     }
     let old = owed.old_handle();
     let handles: Vec<_> = [owed.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
-    let held = ReleasePrelude::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
+    let held = ReleaseInputs::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
     if held.is_empty() {
         return Ok(());
     }

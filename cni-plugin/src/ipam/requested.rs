@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use datastore::Datastore;
+use ipam_plugin::alloc::inputs::AllocationInputs;
+use ipam_plugin::alloc::predecessor::Predecessor;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::{self, IpamCall};
+use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::exhausted::Releasing;
-use ipam_plugin::predecessor::Predecessor;
-use ipam_plugin::prelude::Prelude;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::EndpointFacts;
 use netconf::result::{IpConfig, IpNet};
@@ -50,7 +50,7 @@ pub(super) async fn assign(
         let assigned = match inputs.take() {
             Some(inputs) => cni::add(store, &clock, &request, inputs, None).await,
             // The inputs of the first address do not have the writes since.
-            None => match Prelude::read(store, &request.prelude_query()).await {
+            None => match AllocationInputs::read(store, &request.inputs_query()).await {
                 Ok(inputs) => cni::add(store, &clock, &request, inputs, None).await,
                 Err(error) => Err(store_error("read what is needed to assign an address", &error)),
             },
@@ -80,7 +80,11 @@ pub(super) async fn assign(
     Ok(AssignedAddresses { earlier, ..assigned_of(&given, request, replaced) })
 }
 
-fn assigned_of(given: &[IpAddr], request: IpamCall, replaced: Option<BTreeMap<String, String>>) -> AssignedAddresses {
+fn assigned_of(
+    given: &[IpAddr],
+    request: IpamRequest,
+    replaced: Option<BTreeMap<String, String>>,
+) -> AssignedAddresses {
     let assigned = AssignedAddresses::new(result(given), Some(Box::new(request)));
     AssignedAddresses { replaced: replaced.unwrap_or_default(), ..assigned }
 }
@@ -92,7 +96,7 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
 }
 
 /// Returns the pod's earlier sandbox. A VMI keeps its addresses from pod to pod, so it needs none.
-fn earlier_sandbox(call: &IpamCall, before: &WorkloadEndpoint) -> Option<Predecessor> {
+fn earlier_sandbox(call: &IpamRequest, before: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.machine.is_none())?;
     Predecessor::of_annotation(&call.network, &before.spec.container_id, &pod.namespace.name, &pod.name)
 }

@@ -1,11 +1,11 @@
 //! One batch of reads: the ClusterInformation, and the objects that a verb needs beside it.
 
 use futures::future::join;
-use ipam_plugin::ahead::{self, Ahead, EarlyHandle};
+use ipam_plugin::alloc::inputs::AllocationInputs;
+use ipam_plugin::alloc::prefetch::{self, Prefetch, ReservedHandle};
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::IpamCall;
-use ipam_plugin::prelude::Prelude;
-use ipam_plugin::release::ReleasePrelude;
+use ipam_plugin::cni::IpamRequest;
+use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::Orchestrator;
 use libcalico::ipam::HandleId;
@@ -36,9 +36,9 @@ pub(super) enum Query<'a> {
     /// The endpoints and the profile.
     Endpoint,
     /// These, and the inputs of the allocation, with a part of the allocation done beside the reads.
-    Assign(&'a IpamCall, Option<&'a Ahead>),
+    Assign(&'a IpamRequest, Option<&'a Prefetch>),
     /// The inputs of an allocation without a container.
-    Allocator(&'a IpamCall),
+    Allocator(&'a IpamRequest),
     /// The endpoints, and the addresses that these handles hold.
     Release(&'a [HandleId]),
 }
@@ -50,8 +50,8 @@ pub(super) struct Found {
     pub(super) endpoints: Vec<Entry<WorkloadEndpoint>>,
     pub(super) listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
-    pub(super) inputs: Option<Prelude>,
-    pub(super) release: Option<ReleasePrelude>,
+    pub(super) inputs: Option<AllocationInputs>,
+    pub(super) release: Option<ReleaseInputs>,
     /// An error when an ADD's pod or node does not exist, or when the API beside the datastore did not answer.
     pub(super) kubernetes: Result<Facts, FactsError>,
     /// Whether the objects moved to `projectcalico.org/v3` while the configuration names the other group.
@@ -69,11 +69,11 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found
     if found.is_ready() || !Box::pin(follow_migration(cx, query, &mut found)).await? {
         return Ok(found);
     }
-    let without_ahead = match query {
+    let without_prefetch = match query {
         Query::Assign(request, _) => Query::Assign(request, None),
         other => other,
     };
-    read_once(cx, without_ahead).await
+    read_once(cx, without_prefetch).await
 }
 
 /// Returns true if the call goes on in v3, where everything has to be read again.
@@ -85,16 +85,20 @@ async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> 
     }
     if let Query::Assign(request, Some(_)) = query {
         // A handle that was created in the other group counts for no block of v3.
-        forget_ahead(cx, Some(request), found.inputs.as_mut()).await;
+        discard_prefetch(cx, Some(request), found.inputs.as_mut()).await;
     }
     migration::go_on(&cx.store).await?;
     Ok(true)
 }
 
 /// Undoes the part of an allocation that was done beside the reads.
-pub(super) async fn forget_ahead(cx: &Context, request: Option<&IpamCall>, inputs: Option<&mut Prelude>) {
+pub(super) async fn discard_prefetch(
+    cx: &Context,
+    request: Option<&IpamRequest>,
+    inputs: Option<&mut AllocationInputs>,
+) {
     if let (Some(request), Some(inputs)) = (request, inputs) {
-        ahead::forget(&cx.store, &SystemClock::start(), request, inputs).await;
+        prefetch::forget(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
     }
 }
 
@@ -117,19 +121,21 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
         Query::Cluster | Query::Allocator(_) | Query::Release(_) => None,
     };
     let inputs = match query {
-        Query::Assign(request, ahead) => {
-            let inputs = request.prelude_query().sparing(&cx.store);
-            let inputs = match ahead {
-                Some(ahead) => ahead.extend(inputs),
+        Query::Assign(request, prefetch) => {
+            let inputs = request.inputs_query().sparing(&cx.store);
+            let inputs = match prefetch {
+                Some(prefetch) => prefetch.extend(inputs),
                 None => inputs,
             };
-            Some(Prelude::ask(&mut batch, &inputs))
+            Some(AllocationInputs::ask(&mut batch, &inputs))
         }
-        Query::Allocator(request) => Some(Prelude::ask(&mut batch, &request.prelude_query().sparing(&cx.store))),
+        Query::Allocator(request) => {
+            Some(AllocationInputs::ask(&mut batch, &request.inputs_query().sparing(&cx.store)))
+        }
         _ => None,
     };
     let release = match query {
-        Query::Release(handles) if !handles.is_empty() => Some(ReleasePrelude::ask(&mut batch, handles)),
+        Query::Release(handles) if !handles.is_empty() => Some(ReleaseInputs::ask(&mut batch, handles)),
         _ => None,
     };
 
@@ -154,8 +160,8 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
             endpoints,
             listings,
             profile: profile.map(|ticket| answers.get(&ticket)).transpose()?.flatten(),
-            inputs: inputs.map(|tickets| Prelude::from_answers(&answers, &tickets)).transpose()?,
-            release: release.map(|tickets| ReleasePrelude::from_answers(&answers, &tickets)).transpose()?,
+            inputs: inputs.map(|tickets| AllocationInputs::from_answers(&answers, &tickets)).transpose()?,
+            release: release.map(|tickets| ReleaseInputs::from_answers(&answers, &tickets)).transpose()?,
             kubernetes: match beside {
                 Some(beside) => kubernetes.facts(&cx.call, beside.as_ref().map_err(Clone::clone)),
                 None => kubernetes.facts(&cx.call, Ok(&answers)),
@@ -164,7 +170,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
         }))
     });
     if found.as_ref().is_ok_and(|found| !found.is_ready()) {
-        stop_ahead(cx, query);
+        stop_prefetch(cx, query);
     }
     let Some(early) = early else { return found };
     match (found, query) {
@@ -175,20 +181,20 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
             Ok(found)
         }
         (Err(error), Query::Assign(request, _)) => {
-            Box::pin(early.forget(&cx.store, &SystemClock::start(), request)).await;
+            Box::pin(early.forget(&cx.store, &SystemClock::start(), &request.container_handle())).await;
             Err(error)
         }
         (Err(error), _) => Err(error),
     }
 }
 
-/// Records that the datastore is not ready: no ADD of the node writes ahead from now on.
-fn stop_ahead(cx: &Context, query: Query<'_>) {
+/// Records that the datastore is not ready, so that no ADD of the node prefetches from now on.
+fn stop_prefetch(cx: &Context, query: Query<'_>) {
     match query {
-        Query::Assign(request, ahead) => ahead::stop(request, ahead),
+        Query::Assign(request, prefetch) => request.stop_prefetch(prefetch),
         _ => {
             let request = ipam::request(&cx.call, &cx.workload.node, None);
-            request.iter().for_each(|request| ahead::stop(request, None));
+            request.iter().for_each(|request| request.stop_prefetch(None));
         }
     }
 }
@@ -202,11 +208,11 @@ async fn answer(
     cx: &Context,
     query: Query<'_>,
     batch: &ReadBatch,
-) -> (Result<Answers, StoreError>, Option<EarlyHandle>) {
+) -> (Result<Answers, StoreError>, Option<ReservedHandle>) {
     match query {
-        Query::Assign(request, Some(ahead)) => {
+        Query::Assign(request, Some(prefetch)) => {
             let clock = SystemClock::start();
-            let (answers, early) = Box::pin(ahead.read(&cx.store, &clock, request, batch)).await;
+            let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), batch)).await;
             (answers, Some(early))
         }
         _ => (cx.store.read(batch).await, None),

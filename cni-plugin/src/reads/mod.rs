@@ -6,11 +6,11 @@ mod batch;
 
 use std::collections::BTreeMap;
 
-use ipam_plugin::ahead::Ahead;
-use ipam_plugin::cni::IpamCall;
+use ipam_plugin::alloc::inputs::AllocationInputs;
+use ipam_plugin::alloc::prefetch::Prefetch;
+use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::own_node;
-use ipam_plugin::prelude::Prelude;
-use ipam_plugin::release::ReleasePrelude;
+use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::ipam::HandleId;
@@ -25,10 +25,10 @@ use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
 use crate::ipam::{AddressRequest, CalicoRequest};
 use crate::kubernetes::{Facts, FactsError};
-use crate::kubevirt;
 use crate::pod::Described;
+use crate::vmi;
 
-use self::batch::{Found, Query, forget_ahead, read, try_read};
+use self::batch::{Found, Query, discard_prefetch, read, try_read};
 
 pub use self::batch::{NotReady, cluster_key};
 
@@ -68,7 +68,7 @@ pub struct DelReads {
     /// The same endpoints with the addresses that they list; `None` where one of them could not be read.
     pub listings: Option<Vec<Listing>>,
     /// The addresses that the container's handles hold; `None` without handles.
-    pub release: Option<ReleasePrelude>,
+    pub release: Option<ReleaseInputs>,
     /// The pod, if it may run a VMI.
     pub pod: Result<Option<Pod>, FactsError>,
 }
@@ -103,16 +103,20 @@ pub async fn described_pod(cx: &Context) -> Result<Option<Described>, CniError> 
     Ok(found.kubernetes.ok().and_then(|facts| facts.described))
 }
 
-/// Reads what an ADD needs. `request` is the request to `calico-ipam`; `ahead` is the part of the allocation that is done
+/// Reads what an ADD needs. `request` is the request to `calico-ipam`; `prefetch` is the part of the allocation that is done
 /// beside the reads, and undone after a failure.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is
 /// invalid.
-pub async fn for_add(cx: &Context, request: Option<IpamCall>, ahead: Option<Ahead>) -> Result<AddReads, CniError> {
+pub async fn for_add(
+    cx: &Context,
+    request: Option<IpamRequest>,
+    prefetch: Option<Prefetch>,
+) -> Result<AddReads, CniError> {
     let query = match &request {
         None => Query::Endpoint,
-        Some(request) => Query::Assign(request, ahead.as_ref()),
+        Some(request) => Query::Assign(request, prefetch.as_ref()),
     };
     let mut found = read(cx, query).await?;
     let mut request = request;
@@ -120,12 +124,12 @@ pub async fn for_add(cx: &Context, request: Option<IpamCall>, ahead: Option<Ahea
     let (workload, subnets) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
-            Box::pin(forget_ahead(cx, request.as_ref(), found.inputs.as_mut())).await;
+            Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
             return Err(error);
         }
     };
     if !matches!(workload.annotations.addresses, Addresses::Allocated) {
-        Box::pin(forget_ahead(cx, request.as_ref(), found.inputs.as_mut())).await;
+        Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
     }
     let addresses = match (&workload.annotations.addresses, request, found.inputs) {
         (Addresses::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
@@ -133,7 +137,7 @@ pub async fn for_add(cx: &Context, request: Option<IpamCall>, ahead: Option<Ahea
             let (chosen, lock) = match addresses {
                 // Each chosen address takes the lock in its turn.
                 Addresses::Requested(chosen) => (chosen.clone(), None),
-                _ => (Vec::new(), ahead.map(Ahead::into_lock)),
+                _ => (Vec::new(), prefetch.map(Prefetch::into_lock)),
             };
             AddressRequest::Calico(Box::new(CalicoRequest { request, inputs, lock, chosen }))
         }
@@ -147,7 +151,7 @@ pub async fn for_add(cx: &Context, request: Option<IpamCall>, ahead: Option<Ahea
 async fn prepare(
     cx: &Context,
     found: &mut Found,
-    mut request: Option<&mut IpamCall>,
+    mut request: Option<&mut IpamRequest>,
 ) -> Result<(WorkloadRequest, Option<Subnets>), CniError> {
     found.ensure_ready()?;
     if let Some(inputs) = &mut found.inputs {
@@ -173,7 +177,7 @@ async fn prepare(
     if let (Some(pod), Some(labels)) = (request.as_deref_mut().and_then(|request| request.pod.as_mut()), facts.labels) {
         pod.namespace.labels = labels;
     }
-    let vmi = kubevirt::arriving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let vmi = vmi::arriving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
     if let Some(request) = request {
         request.machine.clone_from(&vmi);
     }
@@ -200,7 +204,7 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let found = *read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;
     let facts = found.kubernetes?;
-    let vmi = kubevirt::leaving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let vmi = vmi::leaving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
     Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
 }
 
@@ -208,7 +212,7 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.
-pub async fn for_status(cx: &Context, request: Option<&IpamCall>) -> Result<Option<Prelude>, CniError> {
+pub async fn for_status(cx: &Context, request: Option<&IpamRequest>) -> Result<Option<AllocationInputs>, CniError> {
     let found = read(cx, request.map_or(Query::Cluster, Query::Allocator)).await?;
     found.ensure_ready()?;
     let mut inputs = found.inputs;

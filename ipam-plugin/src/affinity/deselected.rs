@@ -6,7 +6,7 @@ use libcalico::net::Cidr;
 use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use crate::mend::give_up;
+use crate::affinity::repair::give_up;
 
 /// The pools.
 #[derive(Debug, Clone)]

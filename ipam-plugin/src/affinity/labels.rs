@@ -7,7 +7,7 @@ use std::path::Path;
 use libcalico::ipam::{AffinitySelect, BlockAffinity, Owner};
 use libcalico::store::{Store, StoreError};
 
-use crate::release_addresses::{OpenGate, WriteGate};
+use crate::write_gate::{OpenGate, WriteGate};
 
 /// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. The file `marker`, if
 /// given, exists if this was done since the node's boot.

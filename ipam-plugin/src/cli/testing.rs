@@ -19,11 +19,11 @@ use super::arguments::Arguments;
 use super::execute;
 use super::output::Terminal;
 use super::session::{Outcome, Session};
-use crate::assign::assign;
+use crate::alloc::assign;
+use crate::alloc::inputs::{AllocationInputs, InputsQuery};
+use crate::alloc::request::{AssignRequest, workload_attributes};
 use crate::clock::SystemClock;
-use crate::prelude::{Prelude, PreludeQuery};
 use crate::process::block_on;
-use crate::request::{AssignRequest, workload_attributes};
 
 /// A new datastore in a directory that is removed with it.
 pub(super) struct Shell {
@@ -133,10 +133,10 @@ impl Shell {
 
     fn allocate_with(&self, handle: &str, attributes: BTreeMap<String, String>) -> String {
         let request = AssignRequest { attributes, ..AssignRequest::workload(HandleId::new(handle), "node1") };
-        let query = PreludeQuery::workload("node1", request.handle.clone());
+        let query = InputsQuery::workload("node1", request.handle.clone());
         let assigned = block_on(async {
-            let prelude = Prelude::read(&self.store, &query).await.unwrap();
-            assign(&self.store, &SystemClock::start(), &request, prelude).await.unwrap()
+            let inputs = AllocationInputs::read(&self.store, &query).await.unwrap();
+            assign(&self.store, &SystemClock::start(), &request, inputs).await.unwrap()
         });
         assigned.addresses[0].ip.to_string()
     }

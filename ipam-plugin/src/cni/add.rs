@@ -10,19 +10,19 @@ use libcalico::store::Store;
 use netconf::result::{IpConfig, IpNet, Route};
 use netconf::{CniError, CniResult};
 
-use super::call::IpamCall;
+use super::call::IpamRequest;
 use super::error::cni_error;
 use crate::affinity::ensure_labels;
-use crate::ahead;
-use crate::assign::{Assignment, assign};
-use crate::assign_address::assign_address;
+use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::one_address::assign_address;
+use crate::alloc::prefetch;
+use crate::alloc::{Assignment, assign};
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::kubevirt::{self, MachineError, TakenOver};
 use crate::lock::HostLock;
-use crate::prelude::Prelude;
+use crate::vmi::{self, MachineError, TakenOver};
 
-/// Longest wait for the lock after which a process still uses the prelude it read before. Calico's client disables a
+/// Longest wait for the lock after which a process still uses the inputs it read before. Calico's client disables a
 /// pool 500 ms before it deletes it. No process may still use the pool by then (IPAM-100).
 const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
 
@@ -39,19 +39,19 @@ pub struct Given {
 /// Assigns the addresses that the call requests. On error, none of them stays assigned. `lock` is the node's lock if
 /// the caller already has it.
 ///
-/// With a block of the node that has a free address, this takes one read and one write beyond the prelude, for one
+/// With a block of the node that has a free address, this takes one read and one write beyond the inputs, for one
 /// family or two.
 pub async fn add<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    call: &IpamCall,
-    mut prelude: Prelude,
+    call: &IpamRequest,
+    mut inputs: AllocationInputs,
     lock: Option<HostLock>,
 ) -> Result<Given, CniError> {
     if call.machine.is_some() || call.ip.is_some() {
-        Box::pin(ahead::forget(store, clock, call, &mut prelude)).await;
+        Box::pin(prefetch::forget(store, clock, &call.container_handle(), &mut inputs)).await;
     }
-    let (kept, replaced) = Box::pin(kept(store, clock, call, &mut prelude)).await.map_err(|error| cni_error(&error))?;
+    let (kept, replaced) = Box::pin(kept(store, clock, call, &mut inputs)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
         let mut result = result(&kept);
         if call.machine.as_ref().is_some_and(MachinePod::is_migration_target) {
@@ -60,7 +60,7 @@ pub async fn add<S: Store, C: Clock>(
         }
         return Ok(Given { result, replaced });
     }
-    let found = addresses(store, clock, call, prelude, lock).await.map_err(|error| cni_error(&error))?;
+    let found = addresses(store, clock, call, inputs, lock).await.map_err(|error| cni_error(&error))?;
     Ok(Given { result: result(&found), replaced })
 }
 
@@ -69,15 +69,15 @@ pub async fn add<S: Store, C: Clock>(
 async fn kept<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    call: &IpamCall,
-    prelude: &mut Prelude,
+    call: &IpamRequest,
+    inputs: &mut AllocationInputs,
 ) -> Result<(Vec<Assignment>, BTreeMap<String, String>), IpamError> {
     let Some(machine) = &call.machine else { return Ok(Default::default()) };
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
     let TakenOver { addresses: held, handle: read, replaced } =
-        kubevirt::take_over(store, clock, &handle, machine, &attributes).await?;
+        vmi::take_over(store, clock, &handle, machine, &attributes).await?;
     // A handle read before this point is the container's, not the VMI's.
-    prelude.handle = read;
+    inputs.handle = read;
     if held.is_empty() && machine.is_migration_target() {
         return Err(MachineError::NothingHeld(handle).into());
     }
@@ -90,29 +90,29 @@ async fn kept<S: Store, C: Clock>(
 async fn addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    call: &IpamCall,
-    prelude: Prelude,
+    call: &IpamRequest,
+    inputs: AllocationInputs,
     lock: Option<HostLock>,
 ) -> Result<Vec<Assignment>, IpamError> {
-    // Locks after the read of the prelude. Changes that another process made to blocks meanwhile show when the blocks
+    // Locks after the read of the inputs. Changes that another process made to blocks meanwhile show when the blocks
     // are read.
     let asked = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
-    let prelude = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
-        Prelude::read(store, &call.prelude_query()).await?
-    } else if prelude.is_old {
-        Box::pin(ahead::read_again(store, clock, call, prelude)).await?
+    let inputs = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
+        AllocationInputs::read(store, &call.inputs_query()).await?
+    } else if inputs.is_old {
+        Box::pin(prefetch::read_again(store, clock, &call.inputs_query(), &call.container_handle(), inputs)).await?
     } else {
-        prelude
+        inputs
     };
     let mut request = call.assign_request(clock.now());
     if let Some(ip) = call.ip {
         Box::pin(ensure_labels(store, &request.owner(), call.labels_marker.as_deref())).await?;
-        return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, prelude)).await?]);
+        return Ok(vec![Box::pin(assign_address(store, clock, &request, ip, inputs)).await?]);
     }
     request.passed_over = call.busy_addresses(clock.now());
     request.notes = call.notes(clock.now());
-    let assigned = assign(store, clock, &request, prelude).await?;
+    let assigned = assign(store, clock, &request, inputs).await?;
     request.notes.keep(assigned.searches, clock.now());
     if assigned.has_claimed {
         // Searches on record may cover the pools of the claimed block, and not every cache contains the new affinity

@@ -1,4 +1,4 @@
-//! [`IpamCall`]: a decoded call of the plugin. `calico-ipam` fills it from its environment and configuration; `calico`
+//! [`IpamRequest`]: a decoded call of the plugin. `calico-ipam` fills it from its environment and configuration; `calico`
 //! adds values from the pod's annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,14 @@ use libcalico::store::Store;
 use netconf::Call;
 use time::OffsetDateTime;
 
+use crate::alloc::block_hints::BlockHints;
+use crate::alloc::inputs::InputsQuery;
+use crate::alloc::predecessor::Predecessor;
+use crate::alloc::prefetch::{self, Prefetch, PrefetchHints};
+use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
 use crate::busy;
 use crate::exhausted::{self, Notes, Releasing};
 use crate::lock::HostLock;
-use crate::predecessor::Predecessor;
-use crate::prelude::PreludeQuery;
-use crate::recent::RecentBlocks;
-use crate::request::{AssignRequest, Namespace, workload_attributes};
 
 /// File whose existence means that the node's affinities have labels. Upstream uses the same file; a reboot deletes it.
 const LABELS_MARKER: &str = "/var/run/calico/cni/ipam_upgraded";
@@ -28,7 +29,7 @@ const RECENT_BLOCKS: &str = "/var/run/calico/cni/recent_blocks";
 
 /// A call of the IPAM plugin for one container.
 #[derive(Debug, Clone, PartialEq)]
-pub struct IpamCall {
+pub struct IpamRequest {
     /// The name of the network.
     pub network: String,
     /// The container ID.
@@ -78,12 +79,12 @@ pub struct Pod {
     pub name: String,
 }
 
-impl IpamCall {
+impl IpamRequest {
     /// Creates the call that the runtime requests on `node`. Outside Kubernetes the call is complete. For a pod,
     /// `calico` replaces pools and families by the values of the annotations, and adds the labels of the namespace.
     pub fn of(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
-        IpamCall {
+        IpamRequest {
             network: call.conf.name.clone(),
             container_id: call.container_id.clone(),
             node: node.into(),
@@ -123,6 +124,27 @@ impl IpamCall {
         HandleId::for_container(&self.network, &self.container_id)
     }
 
+    /// Returns the prefetch of this request, or `None` if there is no hint or a prefetch saves nothing.
+    pub fn prefetch<S: Store>(&self, store: &S) -> Option<Prefetch> {
+        let wanted = [(IpVersion::V4, self.assign_ipv4), (IpVersion::V6, self.assign_ipv6)];
+        let families: Vec<_> = wanted.into_iter().filter_map(|(version, wanted)| wanted.then_some(version)).collect();
+        let hints = PrefetchHints {
+            network: &self.network,
+            namespace: self.namespace(),
+            pod: self.pod.as_ref().map_or("", |pod| pod.name.as_str()),
+            families: &families,
+            has_address: self.ip.is_some(),
+            lock_file: self.lock_file.as_deref(),
+            recent_file: self.recent_file.as_deref(),
+        };
+        Prefetch::new(&hints, store)
+    }
+
+    /// Disables the prefetch on this node until another ADD has succeeded; see [`prefetch::stop`].
+    pub fn stop_prefetch(&self, own: Option<&Prefetch>) {
+        prefetch::stop(self.lock_file.as_deref(), self.recent_file.as_deref(), own);
+    }
+
     /// Returns the handle that releases before v3 gave this container. DEL also releases the container's addresses
     /// under it (IPAM-23).
     pub fn old_handle(&self) -> Option<OldHandle> {
@@ -149,8 +171,8 @@ impl IpamCall {
     }
 
     /// Returns the query for the first read of an ADD.
-    pub fn prelude_query(&self) -> PreludeQuery {
-        PreludeQuery::workload(&self.node, self.handle())
+    pub fn inputs_query(&self) -> InputsQuery {
+        InputsQuery::workload(&self.node, self.handle())
     }
 
     /// Returns the call as a request for addresses.
@@ -184,9 +206,9 @@ impl IpamCall {
     }
 
     /// Returns the hints for the next ADD if the caller has the node's lock and the datastore makes use of hints.
-    pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<RecentBlocks> {
+    pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<BlockHints> {
         lock.filter(|lock| lock.is_held() && !store.has_transactions())?;
-        self.recent_file.as_deref().map(RecentBlocks::read)
+        self.recent_file.as_deref().map(BlockHints::read)
     }
 
     /// Returns the addresses that the kernel recently had in use.

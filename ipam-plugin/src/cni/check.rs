@@ -7,13 +7,13 @@ use libcalico::ipam::{Block, Handle, OwnerSlot};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
-use super::call::IpamCall;
+use super::call::IpamRequest;
 use super::error::cni_error;
-use crate::assign_address::holder;
+use crate::alloc::one_address::holder;
 use crate::read_blocks::blocks_of;
 
 /// Compares the addresses and returns an error whose details list each difference.
-pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<(), CniError> {
+pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr]) -> Result<(), CniError> {
     let found = differences(store, call, recorded).await.map_err(|error| cni_error(&error.into()))?;
     if found.is_empty() {
         return Ok(());
@@ -24,7 +24,11 @@ pub async fn check<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) ->
 
 /// Returns the differences between `recorded`, the addresses in prevResult, and the datastore. Each address must be
 /// allocated in its block under the container's handle, and the handle must count at least the addresses in the block.
-pub async fn differences<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAddr]) -> Result<Vec<String>, StoreError> {
+pub async fn differences<S: Store>(
+    store: &S,
+    call: &IpamRequest,
+    recorded: &[IpAddr],
+) -> Result<Vec<String>, StoreError> {
     let id = call.handle();
     let mut batch = ReadBatch::new();
     let (handle, pools) = (batch.get::<Handle>(&id), batch.list::<IpPool>(&ObjectSelect::default()));
@@ -52,7 +56,7 @@ pub async fn differences<S: Store>(store: &S, call: &IpamCall, recorded: &[IpAdd
     Ok(found)
 }
 
-fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamCall) -> Option<String> {
+fn difference_of_address(blocks: &[Entry<Block>], ip: IpAddr, call: &IpamRequest) -> Option<String> {
     let Some(block) = blocks.iter().find(|block| block.key.contains(ip)) else {
         return Some(format!("{ip} is in no block"));
     };

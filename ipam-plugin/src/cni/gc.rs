@@ -9,8 +9,8 @@ use libcalico::store::{Entry, Store};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::release::{Leaving, Listings, NoListings, ReleasePrelude, Turn, release_unlisted};
-use crate::release_addresses::release_addresses;
+use crate::release::release_addresses;
+use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, Turn, release_unlisted};
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]
@@ -159,10 +159,10 @@ async fn collect<S: Store, C: Clock, L: Listings>(
     leak: &Leak,
     listings: &L,
 ) -> Result<(), IpamError> {
-    let prelude = ReleasePrelude::read(store, std::slice::from_ref(handle)).await?;
-    if prelude.is_empty() {
+    let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
+    if inputs.is_empty() {
         listings.unlist(&leak.leaving).await?;
         return release_addresses(store, clock, &leak.requests).await.map(|_| ());
     }
-    release_unlisted(store, clock, prelude.on_node(node), listings, &mut Turn::default()).await.map(|_| ())
+    release_unlisted(store, clock, inputs.on_node(node), listings, &mut Turn::default()).await.map(|_| ())
 }

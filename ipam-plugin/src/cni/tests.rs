@@ -9,21 +9,21 @@ use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::{Kind, Store};
 use netconf::{CniError, Code, Command, Version};
 
-use super::{IpamCall, add, check, del, differences, gc, status};
+use super::{IpamRequest, add, check, del, differences, gc, status};
+use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::request::AssignRequest;
 use crate::clock::SystemClock;
-use crate::prelude::Prelude;
-use crate::release::ReleasePrelude;
-use crate::request::AssignRequest;
+use crate::release::ReleaseInputs;
 use crate::testing::{Cluster, Fault, assert_consistent, call, cidr, held};
 
-async fn add_to(cluster: &Cluster, call: &IpamCall) -> Result<netconf::CniResult, CniError> {
-    let prelude = Prelude::read(&cluster.store, &call.prelude_query()).await.unwrap();
-    Ok(add(&cluster.store, &cluster.clock, call, prelude, None).await?.result)
+async fn add_to(cluster: &Cluster, call: &IpamRequest) -> Result<netconf::CniResult, CniError> {
+    let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query()).await.unwrap();
+    Ok(add(&cluster.store, &cluster.clock, call, inputs, None).await?.result)
 }
 
-async fn del_from(cluster: &Cluster, call: &IpamCall) -> Result<(), CniError> {
-    let prelude = ReleasePrelude::read(&cluster.store, &call.handles()).await.unwrap();
-    del(&cluster.store, &cluster.clock, call, prelude).await
+async fn del_from(cluster: &Cluster, call: &IpamRequest) -> Result<(), CniError> {
+    let inputs = ReleaseInputs::read(&cluster.store, &call.handles()).await.unwrap();
+    del(&cluster.store, &cluster.clock, call, inputs).await
 }
 
 fn dual_stack() -> Cluster {
@@ -36,7 +36,7 @@ fn dual_stack() -> Cluster {
 #[tokio::test]
 async fn the_result_has_the_blocks_prefix_and_a_route_per_address() {
     let cluster = dual_stack();
-    let both = IpamCall { assign_ipv6: true, ..call("a") };
+    let both = IpamRequest { assign_ipv6: true, ..call("a") };
     let text = add_to(&cluster, &both).await.unwrap().to_json(Version::V1_0_0).unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(
@@ -47,7 +47,7 @@ async fn the_result_has_the_blocks_prefix_and_a_route_per_address() {
             "routes": [{"dst": "10.65.166.128/26"}, {"dst": "fd00:65::c11:b42f:f17e:a680/122"}],
         })
     );
-    let asked = IpamCall { ip: Some("10.65.9.9".parse().unwrap()), ..call("b") };
+    let asked = IpamRequest { ip: Some("10.65.9.9".parse().unwrap()), ..call("b") };
     let result = add_to(&cluster, &asked).await.unwrap();
     assert_eq!(result.ips[0].address.to_string(), "10.65.9.9/32");
     assert_eq!(result.routes[0].dst.to_string(), "10.65.9.9/32");
@@ -56,9 +56,9 @@ async fn the_result_has_the_blocks_prefix_and_a_route_per_address() {
 #[tokio::test]
 async fn families_and_what_neither_gives() {
     let cluster = dual_stack();
-    let six = IpamCall { assign_ipv4: false, assign_ipv6: true, ..call("a") };
+    let six = IpamRequest { assign_ipv4: false, assign_ipv6: true, ..call("a") };
     assert_eq!(add_to(&cluster, &six).await.unwrap().ips[0].address.prefix_len(), 122);
-    let none = IpamCall { assign_ipv4: false, ..call("b") };
+    let none = IpamRequest { assign_ipv4: false, ..call("b") };
     assert_eq!(add_to(&cluster, &none).await.unwrap(), netconf::CniResult::default());
     assert_eq!(cluster.handle("net.b"), None);
 }
@@ -78,11 +78,11 @@ async fn del_releases_the_legacy_handle_too_and_is_content_with_nothing() {
 #[test]
 fn handles_are_named_as_upstream_names_them() {
     let plain = call("c0ffee");
-    let names = |call: &IpamCall| call.handles().iter().map(ToString::to_string).collect::<Vec<_>>();
+    let names = |call: &IpamRequest| call.handles().iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(names(&plain), ["net.c0ffee", "c0ffee"]);
     let mut pod = call("c0ffee");
     pod.pod = Some(super::Pod {
-        namespace: crate::request::Namespace { name: "default".into(), ..Default::default() },
+        namespace: crate::alloc::request::Namespace { name: "default".into(), ..Default::default() },
         name: "web".into(),
     });
     assert_eq!(names(&pod), ["net.c0ffee", "default.web"]);
@@ -107,7 +107,7 @@ fn a_call_takes_what_the_runtime_says() {
     };
     let decoded = netconf::read_call(&env, || Ok(conf.as_bytes().to_vec())).unwrap();
     assert_eq!(decoded.command, Command::Add);
-    let call = IpamCall::of(&decoded, "node1");
+    let call = IpamRequest::of(&decoded, "node1");
     assert_eq!((call.network.as_str(), call.container_id.as_str()), ("net", "c0ffee"));
     assert_eq!((call.assign_ipv4, call.assign_ipv6), (false, true));
     assert_eq!(call.ipv6_pools, ["six", "fd00::/64"]);
@@ -128,16 +128,16 @@ async fn errors_have_upstreams_words_a_code_and_reasons() {
     let full = add_to(&cluster, &call("b")).await.unwrap_err();
     assert_eq!(full.code, Code::INTERNAL);
     assert_eq!(full.details, "pool tiny (10.66.0.0/32): full: 1 of 1 in use; pool off (10.67.0.0/24): it is disabled");
-    let unknown = IpamCall { ipv4_pools: vec!["no-such-pool".into()], ..call("b") };
+    let unknown = IpamRequest { ipv4_pools: vec!["no-such-pool".into()], ..call("b") };
     let unknown = add_to(&cluster, &unknown).await.unwrap_err();
     assert_eq!(unknown.code, Code::INVALID_CONFIG);
     assert_eq!(unknown.msg, "error parsing pool \"no-such-pool\": invalid CIDR address: no-such-pool");
-    let taken = IpamCall { ip: Some("10.66.0.0".parse().unwrap()), ..call("b") };
+    let taken = IpamRequest { ip: Some("10.66.0.0".parse().unwrap()), ..call("b") };
     let taken = add_to(&cluster, &taken).await.unwrap_err();
     assert!(taken.details.starts_with("it is held by handle net.a, node node1, since "), "{}", taken.details);
-    let prelude = Prelude::read(&cluster.store, &call("b").prelude_query()).await.unwrap();
+    let inputs = AllocationInputs::read(&cluster.store, &call("b").inputs_query()).await.unwrap();
     cluster.store.before_each(|_, _, _| Fault::Refused);
-    let gone = add(&cluster.store, &cluster.clock, &call("b"), prelude, None).await.unwrap_err();
+    let gone = add(&cluster.store, &cluster.clock, &call("b"), inputs, None).await.unwrap_err();
     assert_eq!(gone.code, Code::TRY_AGAIN);
 }
 
@@ -160,24 +160,24 @@ async fn after_a_long_wait_for_the_lock_the_pools_are_read_again() {
     let cluster = dual_stack();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ipam.lock");
-    let waiting = IpamCall { lock_file: Some(path.clone()), ..call("a") };
-    let prelude = Prelude::read(&cluster.store, &waiting.prelude_query()).await.unwrap();
+    let waiting = IpamRequest { lock_file: Some(path.clone()), ..call("a") };
+    let inputs = AllocationInputs::read(&cluster.store, &waiting.inputs_query()).await.unwrap();
     cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| spec.disabled = true);
     let holder = crate::lock::HostLock::acquire(&path).unwrap();
     let holding = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(150));
         drop(holder);
     });
-    let error = add(&cluster.store, &SystemClock::start(), &waiting, prelude, None).await.unwrap_err();
+    let error = add(&cluster.store, &SystemClock::start(), &waiting, inputs, None).await.unwrap_err();
     holding.join().unwrap();
     assert_eq!(error.msg, "cannot find a qualified ippool");
 }
 
 // CHECK reports each difference.
 
-async fn checked() -> (Cluster, IpamCall, Vec<IpAddr>) {
+async fn checked() -> (Cluster, IpamRequest, Vec<IpAddr>) {
     let cluster = dual_stack();
-    let both = IpamCall { assign_ipv6: true, ..call("a") };
+    let both = IpamRequest { assign_ipv6: true, ..call("a") };
     let result = add_to(&cluster, &both).await.unwrap();
     let recorded: Vec<_> = result.ips.iter().map(|ip| ip.address.addr()).collect();
     assert_eq!(differences(&cluster.store, &both, &recorded).await.unwrap(), [] as [String; 0]);
@@ -261,16 +261,16 @@ async fn check_finds_the_block_of_another_size_than_its_pool_has_now() {
 #[tokio::test]
 async fn status_is_whether_an_add_could_be_served() {
     let cluster = Cluster::new();
-    let wanted = IpamCall { assign_ipv6: true, ..call("") };
+    let wanted = IpamRequest { assign_ipv6: true, ..call("") };
     let msg =
-        async |call: &IpamCall| status(&cluster.store, call, |_| {}).await.map_err(|error| (error.code, error.msg));
+        async |call: &IpamRequest| status(&cluster.store, call, |_| {}).await.map_err(|error| (error.code, error.msg));
     let no_pool = || Err((Code::NOT_AVAILABLE, "cannot find a qualified ippool".to_owned()));
     assert_eq!(msg(&wanted).await, no_pool());
     cluster.pool("pool4", "10.65.0.0/16", 26);
     assert_eq!(msg(&wanted).await, no_pool());
     cluster.pool("pool6", "fd00:65::/64", 122);
     assert_eq!(msg(&wanted).await, Ok(()));
-    let stranger = IpamCall { node: "node9".into(), ..wanted.clone() };
+    let stranger = IpamRequest { node: "node9".into(), ..wanted.clone() };
     let unknown = "resource does not exist: Node(node9)".to_owned();
     assert_eq!(msg(&stranger).await, Err((Code::NOT_AVAILABLE, unknown)));
     let spec = ClusterInformationSpec { datastore_ready: Some(false), ..ClusterInformationSpec::default() };
@@ -335,19 +335,19 @@ async fn on_the_embedded_datastore_an_add_is_three_requests_and_a_del_too() {
     let clock = SystemClock::start();
     let mut expected = 5;
     for container in ["a", "b", "c"] {
-        let call = IpamCall { assign_ipv6: true, lock_file: Some(dir.path().join("ipam.lock")), ..call(container) };
+        let call = IpamRequest { assign_ipv6: true, lock_file: Some(dir.path().join("ipam.lock")), ..call(container) };
         let before = store.requests();
-        let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
-        let result = add(&store, &clock, &call, prelude, None).await.unwrap().result;
+        let inputs = AllocationInputs::read(&store, &call.inputs_query()).await.unwrap();
+        let result = add(&store, &clock, &call, inputs, None).await.unwrap().result;
         assert_eq!(result.ips.len(), 2);
         assert_eq!(store.requests() - before, expected, "{container}");
         // The first ADD of a node also confirms an affinity per family.
         expected = 3;
     }
-    let call = IpamCall { lock_file: Some(dir.path().join("ipam.lock")), ..call("b") };
+    let call = IpamRequest { lock_file: Some(dir.path().join("ipam.lock")), ..call("b") };
     let before = store.requests();
-    let prelude = ReleasePrelude::read(&store, &call.handles()).await.unwrap();
-    del(&store, &clock, &call, prelude).await.unwrap();
+    let inputs = ReleaseInputs::read(&store, &call.handles()).await.unwrap();
+    del(&store, &clock, &call, inputs).await.unwrap();
     assert_eq!(store.requests() - before, 3);
     assert!(dir.path().join("ipam.lock").exists());
     let blocks = store.list::<Block>(&None).await.unwrap();
@@ -372,12 +372,12 @@ fn many_at_once_on_one_file_get_different_addresses() {
                     let mut got = Vec::new();
                     for n in 0..6 {
                         let call = call(&format!("{thread}-{n}"));
-                        let prelude = Prelude::read(&store, &call.prelude_query()).await.unwrap();
-                        let result = add(&store, &clock, &call, prelude, None).await.unwrap().result;
+                        let inputs = AllocationInputs::read(&store, &call.inputs_query()).await.unwrap();
+                        let result = add(&store, &clock, &call, inputs, None).await.unwrap().result;
                         got.push(result.ips[0].address.addr());
                         if n % 2 == 1 {
-                            let prelude = ReleasePrelude::read(&store, &call.handles()).await.unwrap();
-                            del(&store, &clock, &call, prelude).await.unwrap();
+                            let inputs = ReleaseInputs::read(&store, &call.handles()).await.unwrap();
+                            del(&store, &clock, &call, inputs).await.unwrap();
                             got.pop();
                         }
                     }

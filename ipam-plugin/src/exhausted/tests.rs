@@ -7,10 +7,10 @@ use libcalico::ipam::ReleaseRequest;
 use netconf::CniError;
 
 use super::*;
-use crate::cni::{self, IpamCall};
-use crate::prelude::Prelude;
-use crate::release::ReleasePrelude;
-use crate::release_addresses::release_addresses;
+use crate::alloc::inputs::AllocationInputs;
+use crate::cni::{self, IpamRequest};
+use crate::release::ReleaseInputs;
+use crate::release::release_addresses;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, call};
 
 /// A pool of two blocks of two addresses, and a node with a file of notes.
@@ -42,14 +42,14 @@ impl Scene {
         self.directory.path().join("cni/no_free_address")
     }
 
-    fn call(&self, container: &str) -> IpamCall {
-        IpamCall { exhausted_file: Some(self.file()), ..call(container) }
+    fn call(&self, container: &str) -> IpamRequest {
+        IpamRequest { exhausted_file: Some(self.file()), ..call(container) }
     }
 
-    async fn ask(&self, call: &IpamCall) -> Result<IpAddr, CniError> {
+    async fn ask(&self, call: &IpamRequest) -> Result<IpAddr, CniError> {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
-        let prelude = Prelude::read(store, &call.prelude_query()).await.unwrap();
-        Ok(cni::add(store, clock, call, prelude, None).await?.result.ips[0].address.addr())
+        let inputs = AllocationInputs::read(store, &call.inputs_query()).await.unwrap();
+        Ok(cni::add(store, clock, call, inputs, None).await?.result.ips[0].address.addr())
     }
 
     async fn add(&self, container: &str) -> Result<IpAddr, CniError> {
@@ -66,8 +66,8 @@ impl Scene {
 
     async fn del(&self, container: &str) {
         let call = self.call(container);
-        let prelude = ReleasePrelude::read(&self.cluster.store, &call.handles()).await.unwrap();
-        cni::del(&self.cluster.store, &self.cluster.clock, &call, prelude).await.unwrap();
+        let inputs = ReleaseInputs::read(&self.cluster.store, &call.handles()).await.unwrap();
+        cni::del(&self.cluster.store, &self.cluster.clock, &call, inputs).await.unwrap();
     }
 
     fn pass(&self, seconds: u64) {
@@ -216,13 +216,13 @@ async fn a_note_is_of_its_pools_and_family_alone() {
     });
     scene.cluster.pool("six", "fd00::/126", 127);
     scene.add("x").await.unwrap_err();
-    let manual = |container| IpamCall { ipv4_pools: vec!["manual".into()], ..scene.call(container) };
+    let manual = |container| IpamRequest { ipv4_pools: vec!["manual".into()], ..scene.call(container) };
     scene.ask(&manual("p")).await.unwrap();
-    scene.ask(&IpamCall { assign_ipv4: false, assign_ipv6: true, ..scene.call("q") }).await.unwrap();
+    scene.ask(&IpamRequest { assign_ipv4: false, assign_ipv6: true, ..scene.call("q") }).await.unwrap();
     // If one of two families is short, no address of the other stays assigned.
     scene.add("x").await.unwrap_err();
     scene.cluster.store.take_surveys();
-    scene.ask(&IpamCall { assign_ipv6: true, ..scene.call("r") }).await.unwrap_err();
+    scene.ask(&IpamRequest { assign_ipv6: true, ..scene.call("r") }).await.unwrap_err();
     assert_eq!(scene.cluster.store.take_surveys().0, 0);
     assert_consistent(&scene.cluster.store.pairs(), true);
 }
@@ -296,7 +296,7 @@ fn of_two_processes_at_once_one_searches() {
     let lock_file = Some(scene.directory.path().join("ipam.lock"));
     thread::scope(|scope| {
         for container in ["x", "y", "z"] {
-            let call = IpamCall { lock_file: lock_file.clone(), ..scene.call(container) };
+            let call = IpamRequest { lock_file: lock_file.clone(), ..scene.call(container) };
             let scene = &scene;
             scope.spawn(move || runtime().block_on(scene.ask(&call)).unwrap_err());
         }

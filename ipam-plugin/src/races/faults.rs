@@ -4,7 +4,7 @@
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::{Kind, WriteOp};
 
-use crate::assign_address::assign_address;
+use crate::alloc::one_address::assign_address;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 /// Returns all faults. A list has five writes at most, and a write's outcome is resolved within five requests.
@@ -224,9 +224,9 @@ async fn an_address_is_kept_though_the_claim_to_its_block_cannot_be_confirmed() 
                     false => cluster.one("node1", "net.a").await,
                     true => {
                         let request = cluster.request("node1", "net.a");
-                        let prelude = cluster.prelude(&request).await.unwrap();
+                        let inputs = cluster.inputs(&request).await.unwrap();
                         let ip = "10.65.0.9".parse().unwrap();
-                        let assigned = assign_address(&cluster.store, &cluster.clock, &request, ip, prelude).await;
+                        let assigned = assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await;
                         assigned.map(|assigned| assigned.ip)
                     }
                 };

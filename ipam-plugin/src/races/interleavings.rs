@@ -9,7 +9,7 @@ use libcalico::net::Cidr;
 use libcalico::store::Kind;
 use proptest::prelude::*;
 
-use crate::assign_address::assign_address;
+use crate::alloc::one_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, Pairs, affinity_key, assert_consistent, cidr, held, take_one};
 
@@ -213,7 +213,7 @@ async fn run(ops: &[Op], store: MemoryStore, every: usize, seed: usize, faults: 
                 let _ = crate::affinity::release_host_affinities(
                     &cluster.store,
                     &cluster.clock,
-                    &crate::release_addresses::OpenGate,
+                    &crate::write_gate::OpenGate,
                     &owner,
                     true,
                 )
@@ -277,9 +277,9 @@ async fn a_pool_that_went_out_of_service_is_not_claimed_from_after_a_lost_race()
         let error = match asked {
             None => cluster.assign(&request).await.unwrap_err(),
             Some(ip) => {
-                let prelude = cluster.prelude(&request).await.unwrap();
+                let inputs = cluster.inputs(&request).await.unwrap();
                 let ip = ip.parse().unwrap();
-                assign_address(&cluster.store, &cluster.clock, &request, ip, prelude).await.unwrap_err()
+                assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await.unwrap_err()
             }
         };
         assert!(matches!(error, IpamError::Pools(_) | IpamError::NotInPool { .. }), "{error}");

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::cni::IpamCall;
+use crate::cni::IpamRequest;
 
 /// Returns a runtime's call for a container of `node1` outside Kubernetes, for one IPv4 address.
-pub(crate) fn call(container: &str) -> IpamCall {
-    IpamCall {
+pub(crate) fn call(container: &str) -> IpamRequest {
+    IpamRequest {
         network: "net".into(),
         container_id: container.into(),
         node: "node1".into(),

@@ -14,11 +14,11 @@ use libcalico::ipam::{
 use libcalico::net::Cidr;
 
 use super::{MemoryStore, Pairs, TestClock};
-use crate::assign::{Assigned, assign};
+use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::request::{AssignRequest, workload_attributes};
+use crate::alloc::{Assigned, assign};
 use crate::error::IpamError;
-use crate::prelude::Prelude;
-use crate::release::{ReleasePrelude, ReleasedHandles, release};
-use crate::request::{AssignRequest, workload_attributes};
+use crate::release::{ReleaseInputs, ReleasedHandles, release};
 
 /// A store with the nodes `node1` to `node4` and no pool.
 pub(crate) struct Cluster {
@@ -82,13 +82,13 @@ impl Cluster {
         request
     }
 
-    pub(crate) async fn prelude(&self, request: &AssignRequest) -> Result<Prelude, IpamError> {
-        Ok(Prelude::read(&self.store, &request.prelude_query()).await?)
+    pub(crate) async fn inputs(&self, request: &AssignRequest) -> Result<AllocationInputs, IpamError> {
+        Ok(AllocationInputs::read(&self.store, &request.inputs_query()).await?)
     }
 
     pub(crate) async fn assign(&self, request: &AssignRequest) -> Result<Assigned, IpamError> {
-        let prelude = self.prelude(request).await?;
-        assign(&self.store, &self.clock, request, prelude).await
+        let inputs = self.inputs(request).await?;
+        assign(&self.store, &self.clock, request, inputs).await
     }
 
     /// Assigns one IPv4 address.
@@ -104,8 +104,8 @@ impl Cluster {
 
     /// Releases a handle as a DEL on `node1` does.
     pub(crate) async fn release(&self, handle: &str) -> Result<ReleasedHandles, IpamError> {
-        let prelude = ReleasePrelude::read(&self.store, &[HandleId::new(handle)]).await?;
-        release(&self.store, &self.clock, prelude.on_node("node1")).await
+        let inputs = ReleaseInputs::read(&self.store, &[HandleId::new(handle)]).await?;
+        release(&self.store, &self.clock, inputs.on_node("node1")).await
     }
 
     pub(crate) fn block(&self, cidr: &str) -> Option<Block> {

@@ -10,8 +10,8 @@ use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 
 use super::{PAUSE, TRIES, UpgradeError, give};
+use crate::alloc::request::AssignRequest;
 use crate::clock::Clock;
-use crate::request::AssignRequest;
 
 /// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
 /// only an IPv6 range has no such device.

@@ -5,8 +5,8 @@ use libcalico::ipam::Owner;
 use libcalico::store::Kind;
 
 use super::*;
-use crate::release_addresses::OpenGate;
 use crate::testing::{Cluster, Fault, MemoryStore, affinity_key, assert_consistent, cidr, held};
+use crate::write_gate::OpenGate;
 
 const BLOCK: &str = "10.0.0.0/29";
 const STORES: [fn() -> MemoryStore; 2] = [MemoryStore::transactional, MemoryStore::sequential];

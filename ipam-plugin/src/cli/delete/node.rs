@@ -7,7 +7,7 @@ use libcalico::store::Store;
 use crate::cli::error::CliError;
 use crate::cli::session::Session;
 use crate::clock::SystemClock;
-use crate::forget_node::{ForgetError, endpoints_of_node, forget_node};
+use crate::node_cleanup::{NodeCleanupError, endpoints_of_node, forget_node};
 
 pub(super) async fn delete(name: &str, force: bool, session: &mut Session<'_>) -> Result<(), CliError> {
     let store = session.store;
@@ -22,8 +22,8 @@ pub(super) async fn delete(name: &str, force: bool, session: &mut Session<'_>) -
     }
     let forgotten =
         forget_node(store, &SystemClock::start(), &node, &endpoints).await.map_err(|error| match error {
-            ForgetError::Ipam(error) => error.into(),
-            ForgetError::BlockKept { node, block, cause } => {
+            NodeCleanupError::Ipam(error) => error.into(),
+            NodeCleanupError::BlockKept { node, block, cause } => {
                 CliError::BlockKept { of: format!("node {node}"), block, cause }
             }
         })?;

@@ -6,7 +6,7 @@ use libcalico::ipam::ReleaseRequest;
 use crate::cli::error::CliError;
 use crate::clock::SystemClock;
 use crate::error::IpamError;
-use crate::release_addresses::release_addresses;
+use crate::release::release_addresses;
 
 /// Releases an address if its handle and sequence number still match the request. The inner error describes the
 /// difference.

@@ -11,8 +11,8 @@ use super::blocks::Repair;
 use super::plan::{Mend, Step, Verdict};
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
-use crate::mend_handles::mend_unwatched_handles;
-use crate::release_addresses::OpenGate;
+use crate::release::handle_repair::mend_unwatched_handles;
+use crate::write_gate::OpenGate;
 
 /// The planned correction of a handle's counts.
 #[derive(Debug, PartialEq)]

@@ -158,7 +158,6 @@ fn share(part: u128, whole: u128) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-
 impl ShownPool {
     fn of(used: PoolUse, disabled: bool, with_blocks: bool) -> Self {
         let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);

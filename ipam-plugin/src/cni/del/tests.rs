@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use libcalico::ipam::{Block, Handle, HandleId, SuspectHandle};
 use libcalico::store::Store;
 
-use super::super::{IpamCall, Pod};
+use super::super::{IpamRequest, Pod};
 use super::{del, release_call};
-use crate::mend_handles::mend_handles;
-use crate::release::{NoListings, ReleasePrelude};
-use crate::release_addresses::OpenGate;
-use crate::request::Namespace;
+use crate::alloc::request::Namespace;
+use crate::release::handle_repair::repair_handles;
+use crate::release::{NoListings, ReleaseInputs};
 use crate::testing::{Cluster, Fault, MemoryStore, Reluctant, assert_consistent, call, held};
+use crate::write_gate::OpenGate;
 
 /// Attributes of an allocation: names and values.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
@@ -25,9 +25,9 @@ fn clusters() -> [Cluster; 2] {
     [pooled(MemoryStore::sequential()), pooled(MemoryStore::transactional())]
 }
 
-fn of_pod(namespace: &str, name: &str) -> IpamCall {
+fn of_pod(namespace: &str, name: &str) -> IpamRequest {
     let namespace = Namespace { name: namespace.into(), ..Namespace::default() };
-    IpamCall { pod: Some(Pod { namespace, name: name.into() }), ..call("c1") }
+    IpamRequest { pod: Some(Pod { namespace, name: name.into() }), ..call("c1") }
 }
 
 /// Allocates one more address under the handle, with these attributes.
@@ -37,9 +37,9 @@ async fn hold(cluster: &Cluster, handle: &str, attributes: Attributes<'_>) {
     cluster.assign(&request).await.unwrap();
 }
 
-async fn delete(cluster: &Cluster, call: &IpamCall) {
-    let prelude = ReleasePrelude::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
-    del(&cluster.store, &cluster.clock, call, prelude).await.unwrap();
+async fn delete(cluster: &Cluster, call: &IpamRequest) {
+    let inputs = ReleaseInputs::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
+    del(&cluster.store, &cluster.clock, call, inputs).await.unwrap();
 }
 
 /// Returns all blocks and handles.
@@ -57,7 +57,7 @@ async fn del_of_a_namesake_of_anothers_handle_writes_nothing() {
     let container = format!("k8s-pod-network.{hex}");
     let service = [("service", "checkout"), ("namespace", "shop")];
     let machine = [("namespace", "prod"), ("pod", "virt-launcher-db-x"), ("vmi-name", "db")];
-    let others: [(&str, Attributes<'_>, IpamCall); 7] = [
+    let others: [(&str, Attributes<'_>, IpamRequest); 7] = [
         (&container, &[("node", "node1"), ("timestamp", "t")], of_pod("k8s-pod-network", &hex)),
         (
             "vxlan-tunnel-addr-ip-10-0-0-1.ec2.internal",
@@ -135,9 +135,9 @@ async fn an_outage_under_the_old_handle_is_told_as_one() {
     for cluster in clusters() {
         hold(&cluster, "ns.web", &[]).await;
         let call = of_pod("ns", "web");
-        let prelude = ReleasePrelude::read(&cluster.store, &call.handles()).await.unwrap();
+        let inputs = ReleaseInputs::read(&cluster.store, &call.handles()).await.unwrap();
         cluster.store.before_each(|_, _, _| Fault::Refused);
-        let error = release_call(&cluster.store, &cluster.clock, &call, prelude, &NoListings).await.unwrap_err();
+        let error = release_call(&cluster.store, &cluster.clock, &call, inputs, &NoListings).await.unwrap_err();
         assert!(matches!(&error, crate::error::IpamError::Store(cause) if cause.is_unavailable()), "{error}");
     }
 }
@@ -162,8 +162,8 @@ async fn del_whose_endpoint_refuses_keeps_what_the_old_handle_holds() {
         let call = of_pod("ns", "web");
         let endpoints = Reluctant::new(1);
         for (is_refused, left) in [(true, 1), (false, 0)] {
-            let prelude = ReleasePrelude::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
-            let released = release_call(&cluster.store, &cluster.clock, &call, prelude, &endpoints).await;
+            let inputs = ReleaseInputs::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
+            let released = release_call(&cluster.store, &cluster.clock, &call, inputs, &endpoints).await;
             assert_eq!(released.is_err(), is_refused);
             assert_eq!(held(&cluster.store.pairs()).len(), left);
         }
@@ -192,7 +192,7 @@ async fn an_old_handle_whose_del_was_killed_after_the_block_was_written_is_delet
         let entry = cluster.store.get::<Handle>(&id).await.unwrap();
         let blocks = entry.value.block.keys().copied().collect();
         let suspect = SuspectHandle { id: id.clone(), revision: Some(entry.revision), blocks };
-        let mended = mend_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
+        let mended = repair_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
         assert_eq!(mended.deleted, [id]);
         assert_consistent(&cluster.store.pairs(), true);
     }

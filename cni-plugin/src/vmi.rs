@@ -1,0 +1,91 @@
+//! Pods with a VMI of KubeVirt: finds out whether the VMI keeps its addresses, before the addresses are looked at.
+
+use datastore::Datastore;
+use ipam_plugin::clock::SystemClock;
+use ipam_plugin::cni::cni_error;
+use ipam_plugin::exhausted::Releasing;
+use ipam_plugin::journal::Debt;
+use ipam_plugin::release::Listings;
+use ipam_plugin::vmi::{Detected, MachineError, detect, leave};
+use libcalico::api::{ObjectKey, WorkloadEndpoint};
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::{MachinePod, Pod, may_be_machine};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::store::{Store, StoreError};
+use netconf::CniError;
+
+use crate::cni_error::{naming_error, store_error};
+use crate::endpoint;
+
+/// Returns the VMI of a pod that an ADD connects; `None` for a pod without one. `api` is the Kubernetes API if it is
+/// asked anything.
+pub async fn arriving(
+    api: Option<&Datastore>,
+    store: &Datastore,
+    pod: Option<&Pod>,
+) -> Result<Option<MachinePod>, CniError> {
+    let detected = Box::pin(detected(api, store, pod)).await?;
+    Ok(detected.map(Detected::arriving).transpose()?.flatten())
+}
+
+/// Returns the VMI of a pod that an earlier ADD connected.
+pub async fn leaving(
+    api: Option<&Datastore>,
+    store: &Datastore,
+    pod: Option<&Pod>,
+) -> Result<Option<MachinePod>, MachineError> {
+    Ok(Box::pin(detected(api, store, pod)).await?.and_then(Detected::leaving))
+}
+
+async fn detected(
+    api: Option<&Datastore>,
+    store: &Datastore,
+    pod: Option<&Pod>,
+) -> Result<Option<Detected>, MachineError> {
+    let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
+    Ok(detect(api, store, pod).await?)
+}
+
+/// Returns true if the pod of a deferred DEL may have run a VMI, by its name.
+pub fn may_have_had_vmi(owed: &Debt) -> bool {
+    may_be_machine(&EndpointIdentifiers::parse(&owed.endpoint.1).unwrap_or_default().pod)
+}
+
+/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Call this while the pod's endpoint exists: a
+/// newer sandbox of the pod owns the endpoint and the addresses. A pod that is gone cannot be told from any other, and
+/// its VMI's next pod replaces it.
+pub async fn release_deferred<L: Listings>(
+    store: &Datastore,
+    api: &Datastore,
+    owed: &Debt,
+    listings: &L,
+) -> Result<(), CniError> {
+    let (namespace, endpoint) = &owed.endpoint;
+    let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
+    let Some(vmi) = vmi_of(store, api, &ids.pod, owed).await? else { return Ok(()) };
+    let handle = HandleId::for_machine(&owed.network, namespace, &vmi.instance);
+    let _releasing = Releasing::here();
+    let left = leave(store, &SystemClock::start(), &handle, &vmi, &owed.node, listings).await;
+    left.map_err(|error| cni_error(&error))
+}
+
+async fn vmi_of(store: &Datastore, api: &Datastore, pod: &str, owed: &Debt) -> Result<Option<MachinePod>, CniError> {
+    // The recorded name lacks the node where the DEL did not know it.
+    let key = owed.attachment().key().map_err(|error| naming_error(&error))?;
+    let namespace = &owed.endpoint.0;
+    let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
+    match store.get::<WorkloadEndpoint>(&key).await {
+        Ok(entry) if !endpoint::is_of_container(&entry.value, &owed.container_id, Some(&owed.pod_uid)) => {
+            return Ok(None);
+        }
+        Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),
+        _ => {}
+    }
+    let pod = match api.get::<Pod>(&ObjectKey::namespaced(namespace, pod)).await {
+        Ok(entry) => entry.value,
+        Err(StoreError::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let detected = detect(api, store, &pod).await.map_err(MachineError::from)?;
+    Ok(detected.and_then(Detected::leaving))
+}

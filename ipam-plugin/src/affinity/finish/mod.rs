@@ -1,0 +1,112 @@
+//! [`finish_claim`]: completes or deletes an affinity whose claim or release was interrupted, or that has no block
+//! (IPAM-121).
+
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
+
+use crate::affinity::repair::{confirm, exactly, give_up, reconfirm};
+use crate::error::IpamError;
+use crate::write_gate::GatedStore;
+use crate::write_gate::WriteGate;
+
+/// The outcome for an affinity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FinishedClaim {
+    /// The block is the owner's, and the affinity is confirmed now.
+    Confirmed,
+    /// The block was empty and pending deletion; block and affinity are deleted.
+    GivenUp,
+    /// The owner had no such block, and the affinity is deleted.
+    Dropped,
+    /// No change was necessary, or another process changed affinity or block meanwhile.
+    Left,
+}
+
+/// Completes or deletes an affinity that is still at `revision`, in upstream's order. To claim: affinity pending,
+/// block, affinity confirmed. To release: affinity pendingDeletion, block deleted, affinity deleted. Each write is a
+/// compare-and-swap. If `gate` closes in between, the result is [`IpamError::Stopped`], and any process may continue
+/// from that state.
+///
+/// A process that claims the block may be between its two writes, however long ago it began. After the affinity is
+/// deleted, the block is therefore read again. If it is the owner's, its affinity is restored.
+pub async fn finish_claim<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    key: &AffinityKey,
+    revision: &Revision,
+) -> Result<FinishedClaim, IpamError> {
+    let gated = GatedStore::new(store, gate);
+    let outcome = finish(&gated, key, revision).await;
+    match outcome {
+        _ if gated.has_refused() => Err(IpamError::Stopped),
+        Err(error) if error.is_race() => Ok(FinishedClaim::Left),
+        outcome => Ok(outcome?),
+    }
+}
+
+async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> Result<FinishedClaim, StoreError> {
+    let mut batch = ReadBatch::new();
+    let (affinity, block) = (batch.get::<BlockAffinity>(key), batch.get::<Block>(&key.cidr));
+    let answers = store.read(&batch).await?;
+    let affinity = answers.get(&affinity)?;
+    let block = answers.get(&block)?.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
+    let finished = match (affinity, block) {
+        // An interrupted call may have deleted the affinity before it read the block again.
+        (None, block) => return reclaim(store, key, block).await,
+        (Some(affinity), _) if affinity.revision != *revision => FinishedClaim::Left,
+        // An inconsistent block needs an operator's decision.
+        (Some(_), Some(block)) if block.value.verify().is_err() => FinishedClaim::Left,
+        (Some(affinity), Some(block)) => match affinity.value.state {
+            AffinityState::Confirmed | AffinityState::Unset => FinishedClaim::Left,
+            AffinityState::PendingDeletion if block.value.is_empty() => {
+                give_up(store, &affinity, &block).await?;
+                FinishedClaim::GivenUp
+            }
+            AffinityState::Pending | AffinityState::PendingDeletion => {
+                reconfirm(store, affinity, block).await?;
+                FinishedClaim::Confirmed
+            }
+        },
+        (Some(affinity), None) => {
+            store.delete::<BlockAffinity>(key, Some(&affinity.revision)).await?;
+            FinishedClaim::Dropped
+        }
+    };
+    match finished {
+        FinishedClaim::Dropped | FinishedClaim::GivenUp => {
+            let block = match store.get::<Block>(&key.cidr).await {
+                Ok(block) => Some(block).filter(|block| block.value.owner().as_ref() == Some(&key.owner)),
+                Err(StoreError::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            };
+            Ok(match reclaim(store, key, block).await? {
+                FinishedClaim::Left => finished,
+                reclaimed => reclaimed,
+            })
+        }
+        finished => Ok(finished),
+    }
+}
+
+/// Restores the affinity of a block of the owner. Fails if another process creates the affinity meanwhile.
+async fn reclaim<S: Store>(
+    store: &S,
+    key: &AffinityKey,
+    block: Option<Entry<Block>>,
+) -> Result<FinishedClaim, StoreError> {
+    let Some(block) = block else { return Ok(FinishedClaim::Left) };
+    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
+    let mut rewritten = block.value;
+    rewritten.count_write();
+    let writes = [
+        Write::create::<BlockAffinity>(key, &pending)?,
+        Write::update::<Block>(&block.key, &rewritten, &block.revision)?,
+    ];
+    let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
+    let [revision, _] = exactly(revisions)?;
+    confirm(store, Entry { key: key.clone(), value: pending, revision }).await?;
+    Ok(FinishedClaim::Confirmed)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Releases all blocks of a host or of a pool. Addresses in these blocks stay allocated; the blocks then have no owner.
+
+use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+
+use crate::affinity::repair::{disown, give_up};
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::retry::{OPERATION, Retry};
+use crate::write_gate::GatedStore;
+use crate::write_gate::WriteGate;
+
+/// The outcome for the affinities.
+#[derive(Debug, Default)]
+pub struct ReleasedAffinities {
+    /// Released blocks.
+    pub released: Vec<Cidr>,
+    /// Blocks that were kept, with the errors.
+    pub kept: Vec<(Cidr, IpamError)>,
+}
+
+/// Releases every block of `owner`, or with `only_empty` those without addresses. An error for one block does not stop
+/// the others. If `gate` closes in between, the result is [`IpamError::Stopped`]. Blocks released until then stay
+/// released, and any process may complete an affinity that is between two writes.
+pub async fn release_host_affinities<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    owner: &Owner,
+    only_empty: bool,
+) -> Result<ReleasedAffinities, IpamError> {
+    let gated = GatedStore::new(store, gate);
+    let outcome = host_affinities(&gated, clock, owner, only_empty).await;
+    if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
+}
+
+async fn host_affinities<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    owner: &Owner,
+    only_empty: bool,
+) -> Result<ReleasedAffinities, IpamError> {
+    let mut batch = ReadBatch::new();
+    let labelled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
+    // Affinities that releases before the labels wrote. A list by owner does not contain them.
+    let unlabelled =
+        (!store.has_transactions()).then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
+    let answers = store.read(&batch).await?;
+    let mut claims = answers.list(&labelled);
+    let of_owner = unlabelled.iter().flat_map(|ticket| answers.list(ticket)).filter(|claim| claim.key.owner == *owner);
+    claims.extend(of_owner);
+    surrender(store, clock, claims, only_empty).await
+}
+
+/// Releases a block of `owner` if it has no addresses. A missing block, or one of another owner, is success. A block
+/// with addresses is [`IpamError::BlockNotEmpty`]. If `gate` closes in between, the result is [`IpamError::Stopped`].
+pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    owner: &Owner,
+    block: Cidr,
+) -> Result<(), IpamError> {
+    let gated = GatedStore::new(store, gate);
+    let outcome = surrender_one(&gated, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await;
+    if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
+}
+
+/// Releases every block in `range`, whoever the owner is, as a pool's deletion requires (IPAM-100). On etcd, affinities
+/// of virtual owners are not listed, as in upstream.
+pub async fn release_pool_affinities<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    range: &Cidr,
+) -> Result<ReleasedAffinities, IpamError> {
+    let mut claims = store.list::<BlockAffinity>(&AffinitySelect::default()).await?;
+    claims.retain(|claim| range.contains(claim.key.cidr.network()));
+    surrender(store, clock, claims, false).await
+}
+
+/// Releases the blocks of `owner` in `range` that have no address.
+pub async fn release_empty_affinities<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    owner: &Owner,
+    range: &Cidr,
+) -> Result<ReleasedAffinities, IpamError> {
+    let mut claims = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
+    claims.retain(|claim| range.contains(claim.key.cidr.network()));
+    surrender(store, clock, claims, true).await
+}
+
+/// Releases all blocks of a host. The addresses of its pods stay allocated. A host without blocks is success.
+pub async fn remove_host<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+) -> Result<ReleasedAffinities, IpamError> {
+    host_affinities(store, clock, &Owner::Host(node.into()), false).await
+}
+
+async fn surrender<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    claims: Vec<Entry<BlockAffinity>>,
+    only_empty: bool,
+) -> Result<ReleasedAffinities, IpamError> {
+    let mut outcome = ReleasedAffinities::default();
+    for claim in claims {
+        let cidr = claim.key.cidr;
+        match surrender_one(store, clock, claim.key, only_empty).await {
+            Ok(()) => outcome.released.push(cidr),
+            Err(IpamError::Store(error)) if error.is_unavailable() => return Err(error.into()),
+            Err(error) => outcome.kept.push((cidr, error)),
+        }
+    }
+    Ok(outcome)
+}
+
+/// Releases one block, and tries again after a lost race.
+async fn surrender_one<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    key: AffinityKey,
+    only_empty: bool,
+) -> Result<(), IpamError> {
+    let mut retry = Retry::new(clock, OPERATION);
+    loop {
+        let mut batch = ReadBatch::new();
+        let (affinity, block) = (batch.get::<BlockAffinity>(&key), batch.get::<Block>(&key.cidr));
+        let answers = store.read(&batch).await?;
+        let Some(affinity) = answers.get(&affinity)? else { return Ok(()) };
+        let outcome = match answers.get(&block)? {
+            // An affinity without a block is useless, and a block of another owner must not be released here.
+            None => store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await,
+            Some(block) if block.value.owner().is_some_and(|owner| owner != key.owner) => {
+                store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await
+            }
+            Some(block) if block.value.is_empty() => give_up(store, &affinity, &block).await,
+            Some(_) if only_empty => return Err(IpamError::BlockNotEmpty(key.cidr)),
+            Some(block) => disown(store, &affinity, &block).await,
+        };
+        match outcome {
+            Ok(()) => return Ok(()),
+            Err(StoreError::Unavailable { datastore, reason, outcome_unknown }) => {
+                return Err(StoreError::Unavailable { datastore, reason, outcome_unknown }.into());
+            }
+            Err(error) if !error.is_race() => return Err(error.into()),
+            Err(_) if !retry.pause().await => return Err(IpamError::Contention),
+            Err(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

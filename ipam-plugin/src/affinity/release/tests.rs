@@ -1,0 +1,114 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
+use libcalico::ipam::AffinityState;
+use libcalico::store::{Answers, Revision, Write, WriteError};
+
+/// A gate that admits a number of writes.
+struct Counting(AtomicUsize);
+
+impl WriteGate for Counting {
+    async fn admit(&self, writes: usize) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(writes)).is_ok()
+    }
+}
+
+/// Creates a node with two empty blocks.
+fn cluster(store: MemoryStore) -> Cluster {
+    let cluster = Cluster::on(store);
+    cluster.pool("pool4", "10.0.0.0/16", 29);
+    let owner = Owner::Host("node1".into());
+    for range in ["10.0.0.0/29", "10.0.0.8/29"] {
+        let claim = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+        cluster.store.put(&affinity_key("node1", range), &claim);
+        cluster.store.put(&cidr(range), &Block::new(cidr(range), &owner, cluster.clock.now()).unwrap());
+    }
+    cluster
+}
+
+/// Each block takes three writes: marking the affinity, the block, and the affinity's deletion.
+#[tokio::test]
+async fn no_write_is_sent_after_the_gate_has_closed() {
+    let owner = Owner::Host("node1".into());
+    for store in [MemoryStore::transactional, MemoryStore::sequential] {
+        for allowed in 0..=6 {
+            let cluster = cluster(store());
+            let gate = Counting(AtomicUsize::new(allowed));
+            let outcome = release_host_affinities(&cluster.store, &cluster.clock, &gate, &owner, true).await;
+            if allowed == 6 {
+                assert_eq!(outcome.unwrap().released.len(), 2);
+                continue;
+            }
+            assert!(matches!(outcome, Err(IpamError::Stopped)), "{outcome:?}");
+            // All admitted writes are used, as far as whole transactions fit.
+            let used = allowed - gate.0.into_inner();
+            let unsplit = if cluster.store.has_transactions() { [0, 0, 2, 3, 3, 5][allowed] } else { allowed };
+            assert_eq!(used, unsplit);
+            // The next leader completes the release.
+            let outcome =
+                release_host_affinities(&cluster.store, &cluster.clock, &crate::write_gate::OpenGate, &owner, true);
+            outcome.await.unwrap();
+            let left: Vec<_> = ["10.0.0.0/29", "10.0.0.8/29"]
+                .into_iter()
+                .filter(|range| cluster.block(range).is_some() || cluster.affinity("node1", range).is_some())
+                .collect();
+            assert_eq!(left, [""; 0], "{allowed} writes");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_single_block_stays_when_nothing_may_be_written() {
+    let cluster = cluster(MemoryStore::sequential());
+    let (gate, owner) = (Counting(AtomicUsize::new(0)), Owner::Host("node1".into()));
+    let outcome =
+        release_empty_block(&cluster.store, &cluster.clock, &gate, &owner, cidr("10.0.0.0/29")).await.unwrap_err();
+    assert!(matches!(outcome, IpamError::Stopped), "{outcome}");
+    assert!(cluster.block("10.0.0.0/29").is_some());
+}
+
+/// An API server on which no affinity has labels.
+struct Unlabelled(MemoryStore);
+
+impl Store for Unlabelled {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        let mut lists = Vec::new();
+        for range in batch.ranges() {
+            let mut one = ReadBatch::new();
+            match range.prefix {
+                true => _ = one.list::<BlockAffinity>(&AffinitySelect::default()),
+                false => return self.0.read(batch).await,
+            }
+            let answers = self.0.read(&one).await?;
+            let none = !range.path.ends_with("/unlabelled/");
+            let mut all = ReadBatch::new();
+            let ticket = all.list::<BlockAffinity>(&AffinitySelect::default());
+            lists.push(if none { Vec::new() } else { answers.pairs(&ticket).to_vec() });
+        }
+        Ok(Answers::new(lists))
+    }
+
+    fn has_transactions(&self) -> bool {
+        self.0.has_transactions()
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        self.0.write(writes).await
+    }
+}
+
+/// Affinities of releases before the labels.
+#[tokio::test]
+async fn claims_of_a_host_without_labels_are_given_up_and_those_of_others_stay() {
+    let cluster = cluster(MemoryStore::sequential());
+    let other = BlockAffinity { state: AffinityState::Confirmed, ..BlockAffinity::default() };
+    cluster.store.put(&affinity_key("node2", "10.0.0.16/29"), &other);
+    let clock = cluster.clock;
+    let (store, owner) = (Unlabelled(cluster.store), Owner::Host("node1".into()));
+    let open = crate::write_gate::OpenGate;
+    let outcome = release_host_affinities(&store, &clock, &open, &owner, true).await.unwrap();
+    assert_eq!(outcome.released, [cidr("10.0.0.0/29"), cidr("10.0.0.8/29")]);
+    let left: Vec<_> = store.0.pairs().paths().into_iter().filter(|path| path.contains("/ipam/")).collect();
+    assert_eq!(left, ["/calico/ipam/v2/host/node2/ipv4/block/10.0.0.16-29"]);
+}

@@ -1,0 +1,185 @@
+//! [`BlockHints`]: a file with the blocks of this node, the blocks from which its next addresses will probably come,
+//! and the revision of the last ADD's or DEL's write to a block.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use libcalico::net::Cidr;
+use libcalico::store::Revision;
+use serde::{Deserialize, Serialize};
+
+/// Maximum number of namespaces before the file starts over: more than a node's pods usually use at a time.
+const MOST: usize = 128;
+
+/// The blocks that the last ADD read, for each network and namespace, because namespaces may select pools. The file is
+/// a hint that no result depends on. It is read and written only under the node's lock.
+#[derive(Debug)]
+pub(crate) struct BlockHints {
+    file: PathBuf,
+    hints: NodeHints,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct NodeHints {
+    blocks: BTreeMap<String, HintedBlocks>,
+    /// The revision of the last block that an ADD or DEL in the network wrote. Networks may belong to different
+    /// clusters.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    since: BTreeMap<String, String>,
+}
+
+/// The blocks of one network and namespace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HintedBlocks {
+    /// The first block with a free address, for each family.
+    pub(crate) with_room: Vec<Cidr>,
+    /// The node's other blocks. Only reading them shows which block has room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) others: Vec<Cidr>,
+}
+
+impl BlockHints {
+    /// Reads the file. A missing or invalid file is treated as empty.
+    pub(crate) fn read(file: &Path) -> Self {
+        let hints = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
+    }
+
+    /// Returns the blocks of the namespace.
+    pub(crate) fn of(&self, network: &str, namespace: &str) -> HintedBlocks {
+        self.hints.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
+    }
+
+    /// Returns the revision of the last write to a block of the network.
+    pub(crate) fn since(&self, network: &str) -> Option<Revision> {
+        self.hints.since.get(network).cloned().map(Revision)
+    }
+
+    /// Stores `blocks`, and the revision of the last of them that was written.
+    pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
+        let is_known = self.of(network, namespace) == blocks;
+        if !is_known {
+            if self.hints.blocks.len() >= MOST {
+                self.hints = NodeHints::default();
+            }
+            self.hints.blocks.insert(name(network, namespace), blocks);
+        }
+        if self.learn(network, written) || !is_known {
+            self.write();
+        }
+    }
+
+    /// Stores the revision of a written block, if an ADD has stored blocks before.
+    pub(crate) fn note_write(&mut self, network: &str, written: Option<&Revision>) {
+        if !self.hints.blocks.is_empty() && self.learn(network, written) {
+            self.write();
+        }
+    }
+
+    /// Records the revision. Returns true if it is new.
+    fn learn(&mut self, network: &str, written: Option<&Revision>) -> bool {
+        let Some(revision) = written.map(Revision::resource_version) else { return false };
+        let hints = self.hints.since.insert(network.to_owned(), revision.to_owned());
+        hints.as_deref() != Some(revision)
+    }
+
+    /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.
+    fn write(&self) {
+        let written = serde_json::to_vec(&self.hints).map_err(io::Error::from).and_then(|text| {
+            fs::write(&self.file, &text).or_else(|_| {
+                self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
+                fs::write(&self.file, &text)
+            })
+        });
+        if let Err(error) = written {
+            tracing::debug!(file = %self.file.display(), %error, "cannot remember the last blocks");
+        }
+    }
+}
+
+/// Returns the key of a network and namespace. Neither part may contain a space.
+fn name(network: &str, namespace: &str) -> String {
+    format!("{network} {namespace}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cidrs(texts: &[&str]) -> Vec<Cidr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn with_room(texts: &[&str]) -> HintedBlocks {
+        HintedBlocks { with_room: cidrs(texts), others: Vec::new() }
+    }
+
+    #[test]
+    fn each_namespace_has_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cni/recent");
+        let mut recent = BlockHints::read(&file);
+        assert_eq!(recent.of("net", "a"), HintedBlocks::default());
+        let blocks = HintedBlocks { others: cidrs(&["10.0.0.128/26"]), ..with_room(&["10.0.0.0/26", "fd00::/122"]) };
+        recent.note("net", "a", blocks.clone(), None);
+        recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
+        let recent = BlockHints::read(&file);
+        assert_eq!(recent.of("net", "a"), blocks);
+        assert_eq!(recent.of("net", "b"), with_room(&["10.0.0.64/26"]));
+        assert_eq!(recent.of("other", "a"), HintedBlocks::default());
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_written_and_what_cannot_be_read_is_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("recent");
+        let mut recent = BlockHints::read(&file);
+        recent.note("net", "a", HintedBlocks::default(), None);
+        assert!(!file.exists());
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
+        fs::write(&file, "{").unwrap();
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
+        assert_eq!(fs::read_to_string(&file).unwrap(), "{");
+        assert_eq!(BlockHints::read(&file).of("net", "a"), HintedBlocks::default());
+    }
+
+    /// The next reader must see the last write, whatever else the file contains.
+    #[test]
+    fn the_last_write_is_known_to_all_namespaces() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("recent");
+        let revision = |text: &str| Some(Revision(text.into()));
+        let mut recent = BlockHints::read(&file);
+        recent.note_write("net", revision("6").as_ref());
+        assert!(!file.exists(), "without blocks to read there is nothing to be hints");
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("7@uid").as_ref());
+        assert_eq!(BlockHints::read(&file).since("net"), revision("7"));
+        recent.note("net", "a", with_room(&["10.0.0.0/26"]), revision("8").as_ref());
+        assert_eq!(BlockHints::read(&file).since("net"), revision("8"));
+        recent.note_write("net", revision("9").as_ref());
+        recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
+        recent.note_write("net", None);
+        recent.note_write("of another cluster", revision("3").as_ref());
+        let recent = BlockHints::read(&file);
+        assert_eq!((recent.since("net"), recent.of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
+    }
+
+    /// An earlier version stored only blocks with room, as a list.
+    #[test]
+    fn what_an_earlier_version_wrote_is_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("recent");
+        fs::write(&file, r#"{"blocks":{"net a":["10.0.0.0/26"]}}"#).unwrap();
+        assert_eq!(BlockHints::read(&file).of("net", "a"), HintedBlocks::default());
+    }
+
+    #[test]
+    fn the_file_does_not_grow_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut recent = BlockHints::read(&directory.path().join("recent"));
+        (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
+        assert!(recent.hints.blocks.len() <= MOST);
+        assert_eq!(recent.of("net", "ns999"), with_room(&["10.0.0.0/26"]));
+    }
+}

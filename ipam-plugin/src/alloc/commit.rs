@@ -1,0 +1,141 @@
+//! [`commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
+//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect.
+
+use libcalico::ipam::{AffinityKey, AffinityState, BlockAffinity, Owner};
+use libcalico::net::Cidr;
+use libcalico::store::{Revision, Store, StoreError, WriteError};
+
+use crate::affinity::repair::{confirm, no_revision};
+use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::inputs::BlockCounts;
+use crate::alloc::log::joined;
+use crate::alloc::request::AssignRequest;
+use crate::alloc::snapshot::Snapshot;
+use crate::alloc::unknown_outcome::{UnknownWrite, settle};
+use crate::alloc::write_list::{WriteList, consume_reserved, write_list};
+use crate::clock::Clock;
+use crate::handle_refs::decrement;
+
+/// The error of a list of writes that was not applied in full.
+#[derive(Debug)]
+pub(crate) struct CommitError {
+    /// The assignments that took effect nevertheless.
+    pub(crate) committed: Vec<BlockAssignment>,
+    /// The error that prevented the others.
+    pub(crate) cause: StoreError,
+}
+
+/// Writes the assignments. With `Ok`, the handle counts each address, each block is written, and each new affinity is
+/// confirmed, or will be by the node's next allocation from the block. After an error `snapshot` is out of date, and assignments
+/// that are not in `committed` have been undone if the datastore was reachable.
+pub(crate) async fn commit<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    snapshot: &mut Snapshot,
+    request: &AssignRequest,
+    assignments: Vec<BlockAssignment>,
+) -> Result<Vec<BlockAssignment>, CommitError> {
+    let owner = request.owner();
+    let list = match write_list(snapshot, request, &owner, &assignments) {
+        Ok(list) => list,
+        Err(cause) => return Err(CommitError { committed: Vec::new(), cause }),
+    };
+    for assignment in &assignments {
+        let (block, claims, addresses) = (assignment.cidr(), assignment.claim.is_some(), joined(&assignment.addresses));
+        tracing::debug!(addresses, %block, claims, "writing handle and block");
+    }
+    match store.write(&list.writes).await {
+        Ok(revisions) => finish(store, snapshot, &owner, list, assignments, revisions).await,
+        Err(WriteError { index, applied, cause }) => {
+            let committed = match &cause {
+                StoreError::Unavailable { outcome_unknown: true, .. } => {
+                    let sent = if store.has_transactions() { None } else { Some(index) };
+                    settle(
+                        store,
+                        clock,
+                        snapshot,
+                        request,
+                        &UnknownWrite { list: &list, assignments: &assignments, sent },
+                    )
+                    .await
+                }
+                _ => split(store, clock, snapshot, request, &list, &assignments, applied).await,
+            };
+            confirm_again(store, &owner, &committed).await;
+            Err(CommitError { committed, cause })
+        }
+    }
+}
+
+/// Records the successful writes in `snapshot` and confirms the affinities.
+async fn finish<S: Store>(
+    store: &S,
+    snapshot: &mut Snapshot,
+    owner: &Owner,
+    list: WriteList,
+    assignments: Vec<BlockAssignment>,
+    revisions: Vec<Revision>,
+) -> Result<Vec<BlockAssignment>, CommitError> {
+    if revisions.len() != list.writes.len() {
+        return Err(CommitError { committed: assignments, cause: no_revision() });
+    }
+    match list.handle {
+        Some(handle) => snapshot.record_handle(handle, revisions[0].clone(), BlockCounts::new()),
+        None => consume_reserved(snapshot, &assignments),
+    }
+    for (assignment, (claim, block)) in assignments.iter().zip(&list.assignments) {
+        snapshot.record_block(assignment.block.clone(), revisions[*block].clone());
+        if let (Some(index), Some(from)) = (claim, &assignment.claim) {
+            match confirm(store, from.written(owner, assignment.cidr(), revisions[*index].clone())).await {
+                Ok(confirmed) => snapshot.record_affinity(confirmed),
+                Err(error) => warn_unconfirmed(assignment.cidr(), &error),
+            }
+        }
+    }
+    Ok(assignments)
+}
+
+/// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the others.
+/// BlockCounts that were stored before this write stay, because the next attempt uses them.
+async fn split<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    snapshot: &mut Snapshot,
+    request: &AssignRequest,
+    list: &WriteList,
+    assignments: &[BlockAssignment],
+    applied: usize,
+) -> Vec<BlockAssignment> {
+    let (committed, undone): (Vec<_>, Vec<_>) =
+        assignments.iter().zip(&list.assignments).partition(|(_, (_, block))| *block < applied);
+    let committed: Vec<BlockAssignment> = committed.into_iter().map(|(assignment, _)| assignment.clone()).collect();
+    if list.handle.is_none() {
+        consume_reserved(snapshot, &committed);
+    } else if applied > 0 {
+        snapshot.take_reserved();
+        let surplus: Vec<(Cidr, usize)> =
+            undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len())).collect();
+        decrement(store, clock, &request.handle, &surplus).await;
+    }
+    committed
+}
+
+/// Confirms the affinities of assignments whose revisions were lost with the response.
+async fn confirm_again<S: Store>(store: &S, owner: &Owner, committed: &[BlockAssignment]) {
+    for assignment in committed.iter().filter(|assignment| assignment.claim.is_some()) {
+        let key = AffinityKey { owner: owner.clone(), cidr: assignment.cidr() };
+        let outcome = match store.get::<BlockAffinity>(&key).await {
+            Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
+            Ok(found) => confirm(store, found).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            warn_unconfirmed(assignment.cidr(), &error);
+        }
+    }
+}
+
+/// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
+fn warn_unconfirmed(block: Cidr, error: &StoreError) {
+    tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
+}

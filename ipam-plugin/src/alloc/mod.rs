@@ -1,0 +1,334 @@
+//! Allocation of addresses: a loop of plan, read and commit.
+//!
+//! [`inputs`] reads the objects that every allocation needs, and [`prefetch`] more of them on an API server. [`planner`]
+//! decides the next step from the [`snapshot`]; [`commit`] writes it, and [`unknown_outcome`] finds out about a lost
+//! write. [`one_address`] assigns a requested address.
+
+mod assignment;
+pub mod block_hints;
+mod commit;
+pub mod inputs;
+pub(crate) mod log;
+pub mod one_address;
+pub(crate) mod planner;
+pub mod predecessor;
+pub mod prefetch;
+mod repair;
+pub mod request;
+mod reserved_handle;
+mod snapshot;
+mod undo;
+mod unknown_outcome;
+mod write_list;
+
+use std::mem;
+use std::net::IpAddr;
+
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Revision, Store};
+
+use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::block_hints::HintedBlocks;
+use crate::alloc::commit::{CommitError, commit};
+use crate::alloc::inputs::{AllocationInputs, BlockCounts};
+use crate::alloc::planner::{FamilyPlanner, PlannerStep};
+use crate::alloc::repair::AffinityRepair;
+use crate::alloc::request::AssignRequest;
+use crate::alloc::reserved_handle::{forget, read_beside_handle, release_reserved};
+use crate::alloc::snapshot::{MissingReads, Snapshot};
+use crate::alloc::undo::undo;
+use crate::clock::Clock;
+use crate::error::{Exhaustion, IpamError, Shortfall};
+use crate::exhausted::Outcome;
+use crate::retry::{OPERATION, Retry};
+
+/// An assigned address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assignment {
+    /// The address.
+    pub ip: IpAddr,
+    /// Prefix length in the result: the block's, or the full length for a requested address or one assigned earlier
+    /// (IPAM-40).
+    pub prefix: u8,
+}
+
+/// Result of a request.
+#[derive(Debug, Clone, Default)]
+pub struct Assigned {
+    /// The addresses, IPv4 first.
+    pub addresses: Vec<Assignment>,
+    /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
+    pub shortfalls: Vec<Shortfall>,
+    /// The blocks from which the next addresses will probably come.
+    pub(crate) recent: HintedBlocks,
+    /// The revision of the last block written.
+    pub(crate) last_write: Option<Revision>,
+    /// The outcomes of searches of all blocks.
+    pub(crate) searches: Vec<Outcome>,
+    /// True if the node claimed another block.
+    pub(crate) has_claimed: bool,
+}
+
+/// The progress of one family.
+struct FamilyProgress<'a> {
+    plan: FamilyPlanner<'a>,
+    remaining: usize,
+    assigned: usize,
+    exhausted: Option<Exhaustion>,
+}
+
+struct AllocationRun<'a, S, C> {
+    store: &'a S,
+    clock: &'a C,
+    request: &'a AssignRequest,
+    snapshot: Snapshot,
+    families: Vec<FamilyProgress<'a>>,
+    retry: Retry<'a, C>,
+    taken: Vec<BlockAssignment>,
+    held: Vec<Assignment>,
+    last_write: Option<Revision>,
+    /// The last release of this node before the first search of all blocks.
+    release: Option<u64>,
+}
+
+/// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
+/// too few are available, none of them stays assigned.
+///
+/// With an own block that has room, this assignments one read and one write beyond the inputs.
+pub async fn assign<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    inputs: AllocationInputs,
+) -> Result<Assigned, IpamError> {
+    let wanted = [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0);
+    let families: Result<Vec<FamilyProgress<'_>>, IpamError> = wanted
+        .map(|version| {
+            let plan = FamilyPlanner::new(request, &inputs, version)?;
+            Ok(FamilyProgress { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
+        })
+        .collect();
+    let expected = inputs.expected.clone();
+    let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())
+        .map(|snapshot| snapshot.passing_over(request.passed_over.clone()))
+        .map_err(IpamError::from);
+    let (families, snapshot) = match families.and_then(|families| Ok((families, snapshot?))) {
+        Ok(both) => both,
+        Err(error) => {
+            Box::pin(forget(store, clock, &request.handle, expected)).await;
+            return Err(error);
+        }
+    };
+    let mut run = AllocationRun {
+        store,
+        clock,
+        request,
+        families,
+        snapshot,
+        retry: Retry::new(clock, OPERATION),
+        taken: Vec::new(),
+        held: Vec::new(),
+        last_write: None,
+        release: None,
+    };
+    run.complete().await
+}
+
+/// The next steps of all families.
+#[derive(Default)]
+struct AllocationRound {
+    missing: MissingReads,
+    repairs: Vec<(IpVersion, AffinityRepair)>,
+    assignments: Vec<BlockAssignment>,
+}
+
+impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
+    async fn complete(&mut self) -> Result<Assigned, IpamError> {
+        let outcome = self.rounds().await;
+        if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
+            let _releasing = (!self.taken.is_empty()).then(|| self.request.notes.releasing());
+            // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
+            Box::pin(self.undo()).await;
+            self.taken.clear();
+        }
+        if !self.snapshot.expected().is_empty() {
+            Box::pin(release_reserved(self.store, self.clock, self.request, &mut self.snapshot)).await;
+        }
+        outcome.map(|()| self.outcome())
+    }
+
+    async fn rounds(&mut self) -> Result<(), IpamError> {
+        loop {
+            let round = self.plan()?;
+            if self.request.all_or_nothing && self.is_short() {
+                return Ok(());
+            }
+            if !round.missing.lists.is_empty() && self.release.is_none() {
+                self.release = self.request.notes.begin();
+            }
+            if round.missing != MissingReads::default() {
+                match self.expected(&round) {
+                    Some(expected) => {
+                        let (store, request, snapshot) = (self.store, self.request, &mut self.snapshot);
+                        Box::pin(read_beside_handle(store, request, snapshot, &round.missing, expected)).await?;
+                    }
+                    None => self.snapshot.read(self.store, &round.missing).await?,
+                }
+            } else if let Some((version, repair)) = round.repairs.into_iter().next() {
+                Box::pin(self.repair(version, repair)).await?;
+            } else if !round.assignments.is_empty() {
+                self.commit(round.assignments).await?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn plan(&mut self) -> Result<AllocationRound, IpamError> {
+        let mut round = AllocationRound::default();
+        for family in self.families.iter_mut().filter(|f| f.remaining > 0 && f.exhausted.is_none()) {
+            match family.plan.next(&self.snapshot, family.remaining)? {
+                PlannerStep::Read(missing) => round.missing.merge(missing),
+                PlannerStep::Repair(repair) => round.repairs.push((family.plan.version, repair)),
+                PlannerStep::Assign(assignment) => round.assignments.push(assignment),
+                PlannerStep::AlreadyHeld(addresses) => {
+                    let prefix = family.plan.version.bits();
+                    self.held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
+                    family.remaining = 0;
+                }
+                // A possibly busy address is better than none.
+                PlannerStep::Exhausted(_) if self.snapshot.pass_over_no_more() => return self.plan(),
+                PlannerStep::Exhausted(cause) => family.exhausted = Some(cause),
+            }
+        }
+        Ok(round)
+    }
+
+    /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
+    /// the block that most probably has them. Returns `None` if that block is not snapshot yet, or if this saves no
+    /// request.
+    fn expected(&self, round: &AllocationRound) -> Option<BlockCounts> {
+        if self.store.has_transactions() || !self.snapshot.handle_is_unread() || round.missing.handle {
+            return None;
+        }
+        let open = self.families.iter().filter(|family| family.remaining > 0 && family.exhausted.is_none());
+        open.map(|family| Some((family.plan.likely_block(&self.snapshot)?, family.remaining))).collect()
+    }
+
+    async fn repair(&mut self, version: IpVersion, repair: AffinityRepair) -> Result<(), IpamError> {
+        let cidr = repair.cidr();
+        let Err(error) = repair.apply(self.store, &mut self.snapshot).await else { return Ok(()) };
+        if error.is_unavailable() {
+            return Err(error.into());
+        }
+        if !error.is_race() {
+            // The request does not depend on this block: another one is used instead.
+            tracing::warn!(block = %cidr, %error, "cannot put a claim in order");
+            let family = self.families.iter_mut().find(|family| family.plan.version == version);
+            family.into_iter().for_each(|family| family.plan.spare(cidr));
+        }
+        self.read_again(vec![cidr]).await
+    }
+
+    async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<(), IpamError> {
+        let touched: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
+        match commit(self.store, self.clock, &mut self.snapshot, self.request, assignments).await {
+            Ok(committed) => {
+                let last = committed.last().and_then(|assignment| self.snapshot.readable_block(&assignment.cidr()));
+                self.last_write = last.map(|block| block.revision.clone());
+                self.count(committed);
+                Ok(())
+            }
+            Err(CommitError { committed, cause }) => {
+                let settled = cause.has_unknown_outcome();
+                let progress = !committed.is_empty();
+                self.count(committed);
+                if settled && progress && self.families.iter().all(|family| family.remaining == 0) {
+                    return Ok(());
+                }
+                if !cause.is_race() && !settled {
+                    return Err(cause.into());
+                }
+                self.read_again(touched).await
+            }
+        }
+    }
+
+    fn count(&mut self, committed: Vec<BlockAssignment>) {
+        for assignment in committed {
+            let version = assignment.cidr().version();
+            if let Some(family) = self.families.iter_mut().find(|family| family.plan.version == version) {
+                family.remaining = family.remaining.saturating_sub(assignment.addresses.len());
+                family.assigned += assignment.addresses.len();
+            }
+            self.taken.push(assignment);
+        }
+    }
+
+    /// Pauses after a lost race and reads again all objects that may have changed, including the pools and the node's
+    /// other blocks.
+    async fn read_again(&mut self, touched: Vec<Cidr>) -> Result<(), IpamError> {
+        if !self.retry.pause().await {
+            return Err(IpamError::Contention);
+        }
+        let own = self.families.iter().flat_map(|family| self.snapshot.own_affinities(family.plan.version));
+        let mut blocks: Vec<Cidr> =
+            own.map(|entry| entry.key.cidr).filter(|cidr| self.snapshot.block(cidr).is_some()).chain(touched).collect();
+        blocks.sort();
+        blocks.dedup();
+        let now = self.clock.now();
+        self.snapshot.refresh(self.store, now, blocks).await?;
+        self.families.iter_mut().try_for_each(|family| family.plan.choose_again(&self.snapshot.inputs))
+    }
+
+    fn is_short(&self) -> bool {
+        self.families.iter().any(|family| family.exhausted.is_some())
+    }
+
+    async fn undo(&mut self) {
+        undo(self.store, self.clock, self.request, &self.taken).await;
+    }
+
+    fn has_room(&self, cidr: &Cidr) -> bool {
+        self.snapshot.readable_block(cidr).is_some_and(|block| block.value.free(&self.snapshot.reservations) > 0)
+    }
+
+    fn outcome(&mut self) -> Assigned {
+        let mut addresses = mem::take(&mut self.held);
+        for assignment in &self.taken {
+            let prefix = assignment.cidr().prefix();
+            addresses.extend(assignment.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));
+        }
+        addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
+        let blocks =
+            self.taken.iter().flat_map(|assignment| assignment.addresses.iter().map(|ip| (*ip, assignment.cidr())));
+        log::assigned(&self.request.handle, &self.snapshot.inputs.pools, blocks);
+        let (snapshot, release) = (&self.snapshot, self.release);
+        let is_over = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();
+        let over = self.families.iter().filter(is_over);
+        let searches =
+            over.filter_map(|family| family.plan.outcome(snapshot, family.exhausted.as_ref(), release)).collect();
+        let has_claimed = self.taken.iter().any(|assignment| assignment.claim.is_some());
+        let short = self.families.iter_mut().filter_map(|family| {
+            let cause = family.exhausted.take()?;
+            Some(family.plan.shortfall(snapshot, family.assigned, cause))
+        });
+        let shortfalls = short.collect();
+        let (recent, last_write) = (self.recent(), self.last_write.take());
+        Assigned { addresses, shortfalls, recent, last_write, searches, has_claimed }
+    }
+
+    fn recent(&self) -> HintedBlocks {
+        let first_with_room = |family: &FamilyProgress<'_>| {
+            let mut own = family.plan.affine_blocks(&self.snapshot);
+            own.find(|cidr| self.has_room(cidr))
+        };
+        let with_room: Vec<Cidr> = self.families.iter().filter_map(first_with_room).collect();
+        let looked_at = self.families.iter().flat_map(|family| family.plan.looked_at_first(&self.snapshot));
+        let others = looked_at.filter(|cidr| !with_room.contains(cidr)).collect();
+        HintedBlocks { with_room, others }
+    }
+}
+
+#[cfg(test)]
+mod tests;

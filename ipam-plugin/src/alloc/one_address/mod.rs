@@ -1,0 +1,247 @@
+//! [`assign_address`]: assigns a requested address.
+
+use std::net::IpAddr;
+
+use libcalico::api::IpPool;
+use libcalico::ipam::{
+    AffinityKey, AffinityState, AssignError, Block, Pool, PoolChoiceError, RefusedPool, Reservations, enabled_pool,
+    refusal_by_namespace,
+};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Store, StoreError};
+
+use crate::alloc::Assignment;
+use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::commit::{CommitError, commit};
+use crate::alloc::inputs::{AllocationInputs, BlockCounts};
+use crate::alloc::log;
+use crate::alloc::predecessor::Predecessor;
+use crate::alloc::request::AssignRequest;
+use crate::alloc::reserved_handle::{read_beside_handle, release_reserved};
+use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
+use crate::block_writes::PriorAffinity;
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::handle_refs::decrement;
+use crate::retry::{OPERATION, Retry};
+
+/// Assigns `ip` to the request's handle. Pool selectors, reservations, manual assignment and block limits do not apply
+/// (IPAM-134, IPAM-137). A restricted request is an exception: the namespace selector and reservations apply to it.
+/// Unless affinity is strict, the block may be another node's. A missing block is claimed. The address passes from the
+/// request's predecessor in one write of the block, so no other process can get it in between.
+pub async fn assign_address<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    ip: IpAddr,
+    inputs: AllocationInputs,
+) -> Result<Assignment, IpamError> {
+    let cidr = block_of(&inputs, request, ip)?;
+    let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
+    let mut wanted = WantedAddress { request, ip, cidr, snapshot };
+    let outcome = wanted.assign(store, clock).await;
+    if !wanted.snapshot.expected().is_empty() {
+        release_reserved(store, clock, request, &mut wanted.snapshot).await;
+    }
+    outcome?;
+    log::assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
+    Ok(wanted.assignment())
+}
+
+struct WantedAddress<'a> {
+    request: &'a AssignRequest,
+    ip: IpAddr,
+    cidr: Cidr,
+    snapshot: Snapshot,
+}
+
+impl<'a> WantedAddress<'a> {
+    async fn assign<S: Store, C: Clock>(&mut self, store: &S, clock: &C) -> Result<(), IpamError> {
+        let mut retry = Retry::new(clock, OPERATION);
+        loop {
+            self.read(store).await?;
+            let Some((assignment, from)) = self.take()? else { return Ok(()) };
+            match commit(store, clock, &mut self.snapshot, self.request, vec![assignment]).await {
+                Err(CommitError { committed, cause }) if committed.is_empty() => {
+                    if !cause.is_race() && !cause.has_unknown_outcome() {
+                        return Err(cause.into());
+                    }
+                    if !retry.pause().await {
+                        return Err(IpamError::Contention);
+                    }
+                    self.snapshot.refresh(store, clock.now(), [self.cidr]).await?;
+                    self.cidr = block_of(&self.snapshot.inputs, self.request, self.ip)?;
+                }
+                _ => {
+                    if let Some(from) = from {
+                        decrement(store, clock, &from.handle, &[(self.cidr, 1)]).await;
+                    }
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn assignment(&self) -> Assignment {
+        Assignment { ip: self.ip, prefix: IpVersion::of(self.ip).bits() }
+    }
+
+    fn affinity_key(&self) -> AffinityKey {
+        AffinityKey { owner: self.request.owner(), cidr: self.cidr }
+    }
+
+    async fn read<S: Store>(&mut self, store: &S) -> Result<(), StoreError> {
+        let mut missing = MissingReads::default();
+        if self.snapshot.block(&self.cidr).is_none() {
+            missing.blocks.insert(self.cidr);
+        }
+        missing.handle = self.request.max_per_handle > 0 && self.snapshot.handle_is_unread();
+        if self.snapshot.affinity(&self.affinity_key()).is_none() {
+            missing.affinities.push(self.affinity_key());
+        }
+        let early = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
+        if early && !store.has_transactions() {
+            let expected = BlockCounts::from([(self.cidr, 1)]);
+            read_beside_handle(store, self.request, &mut self.snapshot, &missing, expected).await?;
+        } else if missing != MissingReads::default() {
+            self.snapshot.read(store, &missing).await?;
+        }
+        // Other blocks matter only if this block has to be claimed.
+        let version = self.cidr.version();
+        if self.snapshot.block(&self.cidr) == Some(&BlockRead::Absent) && self.snapshot.ranges(version).is_none() {
+            self.snapshot.read(store, &MissingReads::ranges(version)).await?;
+        }
+        Ok(())
+    }
+
+    /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the
+    /// handle already has the address and may have no other.
+    fn take(&self) -> Result<Option<(BlockAssignment, Option<&'a Predecessor>)>, IpamError> {
+        let affinity = self.snapshot.affinity(&self.affinity_key()).flatten();
+        let (mut block, revision, claim) = match self.snapshot.block(&self.cidr) {
+            Some(BlockRead::Present(entry)) => {
+                let ours = entry.value.owner() == Some(self.request.owner());
+                let unconfirmed = affinity.filter(|affinity| {
+                    ours && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)
+                });
+                let claim = unconfirmed.cloned().map(PriorAffinity::Affinity);
+                (entry.value.clone(), Some(entry.revision.clone()), claim)
+            }
+            Some(BlockRead::Absent) => {
+                if let Some(other) = self.snapshot.overlapping(&self.cidr) {
+                    return Err(IpamError::OverlappingBlock { cidr: self.cidr, other });
+                }
+                let block = Block::new(self.cidr, &self.request.owner(), self.snapshot.now)?;
+                (block, None, Some(affinity.cloned().map_or(PriorAffinity::Nothing, PriorAffinity::Affinity)))
+            }
+            Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) | None => {
+                return Err(IpamError::UnreadableBlock(self.cidr));
+            }
+        };
+        if self.is_at_limit()? {
+            return Ok(None);
+        }
+        let from = match &self.request.predecessor {
+            Some(predecessor) if predecessor.give_up(&mut block, self.ip)? => Some(predecessor),
+            _ => None,
+        };
+        let strict = self.snapshot.config().strict_affinity;
+        let taken = BlockAssignment::of_address(self.request, strict, self.ip, block, revision, claim);
+        taken.map(|assignment| Some((assignment, from))).map_err(|error| match error {
+            AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
+            other => other.into(),
+        })
+    }
+
+    fn is_at_limit(&self) -> Result<bool, IpamError> {
+        let (limit, id) = (self.request.max_per_handle, &self.request.handle);
+        let Some(handle) = self.snapshot.handle().filter(|_| limit > 0) else { return Ok(false) };
+        if handle.value.check_limit(id, IpVersion::of(self.ip), 1, limit).is_ok() {
+            return Ok(false);
+        }
+        let block = self.snapshot.readable_block(&self.cidr);
+        if block.is_some_and(|block| block.value.addresses_of(id).contains(&self.ip)) {
+            return Ok(true);
+        }
+        Err(IpamError::HandleFull { handle: id.to_string(), ip: self.ip, limit })
+    }
+
+    fn holder(&self) -> String {
+        let block = self.snapshot.readable_block(&self.cidr);
+        block.and_then(|block| block.value.allocation(self.ip)).map_or_else(String::new, |held| holder(&held))
+    }
+}
+
+/// Returns a description of the owner of an address.
+pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
+    if held.is_cooling() {
+        return "nobody: it was released a moment ago and is resting".into();
+    }
+    let handle = held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"));
+    let attributes = held.attributes();
+    let say = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
+    let mut words = handle;
+    if let (Some(namespace), Some(pod)) = (say("namespace"), say("pod")) {
+        words.push_str(&format!(", pod {namespace}/{pod}"));
+    }
+    if let Some(node) = say("node") {
+        words.push_str(&format!(", node {node}"));
+    }
+    if let Some(since) = say("timestamp") {
+        words.push_str(&format!(", since {since}"));
+    }
+    words
+}
+
+fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr, IpamError> {
+    pool_of(inputs, request, ip)?.block_of(ip).ok_or(IpamError::NotInPool { ip, refused: Vec::new() })
+}
+
+/// Returns an error for an address that automatic assignment would not give to the request's namespace.
+fn ensure_is_for_namespace(
+    inputs: &AllocationInputs,
+    request: &AssignRequest,
+    ip: IpAddr,
+    object: &IpPool,
+    pool: &Pool,
+) -> Result<(), IpamError> {
+    let refusal = refusal_by_namespace(object, request.selected_namespace())
+        .map_err(|cause| PoolChoiceError { cause, refused: Vec::new() })?;
+    if let Some(refusal) = refusal {
+        let refused = RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal };
+        return Err(IpamError::Withheld { ip, reason: refused.to_string() });
+    }
+    let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
+    match reserved.contains(ip) {
+        true => Err(IpamError::Withheld { ip, reason: "an IPReservation reserves it".into() }),
+        false => Ok(()),
+    }
+}
+
+fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Pool, IpamError> {
+    let version = IpVersion::of(ip);
+    let mut refused = Vec::new();
+    for object in inputs.pools.iter().map(|entry| &entry.value) {
+        let Some(cidr) = object.spec.range().ok().filter(|cidr| cidr.contains(ip)) else { continue };
+        let usable = enabled_pool(object, version).and_then(|pool| pool.check_block_size(None).map(|()| pool));
+        match usable {
+            Ok(pool) if pool.allows(request.purpose) => {
+                if request.restricted.contains(&version) {
+                    ensure_is_for_namespace(inputs, request, ip, object, &pool)?;
+                }
+                return Ok(pool);
+            }
+            Ok(pool) => {
+                let (wanted, allowed) = (request.purpose, pool.allowed_uses);
+                return Err(IpamError::UseNotAllowed { ip, pool: pool.name, wanted, allowed });
+            }
+            Err(refusal) => {
+                refused.push(RefusedPool { pool: object.metadata.name.clone(), cidr: Some(cidr), refusal });
+            }
+        }
+    }
+    Err(IpamError::NotInPool { ip, refused })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+use std::net::IpAddr;
+
+use libcalico::api::AllowedUse;
+use libcalico::ipam::AffinityState;
+
+use super::assign_address;
+use crate::alloc::Assignment;
+use crate::alloc::request::AssignRequest;
+use crate::error::IpamError;
+use crate::testing::{Cluster, Fault, assert_consistent};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+async fn assign_as(cluster: &Cluster, request: &AssignRequest, address: &str) -> Result<Assignment, IpamError> {
+    let inputs = cluster.inputs(request).await?;
+    assign_address(&cluster.store, &cluster.clock, request, ip(address), inputs).await
+}
+
+async fn ask(cluster: &Cluster, node: &str, handle: &str, address: &str) -> Result<Assignment, IpamError> {
+    assign_as(cluster, &cluster.request(node, handle), address).await
+}
+
+// Golden: ipam-alone, args-ip.
+#[tokio::test]
+async fn an_address_claims_its_block_and_is_reported_alone() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.pool("pool6", "fd00:65::/64", 122);
+    for (address, block, prefix) in [("10.65.9.9", "10.65.9.0/26", 32), ("fd00:65::a:9", "fd00:65::a:0/122", 128)] {
+        let assigned = ask(&cluster, "node1", &format!("net.{prefix}"), address).await.unwrap();
+        assert_eq!(assigned, Assignment { ip: ip(address), prefix });
+        assert_eq!(cluster.affinity("node1", block), Some(AffinityState::Confirmed));
+    }
+    assert_eq!(cluster.block("10.65.9.0/26").unwrap().unallocated[8..10], [8, 10]);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_taken_address_says_who_has_it() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+    for handle in ["net.b", "net.a"] {
+        let error = ask(&cluster, "node2", handle, "10.65.1.9").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "resource already exists: 10.65.1.9 with error: Address already assigned in block"
+        );
+        let IpamError::AlreadyAssigned { holder, .. } = error else { panic!() };
+        assert_eq!(holder, "handle net.a, node node1, since 2026-08-22 01:02:03.1234 +0000 UTC");
+    }
+    assert_eq!(cluster.handle("net.b"), None);
+    cluster.release("net.a").await.unwrap();
+    ask(&cluster, "node2", "net.b", "10.65.1.9").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_resting_address_is_not_given() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.configure(|config| config.ip_cooldown_seconds = 30);
+    ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+    cluster.release("net.a").await.unwrap();
+    let error = ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap_err();
+    assert!(matches!(error, IpamError::AlreadyAssigned { ref holder, .. } if holder.contains("resting")), "{error:?}");
+    cluster.clock.advance(std::time::Duration::from_secs(32));
+    ask(&cluster, "node1", "net.b", "10.65.1.9").await.unwrap();
+}
+
+#[tokio::test]
+async fn only_pools_in_service_and_for_the_use() {
+    let cluster = Cluster::new();
+    cluster.pool_with("off", "10.1.0.0/24", 26, |spec| spec.disabled = true);
+    cluster.pool("small", "10.3.0.0/28", 26);
+    cluster.pool_with("tunnels", "10.2.0.0/24", 26, |spec| spec.allowed_uses = vec![AllowedUse::Tunnel.into()]);
+    let error = ask(&cluster, "node1", "net.a", "192.0.2.1").await.unwrap_err();
+    assert_eq!(error.to_string(), "The provided IP address is not in a configured pool\n");
+    let error = ask(&cluster, "node1", "net.a", "10.1.0.1").await.unwrap_err();
+    assert_eq!(error.refused_pools()[0].to_string(), "pool off (10.1.0.0/24): it is disabled");
+    let error = ask(&cluster, "node1", "net.a", "10.3.0.1").await.unwrap_err();
+    assert_eq!(error.refused_pools()[0].to_string(), "pool small (10.3.0.0/28): its blockSize 26 is outside 28..32");
+    let error = ask(&cluster, "node1", "net.a", "10.2.0.1").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "IP address 10.2.0.1 is in IP pool \"tunnels\", which is not allowed for use \"Workload\" (allowedUses: [Tunnel])"
+    );
+}
+
+#[tokio::test]
+async fn selectors_reservations_and_limits_do_not_matter_and_others_blocks_may_be_used() {
+    let cluster = Cluster::new();
+    cluster.pool_with("pool4", "10.65.0.0/16", 26, |spec| {
+        spec.node_selector = "!all()".into();
+        spec.assignment_mode = Some(libcalico::api::AssignmentMode::Manual.into());
+    });
+    cluster.reserve(&["10.65.1.0/24"]);
+    cluster.configure(|config| {
+        config.auto_allocate_blocks = false;
+        config.max_blocks_per_host = 1;
+    });
+    ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+    ask(&cluster, "node1", "net.b", "10.65.1.200").await.unwrap();
+    ask(&cluster, "node2", "net.c", "10.65.1.10").await.unwrap();
+    assert_eq!(cluster.affinity("node2", "10.65.1.0/26"), None, "borrowed");
+    cluster.configure(|config| config.strict_affinity = true);
+    let error = ask(&cluster, "node2", "net.d", "10.65.1.11").await.unwrap_err();
+    assert!(matches!(error, IpamError::Block(_)), "{error}");
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_block_that_shares_addresses_with_one_of_another_size_is_not_claimed() {
+    for (before, after) in [(28, 26), (26, 28)] {
+        let cluster = Cluster::new();
+        cluster.pool("pool4", "10.65.0.0/16", before);
+        ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+        cluster.pool("pool4", "10.65.0.0/16", after);
+        for node in ["node1", "node2"] {
+            let error = ask(&cluster, node, "net.b", "10.65.1.9").await.unwrap_err();
+            assert!(matches!(error, IpamError::OverlappingBlock { .. }), "{error}");
+        }
+        ask(&cluster, "node1", "net.b", "10.65.2.9").await.unwrap();
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn at_its_limit_a_handle_gets_only_what_it_has() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    let mut request = cluster.request("node1", "net.vmi");
+    request.max_per_handle = 1;
+    assign_as(&cluster, &request, "10.65.1.9").await.unwrap();
+    assign_as(&cluster, &request, "10.65.1.9").await.unwrap();
+    let error = assign_as(&cluster, &request, "10.65.1.10").await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "handle net.vmi already has IP(s) allocated, cannot assign additional IP 10.65.1.10 (maxAllocPerIPVersion=1)"
+    );
+}
+
+// Upstream increments the handle again after each lost race (IPAM-140).
+#[tokio::test]
+async fn lost_races_do_not_make_the_handle_count_too_much() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    ask(&cluster, "node1", "net.first", "10.65.1.1").await.unwrap();
+    let mut races = 3;
+    cluster.store.before_each(move |_, writes, pairs| {
+        if let Some(write) = writes.and_then(|writes| writes.get(1)).filter(|_| races > 0) {
+            races -= 1;
+            pairs.touch(&write.path);
+        }
+        Fault::None
+    });
+    ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+    cluster.store.calm();
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_warm_block_costs_two_reads_and_one_write() {
+    let cluster = Cluster::new();
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    ask(&cluster, "node1", "net.a", "10.65.1.9").await.unwrap();
+    assert_eq!(cluster.store.take_counts(), (3, 2), "the claim of a block reads what others there are");
+    ask(&cluster, "node1", "net.b", "10.65.1.10").await.unwrap();
+    assert_eq!(cluster.store.take_counts(), (2, 1));
+}
+
+#[tokio::test]
+async fn a_restricted_request_gets_what_its_namespace_may_have() {
+    let cluster = Cluster::new();
+    cluster.pool_with("egress", "10.71.0.0/24", 26, |spec| spec.namespace_selector = "team == 'blue'".into());
+    cluster.pool("pool4", "10.65.0.0/16", 26);
+    cluster.reserve(&["10.65.1.0/30"]);
+    let mut request = cluster.request("node1", "net.a");
+    let labels = [("team".to_owned(), "red".to_owned())].into();
+    request.namespace = Some(crate::alloc::request::Namespace { name: "web".into(), labels });
+    for address in ["10.71.0.9", "10.65.1.1"] {
+        // Upstream assigns these addresses too.
+        assign_as(&cluster, &request, address).await.unwrap();
+        cluster.release("net.a").await.unwrap();
+    }
+    request.restricted = [libcalico::net::IpVersion::V4].into();
+    for (address, reason) in [
+        (
+            "10.71.0.9",
+            "pool egress (10.71.0.0/24): its namespaceSelector `team == 'blue'` does not match namespace web",
+        ),
+        ("10.65.1.1", "an IPReservation reserves it"),
+    ] {
+        let error = assign_as(&cluster, &request, address).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("IP address {address} is not for this pod: {reason}"));
+        assert_eq!(cluster.handle("net.a"), None);
+    }
+    assign_as(&cluster, &request, "10.65.1.4").await.unwrap();
+    request.namespace.as_mut().unwrap().labels.insert("team".into(), "blue".into());
+    assign_as(&cluster, &request, "10.71.0.9").await.unwrap();
+}

@@ -1,0 +1,148 @@
+//! Plans addresses from a block that the node does not own yet (IPAM-116).
+
+use std::collections::BTreeSet;
+
+use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
+use libcalico::net::Cidr;
+
+use super::{FamilyPlanner, PlannerStep};
+use crate::alloc::repair::AffinityRepair;
+use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
+use crate::block_writes::PriorAffinity;
+use crate::error::{Exhaustion, IpamError};
+
+/// Number of blocks at the start of the walk that are read before all blocks of the cluster are.
+const PROBES: usize = 8;
+
+/// Number of the node's affinities that may be too new for a cache.
+const UNSEEN_CLAIMS: usize = 4;
+
+impl FamilyPlanner<'_> {
+    /// Returns the next step towards addresses from another block, or `None` if every block is taken.
+    ///
+    /// Close to the limit, the affinities are read again without a cache, together with any other reads. A cache may
+    /// lack some of them, and no write would detect that the node exceeds its limit.
+    pub(super) fn claim_and_take(
+        &self,
+        snapshot: &Snapshot,
+        remaining: usize,
+    ) -> Result<Option<PlannerStep>, IpamError> {
+        let step = self.claim(snapshot, remaining)?;
+        if !snapshot.affinities_may_lag() || self.owned(snapshot) + UNSEEN_CLAIMS < self.block_limit(snapshot) {
+            return Ok(step);
+        }
+        Ok(step.map(|step| match step {
+            PlannerStep::Read(missing) => PlannerStep::Read(missing.and_claims()),
+            PlannerStep::Exhausted(Exhaustion::AutoAllocateOff) => step,
+            PlannerStep::Assign(_)
+            | PlannerStep::Repair(_)
+            | PlannerStep::AlreadyHeld(_)
+            | PlannerStep::Exhausted(_) => PlannerStep::Read(MissingReads::default().and_claims()),
+        }))
+    }
+
+    /// Returns the number of the owner's blocks that count towards the limit.
+    fn owned(&self, snapshot: &Snapshot) -> usize {
+        snapshot.own_affinities(self.version).filter(|entry| self.is_allowed(&entry.key.cidr)).count()
+    }
+
+    fn claim(&self, snapshot: &Snapshot, remaining: usize) -> Result<Option<PlannerStep>, IpamError> {
+        let limit = self.block_limit(snapshot);
+        if self.owned(snapshot) >= limit {
+            return Ok(Some(PlannerStep::Exhausted(Exhaustion::BlockLimit { limit })));
+        }
+        if !snapshot.config().auto_allocate_blocks {
+            return Ok(Some(PlannerStep::Exhausted(Exhaustion::AutoAllocateOff)));
+        }
+        if let Some(exhaustion) = self.short_by_note(snapshot) {
+            return Ok(Some(PlannerStep::Exhausted(exhaustion)));
+        }
+        let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
+            None | Some(BlockRead::Absent) => None,
+            Some(block) => Some(snapshot.room(block).filter(|_| !self.spared.contains(cidr))),
+        };
+        let none = BTreeSet::new();
+        let ranges = snapshot.ranges(self.version).unwrap_or(&none);
+        match usable_block(self.pools(), &room_of, ranges, &snapshot.reservations, &self.owner, snapshot.now) {
+            UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => {
+                self.take_from_unclaimed_block(snapshot, cidr, remaining)
+            }
+            UsableBlock::Reclaim(_) if !snapshot.knows_all_blocks(self.version) => {
+                Ok(Some(PlannerStep::Read(MissingReads::list(self.version))))
+            }
+            UsableBlock::Reclaim(candidates) => Ok(self.by_reclaim(snapshot, &candidates)),
+        }
+    }
+
+    /// Returns the step for the block at which the walk stops. The block is unclaimed, or the node's own without a
+    /// snapshot affinity.
+    fn take_from_unclaimed_block(
+        &self,
+        snapshot: &Snapshot,
+        cidr: Cidr,
+        remaining: usize,
+    ) -> Result<Option<PlannerStep>, IpamError> {
+        let ranges_known = snapshot.ranges(self.version).is_some();
+        match snapshot.block(&cidr) {
+            None => return Ok(Some(PlannerStep::Read(self.probe(snapshot, cidr)))),
+            Some(BlockRead::Surveyed(_)) => return Ok(Some(PlannerStep::Read(MissingReads::blocks([cidr])))),
+            Some(BlockRead::Absent) if !ranges_known => {
+                return Ok(Some(PlannerStep::Read(MissingReads::ranges(self.version))));
+            }
+            _ => {}
+        }
+        let key = AffinityKey { owner: self.owner.clone(), cidr };
+        let step = match (snapshot.block(&cidr), snapshot.affinity(&key)) {
+            (Some(BlockRead::Absent), None | Some(None)) => {
+                self.take(snapshot, &cidr, remaining, Some(PriorAffinity::Nothing))?.map(PlannerStep::Assign)
+            }
+            (_, None) => Some(PlannerStep::Read(MissingReads::affinity(key))),
+            (_, Some(None)) => {
+                self.take(snapshot, &cidr, remaining, Some(PriorAffinity::Nothing))?.map(PlannerStep::Assign)
+            }
+            (_, Some(Some(affinity))) => self.take_from_claimed_block(snapshot, affinity, remaining)?,
+        };
+        Ok(step)
+    }
+
+    /// Returns the reads of the walk's first blocks, of which usually at least one is usable. They include the ranges
+    /// of all blocks, because a block of another size may overlap. Beyond the first blocks, all blocks of the family
+    /// are read.
+    fn probe(&self, snapshot: &Snapshot, cidr: Cidr) -> MissingReads {
+        let walk = self.pools().iter().flat_map(|pool| {
+            BlockWalk::new(pool.cidr, pool.block_prefix, self.owner.name(), snapshot.now).take(PROBES)
+        });
+        let first: Vec<Cidr> = walk.take(PROBES).filter(|cidr| snapshot.block(cidr).is_none()).collect();
+        if !first.contains(&cidr) {
+            return MissingReads::list(self.version);
+        }
+        let mut missing = MissingReads::blocks(first);
+        if snapshot.ranges(self.version).is_none() {
+            missing.merge(MissingReads::ranges(self.version));
+        }
+        missing
+    }
+
+    /// Returns a step for the first reclaimable empty block of another owner. Its affinity must be released first.
+    fn by_reclaim(&self, snapshot: &Snapshot, candidates: &[Cidr]) -> Option<PlannerStep> {
+        for cidr in candidates {
+            if let Some(BlockRead::Surveyed(_)) = snapshot.block(cidr) {
+                return Some(PlannerStep::Read(MissingReads::blocks([*cidr])));
+            }
+            let Some(block) = snapshot.readable_block(cidr) else { continue };
+            let Some(owner) = block.value.owner() else { continue };
+            let key = AffinityKey { owner, cidr: *cidr };
+            match snapshot.affinity(&key) {
+                None => return Some(PlannerStep::Read(MissingReads::affinity(key))),
+                Some(None) => {}
+                Some(Some(affinity)) => {
+                    return Some(PlannerStep::Repair(AffinityRepair::GiveUp {
+                        affinity: affinity.clone(),
+                        block: block.clone(),
+                    }));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,225 @@
+//! [`Predecessor`]: the earlier sandbox of a pod that requests addresses, which usually still has them.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use libcalico::api::{IpPool, ObjectSelect};
+use libcalico::ipam::{Block, HandleId, ReleaseRequest};
+use libcalico::net::Cidr;
+use libcalico::store::Store;
+
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::read_blocks::{names_with, pooled};
+use crate::release::{ReleasedBatch, release_batch};
+use crate::write_gate::OpenGate;
+
+/// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
+/// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.
+///
+/// The handle object may be missing and is not needed here. A killed call may have lost it, and otherwise the pod that
+/// requests the address would never start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Predecessor {
+    /// The sandbox's handle.
+    pub handle: HandleId,
+    namespace: String,
+    pod: String,
+}
+
+impl Predecessor {
+    /// Returns the sandbox that an annotation of the pod names. Returns `None` for an empty text, and for one with a
+    /// dot. No runtime uses a dot in a sandbox's name, and together with the network's name it might form the handle of
+    /// a VMI.
+    pub fn of_annotation(network: &str, annotated: &str, namespace: &str, pod: &str) -> Option<Self> {
+        let is_sandbox = !annotated.is_empty() && !annotated.contains('.');
+        let handle = is_sandbox.then(|| HandleId::for_container(network, annotated))?;
+        Some(Predecessor { handle, namespace: namespace.to_owned(), pod: pod.to_owned() })
+    }
+
+    /// Removes an address from the sandbox, in memory. The address is free at once, without a cooldown. Returns false
+    /// if the sandbox does not have the address for this pod.
+    pub(crate) fn give_up(&self, block: &mut Block, ip: IpAddr) -> Result<bool, IpamError> {
+        let requests = self.requests(block, &[ip]);
+        Ok(block.free_at_once(&requests)? > 0)
+    }
+
+    fn requests(&self, block: &Block, addresses: &[IpAddr]) -> Vec<ReleaseRequest> {
+        let mut requests = block.requests_of(&self.handle, |held| held.names_pod(&self.namespace, &self.pod));
+        requests.retain(|request| addresses.contains(&request.ip));
+        requests
+    }
+
+    /// Releases those of `addresses` that the sandbox has for this pod, and returns them.
+    ///
+    /// # Errors
+    /// Returns an error if the addresses of a block could not be released; those of other blocks are.
+    pub async fn release<S: Store, C: Clock>(
+        &self,
+        store: &S,
+        clock: &C,
+        addresses: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, IpamError> {
+        let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
+        let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
+        let outcome = self.release_from(store, clock, pooled(&pools, addresses), addresses).await?;
+        let is_astray = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
+        let astray: BTreeSet<IpAddr> = addresses.iter().filter(is_astray).copied().collect();
+        let named = names_with(store, &astray).await?.into_values().collect();
+        let further = self.release_from(store, clock, named, addresses).await?;
+        match outcome.failed.into_iter().chain(further.failed).next() {
+            Some((_, error)) => Err(error),
+            None => Ok(outcome.released.into_iter().chain(further.released).map(|(_, ip)| ip).collect()),
+        }
+    }
+
+    async fn release_from<S: Store, C: Clock>(
+        &self,
+        store: &S,
+        clock: &C,
+        blocks: BTreeSet<Cidr>,
+        addresses: &[IpAddr],
+    ) -> Result<ReleasedBatch, IpamError> {
+        let blocks: Vec<Cidr> = blocks.into_iter().collect();
+        release_batch(store, clock, &OpenGate, &blocks, |block| self.requests(block, addresses), blocks.len()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::ipam::Handle;
+    use libcalico::store::Kind;
+
+    use super::*;
+    use crate::alloc::one_address::assign_address;
+    use crate::alloc::request::{AssignRequest, workload_attributes};
+    use crate::release::release_addresses;
+    use crate::testing::{Cluster, MemoryStore, assert_consistent, held};
+
+    const ADDRESS: &str = "10.65.1.9";
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn clusters() -> [Cluster; 2] {
+        let pooled = |store| {
+            let cluster = Cluster::on(store);
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            cluster
+        };
+        [pooled(MemoryStore::sequential()), pooled(MemoryStore::transactional())]
+    }
+
+    fn request(cluster: &Cluster, handle: &str, pod: Option<(&str, &str)>) -> AssignRequest {
+        let mut request = cluster.request("node1", handle);
+        request.attributes = workload_attributes("node1", pod, cluster.clock.now());
+        request
+    }
+
+    async fn ask(cluster: &Cluster, request: &AssignRequest, address: &str) -> Result<(), IpamError> {
+        let inputs = cluster.inputs(request).await?;
+        assign_address(&cluster.store, &cluster.clock, request, ip(address), inputs).await.map(drop)
+    }
+
+    fn lose_handle(cluster: &Cluster) {
+        cluster.store.edit(|pairs| pairs.remove(&Handle::path(&HandleId::new("net.c1"))));
+    }
+
+    fn earlier() -> Predecessor {
+        Predecessor::of_annotation("net", "c1", "ns", "web").unwrap()
+    }
+
+    /// Returns the request of the pod's next sandbox.
+    fn next(cluster: &Cluster) -> AssignRequest {
+        AssignRequest { predecessor: Some(earlier()), ..request(cluster, "net.c2", Some(("ns", "web"))) }
+    }
+
+    #[tokio::test]
+    async fn an_address_of_the_earlier_sandbox_passes_to_the_next_with_one_write_of_the_block() {
+        for cluster in clusters() {
+            // A released address would have to cool down.
+            cluster.configure(|config| config.ip_cooldown_seconds = 300);
+            ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
+            let before = cluster.block("10.65.1.0/26").unwrap();
+            ask(&cluster, &next(&cluster), ADDRESS).await.unwrap();
+            let after = cluster.block("10.65.1.0/26").unwrap();
+            assert_eq!(after.sequence_number, before.sequence_number + 1);
+            assert_eq!(held(&cluster.store.pairs()), [(HandleId::new("net.c2"), vec![ip(ADDRESS)])].into());
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+
+    #[tokio::test]
+    async fn hand_over_to_the_next_sandbox_leaves_addresses_of_the_block_that_rest() {
+        for cluster in clusters() {
+            cluster.configure(|config| config.ip_cooldown_seconds = 300);
+            ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
+            ask(&cluster, &request(&cluster, "net.other", Some(("ns", "db"))), "10.65.1.10").await.unwrap();
+            let other =
+                ReleaseRequest { ip: ip("10.65.1.10"), handle: Some(HandleId::new("net.other")), sequence: None };
+            release_addresses(&cluster.store, &cluster.clock, &[other]).await.unwrap();
+            ask(&cluster, &next(&cluster), ADDRESS).await.unwrap();
+            let block = cluster.block("10.65.1.0/26").unwrap();
+            assert!(block.allocation(ip("10.65.1.10")).is_some_and(|held| held.is_cooling()));
+            assert_eq!(held(&cluster.store.pairs()), [(HandleId::new("net.c2"), vec![ip(ADDRESS)])].into());
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_whose_handle_is_lost_passes_to_the_next_sandbox() {
+        for cluster in clusters() {
+            ask(&cluster, &request(&cluster, "net.c1", Some(("ns", "web"))), ADDRESS).await.unwrap();
+            lose_handle(&cluster);
+            ask(&cluster, &next(&cluster), ADDRESS).await.unwrap();
+            assert_eq!(held(&cluster.store.pairs()), [(HandleId::new("net.c2"), vec![ip(ADDRESS)])].into());
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_address_of_another_pod_or_sandbox_stays() {
+        for cluster in clusters() {
+            let others = [
+                ("net.c1", Some(("ns", "db"))),
+                ("net.c1", Some(("other", "web"))),
+                ("net.c1", None),
+                ("net.c9", Some(("ns", "web"))),
+            ];
+            for (number, (handle, pod)) in others.into_iter().enumerate() {
+                let address = format!("10.65.1.{number}");
+                ask(&cluster, &request(&cluster, handle, pod), &address).await.unwrap();
+                let error = ask(&cluster, &next(&cluster), &address).await.unwrap_err();
+                assert!(matches!(error, IpamError::AlreadyAssigned { .. }), "{error}");
+                assert!(earlier().release(&cluster.store, &cluster.clock, &[ip(&address)]).await.unwrap().is_empty());
+            }
+            assert_eq!(held(&cluster.store.pairs()).len(), 2);
+            assert_consistent(&cluster.store.pairs(), true);
+        }
+    }
+
+    #[tokio::test]
+    async fn only_the_named_addresses_that_are_allocated_to_the_pod_are_released() {
+        for cluster in clusters() {
+            for (number, pod) in [("ns", "web"), ("ns", "db"), ("ns", "web")].into_iter().enumerate() {
+                let request = request(&cluster, "net.c1", Some(pod));
+                ask(&cluster, &request, &format!("10.65.1.{number}")).await.unwrap();
+            }
+            let named = ["10.65.1.0", "10.65.1.1", "192.0.2.1"].map(ip);
+            for expected in [vec![named[0]], vec![]] {
+                assert_eq!(earlier().release(&cluster.store, &cluster.clock, &named).await.unwrap(), expected);
+            }
+            assert_eq!(held(&cluster.store.pairs())[&HandleId::new("net.c1")].len(), 2);
+            assert_consistent(&cluster.store.pairs(), true);
+            lose_handle(&cluster);
+            let left = [ip("10.65.1.2")];
+            assert_eq!(earlier().release(&cluster.store, &cluster.clock, &left).await.unwrap(), left);
+        }
+    }
+
+    #[test]
+    fn an_annotation_makes_no_handle_of_a_machine() {
+        let named = |text| Predecessor::of_annotation("net", text, "ns", "web").map(|found| found.handle.to_string());
+        assert_eq!((named("vmi.prod.db"), named(""), named("c1")), (None, None, Some("net.c1".into())));
+    }
+}

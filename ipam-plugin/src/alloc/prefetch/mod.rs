@@ -1,0 +1,190 @@
+//! Prefetch for an ADD, where each request is a separate round trip. The block from which a pod's address will probably
+//! come and the node's other blocks are read together with the inputs, and the handle is created at the same time.
+//!
+//! The last ADD on this node stored the names of these blocks in a file (`recent.rs`). The file is only a hint: the
+//! reads show if it is wrong, and the allocation then assignments its usual course. The process assignments the node's lock before
+//! it reads the block and keeps it until the block is written. If another process on the node has the lock, nothing is
+//! prefetched, because the block is about to change.
+//!
+//! The API server's cache may answer for the blocks, at a third of the cost, if it contains the last write of this
+//! node.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use futures::future::join;
+use libcalico::ipam::HandleId;
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError};
+
+use crate::alloc::block_hints::BlockHints;
+use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHandle};
+use crate::alloc::reserved_handle::{self, CreatedHandle};
+use crate::clock::Clock;
+use crate::lock::HostLock;
+
+/// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is snapshot only after the pod was
+/// read.
+const MACHINE_POD: &str = "virt-launcher-";
+
+/// Longest read after which the pools are still current, although a cache may have delayed other answers. A pool is
+/// disabled 500 ms before it is deleted (IPAM-100).
+const LONGEST_READ: Duration = Duration::from_millis(400);
+
+/// Longest time for which a call that finds the datastore not ready waits for the lock of an ADD that may be
+/// prefetching.
+const LONGEST_STOP: Duration = Duration::from_secs(1);
+
+/// The parts of a request that decide on its prefetch.
+#[derive(Debug, Clone, Copy)]
+pub struct PrefetchHints<'a> {
+    /// The network's name.
+    pub network: &'a str,
+    /// The pod's namespace; empty outside Kubernetes.
+    pub namespace: &'a str,
+    /// The pod's name; empty outside Kubernetes.
+    pub pod: &'a str,
+    /// The families of which one address each is wanted.
+    pub families: &'a [IpVersion],
+    /// Whether to leave out the prefetch, because the call asks for a certain address.
+    pub has_address: bool,
+    /// The node's lock; `None` does without a lock.
+    pub lock_file: Option<&'a Path>,
+    /// The file with the blocks of recent addresses; `None` does without hints.
+    pub recent_file: Option<&'a Path>,
+}
+
+/// The prefetch of one ADD: the blocks that it expects to use, before any read.
+#[derive(Debug)]
+pub struct Prefetch {
+    lock: HostLock,
+    expected: BlockCounts,
+    others: Vec<Cidr>,
+    since: Option<Revision>,
+}
+
+impl Prefetch {
+    /// Returns the prefetch for a request, or `None` if there is no hint or a prefetch saves nothing.
+    pub fn new<S: Store>(hints: &PrefetchHints<'_>, store: &S) -> Option<Self> {
+        if store.has_transactions() || hints.has_address || hints.pod.starts_with(MACHINE_POD) {
+            return None;
+        }
+        let lock = HostLock::try_acquire(hints.lock_file?)?;
+        let recent = hints.recent_file.filter(|_| lock.is_held()).map(BlockHints::read)?;
+        let last = recent.of(hints.network, hints.namespace);
+        let blocks = hints.families.iter().map(|version| {
+            let block = last.with_room.iter().find(|block| block.version() == *version)?;
+            Some((*block, 1))
+        });
+        let expected: BlockCounts = blocks.collect::<Option<_>>()?;
+        let others = last.others.into_iter().filter(|block| !expected.contains_key(block)).collect();
+        let since = recent.since(hints.network);
+        (!expected.is_empty()).then_some(Prefetch { lock, expected, others, since })
+    }
+
+    /// Returns `query` with the blocks to read.
+    pub fn extend(&self, query: InputsQuery) -> InputsQuery {
+        let blocks = self.expected.keys().chain(&self.others).copied().collect();
+        InputsQuery { blocks, blocks_since: self.since.clone(), ..query }
+    }
+
+    /// Reads `batch` and creates `handle` concurrently.
+    pub async fn read<S: Store, C: Clock>(
+        &self,
+        store: &S,
+        clock: &C,
+        handle: &HandleId,
+        batch: &ReadBatch,
+    ) -> (Result<Answers, StoreError>, ReservedHandle) {
+        let asked = clock.elapsed();
+        // The write comes first: the server answers the reads while the write waits for its disk.
+        let (created, answers) = join(reserved_handle::create(store, handle, &self.expected), store.read(batch)).await;
+        let took_long = clock.elapsed().saturating_sub(asked) > LONGEST_READ;
+        let unknown = ReservedHandle { created: CreatedHandle::Unknown, expected: BlockCounts::new(), took_long };
+        match created {
+            Ok(created) => (answers, ReservedHandle { created, expected: self.expected.clone(), took_long }),
+            // The handle may exist without counting for this operation, so continuing could count twice. The DEL that
+            // follows finds it.
+            Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
+            // Any permanent error occurs again when the allocation creates the handle.
+            Err(error) => {
+                tracing::debug!(%handle, %error, "the handle is not created yet");
+                (answers, unknown)
+            }
+        }
+    }
+
+    /// Returns the lock, which the caller keeps until the block is written.
+    pub fn into_lock(self) -> HostLock {
+        self.lock
+    }
+}
+
+/// A handle that was created before any object was read.
+#[derive(Debug)]
+pub struct ReservedHandle {
+    created: CreatedHandle,
+    expected: BlockCounts,
+    took_long: bool,
+}
+
+impl ReservedHandle {
+    /// Merges the handle into the inputs.
+    pub fn join(self, inputs: &mut AllocationInputs) {
+        inputs.is_old = self.took_long;
+        if self.created.is_ours() {
+            inputs.expected = self.expected;
+        }
+        inputs.handle = self.created.into();
+    }
+
+    /// Decrements the handle again, unless it may be another operation's.
+    pub async fn forget<S: Store, C: Clock>(self, store: &S, clock: &C, handle: &HandleId) {
+        if let CreatedHandle::New(_) = self.created {
+            reserved_handle::forget(store, clock, handle, self.expected).await;
+        }
+    }
+}
+
+/// Disables the prefetch on this node until another ADD has succeeded. The datastore is not ready, so every prefetched
+/// write would have to be undone. `ahead` is the call's own prefetch, which has the node's lock.
+pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, ahead: Option<&Prefetch>) {
+    let Some(file) = recent_file.filter(|file| file.exists()) else { return };
+    // The process that has the lock may be about to write the file.
+    let wait = |lock_file: &Path| HostLock::acquire_within(lock_file, LONGEST_STOP).ok();
+    let _lock = ahead.is_none().then(|| lock_file.and_then(wait));
+    if let Err(error) = fs::remove_file(file) {
+        tracing::debug!(file = %file.display(), %error, "the next ADD may write a handle ahead");
+    }
+}
+
+/// Undoes the prefetch in `inputs`, because the addresses come from elsewhere or are not assigned at all.
+pub async fn forget<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, inputs: &mut AllocationInputs) {
+    let expected = std::mem::take(&mut inputs.expected);
+    inputs.blocks.clear();
+    if !expected.is_empty() {
+        inputs.handle = StoredHandle::Unread;
+        reserved_handle::forget(store, clock, handle, expected).await;
+    }
+}
+
+/// Reads the inputs by `query` again and keeps `handle`, which the prefetch created.
+pub async fn read_again<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    query: &InputsQuery,
+    handle: &HandleId,
+    mut inputs: AllocationInputs,
+) -> Result<AllocationInputs, StoreError> {
+    match AllocationInputs::read(store, query).await {
+        Ok(fresh) => Ok(AllocationInputs { handle: inputs.handle, expected: inputs.expected, ..fresh }),
+        Err(error) => {
+            forget(store, clock, handle, &mut inputs).await;
+            Err(error)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Blocks from a cache that lacks the latest writes.
+
+use libcalico::ipam::{AffinitySelect, AffinityState, Block, BlockAffinity, Owner};
+
+use super::{Node, with_room};
+use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::one_address::assign_address;
+use crate::clock::Clock;
+use crate::cni;
+use crate::release::ReleaseInputs;
+use crate::testing::cidr;
+
+/// Another process has allocated an address, which the cache shows as free.
+#[tokio::test]
+async fn an_address_that_is_free_in_the_cache_only_is_not_given_away() {
+    let node = Node::new();
+    node.address("a").await;
+    node.cluster.store.stop_cache();
+    let taken = node.cluster.one("node1", "net.other").await.unwrap();
+    let address = node.address("b").await;
+    assert_eq!(node.cluster.store.blocks_from_cache(), 1);
+    assert_ne!(address, taken);
+    assert_eq!(node.held_by("b"), [address]);
+    node.assert_consistent();
+}
+
+/// An address of the node's only block was released, without an update of the hint: no other block is claimed.
+#[tokio::test]
+async fn a_block_that_is_full_in_the_cache_only_is_looked_at_again() {
+    let node = Node::new();
+    for number in 0..8 {
+        node.address(&number.to_string()).await;
+    }
+    let own = node.cluster.store.pairs().list::<Block>(&None).remove(0).0;
+    node.hint(with_room(own));
+    node.cluster.store.stop_cache();
+    let freed = node.free("3").await;
+    assert_eq!(node.address("late").await, freed);
+    assert_eq!(node.cluster.store.blocks_from_cache(), 1);
+    node.assert_consistent();
+}
+
+/// The last DEL's write is always visible: the first block with room gives the address, as without a cache.
+#[tokio::test]
+async fn a_cache_that_has_not_seen_the_last_write_is_not_asked() {
+    let node = Node::new();
+    for number in 0..9 {
+        node.address(&number.to_string()).await;
+    }
+    node.cluster.store.stop_cache();
+    let (store, clock) = (&node.cluster.store, &node.cluster.clock);
+    let call = node.call("3");
+    let first = node.held_by("3")[0];
+    let inputs = ReleaseInputs::read(store, &[call.handle()]).await.unwrap();
+    cni::del(store, clock, &call, inputs).await.unwrap();
+    node.cluster.store.take_counts();
+    assert_eq!(node.address("b").await, first);
+    assert_eq!(node.cluster.store.take_counts(), (1, 2));
+    assert_eq!(node.cluster.store.blocks_from_cache(), 0);
+    node.assert_consistent();
+}
+
+/// The node's pool no longer selects it, and its block is empty only in the cache. The address allocated there keeps a
+/// block with a confirmed affinity.
+#[tokio::test]
+async fn a_block_that_is_empty_in_the_cache_only_is_not_given_up() {
+    let node = Node::new();
+    let first = node.address("a").await;
+    node.free("a").await;
+    let block = node.cluster.store.pairs().list::<Block>(&None).remove(0).0;
+    node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.node_selector = "rack == 'x'".into());
+    node.cluster.pool("other", "10.66.0.0/24", 29);
+    node.cluster.store.stop_cache();
+    let request = node.call("by hand").assign_request(node.cluster.clock.now());
+    let inputs = AllocationInputs::read(&node.cluster.store, &node.call("by hand").inputs_query()).await.unwrap();
+    assign_address(&node.cluster.store, &node.cluster.clock, &request, first, inputs).await.unwrap();
+    let claims = || {
+        let own = AffinitySelect::of(Owner::Host("node1".into()));
+        let found = node.cluster.store.pairs().list::<BlockAffinity>(&own);
+        found.into_iter().filter(|(key, _)| key.cidr == block).map(|(_, claim)| claim.state).collect::<Vec<_>>()
+    };
+    assert_eq!(claims(), [AffinityState::Confirmed]);
+    let address = node.address("b").await;
+    assert!(cidr("10.66.0.0/24").contains(address), "{address}");
+    assert_eq!(claims(), [AffinityState::Confirmed]);
+    node.assert_consistent();
+}

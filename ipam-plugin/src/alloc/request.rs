@@ -1,0 +1,181 @@
+//! [`AssignRequest`]: a request for addresses from the pools.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::api::AllowedUse;
+use libcalico::ipam::{HandleId, Labels, Owner};
+use libcalico::net::IpVersion;
+use time::OffsetDateTime;
+
+use crate::alloc::inputs::InputsQuery;
+use crate::alloc::predecessor::Predecessor;
+use crate::exhausted::Notes;
+
+/// A request for addresses from the pools.
+#[derive(Debug, Clone)]
+pub struct AssignRequest {
+    /// The handle under which the addresses are allocated.
+    pub handle: HandleId,
+    /// The node that requests the addresses and will own new blocks.
+    pub node: String,
+    /// Attributes that are stored with each address.
+    pub attributes: BTreeMap<String, String>,
+    /// Number of IPv4 addresses.
+    pub num4: usize,
+    /// Number of IPv6 addresses.
+    pub num6: usize,
+    /// Names or CIDRs of the IPv4 pools to assign from, in order of preference. Empty: all pools that select the node.
+    pub pools4: Vec<String>,
+    /// The same for IPv6.
+    pub pools6: Vec<String>,
+    /// Families whose pools or address come from the pod's annotations, if the configuration restricts annotations to
+    /// values that the pod's namespace may have.
+    pub restricted: BTreeSet<IpVersion>,
+    /// The pod's namespace; `None` outside Kubernetes, where selectors match against no labels (IPAM-96).
+    pub namespace: Option<Namespace>,
+    /// The intended use of the addresses.
+    pub purpose: AllowedUse,
+    /// Maximum number of blocks that the node may own; 0 applies the cluster's setting (IPAM-103).
+    pub max_blocks: usize,
+    /// Maximum number of addresses per family under the handle; 0 is no limit. At the limit, the request returns the
+    /// addresses that are already allocated (IPAM-115).
+    pub max_per_handle: usize,
+    /// Whether to write nothing unless each family can be served in full.
+    pub all_or_nothing: bool,
+    /// The previous owner of a requested address, from which the address passes to this request.
+    pub predecessor: Option<Predecessor>,
+    /// Addresses that are assigned only if there is no other.
+    pub passed_over: BTreeSet<IpAddr>,
+    /// HintedBlocks searches of this node that found no free address.
+    pub notes: Notes,
+}
+
+/// A namespace, as the namespace selectors of pools match it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Namespace {
+    /// The name, for messages.
+    pub name: String,
+    /// The labels.
+    pub labels: Labels,
+}
+
+impl AssignRequest {
+    /// Creates a request for one IPv4 address of a workload.
+    pub fn workload(handle: HandleId, node: impl Into<String>) -> Self {
+        AssignRequest {
+            handle,
+            node: node.into(),
+            attributes: BTreeMap::new(),
+            num4: 1,
+            num6: 0,
+            pools4: Vec::new(),
+            pools6: Vec::new(),
+            restricted: BTreeSet::new(),
+            namespace: None,
+            purpose: AllowedUse::Workload,
+            max_blocks: 0,
+            max_per_handle: 0,
+            all_or_nothing: false,
+            predecessor: None,
+            passed_over: BTreeSet::new(),
+            notes: Notes::default(),
+        }
+    }
+
+    /// Returns the number of requested addresses of a family.
+    pub fn wanted(&self, version: IpVersion) -> usize {
+        match version {
+            IpVersion::V4 => self.num4,
+            IpVersion::V6 => self.num6,
+        }
+    }
+
+    /// Returns the requested pools of a family.
+    pub fn pools(&self, version: IpVersion) -> &[String] {
+        match version {
+            IpVersion::V4 => &self.pools4,
+            IpVersion::V6 => &self.pools6,
+        }
+    }
+
+    /// Returns the namespace's name and labels for the selectors of pools.
+    pub(crate) fn selected_namespace(&self) -> Option<(&str, &Labels)> {
+        self.namespace.as_ref().map(|namespace| (namespace.name.as_str(), &namespace.labels))
+    }
+
+    /// Returns the query for the first read.
+    pub fn inputs_query(&self) -> InputsQuery {
+        InputsQuery {
+            node: self.node.clone(),
+            owner: self.owner(),
+            handle: self.handle.clone(),
+            reads_handle: true,
+            may_lag: false,
+            blocks: Vec::new(),
+            blocks_since: None,
+        }
+    }
+
+    /// Returns the owner of the blocks that are claimed for this request.
+    pub fn owner(&self) -> Owner {
+        owner_for(self.purpose, &self.node)
+    }
+}
+
+/// Returns the owner of blocks for a use. Blocks for load balancers have a virtual owner instead of a node (IPAM-97).
+pub(crate) fn owner_for(purpose: AllowedUse, node: &str) -> Owner {
+    match purpose {
+        AllowedUse::LoadBalancer => Owner::Virtual("load-balancer".into()),
+        AllowedUse::Workload | AllowedUse::Tunnel => Owner::Host(node.into()),
+    }
+}
+
+/// Returns the attributes that the plugin stores with each address: the node, the time, and in Kubernetes the pod
+/// (IPAM-27).
+pub fn workload_attributes(node: &str, pod: Option<(&str, &str)>, now: OffsetDateTime) -> BTreeMap<String, String> {
+    let mut attributes = BTreeMap::from([("node".to_owned(), node.to_owned()), ("timestamp".to_owned(), go_time(now))]);
+    if let Some((namespace, name)) = pod {
+        attributes.insert("namespace".into(), namespace.into());
+        attributes.insert("pod".into(), name.into());
+    }
+    attributes
+}
+
+/// Returns the time in Go's default format for UTC, for example `2026-08-22 01:02:03.1234 +0000 UTC` (IPAM-28).
+pub fn go_time(at: OffsetDateTime) -> String {
+    let at = at.to_offset(time::UtcOffset::UTC);
+    let (hour, minute, second, nanos) = at.time().as_hms_nano();
+    let mut fraction = if nanos == 0 { String::new() } else { format!(".{nanos:09}") };
+    fraction.truncate(fraction.trim_end_matches('0').len());
+    format!("{} {hour:02}:{minute:02}:{second:02}{fraction} +0000 UTC", at.date())
+}
+
+#[cfg(test)]
+mod tests {
+    use time::macros::datetime;
+
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_go_writes_them() {
+        assert_eq!(go_time(datetime!(2026-08-22 01:02:03.1234 UTC)), "2026-08-22 01:02:03.1234 +0000 UTC");
+        assert_eq!(go_time(datetime!(2026-08-22 01:02:03 UTC)), "2026-08-22 01:02:03 +0000 UTC");
+        assert_eq!(go_time(datetime!(2026-08-22 03:02:03.000000001 +2)), "2026-08-22 01:02:03.000000001 +0000 UTC");
+    }
+
+    #[test]
+    fn pods_are_noted_only_in_kubernetes() {
+        let now = datetime!(2026-08-22 01:02:03 UTC);
+        let plain = workload_attributes("node1", None, now);
+        assert_eq!(plain.keys().collect::<Vec<_>>(), ["node", "timestamp"]);
+        let pod = workload_attributes("node1", Some(("default", "web")), now);
+        assert_eq!((pod["namespace"].as_str(), pod["pod"].as_str()), ("default", "web"));
+    }
+
+    #[test]
+    fn load_balancers_belong_to_no_node() {
+        assert_eq!(owner_for(AllowedUse::LoadBalancer, "node1"), Owner::Virtual("load-balancer".into()));
+        assert_eq!(owner_for(AllowedUse::Workload, "node1"), Owner::Host("node1".into()));
+    }
+}

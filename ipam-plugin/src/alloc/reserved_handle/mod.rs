@@ -1,0 +1,128 @@
+//! Creates the handle concurrently with the read of the blocks that the handle will count.
+//!
+//! If each request is a round trip of its own, reading the block and creating the handle need not wait for each
+//! other, because the addresses nearly always come from the first block. The order that matters stays: the handle
+//! counts an address before the block assigns it (IPAM-128). This gives up one guarantee. A concurrent DEL of the same
+//! container, which no runtime sends, may read the handle before this operation reads the block. Only the node's lock
+//! then prevents the DEL from deleting the handle of an address that is about to be assigned.
+
+use futures::future::join;
+use libcalico::ipam::{Block, Handle, HandleId};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
+
+use crate::alloc::inputs::{BlockCounts, StoredHandle};
+use crate::alloc::request::AssignRequest;
+use crate::alloc::snapshot::{MissingReads, Snapshot};
+use crate::clock::Clock;
+use crate::handle_refs::decrement;
+
+/// Result of creating a handle without reading it first, since it rarely exists.
+#[derive(Debug)]
+pub(crate) enum CreatedHandle {
+    /// This operation created the handle, which has no address yet.
+    New(Entry<Handle>),
+    /// The handle existed already.
+    Found(Entry<Handle>),
+    /// The handle existed and was deleted meanwhile.
+    Absent,
+    /// The creation was not attempted, or its outcome is unknown.
+    Unknown,
+}
+
+impl CreatedHandle {
+    /// Returns true if the handle's counts belong to this operation.
+    pub(crate) fn is_ours(&self) -> bool {
+        matches!(self, CreatedHandle::New(_))
+    }
+}
+
+impl From<CreatedHandle> for StoredHandle {
+    fn from(created: CreatedHandle) -> Self {
+        match created {
+            CreatedHandle::New(entry) | CreatedHandle::Found(entry) => StoredHandle::There(entry),
+            CreatedHandle::Absent => StoredHandle::Absent,
+            CreatedHandle::Unknown => StoredHandle::Unread,
+        }
+    }
+}
+
+/// Creates the handle with the counts in `expected`, and reads it if it exists already. If the response was lost, the
+/// blocks show who created an existing handle: a handle without an address was created just now, or by an operation
+/// that got no further.
+pub(crate) async fn create<S: Store>(
+    store: &S,
+    id: &HandleId,
+    expected: &BlockCounts,
+) -> Result<CreatedHandle, StoreError> {
+    let mut value = Handle::default();
+    expected.iter().for_each(|(block, n)| value.increment(*block, *n));
+    let error = match store.create::<Handle>(id, &value).await {
+        Ok(revision) => return Ok(CreatedHandle::New(Entry { key: id.clone(), value, revision })),
+        Err(error) => error,
+    };
+    let is_doubtful = error.has_unknown_outcome();
+    if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
+        return Err(error);
+    }
+    let blocks = expected.keys().filter(|_| is_doubtful);
+    match find(store, id, blocks).await {
+        Ok((Some(found), false)) if is_doubtful && found.value == value => Ok(CreatedHandle::New(found)),
+        Ok((Some(found), _)) => Ok(CreatedHandle::Found(found)),
+        Ok((None, _)) => Ok(CreatedHandle::Absent),
+        // The caller needs to know that the creation has an unknown outcome.
+        Err(_) if is_doubtful => Err(error),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the handle, and true if one of the blocks contains an address of it. Reads the blocks again, without a
+/// cache.
+async fn find<S: Store>(
+    store: &S,
+    id: &HandleId,
+    blocks: impl Iterator<Item = &Cidr>,
+) -> Result<(Option<Entry<Handle>>, bool), StoreError> {
+    let mut batch = ReadBatch::new();
+    let handle = batch.get::<Handle>(id);
+    let blocks: Vec<_> = blocks.map(|cidr| batch.get::<Block>(cidr)).collect();
+    let answers = store.read(&batch).await?;
+    let holds = |ticket: &GetTicket<Block>| matches!(answers.get(ticket), Ok(Some(block)) if !block.value.addresses_of(id).is_empty());
+    Ok((answers.get(&handle)?, blocks.iter().any(holds)))
+}
+
+/// Reads `missing` and concurrently creates the unread handle with `expected`. The counts of a handle that exists already
+/// do not count for this operation.
+pub(crate) async fn read_beside_handle<S: Store>(
+    store: &S,
+    request: &AssignRequest,
+    snapshot: &mut Snapshot,
+    missing: &MissingReads,
+    expected: BlockCounts,
+) -> Result<(), StoreError> {
+    let (read, created) = join(snapshot.read(store, missing), create(store, &request.handle, &expected)).await;
+    let created = created?;
+    let is_ours = created.is_ours();
+    snapshot.insert_handle(created.into(), if is_ours { expected } else { BlockCounts::new() });
+    read
+}
+
+/// Takes off the handle the counts that a finished operation did not use.
+pub(crate) async fn release_reserved<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    snapshot: &mut Snapshot,
+) {
+    forget(store, clock, &request.handle, snapshot.take_reserved()).await;
+}
+
+/// Takes off the handle the counts of addresses that will not be assigned.
+pub(crate) async fn forget<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, expected: BlockCounts) {
+    if !expected.is_empty() {
+        decrement(store, clock, id, &expected.into_iter().collect::<Vec<_>>()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use libcalico::ipam::{Handle, HandleId};
+
+use crate::alloc::one_address::assign_address;
+use crate::error::IpamError;
+use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
+
+/// Creates a cluster for counting requests of operations without a inputs; these do not read the handle first.
+fn cluster(block_size: u8) -> Cluster {
+    let cluster = Cluster::on(MemoryStore::sequential());
+    cluster.pool("pool4", "10.65.0.0/24", block_size);
+    cluster
+}
+
+#[tokio::test]
+async fn a_warm_node_creates_the_handle_beside_the_read_and_writes_the_block_alone() {
+    let cluster = cluster(26);
+    cluster.one("node1", "net.first").await.unwrap();
+    cluster.store.take_counts();
+    cluster.one("node1", "net.a").await.unwrap();
+    // Reads: inputs and block. Writes: handle and block.
+    assert_eq!(cluster.store.take_counts(), (2, 2));
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+#[tokio::test]
+async fn a_handle_that_counted_a_full_block_counts_the_one_that_was_taken() {
+    let cluster = cluster(31);
+    for handle in ["net.a", "net.b", "net.c", "net.d", "net.e"] {
+        cluster.one("node1", handle).await.unwrap();
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn of_two_families_each_is_counted() {
+    let cluster = cluster(26);
+    cluster.pool("pool6", "fd00:65::/116", 122);
+    for handle in ["net.a", "net.b"] {
+        let mut request = cluster.request("node1", handle);
+        request.num6 = 1;
+        assert_eq!(cluster.assign(&request).await.unwrap().addresses.len(), 2);
+        assert_eq!(cluster.handle(handle).unwrap().block.len(), 2);
+        assert_consistent(&cluster.store.pairs(), true);
+    }
+}
+
+#[tokio::test]
+async fn a_handle_that_is_there_counts_on() {
+    let cluster = cluster(26);
+    let block = cidr("10.65.0.128/26");
+    cluster.one("node1", "net.a").await.unwrap();
+    assert!(cluster.handle("net.a").unwrap().block.contains_key(&block));
+    cluster.one("node1", "net.a").await.unwrap();
+    assert_eq!(cluster.handle("net.a").unwrap().block[&block], 2);
+    assert_consistent(&cluster.store.pairs(), true);
+    // BlockCounts that a killed ADD left stay, because their owner cannot be determined.
+    let mut left = Handle::default();
+    left.increment(block, 1);
+    cluster.store.put(&HandleId::new("net.b"), &left);
+    cluster.one("node1", "net.b").await.unwrap();
+    assert_eq!(cluster.handle("net.b").unwrap().block[&block], 2);
+}
+
+#[tokio::test]
+async fn without_an_address_no_handle_stays() {
+    let cluster = cluster(31);
+    cluster.pool_with("pool4", "10.65.0.0/31", 31, |_| {});
+    for handle in ["net.a", "net.b"] {
+        cluster.one("node1", handle).await.unwrap();
+    }
+    let error = cluster.one("node1", "net.c").await.unwrap_err();
+    assert!(matches!(error, IpamError::Shortfall(_)), "{error}");
+    assert_eq!(cluster.handle("net.c"), None);
+    let request = cluster.request("node1", "net.d");
+    let inputs = cluster.inputs(&request).await.unwrap();
+    let taken = "10.65.0.0".parse().unwrap();
+    let error = assign_address(&cluster.store, &cluster.clock, &request, taken, inputs).await.unwrap_err();
+    assert!(matches!(error, IpamError::AlreadyAssigned { .. }), "{error}");
+    assert_eq!(cluster.handle("net.d"), None);
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+/// Another process changes the block's revision each time. The handle is created once, not again for each attempt.
+#[tokio::test]
+async fn a_lost_race_costs_no_second_handle() {
+    let cluster = cluster(26);
+    cluster.one("node1", "net.first").await.unwrap();
+    let mut races = 2;
+    cluster.store.before_each(move |_, writes, pairs| {
+        if let Some([write]) = writes
+            && write.kind == "IPAMBlock"
+            && races > 0
+        {
+            races -= 1;
+            pairs.touch(&write.path);
+        }
+        Fault::None
+    });
+    cluster.one("node1", "net.a").await.unwrap();
+    // A single write of the handle, three of the block.
+    assert_eq!(cluster.store.take_counts().1, 4);
+    cluster.store.calm();
+    assert_consistent(&cluster.store.pairs(), true);
+}
+
+/// The block is written, but the response is lost, and the datastore stays unreachable for longer than the operation
+/// waits.
+#[tokio::test]
+async fn what_nobody_can_tell_stays_counted_for_the_del() {
+    for silent in [1, 10, 100, 1000] {
+        let cluster = cluster(26);
+        cluster.one("node1", "net.first").await.unwrap();
+        let mut left = None;
+        cluster.store.before_each(move |_, writes, _| match (&mut left, writes) {
+            (None, Some([write])) if write.kind == "IPAMBlock" => {
+                left = Some(silent);
+                Fault::LostAnswer
+            }
+            (Some(left), _) if *left > 0 => {
+                *left -= 1;
+                Fault::Refused
+            }
+            _ => Fault::None,
+        });
+        let outcome = cluster.one("node1", "net.a").await;
+        cluster.store.calm();
+        let pairs = cluster.store.pairs();
+        assert_consistent(&pairs, false);
+        let kept = held(&pairs).remove(&HandleId::new("net.a")).unwrap_or_default();
+        assert!(outcome.is_err() || kept.contains(&outcome.unwrap()), "{silent}");
+        assert_eq!(cluster.release("net.a").await.unwrap().addresses, kept.len(), "{silent}");
+        assert_eq!(held(&cluster.store.pairs()).len(), 1, "{silent}: leaked");
+    }
+}

@@ -1,0 +1,125 @@
+//! Surveys of all blocks: their ranges, and the room in each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use libcalico::ipam::{Block, Room, Sighting};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey};
+
+use super::{BlockRead, Snapshot, reservations};
+use crate::exhausted::SearchedPool;
+
+/// The result of a survey. It keeps only the range of a block that can give no address, as most blocks of a large
+/// cluster cannot.
+#[derive(Debug, Default)]
+pub(super) struct Surveyed {
+    /// Ranges that the snapshot lacks.
+    ranges: Vec<Cidr>,
+    /// Blocks that may give an address, and blocks in the snapshot. `None` marks a block that is unusable.
+    rooms: Vec<(Cidr, Option<Room>)>,
+    /// The use of each pool of the families.
+    pools: BTreeMap<Cidr, SearchedPool>,
+}
+
+impl Snapshot {
+    /// Surveys the room in all blocks of `families`. Passed-over addresses count as free, because they may be assigned
+    /// when there is no other.
+    pub(super) async fn all_rooms<S: Store>(
+        &self,
+        store: &S,
+        families: &BTreeSet<IpVersion>,
+    ) -> Result<Surveyed, StoreError> {
+        let mut surveyed = Surveyed::default();
+        if families.is_empty() {
+            return Ok(surveyed);
+        }
+        let ranges = self.inputs.pools.iter().filter_map(|pool| pool.value.spec.range().ok());
+        let pools = ranges.filter(|range| families.contains(&range.version()));
+        surveyed.pools = pools.map(|range| (range, SearchedPool::empty(range))).collect();
+        let reserved = reservations(&self.inputs);
+        let (config, owner, now) = (self.config(), &self.query.owner, self.now);
+        let mut tell = |seen: Sighting| {
+            let cidr = seen.cidr();
+            let room = match seen {
+                Sighting::Range(_) => None,
+                Sighting::Block(glance) => glance.room(config.ip_cooldown_seconds, &reserved, owner, now),
+            };
+            if !self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(&cidr)) {
+                surveyed.ranges.push(cidr);
+            }
+            let may_give = |room: Room| room.is_own || room.may_be_reclaimed || !config.strict_affinity;
+            if room.is_some_and(|room| room.has_free && may_give(room)) || self.blocks.contains_key(&cidr) {
+                surveyed.rooms.push((cidr, room));
+            }
+            for pool in surveyed.pools.values_mut().filter(|pool| pool.cidr.covers(&cidr)) {
+                room.into_iter().for_each(|room| pool.add(room));
+            }
+        };
+        store.survey(&Survey { families: families.clone(), ranges_only: false }, &mut tell).await?;
+        Ok(surveyed)
+    }
+
+    /// Records the result of a survey of all blocks of `families`.
+    pub(super) fn insert_survey(&mut self, families: &BTreeSet<IpVersion>, surveyed: Surveyed) {
+        for family in families {
+            self.ranges.entry(*family).or_default();
+            self.listed.insert(*family);
+        }
+        for cidr in surveyed.ranges {
+            self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
+        }
+        surveyed.rooms.into_iter().for_each(|(cidr, room)| self.see(cidr, room));
+        self.searched.extend(surveyed.pools);
+    }
+
+    /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
+    fn see(&mut self, cidr: Cidr, room: Option<Room>) {
+        let is_full = room.is_some_and(|room| !room.has_free);
+        let stays =
+            is_full && self.readable_block(&cidr).is_some_and(|block| block.value.free(&self.reservations) == 0);
+        if !stays {
+            self.blocks.insert(cidr, room.map_or(BlockRead::Corrupt, BlockRead::Surveyed));
+        }
+    }
+
+    /// Returns the use of a pool, as far as its blocks are snapshot.
+    pub(crate) fn searched(&self, pool: &Cidr) -> SearchedPool {
+        if let Some(found) = self.searched.get(pool) {
+            return found.clone();
+        }
+        let mut found = SearchedPool::empty(*pool);
+        let of_pool = self.blocks().filter(|(cidr, _)| pool.covers(cidr));
+        of_pool.filter_map(|(_, block)| self.room(block)).for_each(|room| found.add(room));
+        found
+    }
+}
+
+/// Adds the ranges of all blocks of `families` to a batch, where that assignments no request of its own. Returns the families
+/// that have to be surveyed instead.
+pub(super) fn ask_ranges<S: Store>(
+    batch: &mut ReadBatch,
+    store: &S,
+    families: BTreeSet<IpVersion>,
+) -> (Vec<(IpVersion, KeysTicket<Block>)>, BTreeSet<IpVersion>) {
+    match store.has_transactions() {
+        true => (families.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect(), BTreeSet::new()),
+        false => (Vec::new(), families),
+    }
+}
+
+/// Reads the ranges of all blocks of `families` in a survey.
+pub(super) async fn all_ranges<S: Store>(
+    store: &S,
+    families: BTreeSet<IpVersion>,
+) -> Result<BTreeMap<IpVersion, BTreeSet<Cidr>>, StoreError> {
+    let mut found: BTreeMap<IpVersion, BTreeSet<Cidr>> = families.iter().map(|v| (*v, BTreeSet::new())).collect();
+    if families.is_empty() {
+        return Ok(found);
+    }
+    let mut tell = |seen: Sighting| {
+        let cidr = seen.cidr();
+        found.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
+    };
+    store.survey(&Survey { families, ranges_only: true }, &mut tell).await?;
+    Ok(found)
+}

@@ -1,0 +1,192 @@
+//! Determines which writes took effect when the response to them was lost (IPAM-184).
+//!
+//! A block that lacks the addresses may still get them, because the server may still execute the lost write. The block
+//! is therefore rewritten unchanged, at the revision that the lost write was for. The lost write then fails its
+//! compare-and-swap, and its addresses are not assigned.
+
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
+
+use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::request::AssignRequest;
+use crate::alloc::snapshot::Snapshot;
+use crate::alloc::write_list::{WriteList, consume_reserved};
+use crate::block_writes::create_first;
+use crate::clock::Clock;
+use crate::handle_refs::decrement;
+use crate::retry::{Retry, UNDO};
+
+/// Writes with an unknown outcome.
+pub(crate) struct UnknownWrite<'a> {
+    pub(crate) list: &'a WriteList,
+    pub(crate) assignments: &'a [BlockAssignment],
+    /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
+    /// never sent.
+    pub(crate) sent: Option<usize>,
+}
+
+/// Returns the assignments that took effect. All others never will, and the handle does not count them. There are two
+/// exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long. The
+/// handle may then count too many addresses, and a DEL corrects that.
+pub(crate) async fn settle<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    snapshot: &mut Snapshot,
+    request: &AssignRequest,
+    unknown: &UnknownWrite<'_>,
+) -> Vec<BlockAssignment> {
+    let mut retry = Retry::new(clock, UNDO);
+    loop {
+        let error = match look(store, request, unknown).await {
+            Ok(seen) => match fence(store, snapshot, request, &seen).await {
+                Ok(()) => {
+                    count(store, clock, snapshot, request, unknown, &seen).await;
+                    return seen.committed;
+                }
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        if !store.has_given_up() && retry.pause().await {
+            tracing::debug!(%error, "cannot yet tell what became of a write");
+        } else {
+            tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");
+            snapshot.take_reserved();
+            return Vec::new();
+        }
+    }
+}
+
+/// The handle and the blocks as read after the lost write.
+struct ObservedWrite {
+    handle: Option<Entry<Handle>>,
+    committed: Vec<BlockAssignment>,
+    /// For each assignment that did not assignment effect: the block, the number of its addresses, and the number of addresses that
+    /// the handle has in the block.
+    undone: Vec<(Cidr, usize, usize)>,
+    /// Takes whose write may still assignment effect, with their blocks.
+    open: Vec<(BlockAssignment, Option<Entry<Block>>)>,
+}
+
+async fn look<S: Store>(
+    store: &S,
+    request: &AssignRequest,
+    unknown: &UnknownWrite<'_>,
+) -> Result<ObservedWrite, StoreError> {
+    let mut batch = ReadBatch::new();
+    let handle = batch.get::<Handle>(&request.handle);
+    let blocks: Vec<_> = unknown.assignments.iter().map(|assignment| batch.get::<Block>(&assignment.cidr())).collect();
+    let of_list = unknown.assignments.iter().filter(|_| unknown.sent.is_none());
+    let claims: Vec<_> =
+        of_list.map(|assignment| batch.get::<BlockAffinity>(&claim_key(request, assignment))).collect();
+    let answers = store.read(&batch).await?;
+    let handle = answers.get(&handle)?;
+    let mut seen = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
+    for (n, assignment) in unknown.assignments.iter().enumerate() {
+        let found = answers.get(&blocks[n])?;
+        let may_be_under_way = match (unknown.sent, &assignment.claim) {
+            (Some(sent), _) => sent == unknown.list.assignments[n].1,
+            (None, None) => true,
+            // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
+            // read before.
+            (None, Some(from)) => answers.get(&claims[n]).is_ok_and(|claim| from.is_still(claim.as_ref())),
+        };
+        if found.as_ref().is_some_and(|found| assignment.is_in(request, &found.value)) {
+            seen.committed.push(assignment.clone());
+            continue;
+        }
+        let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&request.handle).len());
+        seen.undone.push((assignment.cidr(), assignment.addresses.len(), held));
+        let is_as_read =
+            version_of(found.as_ref().map(|found| &found.revision)) == version_of(assignment.revision.as_ref());
+        if may_be_under_way && is_as_read {
+            seen.open.push((assignment.clone(), found));
+        }
+    }
+    Ok(seen)
+}
+
+/// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
+/// the request that read the object.
+fn version_of(revision: Option<&Revision>) -> Option<&str> {
+    revision.map(Revision::resource_version)
+}
+
+fn claim_key(request: &AssignRequest, assignment: &BlockAssignment) -> AffinityKey {
+    AffinityKey { owner: request.owner(), cidr: assignment.cidr() }
+}
+
+/// Ensures that no open assignment can assignment effect any more. After an error, the caller reads again.
+async fn fence<S: Store>(
+    store: &S,
+    snapshot: &Snapshot,
+    request: &AssignRequest,
+    seen: &ObservedWrite,
+) -> Result<(), StoreError> {
+    for (assignment, found) in &seen.open {
+        store
+            .write(&without(store, snapshot, request, assignment, found.as_ref())?)
+            .await
+            .map_err(|error| error.cause)?;
+    }
+    Ok(())
+}
+
+/// Returns the writes that leave the block without the assignment.
+fn without<S: Store>(
+    store: &S,
+    snapshot: &Snapshot,
+    request: &AssignRequest,
+    assignment: &BlockAssignment,
+    found: Option<&Entry<Block>>,
+) -> Result<Vec<Write>, StoreError> {
+    let owner = request.owner();
+    let Some(found) = found else {
+        let empty = Block::new(assignment.cidr(), &owner, snapshot.now)
+            .map_err(|error| StoreError::Other(error.to_string()))?;
+        // Without transactions, the affinity's write has already completed before the block's write begins.
+        return create_first(empty, &owner, assignment.claim.as_ref().filter(|_| store.has_transactions()));
+    };
+    let mut block = found.value.clone();
+    block.count_write();
+    Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
+}
+
+/// Takes off the handle the counts of assignments that did not assignment effect. BlockCounts made beforehand stay for the next attempt,
+/// unless the lost write changes the handle and may still assignment effect. They are then dropped, so that a later attempt
+/// has to write the handle, and that write invalidates the lost one.
+async fn count<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    snapshot: &mut Snapshot,
+    request: &AssignRequest,
+    unknown: &UnknownWrite<'_>,
+    seen: &ObservedWrite,
+) {
+    let Some(sent) = &unknown.list.handle else { return consume_reserved(snapshot, &seen.committed) };
+    let (read, now) = (snapshot.handle(), seen.handle.as_ref());
+    let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
+    let expected = snapshot.take_reserved();
+    let surplus: Vec<(Cidr, usize)> = match now {
+        // The handle's write is the first of the list, so it took effect if a later write was lost.
+        _ if unknown.sent.is_some_and(|lost| lost > 0) => seen.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect(),
+        _ if is_unchanged => expected.into_iter().collect(),
+        Some(now) if now.value == *sent => {
+            seen.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
+        }
+        // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
+        _ => Vec::new(),
+    };
+    if !surplus.is_empty() {
+        decrement(store, clock, &request.handle, &surplus).await;
+    }
+}
+
+/// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had this
+/// value before, without being read. The addresses that the block contains are not the assignment's, so their counts stay.
+fn surplus(handle: &Handle, (cidr, n, held): &(Cidr, usize, usize)) -> Option<(Cidr, usize)> {
+    let counted = handle.block.get(cidr).and_then(|count| usize::try_from(*count).ok()).unwrap_or_default();
+    let surplus = counted.saturating_sub(*held).min(*n);
+    (surplus > 0).then_some((*cidr, surplus))
+}

@@ -1,0 +1,70 @@
+//! The writes of a block: its creation after its affinity, and its update or deletion after a release.
+
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Revision, StoreError, Write};
+
+/// The affinity from which a claim starts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PriorAffinity {
+    /// No affinity exists.
+    Nothing,
+    /// An affinity of an earlier attempt, in any state. Writing it as pending again makes a concurrent release of the
+    /// block fail.
+    Affinity(Entry<BlockAffinity>),
+}
+
+impl PriorAffinity {
+    /// Returns the write that makes `owner`'s affinity to `cidr` pending.
+    pub(crate) fn pending(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
+        let key = AffinityKey { owner: owner.clone(), cidr };
+        match self {
+            PriorAffinity::Nothing => Write::create::<BlockAffinity>(&key, &self.value()),
+            PriorAffinity::Affinity(read) => Write::update::<BlockAffinity>(&key, &self.value(), &read.revision),
+        }
+    }
+
+    /// Returns the affinity that was written as pending at `revision`.
+    pub(crate) fn written(&self, owner: &Owner, cidr: Cidr, revision: Revision) -> Entry<BlockAffinity> {
+        Entry { key: AffinityKey { owner: owner.clone(), cidr }, value: self.value(), revision }
+    }
+
+    /// Returns true if the affinity is unchanged since it was read.
+    pub(crate) fn is_still(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
+        match self {
+            PriorAffinity::Nothing => now.is_none(),
+            PriorAffinity::Affinity(read) => now.is_some_and(|now| now.revision == read.revision),
+        }
+    }
+
+    fn value(&self) -> BlockAffinity {
+        let before = match self {
+            PriorAffinity::Nothing => BlockAffinity::default(),
+            PriorAffinity::Affinity(read) => read.value.clone(),
+        };
+        BlockAffinity { state: AffinityState::Pending, ..before }
+    }
+}
+
+/// Creates a block without addresses, after its affinity if that is given. Of two creations of the block, the later one
+/// fails.
+pub(crate) fn create_first(
+    mut empty: Block,
+    owner: &Owner,
+    claim: Option<&PriorAffinity>,
+) -> Result<Vec<Write>, StoreError> {
+    empty.count_write();
+    let pending = claim.map(|claim| claim.pending(owner, empty.cidr)).transpose()?;
+    Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
+}
+
+/// Returns the write that stores a block after a release: an update, or a deletion if the block is empty and has no
+/// owner.
+pub(crate) fn write_released(block: &Entry<Block>) -> Result<Write, StoreError> {
+    if block.value.is_empty() && block.value.owner().is_none() {
+        return Ok(Write::delete::<Block>(&block.key, Some(&block.revision)));
+    }
+    let mut counted = block.value.clone();
+    counted.count_write();
+    Write::update::<Block>(&block.key, &counted, &block.revision)
+}

@@ -1,0 +1,99 @@
+//! DEL: releases the addresses of a container.
+
+use libcalico::ipam::{Block, OldHandle};
+use libcalico::store::Store;
+use netconf::CniError;
+
+use super::call::IpamRequest;
+use super::error::cni_error;
+use crate::alloc::log::joined;
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::release::release_chosen;
+use crate::release::{
+    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, Turn, leaving_of, release_unlisted,
+};
+use crate::vmi;
+
+/// Releases the handles in `inputs`: those handles of [`IpamRequest::handles_to_read`] that exist. A DEL without any
+/// address succeeds. If a VMI keeps its addresses, this only removes the pod as their owner.
+pub async fn del<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    call: &IpamRequest,
+    inputs: ReleaseInputs,
+) -> Result<(), CniError> {
+    release_call(store, clock, call, inputs, &NoListings).await.map_err(|error| cni_error(&error))
+}
+
+/// Does the same as [`del`] for a caller that also deletes endpoints. The error distinguishes an unreachable datastore
+/// from one that refuses the request.
+pub async fn release_call<S: Store, C: Clock, L: Listings>(
+    store: &S,
+    clock: &C,
+    call: &IpamRequest,
+    inputs: ReleaseInputs,
+    listings: &L,
+) -> Result<(), IpamError> {
+    let old = call.old_handle();
+    // Releases before v3 did not support VMIs that keep addresses.
+    let inputs = match &old {
+        Some(old) if inputs.is_empty() && call.machine.is_none() && !store.has_transactions() => {
+            inputs.with_handles(store, std::slice::from_ref(old.id())).await?
+        }
+        _ => inputs,
+    };
+    if inputs.is_empty() && call.machine.is_none() {
+        tracing::info!(handle = %call.container_handle(), "no address to release");
+        return Ok(());
+    }
+    let _releasing = call.releasing();
+    if let Some(machine) = &call.machine {
+        Box::pin(vmi::leave(store, clock, &call.handle(), machine, &call.node, listings)).await?;
+    }
+    let mut turn = Turn::of(call.lock_file.as_deref());
+    let released = release_handles(store, clock, inputs, old.as_ref(), &call.node, listings, &mut turn);
+    let released = Box::pin(released).await?;
+    if let Some(mut recent) = call.recent_blocks(turn.lock(), store) {
+        recent.note_write(&call.network, released.last_write.as_ref());
+    }
+    let addresses = joined(&released.ips);
+    tracing::info!(addresses, count = released.addresses, handle = %call.container_handle(), "released addresses");
+    Ok(())
+}
+
+/// Releases the handles of a container that ran on `node`: of the handle from before v3 only the container's own
+/// addresses, of any other handle all. Each handle is released once `listings` no longer list its addresses. A block
+/// that cannot be read keeps its addresses, so it causes an error.
+pub async fn release_handles<S: Store, C: Clock, L: Listings>(
+    store: &S,
+    clock: &C,
+    mut inputs: ReleaseInputs,
+    old: Option<&OldHandle>,
+    node: &str,
+    listings: &L,
+    turn: &mut Turn<'_>,
+) -> Result<ReleasedHandles, IpamError> {
+    let found = old.and_then(|old| Some((old, inputs.take(old.id())?)));
+    let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, turn).await?;
+    if let Some((old, handle)) = found {
+        let leaving = leaving_of(store, &handle.value, |block| old.requests(block)).await?;
+        listings.unlist(&leaving).await?;
+        let is_unlisted = |ip| leaving.iter().any(|Leaving { ip: unlisted, .. }| *unlisted == ip);
+        let requests = |block: &Block| {
+            let mut requests = old.requests(block);
+            requests.retain(|request| is_unlisted(request.ip));
+            requests
+        };
+        let chosen = release_chosen(store, clock, &handle.value, requests).await?;
+        released.addresses += chosen.len();
+        released.ips.extend(chosen);
+    }
+    match released.unreadable.first() {
+        Some(block) => Err(IpamError::UnreadableBlock(*block)),
+        None => Ok(released),
+    }
+}
+
+#[cfg(test)]
+mod tests;

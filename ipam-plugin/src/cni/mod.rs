@@ -1,0 +1,21 @@
+//! The CNI operations ADD, DEL, CHECK, STATUS and GC. `calico-ipam` calls these functions as a separate process;
+//! `calico` calls the same functions in its own process, on objects that it reads in one batch with its own reads.
+
+mod add;
+mod call;
+mod check;
+mod del;
+mod error;
+mod gc;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use self::add::{Given, add};
+pub use self::call::{IpamRequest, Pod};
+pub use self::check::{check, differences};
+pub use self::del::{del, release_call, release_handles};
+pub use self::error::cni_error;
+pub use self::gc::{Collected, Leaked, gc, leaked};
+pub use self::status::{status, status_of};
+pub use crate::read_blocks::attributes_of;

@@ -1,0 +1,103 @@
+//! Decrements handles that count too many addresses.
+
+use libcalico::ipam::{Handle, HandleId};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Revision, Store, StoreError, Write};
+
+use crate::clock::Clock;
+use crate::retry::{Retry, UNDO};
+
+/// Decrements the handle by `counts`, and deletes it with its last block. Failure is only logged, because a handle that
+/// counts too many addresses is harmless (IPAM-75). A handle that counts too few would lose addresses, so no count is
+/// taken off twice.
+pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, counts: &[(Cidr, usize)]) {
+    decrement_unless_applied(store, clock, id, counts, None).await;
+}
+
+/// Does the same as [`decrement`] where an earlier attempt may have taken effect.
+pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    id: &HandleId,
+    counts: &[(Cidr, usize)],
+    mut attempt: Option<LostWrite>,
+) {
+    let mut retry = Retry::new(clock, UNDO);
+    loop {
+        let error = match try_decrement(store, id, counts, &mut attempt).await {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
+        if !again || !retry.pause().await {
+            tracing::warn!(handle = %id, %error, "handle counts too many addresses; releasing it will mend that");
+            return;
+        }
+    }
+}
+
+/// A write of a handle whose response was lost.
+#[derive(Debug, Clone)]
+pub(crate) struct LostWrite {
+    /// The revision of the handle before the write.
+    before: Revision,
+    /// The handle as sent.
+    sent: Handle,
+}
+
+impl LostWrite {
+    /// Creates the attempt for the write of `entry`, at its revision.
+    pub(crate) fn of(entry: &Entry<Handle>) -> Self {
+        LostWrite { before: entry.revision.clone(), sent: entry.value.clone() }
+    }
+
+    /// Returns true if the write may have taken effect, so that no other may follow. Another process's write looks the
+    /// same.
+    fn may_be_done(&self, now: &Entry<Handle>) -> bool {
+        now.revision.resource_version() != self.before.resource_version()
+    }
+}
+
+async fn try_decrement<S: Store>(
+    store: &S,
+    id: &HandleId,
+    counts: &[(Cidr, usize)],
+    attempt: &mut Option<LostWrite>,
+) -> Result<(), StoreError> {
+    let mut entry = match store.get::<Handle>(id).await {
+        Err(StoreError::NotFound { .. }) => return Ok(()),
+        found => found?,
+    };
+    if let Some(attempt) = attempt.as_ref().filter(|attempt| attempt.may_be_done(&entry)) {
+        if entry.value != attempt.sent {
+            tracing::warn!(handle = %id, "somebody changed the handle meanwhile: it may count too many addresses");
+        }
+        return Ok(());
+    }
+    let before = entry.value.clone();
+    for (cidr, n) in counts {
+        if let Err(error) = entry.value.decrement(id, *cidr, *n) {
+            tracing::warn!(%error, "handle");
+        }
+    }
+    if entry.value == before {
+        return Ok(());
+    }
+    let outcome = store.write_one(write(&entry)?).await;
+    if outcome.as_ref().is_err_and(StoreError::has_unknown_outcome) {
+        *attempt = Some(LostWrite::of(&entry));
+    }
+    outcome.map(|_| ())
+}
+
+/// Returns the write that stores a decremented handle: an update, or a deletion if no block is left.
+pub(crate) fn write(entry: &Entry<Handle>) -> Result<Write, StoreError> {
+    if entry.value.is_empty() {
+        Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision)))
+    } else {
+        Write::update::<Handle>(&entry.key, &entry.value, &entry.revision)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! The addresses of a node and of its endpoints.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::api::{Node, WorkloadEndpoint};
+use libcalico::ipam::{Allocation, Attribute, Block, Claim, HandleId, OldHandle, ReleaseRequest, Tunnel, tunnels_of};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Store, StoreError};
+
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::read_blocks::names_with;
+use crate::release::release_batch;
+use crate::release::{ReleaseInputs, release};
+use crate::write_gate::OpenGate;
+
+/// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
+/// still allocated to these pods and tunnels on this node. Returns their number.
+///
+/// A stale endpoint may list an address that has another owner by now. The addresses of VMIs are not released, because
+/// a VMI outlives its node; garbage collection checks them.
+pub(super) async fn release_listed<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &Node,
+    endpoints: &[Entry<WorkloadEndpoint>],
+) -> Result<usize, IpamError> {
+    let listed = Listed::new(node, endpoints);
+    let addresses: BTreeSet<IpAddr> = listed.by_address.keys().chain(&listed.tunnels).copied().collect();
+    if addresses.is_empty() {
+        return Ok(0);
+    }
+    let blocks: BTreeSet<Cidr> = names_with(store, &addresses).await?.into_values().collect();
+    let blocks: Vec<Cidr> = blocks.into_iter().collect();
+    let outcome = release_batch(store, clock, &OpenGate, &blocks, |block| listed.requests(block), blocks.len()).await?;
+    for (block, error) in outcome.failed {
+        match error {
+            IpamError::Store(StoreError::Corrupt { reason, .. }) => {
+                tracing::warn!(%block, %reason, "leaving a block alone that cannot be read");
+            }
+            error => return Err(error),
+        }
+    }
+    Ok(outcome.released.len())
+}
+
+/// The addresses that a node and its endpoints list.
+struct Listed<'a> {
+    node: &'a str,
+    by_address: BTreeMap<IpAddr, Vec<&'a Entry<WorkloadEndpoint>>>,
+    tunnels: BTreeSet<IpAddr>,
+}
+
+impl<'a> Listed<'a> {
+    fn new(node: &'a Node, endpoints: &'a [Entry<WorkloadEndpoint>]) -> Self {
+        let mut by_address = BTreeMap::<_, Vec<_>>::new();
+        for endpoint in endpoints {
+            for ip in endpoint.value.spec.ip_networks.iter().filter_map(|text| address(text)) {
+                by_address.entry(ip).or_default().push(endpoint);
+            }
+        }
+        Listed { node: &node.metadata.name, by_address, tunnels: tunnels_of(node).map(|(ip, _)| ip).collect() }
+    }
+
+    /// Returns requests for the addresses of a block that are to be released, each with its present handle and sequence
+    /// number.
+    fn requests(&self, block: &Block) -> Vec<ReleaseRequest> {
+        let wanted = block.allocated().filter(|held| !held.is_cooling() && self.is_wanted(held));
+        let request = |held: Allocation<'_>| {
+            let handle = held.handle();
+            tracing::info!(address = %held.ip, handle = handle.as_ref().map(display), node = self.node,
+                pod = held.attribute.and_then(pod), reason = "its node is gone", "releasing an address");
+            ReleaseRequest { ip: held.ip, handle, sequence: held.sequence }
+        };
+        wanted.map(request).collect()
+    }
+
+    fn is_wanted(&self, held: &Allocation<'_>) -> bool {
+        let (Some(attribute), Some(handle)) = (held.attribute, held.handle()) else { return false };
+        if handle.may_be_of_machine() {
+            return false;
+        }
+        let (claim, node) = Claim::of(attribute);
+        let is_here = node == Some(self.node);
+        let mut endpoints = self.by_address.get(&held.ip).into_iter().flatten().map(|endpoint| &endpoint.value);
+        match claim {
+            Claim::Tunnel => is_here && self.tunnels.contains(&held.ip),
+            Claim::Pod { namespace, name } => {
+                is_here
+                    && endpoints.any(|endpoint| endpoint.metadata.namespace == namespace && endpoint.spec.pod == name)
+            }
+            // Only the handle identifies the owner of a plain container's address, or of an allocation from before v3.
+            Claim::Unnamed => {
+                (is_here || attribute.says_nothing()) && endpoints.any(|endpoint| is_handle_of(&handle, endpoint))
+            }
+            Claim::HostReserved | Claim::Service { .. } | Claim::Machine { .. } | Claim::Foreign => false,
+        }
+    }
+}
+
+/// Returns the pod that an allocation names.
+fn pod(attribute: &Attribute) -> Option<String> {
+    match Claim::of(attribute).0 {
+        Claim::Pod { namespace, name } => Some(format!("{namespace}/{name}")),
+        _ => None,
+    }
+}
+
+/// Returns true if the handle is of the endpoint's container, on any network, or is the pod's handle from before v3.
+fn is_handle_of(handle: &HandleId, endpoint: &WorkloadEndpoint) -> bool {
+    let (namespace, spec) = (&endpoint.metadata.namespace, &endpoint.spec);
+    let container = handle.as_str().rsplit('.').next().unwrap_or_default();
+    let old = OldHandle::of_pod(namespace, &spec.pod);
+    (!container.is_empty() && container == spec.container_id) || old.is_some_and(|old| old.id() == handle)
+}
+
+/// Releases the addresses under the handles of the node's tunnels.
+pub(super) async fn release_tunnels<S: Store, C: Clock>(store: &S, clock: &C, node: &str) -> Result<usize, IpamError> {
+    let handles = Tunnel::ALL.map(|tunnel| tunnel.handle_of(node));
+    let inputs = ReleaseInputs::read(store, &handles).await?;
+    tracing::info!(handles = ?handles.each_ref().map(HandleId::as_str), node, reason = "the node is gone",
+        "releasing addresses of tunnels");
+    Ok(release(store, clock, inputs).await?.addresses)
+}
+
+/// Parses an address with or without a prefix length.
+fn address(text: &str) -> Option<IpAddr> {
+    text.split('/').next()?.parse().ok()
+}

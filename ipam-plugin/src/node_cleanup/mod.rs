@@ -1,0 +1,155 @@
+//! [`forget_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
+//!
+//! In Kubernetes a Node is the API server's own object, and dependent objects are deleted in other ways.
+
+mod addresses;
+mod owned_objects;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use libcalico::api::{Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+
+use crate::affinity::remove_host;
+use crate::clock::Clock;
+use crate::error::IpamError;
+
+/// The objects deleted with a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeCleanup {
+    /// Number of released addresses: those of its endpoints and its tunnels.
+    pub addresses: usize,
+    /// Number of deleted endpoints.
+    pub endpoints: usize,
+    /// Number of released blocks.
+    pub blocks: usize,
+    /// Number of deleted peers, settings and host endpoints.
+    pub attached: usize,
+}
+
+/// The reason why the node still exists. Objects that were deleted stay deleted, and the next attempt continues from
+/// there.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeCleanupError {
+    /// An error of the datastore, or of an address.
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// A block of the node cannot be released.
+    #[error("block {block} of node {node} cannot be given up: {cause}")]
+    BlockKept {
+        /// The node.
+        node: String,
+        /// The block.
+        block: Cidr,
+        /// The error from releasing it.
+        cause: Box<IpamError>,
+    },
+}
+
+impl From<StoreError> for NodeCleanupError {
+    fn from(error: StoreError) -> Self {
+        NodeCleanupError::Ipam(error.into())
+    }
+}
+
+/// Deletes `node`. Releases the addresses of its endpoints and tunnels, deletes the endpoints, releases its blocks and
+/// deletes the objects that exist for it alone. Deletes the Node last, unless another of that name replaced it
+/// meanwhile.
+pub async fn forget_node<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &Entry<Node>,
+    endpoints: &[Entry<WorkloadEndpoint>],
+) -> Result<NodeCleanup, NodeCleanupError> {
+    let name = node.key.name.as_str();
+    let mut forgotten = NodeCleanup::default();
+    forgotten.addresses += addresses::release_listed(store, clock, &node.value, endpoints).await?;
+    forgotten.addresses += addresses::release_tunnels(store, clock, name).await?;
+    for endpoint in endpoints {
+        gone(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
+        forgotten.endpoints += 1;
+    }
+    let surrendered = remove_host(store, clock, name).await?;
+    if let Some((block, cause)) = surrendered.kept.into_iter().next() {
+        return Err(NodeCleanupError::BlockKept { node: name.into(), block, cause: Box::new(cause) });
+    }
+    forgotten.blocks = surrendered.released.len();
+    forgotten.attached = owned_objects::delete(store, name).await?;
+    delete_node(store, node).await?;
+    Ok(forgotten)
+}
+
+/// Returns the endpoints of a node. An unreadable endpoint is logged and skipped.
+pub async fn endpoints_of_node<S: Store>(store: &S, node: &str) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+    let keys = endpoint_keys(store, |name| name == node).await?.remove(node).unwrap_or_default();
+    read_endpoints(store, node, &keys).await
+}
+
+/// Returns the names of the endpoints of those nodes that `is_wanted` selects, by node. Reads only the names, because
+/// there may be many endpoints.
+pub async fn endpoint_keys<S: Store>(
+    store: &S,
+    is_wanted: impl Fn(&str) -> bool,
+) -> Result<BTreeMap<String, Vec<ObjectKey>>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let keys = batch.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&batch).await?;
+    let mut of_nodes: BTreeMap<String, Vec<ObjectKey>> = BTreeMap::new();
+    for key in answers.listed_keys(&keys) {
+        if let Ok(ids) = EndpointIdentifiers::parse(&key.name)
+            && is_wanted(&ids.node)
+        {
+            of_nodes.entry(ids.node).or_default().push(key);
+        }
+    }
+    Ok(of_nodes)
+}
+
+/// Returns those of the named endpoints that exist and are on `node`. An unreadable endpoint is logged and skipped.
+pub async fn read_endpoints<S: Store>(
+    store: &S,
+    node: &str,
+    keys: &[ObjectKey],
+) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = keys.iter().map(|key| batch.get::<WorkloadEndpoint>(key)).collect();
+    let answers = store.read(&batch).await?;
+    let mut endpoints = answers.readable(&tickets, |key, reason| {
+        tracing::warn!(endpoint = %key, %reason, "leaving an endpoint alone that cannot be read");
+    })?;
+    endpoints.retain(|endpoint| endpoint.value.spec.node == node);
+    Ok(endpoints)
+}
+
+/// Deletes the Node. Other programs may write it meanwhile, but only the same Node may be deleted.
+async fn delete_node<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), StoreError> {
+    let mut revision = node.revision.clone();
+    loop {
+        match store.delete::<Node>(&node.key, Some(&revision)).await {
+            Err(StoreError::Conflict { key }) => match store.get::<Node>(&node.key).await {
+                Ok(found) if found.value.metadata.uid != node.value.metadata.uid || found.revision == revision => {
+                    return Err(StoreError::Conflict { key });
+                }
+                Ok(found) => revision = found.revision,
+                Err(StoreError::NotFound { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            },
+            outcome => return gone(outcome),
+        }
+    }
+}
+
+/// Treats a missing object as deleted.
+fn gone(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
+    match outcome {
+        Err(StoreError::NotFound { .. }) => Ok(()),
+        outcome => outcome,
+    }
+}

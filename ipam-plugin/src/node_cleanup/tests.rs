@@ -1,0 +1,178 @@
+use std::net::IpAddr;
+
+use libcalico::api::{
+    BgpPeer, BgpPeerSpec, FelixConfiguration, FelixConfigurationSpec, HostEndpoint, HostEndpointSpec, Node, ObjectKey,
+    WorkloadEndpoint, WorkloadEndpointSpec, configuration_of_node,
+};
+use libcalico::ipam::{Block, HandleId};
+use libcalico::store::{Kind, Store};
+
+use super::*;
+use crate::testing::{Cluster, Fault};
+
+/// Allocates an address on `node1` under `handle` with `attributes`.
+async fn allocate(cluster: &Cluster, handle: &str, attributes: &[(&str, &str)]) -> IpAddr {
+    let mut request = cluster.request("node1", handle);
+    request.attributes = attributes.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    cluster.assign(&request).await.unwrap().addresses[0].ip
+}
+
+/// Returns the handles with addresses, in order.
+fn holders(cluster: &Cluster) -> Vec<String> {
+    let blocks = cluster.store.pairs().list::<Block>(&None);
+    let held = blocks.iter().flat_map(|(_, block)| block.allocated().filter_map(|held| held.handle()));
+    let mut handles: Vec<String> = held.map(|handle| handle.to_string()).collect();
+    handles.sort();
+    handles
+}
+
+async fn endpoint(cluster: &Cluster, node: &str, pod: &str, ip: IpAddr) -> ObjectKey {
+    let spec = WorkloadEndpointSpec {
+        node: node.into(),
+        pod: pod.into(),
+        container_id: pod.into(),
+        ip_networks: vec![format!("{ip}/32")],
+        ..WorkloadEndpointSpec::default()
+    };
+    let mut endpoint = WorkloadEndpoint::new(format!("{node}-k8s-{pod}-eth0"), spec);
+    endpoint.metadata.namespace = "default".into();
+    cluster.store.put(&endpoint.key(), &endpoint);
+    endpoint.key()
+}
+
+async fn forget(cluster: &Cluster, node: &str) -> Result<NodeCleanup, NodeCleanupError> {
+    let found = cluster.store.get::<Node>(&ObjectKey::global(node)).await?;
+    let endpoints = endpoints_of_node(&cluster.store, node).await?;
+    forget_node(&cluster.store, &cluster.clock, &found, &endpoints).await
+}
+
+fn host_endpoint(cluster: &Cluster, name: &str, node: &str) {
+    let spec = HostEndpointSpec { node: node.into(), ..HostEndpointSpec::default() };
+    let endpoint = HostEndpoint::new(name, spec);
+    cluster.store.put(&endpoint.key(), &endpoint);
+}
+
+fn peer(cluster: &Cluster, name: &str, node: &str) {
+    let peer = BgpPeer::new(name, BgpPeerSpec { node: node.into(), ..BgpPeerSpec::default() });
+    cluster.store.put(&peer.key(), &peer);
+}
+
+/// From upstream's test "should clean up weps, IPAM allocations, etc. when deleting a node".
+#[tokio::test]
+async fn a_node_goes_with_all_that_is_its_own() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 29);
+    let (web, other) = (cluster.one("node1", "web").await.unwrap(), cluster.one("node2", "other").await.unwrap());
+    let unknown = cluster.one("node1", "unknown").await.unwrap();
+    cluster.one("node1", "vxlan-tunnel-addr-node1").await.unwrap();
+    let keys = [endpoint(&cluster, "node1", "web", web).await, endpoint(&cluster, "node2", "other", other).await];
+    // A stale endpoint: its address has another owner by now.
+    let stale = endpoint(&cluster, "node1", "stale", other).await;
+    for node in ["node1", "node2"] {
+        peer(&cluster, &format!("peer-of-{node}"), node);
+        host_endpoint(&cluster, &format!("{node}-eth0"), node);
+        let settings = FelixConfiguration::new(configuration_of_node(node), FelixConfigurationSpec::default());
+        cluster.store.put(&settings.key(), &settings);
+    }
+    peer(&cluster, "peer-of-all", "");
+
+    let forgotten = forget(&cluster, "node1").await.unwrap();
+    assert_eq!(forgotten, NodeCleanup { addresses: 2, endpoints: 2, blocks: 1, attached: 3 });
+    let pairs = cluster.store.pairs();
+    assert_eq!(pairs.get::<Node>(&ObjectKey::global("node1")), None);
+    assert_eq!(pairs.get::<WorkloadEndpoint>(&keys[0]), None);
+    assert_eq!(pairs.get::<WorkloadEndpoint>(&stale), None);
+    assert!(pairs.get::<WorkloadEndpoint>(&keys[1]).is_some());
+    for (name, is_there) in [("peer-of-node1", false), ("peer-of-node2", true), ("peer-of-all", true)] {
+        assert_eq!(pairs.get::<BgpPeer>(&ObjectKey::global(name)).is_some(), is_there, "{name}");
+    }
+    for (node, is_there) in [("node1", false), ("node2", true)] {
+        let settings = ObjectKey::global(configuration_of_node(node));
+        assert_eq!(pairs.get::<FelixConfiguration>(&settings).is_some(), is_there);
+        let endpoint = ObjectKey::global(format!("{node}-eth0"));
+        assert_eq!(pairs.get::<HostEndpoint>(&endpoint).is_some(), is_there);
+    }
+    let block = |ip: IpAddr| cluster.block(&format!("{ip}/29").parse::<Cidr>().unwrap().to_string()).unwrap();
+    let held = |ip: IpAddr| block(ip).allocated().map(|held| held.ip).collect::<Vec<_>>();
+    assert_eq!(held(unknown), [unknown], "nobody said whose it is: garbage collection's");
+    assert_eq!(block(unknown).owner(), None);
+    assert_eq!(held(other), [other]);
+}
+
+/// Attributes of an allocation: names and values.
+type Attributes<'a> = &'a [(&'a str, &'a str)];
+
+/// An endpoint of the node lists every address, as a stale endpoint may.
+#[tokio::test]
+async fn a_node_that_goes_takes_no_address_of_another_holder() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 28);
+    let pod = |name| [("namespace", "default"), ("pod", name), ("node", "node1")];
+    let on = |node| [("namespace", "default"), ("pod", "moved"), ("node", node)];
+    let launcher = [&pod("launcher")[..], &[("vmi-name", "db")]].concat();
+    let service = [("type", "LoadBalancer"), ("namespace", "default"), ("service", "shop")];
+    let hashed = HandleId::for_machine("net", "default", &"x".repeat(128)).to_string();
+    let allocations: [(&str, &str, Attributes<'_>); 11] = [
+        // Addresses of the node itself.
+        ("web", "net.c1", &pod("web")),
+        ("plain", "net.plain", &[("node", "node1"), ("timestamp", "now")]),
+        ("old", "default.old", &[]),
+        // The VMI runs elsewhere by now, or stopped. Garbage collection checks it.
+        ("launcher", "net.vmi.default.db", &launcher),
+        ("gone", "net.vmi.default.web", &[]),
+        ("hashed", &hashed, &[]),
+        ("left", "lb-5f3", &service),
+        ("second", "lb-77", &[]),
+        ("third", "net.c2", &pod("another")),
+        ("moved", "net.c3", &on("node2")),
+        ("fourth", "default.another", &[]),
+    ];
+    for (name, handle, attributes) in allocations {
+        let ip = allocate(&cluster, handle, attributes).await;
+        endpoint(&cluster, "node1", name, ip).await;
+    }
+    let forgotten = forget(&cluster, "node1").await.unwrap();
+    assert_eq!(forgotten.endpoints, 11);
+    let mut others: Vec<String> = allocations[3..].iter().map(|(_, handle, _)| handle.to_string()).collect();
+    others.sort();
+    assert_eq!(holders(&cluster), others);
+    assert_eq!(forgotten.addresses, 3);
+}
+
+#[tokio::test]
+async fn an_address_that_changes_hands_before_the_write_stays() {
+    let cluster = Cluster::new();
+    cluster.pool("pool", "10.0.0.0/24", 29);
+    let ip = allocate(&cluster, "net.c1", &[("namespace", "default"), ("pod", "web"), ("node", "node1")]).await;
+    endpoint(&cluster, "node1", "web", ip).await;
+    let block = format!("{ip}/29").parse::<Cidr>().unwrap();
+    let mut is_taken_over = false;
+    // Handle and sequence number stay the same.
+    cluster.store.before_each(move |_, writes, pairs| {
+        if writes.is_some() && !std::mem::replace(&mut is_taken_over, true) {
+            let mut taken = pairs.get::<Block>(&block).unwrap();
+            taken.attributes[0].active_owner.insert("node".into(), "node2".into());
+            pairs.put(Block::path(&block), taken.encode().unwrap());
+        }
+        Fault::None
+    });
+    let forgotten = forget(&cluster, "node1").await.unwrap();
+    assert_eq!(holders(&cluster), ["net.c1"]);
+    assert_eq!(forgotten.addresses, 0);
+}
+
+#[tokio::test]
+async fn a_second_attempt_goes_on() {
+    let cluster = Cluster::new();
+    let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
+    // Another program wrote the Node meanwhile: it is the same Node.
+    cluster.node("node1", &[("a", "b")]);
+    forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    assert_eq!(cluster.store.pairs().get::<Node>(&node.key), None);
+    forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    let mut namesake = Node::new("node1", libcalico::api::NodeSpec::default());
+    namesake.metadata.uid = "another".into();
+    cluster.store.put(&node.key, &namesake);
+    let error = forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap_err();
+    assert!(matches!(error, NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))), "{error}");
+}

@@ -1,0 +1,292 @@
+//! [`release`]: releases all addresses of handles.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::ipam::{Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
+use libcalico::net::Cidr;
+use libcalico::store::{Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
+use time::OffsetDateTime;
+
+use super::{Leaving, Listings, NoListings, Turn, missing_blocks};
+use crate::affinity::release_if_deselected;
+use crate::block_writes::write_released;
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::handle_refs;
+use crate::retry::{OPERATION, Retry};
+
+/// The handles of a container, as read.
+#[derive(Debug, Clone)]
+pub struct ReleaseInputs {
+    cooldown_seconds: i64,
+    handles: Vec<Entry<Handle>>,
+    /// The node that a killed ADD may have been about to create a block for.
+    owner: Option<Owner>,
+    unless_owned: bool,
+}
+
+/// Positions of the results in the batch's answers.
+#[derive(Debug)]
+pub struct PendingRelease {
+    config: GetTicket<IpamConfig>,
+    handles: Vec<GetTicket<Handle>>,
+}
+
+impl ReleaseInputs {
+    /// Adds the reads to a batch, which may contain others.
+    pub fn ask(batch: &mut ReadBatch, handles: &[HandleId]) -> PendingRelease {
+        let distinct: BTreeSet<&HandleId> = handles.iter().collect();
+        PendingRelease {
+            config: batch.get(&TheConfig),
+            handles: distinct.into_iter().map(|id| batch.get(id)).collect(),
+        }
+    }
+
+    /// Extracts the objects from the answers to the batch.
+    pub fn from_answers(answers: &Answers, tickets: &PendingRelease) -> Result<Self, StoreError> {
+        let config = answers.get(&tickets.config)?.map_or_else(IpamConfig::absent, |entry| entry.value);
+        let found: Result<Vec<_>, _> = tickets.handles.iter().map(|ticket| answers.get(ticket)).collect();
+        Ok(ReleaseInputs {
+            cooldown_seconds: config.ip_cooldown_seconds,
+            handles: found?.into_iter().flatten().collect(),
+            owner: None,
+            unless_owned: false,
+        })
+    }
+
+    /// Reads the inputs in a batch of its own.
+    pub async fn read<S: Store>(store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let tickets = ReleaseInputs::ask(&mut batch, handles);
+        ReleaseInputs::from_answers(&store.read(&batch).await?, &tickets)
+    }
+
+    /// Reads these handles and returns the inputs with them.
+    pub async fn with_handles<S: Store>(self, store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
+        let mut batch = ReadBatch::new();
+        let tickets: Vec<_> = handles.iter().map(|id| batch.get(id)).collect();
+        let answers = store.read(&batch).await?;
+        let found: Result<Vec<_>, _> = tickets.iter().map(|ticket| answers.get(ticket)).collect();
+        Ok(ReleaseInputs { handles: found?.into_iter().flatten().collect(), ..self })
+    }
+
+    /// Sets the node on which the containers ran. If one of them was killed while it created a block there, that
+    /// creation can then assign no address any more.
+    #[must_use]
+    pub fn on_node(mut self, node: &str) -> Self {
+        self.owner = Some(Owner::Host(node.to_owned()));
+        self
+    }
+
+    /// Makes the release conditional: it releases only as long as no address has a pod as its owner (IPAM-55).
+    #[must_use]
+    pub(crate) fn unless_owned(mut self) -> Self {
+        self.unless_owned = true;
+        self
+    }
+
+    /// Removes a handle from the inputs and returns it.
+    pub fn take(&mut self, id: &HandleId) -> Option<Entry<Handle>> {
+        let index = self.handles.iter().position(|handle| handle.key == *id)?;
+        Some(self.handles.remove(index))
+    }
+
+    /// Returns true if no handle exists.
+    pub fn is_empty(&self) -> bool {
+        self.handles.is_empty()
+    }
+}
+
+/// The result of a release.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReleasedHandles {
+    /// Number of released addresses.
+    pub addresses: usize,
+    /// The released addresses that blocks list under the handles, for the log.
+    pub ips: Vec<IpAddr>,
+    /// Unreadable blocks, which were skipped. Their addresses stay allocated and counted.
+    pub unreadable: Vec<Cidr>,
+    /// True if an address has a pod as its owner, and the release was conditional on having none. No further address is
+    /// released.
+    pub is_owned: bool,
+    /// The revision of the last block written.
+    pub last_write: Option<Revision>,
+}
+
+/// Releases all addresses of the handles and deletes the handles. A handle without addresses is success.
+///
+/// Blocks are written first, handles second (IPAM-128). This also deletes a handle whose addresses are released
+/// already, which upstream leaves forever (IPAM-230).
+pub async fn release<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    inputs: ReleaseInputs,
+) -> Result<ReleasedHandles, IpamError> {
+    release_unlisted(store, clock, inputs, &NoListings, &mut Turn::default()).await
+}
+
+/// Does the same as [`release`] after `listings` gave up the addresses, under the node's lock in `turn`. The listings
+/// are called after the blocks were read, so the caller can write endpoints concurrently.
+pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
+    store: &S,
+    clock: &C,
+    inputs: ReleaseInputs,
+    listings: &L,
+    turn: &mut Turn<'_>,
+) -> Result<ReleasedHandles, IpamError> {
+    let ids: Vec<HandleId> = inputs.handles.iter().map(|handle| handle.key.clone()).collect();
+    let mut retry = Retry::new(clock, OPERATION);
+    let mut inputs = inputs;
+    let mut released = ReleasedHandles::default();
+    while !inputs.is_empty() {
+        let state = State::read(store, inputs).await?;
+        // An address may have got an owner since the caller read it.
+        if state.is_owned() {
+            released.is_owned = true;
+            break;
+        }
+        let leaving = state.leaving();
+        listings.unlist(&leaving).await?;
+        if turn.take() {
+            inputs = state.inputs;
+            continue;
+        }
+        let plan = state.plan(clock.now())?;
+        tracing::debug!(
+            writes = plan.writes.len(),
+            addresses = plan.addresses,
+            "writing blocks and handles without the addresses"
+        );
+        match store.write(&plan.writes).await {
+            Ok(revisions) => {
+                released.last_write = plan.last_update().and_then(|last| revisions.get(last).cloned());
+                released.addresses += plan.addresses;
+                released.ips = leaving.into_iter().map(|address| address.ip).collect();
+                released.unreadable = plan.unreadable;
+                release_if_deselected(store, &plan.emptied).await;
+                break;
+            }
+            // The next read shows which writes took effect.
+            Err(error) if error.cause.is_race() || error.cause.has_unknown_outcome() => {
+                if !retry.pause().await {
+                    return Err(IpamError::Contention);
+                }
+                inputs = state.inputs.with_handles(store, &ids).await?;
+            }
+            Err(error) => return Err(error.cause.into()),
+        }
+    }
+    Ok(released)
+}
+
+/// Handles, and the blocks that they count in.
+struct State {
+    inputs: ReleaseInputs,
+    /// The blocks; `None` for an unreadable block.
+    blocks: BTreeMap<Cidr, Option<Entry<Block>>>,
+    /// The affinities of missing blocks.
+    absent: Vec<Entry<BlockAffinity>>,
+}
+
+struct Plan {
+    writes: Vec<Write>,
+    addresses: usize,
+    unreadable: Vec<Cidr>,
+    /// Blocks that have no address after the release, with their owners.
+    emptied: Vec<(Cidr, Owner)>,
+}
+
+impl Plan {
+    /// Returns the index of the last write that updates a block.
+    fn last_update(&self) -> Option<usize> {
+        let leaves_block = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
+        self.writes.iter().rposition(leaves_block)
+    }
+}
+
+impl State {
+    async fn read<S: Store>(store: &S, inputs: ReleaseInputs) -> Result<State, StoreError> {
+        let named: BTreeSet<Cidr> =
+            inputs.handles.iter().flat_map(|handle| handle.value.block.keys()).copied().collect();
+        let mut batch = ReadBatch::new();
+        let tickets: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let answers = store.read(&batch).await?;
+        let (mut blocks, mut absent) = (BTreeMap::new(), Vec::new());
+        for (cidr, ticket) in tickets {
+            match answers.get(&ticket) {
+                Ok(Some(entry)) => _ = blocks.insert(cidr, Some(entry)),
+                Ok(None) => absent.push(cidr),
+                Err(StoreError::Corrupt { .. }) => _ = blocks.insert(cidr, None),
+                Err(error) => return Err(error),
+            }
+        }
+        let absent = missing_blocks::claims(store, inputs.owner.as_ref(), &absent).await?;
+        Ok(State { inputs, blocks, absent })
+    }
+
+    /// Returns true if the release is conditional and an address has an owner.
+    fn is_owned(&self) -> bool {
+        let mut blocks = self.blocks.values().flatten();
+        self.inputs.unless_owned
+            && blocks.any(|block| self.inputs.handles.iter().any(|handle| block.value.has_owner(&handle.key)))
+    }
+
+    /// Returns the addresses of the handles in readable blocks.
+    fn leaving(&self) -> Vec<Leaving> {
+        let is_held = |handle: Option<HandleId>| {
+            handle.is_some_and(|handle| self.inputs.handles.iter().any(|entry| entry.key == handle))
+        };
+        let blocks = self.blocks.values().flatten();
+        let allocated = blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
+        let held = allocated.filter(|(_, held)| !held.is_cooling() && is_held(held.handle()));
+        held.map(|(block, held)| Leaving::of(block, &held)).collect()
+    }
+
+    fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
+        let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
+        for claim in &self.absent {
+            plan.writes.extend(missing_blocks::writes(claim, now)?);
+        }
+        for (cidr, block) in &self.blocks {
+            // A block without addresses of the handle is written too. An upstream ADD may have incremented the handle
+            // and be about to assign an address there. That ADD must lose the race for the block, or its handle would
+            // be deleted here (IPAM-128).
+            match block.as_ref().map(|entry| self.release_from(entry, now)) {
+                None => plan.unreadable.push(*cidr),
+                Some((block, n)) => {
+                    plan.addresses += n;
+                    if let Some(owner) = block.value.owner().filter(|_| n > 0 && block.value.is_empty()) {
+                        plan.emptied.push((*cidr, owner));
+                    }
+                    plan.writes.push(write_released(&block)?);
+                }
+            }
+        }
+        for handle in &self.inputs.handles {
+            let mut left = handle.clone();
+            left.value.block.retain(|cidr, _| plan.unreadable.contains(cidr));
+            plan.writes.push(handle_refs::write(&left)?);
+        }
+        Ok(plan)
+    }
+
+    /// Returns the block without the handles' addresses, and their number.
+    fn release_from(&self, entry: &Entry<Block>, now: OffsetDateTime) -> (Entry<Block>, usize) {
+        let cooldown = self.inputs.cooldown_seconds;
+        let mut entry = entry.clone();
+        let (block, mut handles) = (&mut entry.value, self.inputs.handles.iter().map(|handle| &handle.key));
+        let outcome = block.collect_garbage(cooldown, now).and_then(|_| {
+            handles.try_fold(0, |sum, handle| Ok(sum + block.release_by_handle(handle, None, cooldown, now)?))
+        });
+        let released = outcome.unwrap_or_else(|problem| {
+            tracing::error!(%problem, "releasing what the handle holds; `calico-ipam check` tells how to repair the block");
+            let handles = self.inputs.handles.iter();
+            handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()
+        });
+        (entry, released)
+    }
+}
+
+#[cfg(test)]
+mod tests;

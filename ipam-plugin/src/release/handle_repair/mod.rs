@@ -1,0 +1,194 @@
+//! [`repair_handles`]: repairs handles that count addresses which no block contains, or that do not count addresses of a
+//! block (IPAM-75, IPAM-230).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::future::join_all;
+use libcalico::ipam::{Block, Handle, HandleId, HandleRepair, SuspectHandle, repair};
+use libcalico::net::Cidr;
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
+
+use crate::write_gate::WriteGate;
+
+/// The outcome for the suspects.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct RepairedHandles {
+    /// Handles without an address, which were deleted.
+    pub deleted: Vec<HandleId>,
+    /// Handles whose counts were corrected.
+    pub corrected: Vec<HandleId>,
+    /// Handles that count correctly, or that another process changed meanwhile. They were not written.
+    pub left: Vec<HandleId>,
+    /// Handles that could not be written, or whose blocks could not, with the errors.
+    pub failed: Vec<(HandleId, StoreError)>,
+}
+
+/// Reads each suspect again, together with its blocks, and corrects its counts.
+///
+/// An allocation increments its handle first and writes the block second (IPAM-128). An old allocation may still be
+/// between the two. Where a handle is to count less, each of the blocks concerned is therefore rewritten unchanged
+/// first. Such an allocation then loses the race for its block, reads again, and finds the corrected handle.
+pub async fn repair_handles<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    suspects: &[SuspectHandle],
+) -> Result<RepairedHandles, StoreError> {
+    Ok(mend(store, gate, suspects).await?.0)
+}
+
+/// Does the same for suspects that were not watched for the maximum duration of an allocation. An allocation that keeps
+/// losing races does not increment its handle again. It may have read handle and block between the two writes here, and
+/// assign its address after both. The blocks are therefore rewritten once more after the handles, and their addresses
+/// are counted then.
+pub async fn mend_unwatched_handles<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    suspects: &[SuspectHandle],
+) -> Result<RepairedHandles, StoreError> {
+    let (mut mended, lowered) = mend(store, gate, suspects).await?;
+    for part in lowered.chunks(AT_ONCE) {
+        let seen = Seen::read(store, part).await?;
+        for (cidr, error) in seen.rewrite(store, gate, seen.blocks.keys().copied().collect()).await {
+            // Another write of the block has the same effect on allocations that had read it before.
+            let Some(error) = error.filter(|error| !error.is_race()) else { continue };
+            let of_block = part.iter().filter(|handle| handle.blocks.contains(&cidr));
+            mended.failed.extend(of_block.map(|handle| (handle.id.clone(), error.clone())));
+        }
+    }
+    let again = repair_handles(store, gate, &lowered).await?;
+    mended.failed.extend(again.failed);
+    let is_other = |id: &HandleId| again.corrected.contains(id) || mended.failed.iter().any(|(failed, _)| failed == id);
+    mended.deleted.retain(|id| !is_other(id));
+    mended.corrected.retain(|id| !is_other(id));
+    mended.left.extend(again.corrected);
+    Ok(mended)
+}
+
+/// Returns the outcome, and the handles whose counts were lowered, as written.
+async fn mend<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    suspects: &[SuspectHandle],
+) -> Result<(RepairedHandles, Vec<SuspectHandle>), StoreError> {
+    let (mut mended, mut lowered) = (RepairedHandles::default(), Vec::new());
+    for part in suspects.chunks(AT_ONCE) {
+        let seen = Seen::read(store, part).await?;
+        let mut corrections: Vec<Correction> = Vec::new();
+        for suspect in part {
+            match seen.correction(suspect) {
+                Some(correction) => corrections.push(correction),
+                None => mended.left.push(suspect.id.clone()),
+            }
+        }
+        let to_write = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
+        let in_doubt: BTreeSet<Cidr> = seen.rewrite(store, gate, to_write).await.into_keys().collect();
+        let (sent, kept): (Vec<_>, Vec<_>) =
+            corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&in_doubt));
+        mended.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
+        let sent = sent.into_iter().map(|correction| async move {
+            let Correction { suspect, write, deletes, lowered } = correction;
+            let outcome = match gate.admit(1).await {
+                true => Some(store.write_one(write).await),
+                false => None,
+            };
+            (suspect, deletes, !lowered.is_empty(), outcome)
+        });
+        for (suspect, deletes, lowers, outcome) in join_all(sent).await {
+            let id = suspect.id.clone();
+            match outcome {
+                Some(Ok(revision)) => {
+                    let done = if deletes { &mut mended.deleted } else { &mut mended.corrected };
+                    done.push(id);
+                    let revision = (!deletes).then_some(revision);
+                    lowered.extend(lowers.then_some(SuspectHandle { revision, ..suspect }));
+                }
+                None => mended.left.push(id),
+                Some(Err(error)) if error.is_race() => mended.left.push(id),
+                Some(Err(error)) => mended.failed.push((id, error)),
+            }
+        }
+    }
+    Ok((mended, lowered))
+}
+
+/// Number of suspects that are read together: with a block or two each, they fit into a transaction of etcd.
+const AT_ONCE: usize = 32;
+
+/// Handles and their blocks as just read, or the errors of unreadable ones.
+struct Seen {
+    handles: BTreeMap<HandleId, Result<Option<Entry<Handle>>, StoreError>>,
+    blocks: BTreeMap<Cidr, Result<Option<Entry<Block>>, StoreError>>,
+}
+
+/// The planned write of a handle.
+struct Correction {
+    suspect: SuspectHandle,
+    write: Write,
+    deletes: bool,
+    /// Blocks in which the handle will count fewer addresses.
+    lowered: BTreeSet<Cidr>,
+}
+
+impl Seen {
+    async fn read<S: Store>(store: &S, suspects: &[SuspectHandle]) -> Result<Seen, StoreError> {
+        let named: BTreeSet<Cidr> = suspects.iter().flat_map(|suspect| &suspect.blocks).copied().collect();
+        let mut batch = ReadBatch::new();
+        // Handles come first: where a batch is not a snapshot, the blocks are the more recent.
+        let handles: Vec<(HandleId, GetTicket<Handle>)> =
+            suspects.iter().map(|suspect| (suspect.id.clone(), batch.get::<Handle>(&suspect.id))).collect();
+        let blocks: Vec<(Cidr, GetTicket<Block>)> =
+            named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
+        let answers: Answers = store.read(&batch).await?;
+        Ok(Seen {
+            handles: handles.into_iter().map(|(id, ticket)| (id, answers.get(&ticket))).collect(),
+            blocks: blocks.into_iter().map(|(cidr, ticket)| (cidr, answers.get(&ticket))).collect(),
+        })
+    }
+
+    /// Returns the write for a suspect, if it is still wrong.
+    fn correction(&self, suspect: &SuspectHandle) -> Option<Correction> {
+        let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
+        let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));
+        let right = match repair(suspect, found, block) {
+            HandleRepair::Keep => return None,
+            HandleRepair::Delete => Handle::default(),
+            HandleRepair::Write(right) => right,
+        };
+        let counted = found.map(|entry| &entry.value.block);
+        let lowered =
+            counted.into_iter().flatten().filter(|(cidr, n)| right.block.get(cidr).is_none_or(|right| right < n));
+        let lowered = lowered.map(|(cidr, _)| *cidr).collect();
+        let deletes = right.block.is_empty();
+        let write = match found {
+            Some(entry) if deletes => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),
+            Some(entry) => Write::update::<Handle>(&entry.key, &right, &entry.revision),
+            None => Write::create::<Handle>(&suspect.id, &right),
+        };
+        Some(Correction { suspect: suspect.clone(), write: write.ok()?, deletes, lowered })
+    }
+
+    /// Rewrites blocks unchanged, each once. Returns the blocks that were not written. They have an error if another
+    /// process changed them or the store refused the write, and none if the gate refused it.
+    async fn rewrite<S: Store, G: WriteGate>(
+        &self,
+        store: &S,
+        gate: &G,
+        wanted: BTreeSet<Cidr>,
+    ) -> BTreeMap<Cidr, Option<StoreError>> {
+        let entries =
+            wanted.into_iter().filter_map(|cidr| Some((cidr, self.blocks.get(&cidr)?.as_ref().ok()?.as_ref()?)));
+        let written = entries.map(|(cidr, entry)| async move {
+            let mut block = entry.value.clone();
+            block.count_write();
+            if !gate.admit(1).await {
+                return Some((cidr, None));
+            }
+            let error = store.update::<Block>(&cidr, &block, &entry.revision).await.err()?;
+            Some((cidr, Some(error)))
+        });
+        join_all(written).await.into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

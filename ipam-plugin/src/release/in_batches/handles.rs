@@ -1,0 +1,179 @@
+//! The handles of a batch: read together, each written once.
+
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream;
+use libcalico::ipam::{Handle, HandleId};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+
+use super::{HandleCounts, ReleasedBatch, WriteGate};
+use crate::clock::Clock;
+use crate::handle_refs;
+use crate::retry::{Retry, UNDO};
+
+/// Maximum number of handles in a transaction, within etcd's limit.
+const MOST_IN_TRANSACTION: usize = 64;
+/// Number of concurrent transactions: one reads while the other writes.
+const TRANSACTIONS: usize = 2;
+
+/// The outcome for some handles.
+#[derive(Default)]
+struct Settled {
+    written: usize,
+    left: Vec<HandleId>,
+    stopped: bool,
+}
+
+/// Decrements the handles by `counts`, and deletes handles without a remaining address.
+pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    counts: HandleCounts,
+    parallel: usize,
+    outcome: &mut ReleasedBatch,
+) {
+    let ids: Vec<HandleId> = counts.keys().cloned().collect();
+    // Without transactions, each handle is a separate request, and no request waits for others.
+    let (part, at_once) = match store.has_transactions() {
+        true => (MOST_IN_TRANSACTION, TRANSACTIONS),
+        false => (1, parallel),
+    };
+    let parts: Vec<Vec<HandleId>> = ids.chunks(part).map(<[HandleId]>::to_vec).collect();
+    let parts = parts.into_iter().map(|ids| settle_part(store, clock, gate, &counts, ids));
+    let mut settled = stream::iter(parts).buffer_unordered(at_once);
+    while let Some(part) = settled.next().await {
+        outcome.handles_written += part.written;
+        outcome.handles_left.extend(part.left);
+        outcome.stopped |= part.stopped;
+    }
+}
+
+async fn settle_part<S: Store, C: Clock, G: WriteGate>(
+    store: &S,
+    clock: &C,
+    gate: &G,
+    counts: &HandleCounts,
+    mut ids: Vec<HandleId>,
+) -> Settled {
+    let mut retry = Retry::new(clock, UNDO);
+    let mut settled = Settled::default();
+    loop {
+        if !gate.admit(0).await {
+            settled.stopped = true;
+            break;
+        }
+        let writes = match plan(store, counts, &ids).await {
+            Ok(writes) => writes,
+            Err(error) => {
+                tracing::warn!(handles = ids.len(), %error, "handles that may count too much cannot be read");
+                break;
+            }
+        };
+        ids.clear();
+        if store.has_transactions() {
+            send_together(store, gate, writes, &mut ids, &mut settled).await;
+        } else {
+            send_apart(store, gate, writes, &mut ids, &mut settled).await;
+        }
+        if ids.is_empty() || settled.stopped || !retry.pause().await {
+            break;
+        }
+    }
+    settled.left.append(&mut ids);
+    settled
+}
+
+/// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that cannot be read,
+/// or that counts fewer addresses than were released, gets none; `calico-ipam check` reports it.
+async fn plan<S: Store>(
+    store: &S,
+    counts: &HandleCounts,
+    ids: &[HandleId],
+) -> Result<Vec<(HandleId, Write)>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = ids.iter().map(|id| batch.get::<Handle>(id)).collect();
+    let answers = store.read(&batch).await?;
+    let mut writes = Vec::new();
+    for (id, ticket) in ids.iter().zip(&tickets) {
+        let write = match answers.get(ticket) {
+            Ok(None) => continue,
+            Ok(Some(entry)) => decremented(entry, counts),
+            Err(error) => Err(error),
+        };
+        match write {
+            Ok(write) => writes.extend(write.map(|write| (id.clone(), write))),
+            Err(error) => tracing::warn!(handle = %id, %error, "cannot take released addresses off a handle"),
+        }
+    }
+    Ok(writes)
+}
+
+fn decremented(mut entry: Entry<Handle>, counts: &HandleCounts) -> Result<Option<Write>, StoreError> {
+    let (id, mut changed) = (entry.key.clone(), false);
+    for (cidr, n) in counts.get(&id).into_iter().flatten() {
+        match entry.value.decrement(&id, *cidr, *n) {
+            Ok(()) => changed = true,
+            Err(error) => tracing::warn!(%error, "handle"),
+        }
+    }
+    changed.then(|| handle_refs::write(&entry)).transpose()
+}
+
+/// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are read again.
+async fn send_together<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    writes: Vec<(HandleId, Write)>,
+    again: &mut Vec<HandleId>,
+    settled: &mut Settled,
+) {
+    if writes.is_empty() {
+        return;
+    }
+    let (ids, writes): (Vec<HandleId>, Vec<Write>) = writes.into_iter().unzip();
+    if !gate.admit(writes.len()).await {
+        settled.stopped = true;
+        settled.left.extend(ids);
+        return;
+    }
+    match store.write(&writes).await {
+        Ok(_) => settled.written += ids.len(),
+        Err(error) if error.cause.is_race() => again.extend(ids),
+        Err(error) => {
+            tracing::warn!(handles = ids.len(), error = %error.cause, "handles may count too many addresses");
+            settled.left.extend(ids);
+        }
+    }
+}
+
+/// Writes the handles concurrently. A write whose response was lost is not repeated, because a second decrement would
+/// lose another address.
+async fn send_apart<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    writes: Vec<(HandleId, Write)>,
+    again: &mut Vec<HandleId>,
+    settled: &mut Settled,
+) {
+    let sent = writes.into_iter().map(|(id, write)| async move {
+        match gate.admit(1).await {
+            true => (id, Some(store.write_one(write).await)),
+            false => (id, None),
+        }
+    });
+    for (id, result) in join_all(sent).await {
+        match result {
+            None => {
+                settled.stopped = true;
+                settled.left.push(id);
+            }
+            Some(Ok(_)) => settled.written += 1,
+            Some(Err(error)) if error.is_race() => again.push(id),
+            Some(Err(error)) => {
+                tracing::warn!(handle = %id, %error, "handle may count too many addresses");
+                settled.left.push(id);
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Missing blocks that a handle counts in.
+//!
+//! A killed ADD writes the handle and the pending affinity before its block. The creation of the block may still be in
+//! progress at the server. If the creation takes effect after the handle is deleted, no DEL finds the address again.
+//! The block is therefore created empty first, and the killed ADD's creation then fails.
+
+use libcalico::api::{IpPool, ObjectSelect};
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, Owner, any_pool_of};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+use time::OffsetDateTime;
+
+use crate::block_writes::{PriorAffinity, create_first};
+
+/// Returns the owner's pending affinities to those of the missing blocks that may still be created. Without an
+/// affinity, or with one in another state, no creation can be in progress, and creating the block would only leave an
+/// unused object.
+///
+/// A block outside every pool is not created either, because no allocation would ever read and release it. Nor is a
+/// block that overlaps with another one, because both would assign the same addresses.
+pub(super) async fn claims<S: Store>(
+    store: &S,
+    owner: Option<&Owner>,
+    absent: &[Cidr],
+) -> Result<Vec<Entry<BlockAffinity>>, StoreError> {
+    let Some(owner) = owner.filter(|_| !absent.is_empty()) else { return Ok(Vec::new()) };
+    let mut batch = ReadBatch::new();
+    let key = |cidr: &Cidr| AffinityKey { owner: owner.clone(), cidr: *cidr };
+    let claims: Vec<_> = absent.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let has = |version: &IpVersion| absent.iter().any(|cidr| cidr.version() == *version);
+    let families = [IpVersion::V4, IpVersion::V6].into_iter().filter(has);
+    let ranges: Vec<_> = families.map(|version| batch.list_keys::<Block>(&Some(version))).collect();
+    let answers = store.read(&batch).await?;
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+    let ranges: Vec<Cidr> = ranges.iter().flat_map(|ticket| answers.listed_keys(ticket)).collect();
+    let mut claims = answers.readable(&claims, |key, reason| {
+        tracing::warn!(affinity = %key, %reason, "leaving a block alone whose claim cannot be read");
+    })?;
+    claims.retain(|claim| {
+        let cidr = &claim.key.cidr;
+        claim.value.state == AffinityState::Pending
+            && !claim.value.deleted
+            && any_pool_of(&pools, cidr.network()).is_some()
+            && !ranges.iter().any(|range| range.clashes_with(cidr))
+    });
+    Ok(claims)
+}
+
+/// Returns the writes that create the block without addresses. The affinity is rewritten, so that a concurrent release
+/// of it fails. It stays pending until the owner's next allocation confirms it (IPAM-123).
+///
+/// The block must not be deleted at once, even if its pool deselects the node: the creation in progress would then
+/// succeed.
+pub(super) fn writes(claim: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
+    let AffinityKey { owner, cidr } = &claim.key;
+    match Block::new(*cidr, owner, now) {
+        Ok(empty) => create_first(empty, owner, Some(&PriorAffinity::Affinity(claim.clone()))),
+        Err(error) => {
+            tracing::warn!(block = %cidr, %error, "nobody can create this block");
+            Ok(Vec::new())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

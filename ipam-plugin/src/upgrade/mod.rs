@@ -1,0 +1,202 @@
+//! `calico-ipam -upgrade`: migrates the addresses that host-local assigned on this node to Calico (IPAM-57).
+//!
+//! The init container `upgrade-ipam` runs this before the plugins are installed. All plugins of the cluster are stopped
+//! meanwhile, because no other pod may get an address that is not migrated yet. A failed pass starts over, and accepts
+//! the addresses that earlier passes have migrated.
+
+mod leases;
+mod tunnel;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use datastore::kubernetes::GROUP_FILE;
+use datastore::{Kubernetes, KubernetesConfig, Settings};
+use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::ipam::HandleId;
+use libcalico::kubernetes::{Pod, PodCidrError, PodOnNode};
+use libcalico::store::{Store, StoreError};
+use netconf::conf::LogConf;
+use netconf::{CallError, CniError, Code};
+
+use self::leases::{Lease, Leases};
+use crate::alloc::inputs::AllocationInputs;
+use crate::alloc::one_address::assign_address;
+use crate::alloc::request::AssignRequest;
+use crate::clock::{Clock, SystemClock};
+use crate::error::IpamError;
+use crate::logging::Subject;
+use crate::process;
+
+/// The network of host-local's addresses.
+const NETWORK: &str = "k8s-pod-network";
+/// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time for calls of the removed plugins that a runtime has already started.
+const LAST_CALLS: Duration = Duration::from_secs(5);
+
+/// The paths on a node.
+#[derive(Debug)]
+struct Places {
+    /// host-local's directory of the network.
+    leases: PathBuf,
+    /// The directory of the plugins that must not run until the new ones are installed.
+    plugins: PathBuf,
+}
+
+/// The error of a failed pass.
+#[derive(Debug, thiserror::Error)]
+enum UpgradeError {
+    /// An error of the datastore.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// An address could not be assigned.
+    #[error("cannot give {ip} to Calico: {cause}")]
+    Address {
+        /// The address.
+        ip: IpAddr,
+        /// The error from assigning it.
+        cause: IpamError,
+    },
+    /// The node has no range for a tunnel address.
+    #[error(transparent)]
+    PodCidr(#[from] PodCidrError),
+    /// A file or directory cannot be accessed.
+    #[error("{path}: {cause}")]
+    File {
+        /// The path.
+        path: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// host-local has the lock.
+    #[error(transparent)]
+    Lock(#[from] crate::lock::LockError),
+}
+
+/// Runs the migration until it succeeds.
+pub(crate) fn run() -> Result<String, CallError> {
+    let node = std::env::var("KUBERNETES_NODE_NAME").unwrap_or_default();
+    if node.is_empty() {
+        let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
+        return Err(missing.into());
+    }
+    process::start_log(&LogConf::default(), "ipam-upgrade", Subject::default());
+    let places =
+        Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
+    let config = KubernetesConfig::of(&Settings::default(), |name| std::env::var(name).ok())
+        .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    process::block_on(async {
+        let clock = SystemClock::start();
+        loop {
+            // Created again for each pass, because the token may have been renewed.
+            let store = Kubernetes::new(&config, GROUP_FILE);
+            match migrate(&store, &clock, &places, &node).await {
+                Ok(()) => return,
+                Err(error) => tracing::error!(%error, "the migration from host-local is begun again"),
+            }
+            clock.sleep(PAUSE).await;
+        }
+    });
+    Ok(String::new())
+}
+
+/// Runs one pass.
+async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
+    let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
+    tunnel::ensure_address(store, clock, node).await?;
+    if leases.is_empty()? {
+        return leases.remove();
+    }
+    set_ready(store, clock, false).await?;
+    for plugin in ["calico", "host-local"] {
+        leases::remove_file(&places.plugins.join(plugin))?;
+    }
+    clock.sleep(LAST_CALLS).await;
+    let lock = leases.lock()?;
+    let pods: Vec<Pod> = store.list::<PodOnNode>(&node.to_owned()).await?.into_iter().map(|pod| pod.value.0).collect();
+    for lease in leases.read()? {
+        match pods.iter().find(|pod| has_address(pod, lease.ip)) {
+            Some(pod) => assign(store, clock, node, &lease, pod).await?,
+            None => tracing::info!(ip = %lease.ip, "no pod has this address any more"),
+        }
+        leases::remove_file(&lease.file)?;
+    }
+    drop(lock);
+    set_ready(store, clock, true).await?;
+    leases.remove()
+}
+
+/// Returns true if an address is a pod's. A pod that has ended may have lost it to another pod.
+fn has_address(pod: &Pod, ip: IpAddr) -> bool {
+    let status = &pod.status;
+    let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
+    let all: BTreeSet<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).chain([status.pod_ip.as_str()]).collect();
+    !ended && all.into_iter().any(|text| text.parse() == Ok(ip))
+}
+
+async fn assign<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    lease: &Lease,
+    pod: &Pod,
+) -> Result<(), UpgradeError> {
+    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+    let attributes = [("node", node), ("namespace", namespace), ("pod", name)];
+    let request = AssignRequest {
+        attributes: attributes_of(attributes),
+        ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
+    };
+    give(store, clock, &request, lease.ip).await?;
+    tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
+    Ok(())
+}
+
+/// Assigns an address, and succeeds if it is assigned already, usually by an earlier pass.
+async fn give<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    ip: IpAddr,
+) -> Result<(), UpgradeError> {
+    let inputs = AllocationInputs::read(store, &request.inputs_query()).await?;
+    match assign_address(store, clock, request, ip, inputs).await {
+        Ok(_) => Ok(()),
+        Err(IpamError::AlreadyAssigned { holder, .. }) => {
+            tracing::warn!(%ip, %holder, "the address is assigned already");
+            Ok(())
+        }
+        Err(cause) => Err(UpgradeError::Address { ip, cause }),
+    }
+}
+
+fn attributes_of<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
+    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// Stops or starts the plugins of the whole cluster.
+async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Result<(), UpgradeError> {
+    let key = ObjectKey::global("default");
+    let mut tries = 1;
+    loop {
+        let mut cluster = store.get::<ClusterInformation>(&key).await?;
+        if cluster.value.spec.datastore_ready == Some(ready) {
+            return Ok(());
+        }
+        cluster.value.spec.datastore_ready = Some(ready);
+        match store.update(&key, &cluster.value, &cluster.revision).await {
+            Ok(_) => return Ok(()),
+            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error.into()),
+        }
+        clock.sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

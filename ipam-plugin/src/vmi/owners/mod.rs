@@ -1,0 +1,138 @@
+//! The owners of a VMI's addresses. The addresses pass from pod to pod, and are released when the VMI is deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::ipam::{Block, Handle, HandleId, OwnerSlot};
+use libcalico::kubernetes::MachinePod;
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, Store, StoreError, Write};
+
+use crate::alloc::inputs::StoredHandle;
+use crate::alloc::log::joined;
+use crate::clock::Clock;
+use crate::error::IpamError;
+use crate::read_blocks::read_blocks;
+use crate::release::{Listings, ReleaseInputs, Turn, release_unlisted};
+use crate::retry::{OPERATION, Retry};
+
+/// The addresses of a VMI whose owner a pod became.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// The VMI's addresses, IPv4 first; empty if it has none yet.
+    pub addresses: Vec<IpAddr>,
+    /// The VMI's handle, as read.
+    pub handle: StoredHandle,
+    /// The attributes of the owner that the pod replaced; empty if there was none.
+    pub replaced: BTreeMap<String, String>,
+}
+
+/// Makes a pod an owner of every address of its VMI: the active owner, or the alternate one if the pod is the target of
+/// a migration (IPAM-53).
+pub async fn take_over<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    machine: &MachinePod,
+    attributes: &BTreeMap<String, String>,
+) -> Result<TakenOver, IpamError> {
+    let slot = slot_of(machine);
+    let mut replaced = BTreeMap::new();
+    let take = |block: &mut Block| {
+        // A repeated write may find the pod itself as owner.
+        if let Some(before) = block.owner_of(handle, slot).filter(|before| *before != attributes) {
+            replaced.clone_from(before);
+        }
+        !block.set_owner(handle, slot, attributes).is_empty()
+    };
+    let (blocks, handle_read) = change(store, clock, handle, take).await?;
+    let mut addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
+    addresses.sort_by_key(|ip| IpVersion::of(*ip));
+    Ok(TakenOver { addresses, handle: handle_read, replaced })
+}
+
+/// Restores the owner that [`take_over`] replaced, after the ADD of a pod failed. The VMI keeps its addresses, because
+/// the previous pod may still run.
+pub async fn give_back<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    machine: &MachinePod,
+    replaced: &BTreeMap<String, String>,
+) -> Result<(), IpamError> {
+    let pod = [machine.namespace.as_str(), machine.pod.as_str()];
+    let restore = |block: &mut Block| block.restore_owner(handle, slot_of(machine), pod, replaced);
+    change(store, clock, handle, restore).await.map(drop)
+}
+
+fn slot_of(machine: &MachinePod) -> OwnerSlot {
+    if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
+}
+
+/// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and this was the last owner, the
+/// addresses are released (IPAM-55), unless another pod becomes an owner meanwhile. A VMI without addresses is success.
+/// `node` is the node on which the pod ran.
+pub async fn leave<S: Store, C: Clock, L: Listings>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    machine: &MachinePod,
+    node: &str,
+    listings: &L,
+) -> Result<(), IpamError> {
+    let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
+    change(store, clock, handle, clear).await?;
+    if machine.is_going {
+        let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
+        let inputs = inputs.on_node(node).unless_owned();
+        let released = release_unlisted(store, clock, inputs, listings, &mut Turn::default()).await?;
+        if !released.is_owned {
+            tracing::info!(%handle, addresses = joined(&released.ips), "released with the virtual machine");
+            return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
+        }
+    }
+    tracing::info!(%handle, "the virtual machine keeps its addresses");
+    Ok(())
+}
+
+/// Changes the blocks of a handle and writes those for which `change` returns true. Returns all blocks as changed, with
+/// the handle.
+async fn change<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    handle: &HandleId,
+    mut change: impl FnMut(&mut Block) -> bool,
+) -> Result<(Vec<Block>, StoredHandle), IpamError> {
+    let mut retry = Retry::new(clock, OPERATION);
+    loop {
+        let (mut blocks, read) = blocks_of(store, handle).await?;
+        let mut writes = Vec::new();
+        for block in &mut blocks {
+            if change(&mut block.value) {
+                block.value.count_write();
+                writes.push(Write::update::<Block>(&block.key, &block.value, &block.revision)?);
+            }
+        }
+        let outcome = if writes.is_empty() { Ok(Vec::new()) } else { store.write(&writes).await };
+        match outcome {
+            Ok(_) => return Ok((blocks.into_iter().map(|block| block.value).collect(), read)),
+            // Repeating the change has no further effect, so a partly applied write does not matter.
+            Err(error) if error.cause.is_race() && retry.pause().await => {}
+            Err(error) if error.cause.is_race() => return Err(IpamError::Contention),
+            Err(error) => return Err(error.cause.into()),
+        }
+    }
+}
+
+async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<Block>>, StoredHandle), IpamError> {
+    let entry = match store.get::<Handle>(handle).await {
+        Ok(entry) => entry,
+        Err(StoreError::NotFound { .. }) => return Ok((Vec::new(), StoredHandle::Absent)),
+        Err(error) => return Err(error.into()),
+    };
+    let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
+    Ok((read_blocks(store, named).await?, StoredHandle::There(entry)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! [`GatedStore`]: a store that asks a [`WriteGate`] before each write.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+
+/// A gate that each write has to pass, because a release of many addresses may have to slow down or to stop.
+pub trait WriteGate: Sync {
+    /// Waits until this number of writes may be sent. Returns `false` if no more writes may be sent.
+    fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
+}
+
+/// A gate that admits every write.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenGate;
+
+impl WriteGate for OpenGate {
+    async fn admit(&self, _writes: usize) -> bool {
+        true
+    }
+}
+
+/// A store whose every write, retries included, has to pass the gate. Reads pass freely.
+pub(crate) struct GatedStore<'a, S, G> {
+    store: &'a S,
+    gate: &'a G,
+    refused: AtomicBool,
+}
+
+impl<'a, S: Store, G: WriteGate> GatedStore<'a, S, G> {
+    pub(crate) fn new(store: &'a S, gate: &'a G) -> Self {
+        GatedStore { store, gate, refused: AtomicBool::new(false) }
+    }
+
+    /// Returns true if the gate refused a write.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    async fn send(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        if self.gate.admit(writes.len()).await {
+            return self.store.write(writes).await;
+        }
+        self.refused.store(true, Ordering::Relaxed);
+        // The error equals that of an unreachable store: the writer stops, and no write has an unknown outcome.
+        let reason = "writes are no longer allowed".to_owned();
+        let cause = StoreError::Unavailable { datastore: "for writes".into(), reason, outcome_unknown: false };
+        Err(WriteError { index: 0, applied: 0, cause })
+    }
+}
+
+impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        self.store.read(batch).await
+    }
+
+    fn has_transactions(&self) -> bool {
+        self.store.has_transactions()
+    }
+
+    fn has_given_up(&self) -> bool {
+        self.store.has_given_up()
+    }
+
+    /// Writes the list through the gate. Without transactions, each write passes the gate separately.
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        if self.store.has_transactions() {
+            return self.send(writes).await;
+        }
+        let mut revisions = Vec::with_capacity(writes.len());
+        for (index, write) in writes.iter().enumerate() {
+            let sent = self.send(std::slice::from_ref(write)).await;
+            revisions.extend(sent.map_err(|error| WriteError { index, applied: index, ..error })?);
+        }
+        Ok(revisions)
+    }
+}

@@ -1,4 +1,4 @@
-//! [`forget_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
+//! [`delete_node`]: deletes a node of the datastore, with all objects that exist for it (KC-472).
 //!
 //! In Kubernetes a Node is the API server's own object, and dependent objects are deleted in other ways.
 
@@ -59,7 +59,7 @@ impl From<StoreError> for NodeCleanupError {
 /// Deletes `node`. Releases the addresses of its endpoints and tunnels, deletes the endpoints, releases its blocks and
 /// deletes the objects that exist for it alone. Deletes the Node last, unless another of that name replaced it
 /// meanwhile.
-pub async fn forget_node<S: Store, C: Clock>(
+pub async fn delete_node<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     node: &Entry<Node>,
@@ -79,7 +79,7 @@ pub async fn forget_node<S: Store, C: Clock>(
     }
     forgotten.blocks = surrendered.released.len();
     forgotten.attached = owned_objects::delete(store, name).await?;
-    delete_node(store, node).await?;
+    delete_node_object(store, node).await?;
     Ok(forgotten)
 }
 
@@ -129,7 +129,7 @@ pub async fn read_endpoints<S: Store>(
 }
 
 /// Deletes the Node. Other programs may write it meanwhile, but only the same Node may be deleted.
-async fn delete_node<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), StoreError> {
+async fn delete_node_object<S: Store>(store: &S, node: &Entry<Node>) -> Result<(), StoreError> {
     let mut revision = node.revision.clone();
     loop {
         match store.delete::<Node>(&node.key, Some(&revision)).await {

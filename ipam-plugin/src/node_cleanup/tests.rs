@@ -43,7 +43,7 @@ async fn endpoint(cluster: &Cluster, node: &str, pod: &str, ip: IpAddr) -> Objec
 async fn forget(cluster: &Cluster, node: &str) -> Result<NodeCleanup, NodeCleanupError> {
     let found = cluster.store.get::<Node>(&ObjectKey::global(node)).await?;
     let endpoints = endpoints_of_node(&cluster.store, node).await?;
-    forget_node(&cluster.store, &cluster.clock, &found, &endpoints).await
+    delete_node(&cluster.store, &cluster.clock, &found, &endpoints).await
 }
 
 fn host_endpoint(cluster: &Cluster, name: &str, node: &str) {
@@ -167,12 +167,12 @@ async fn a_second_attempt_goes_on() {
     let node = cluster.store.get::<Node>(&ObjectKey::global("node1")).await.unwrap();
     // Another program wrote the Node meanwhile: it is the same Node.
     cluster.node("node1", &[("a", "b")]);
-    forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
     assert_eq!(cluster.store.pairs().get::<Node>(&node.key), None);
-    forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
+    delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap();
     let mut namesake = Node::new("node1", libcalico::api::NodeSpec::default());
     namesake.metadata.uid = "another".into();
     cluster.store.put(&node.key, &namesake);
-    let error = forget_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap_err();
+    let error = delete_node(&cluster.store, &cluster.clock, &node, &[]).await.unwrap_err();
     assert!(matches!(error, NodeCleanupError::Ipam(IpamError::Store(StoreError::Conflict { .. }))), "{error}");
 }

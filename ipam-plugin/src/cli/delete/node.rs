@@ -7,7 +7,7 @@ use libcalico::store::Store;
 use crate::cli::error::CliError;
 use crate::cli::session::Session;
 use crate::clock::SystemClock;
-use crate::node_cleanup::{NodeCleanupError, endpoints_of_node, forget_node};
+use crate::node_cleanup::{NodeCleanupError, delete_node, endpoints_of_node};
 
 pub(super) async fn delete(name: &str, force: bool, session: &mut Session<'_>) -> Result<(), CliError> {
     let store = session.store;
@@ -21,7 +21,7 @@ pub(super) async fn delete(name: &str, force: bool, session: &mut Session<'_>) -
         return Err(CliError::NodeInUse { node: name.into(), endpoints: endpoints.len() });
     }
     let forgotten =
-        forget_node(store, &SystemClock::start(), &node, &endpoints).await.map_err(|error| match error {
+        delete_node(store, &SystemClock::start(), &node, &endpoints).await.map_err(|error| match error {
             NodeCleanupError::Ipam(error) => error.into(),
             NodeCleanupError::BlockKept { node, block, cause } => {
                 CliError::BlockKept { of: format!("node {node}"), block, cause }

@@ -1,18 +1,18 @@
-//! [`Addresses`]: reads, assigns and releases the stored addresses of Services.
+//! [`ServiceAddresses`]: reads, assigns and releases the stored addresses of Services.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use datastore::Datastore;
-use ipam_plugin::assign::assign;
-use ipam_plugin::assign_address::assign_address;
+use ipam_plugin::alloc::assign;
+use ipam_plugin::alloc::inputs::AllocationInputs;
+use ipam_plugin::alloc::one_address::assign_address;
+use ipam_plugin::alloc::request::{AssignRequest, Namespace, go_time};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::error::IpamError;
-use ipam_plugin::prelude::Prelude;
-use ipam_plugin::release::{ReleasePrelude, release};
-use ipam_plugin::release_addresses::release_addresses;
-use ipam_plugin::request::{AssignRequest, Namespace, go_time};
+use ipam_plugin::release::release_addresses;
+use ipam_plugin::release::{ReleaseInputs, release};
 use libcalico::api::{AllowedUse, ObjectKey};
 use libcalico::ipam::{Block, Handle, HandleId, Labels};
 use libcalico::names::LOAD_BALANCER_HOST;
@@ -20,21 +20,21 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::decision::{Held, Missing};
+use super::decision::{HeldAddress, Missing};
 use crate::runtime::Failure;
 
 /// The addresses of all Services.
-pub(super) struct Addresses {
+pub(super) struct ServiceAddresses {
     store: Arc<Datastore>,
 }
 
-impl Addresses {
+impl ServiceAddresses {
     pub(super) fn new(store: Arc<Datastore>) -> Self {
-        Addresses { store }
+        ServiceAddresses { store }
     }
 
     /// Returns the addresses that `handle` holds now.
-    pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<Held>, StoreError> {
+    pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
         let blocks = match self.store.get::<Handle>(handle).await {
             Ok(found) => found.value.block,
             Err(StoreError::NotFound { .. }) => return Ok(Vec::new()),
@@ -46,7 +46,7 @@ impl Addresses {
         let mut all = Vec::new();
         for ticket in &tickets {
             let Some(block) = answers.get(ticket)? else { continue };
-            let held = block.value.allocated().filter_map(|held| Held::of(&held));
+            let held = block.value.allocated().filter_map(|held| HeldAddress::of(&held));
             all.extend(held.filter(|held| held.handle == *handle));
         }
         all.sort_by_key(|held| held.ip);
@@ -55,22 +55,22 @@ impl Addresses {
 
     /// Releases all addresses of `handle`. Having none is success.
     pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), Failure> {
-        let prelude = ReleasePrelude::read(&*self.store, std::slice::from_ref(handle)).await?;
+        let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
         tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
-        let released = release(&*self.store, &SystemClock::start(), prelude).await;
-        let released = released.map_err(|error| failure(&error))?;
+        let released = release(&*self.store, &SystemClock::start(), inputs).await;
+        let released = released.map_err(|error| ipam_failure(&error))?;
         tracing::info!(%handle, addresses = released.addresses, "released the addresses of a Service");
         Ok(())
     }
 
     /// Releases single addresses.
-    pub(super) async fn release(&self, held: &[Held]) -> Result<(), Failure> {
-        for Held { ip, handle, .. } in held {
+    pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), Failure> {
+        for HeldAddress { ip, handle, .. } in held {
             tracing::info!(address = %ip, %handle, reason = "the Service has another", "releasing an address of a Service");
         }
-        let requests: Vec<_> = held.iter().map(Held::release).collect();
+        let requests: Vec<_> = held.iter().map(HeldAddress::release).collect();
         let released = release_addresses(&*self.store, &SystemClock::start(), &requests).await;
-        released.map(drop).map_err(|error| failure(&error))
+        released.map(drop).map_err(|error| ipam_failure(&error))
     }
 
     /// Assigns the missing addresses as far as possible. The error describes those that could not be assigned.
@@ -111,22 +111,22 @@ impl Addresses {
     }
 
     async fn assign_any(&self, request: &AssignRequest) -> Result<(), Failure> {
-        let prelude = Prelude::read(&*self.store, &request.prelude_query()).await?;
-        let assigned = assign(&*self.store, &SystemClock::start(), request, prelude).await;
-        match assigned.map_err(|error| failure(&error))?.shortfalls.into_iter().next() {
+        let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
+        let assigned = assign(&*self.store, &SystemClock::start(), request, inputs).await;
+        match assigned.map_err(|error| ipam_failure(&error))?.shortfalls.into_iter().next() {
             Some(shortfall) => Err(Failure::Permanent(shortfall.to_string())),
             None => Ok(()),
         }
     }
 
     async fn assign_one(&self, request: &AssignRequest, ip: IpAddr) -> Result<(), Failure> {
-        let prelude = Prelude::read(&*self.store, &request.prelude_query()).await?;
-        let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, prelude).await;
+        let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
+        let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, inputs).await;
         assigned.map(drop).map_err(|error| match &error {
             IpamError::AlreadyAssigned { holder, .. } => {
                 Failure::Permanent(format!("{ip} is assigned already: {holder}"))
             }
-            _ => failure(&error),
+            _ => ipam_failure(&error),
         })
     }
 }
@@ -144,7 +144,7 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
 
 /// Converts an error. Errors of the datastore may go away by themselves. Refusals because of pools or blocks last until
 /// these change, which causes an event.
-fn failure(error: &IpamError) -> Failure {
+fn ipam_failure(error: &IpamError) -> Failure {
     match error {
         IpamError::Store(_) | IpamError::Contention => Failure::Retry(error.to_string()),
         _ => Failure::Permanent(error.to_string().trim_end().to_owned()),

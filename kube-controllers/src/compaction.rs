@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Leadership;
+use crate::leader::Leadership;
 use crate::settings::Settings;
 
 /// Compacts once per `compaction_period` while this replica is the leader, until `stop`. Does nothing for other

@@ -16,9 +16,9 @@ const COMPONENT: &str = "calico-kube-controllers";
 /// Namespace of Events about cluster-scoped objects.
 pub(crate) const NAMESPACE: &str = "default";
 
-/// Severity of an Event.
+/// Type of an Event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Severity {
+pub(crate) enum EventType {
     /// A completed action.
     Normal,
     /// A state that needs an operator.
@@ -27,7 +27,7 @@ pub(crate) enum Severity {
 
 /// Builds an Event about `object`, an `involvedObject` with a name. The Event is in the namespace of the object, or in
 /// [`NAMESPACE`].
-pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &str, now: SystemTime) -> Value {
+pub(crate) fn event(object: &Value, event_type: EventType, reason: &str, message: &str, now: SystemTime) -> Value {
     let name = object["name"].as_str().unwrap_or_default();
     let namespace = object["namespace"].as_str().unwrap_or(NAMESPACE);
     let at = OffsetDateTime::from(now).replace_nanosecond(0).unwrap_or(OffsetDateTime::UNIX_EPOCH);
@@ -41,9 +41,9 @@ pub(crate) fn event(object: &Value, severity: Severity, reason: &str, message: &
         "involvedObject": object,
         "reason": reason,
         "message": message,
-        "type": match severity {
-            Severity::Normal => "Normal",
-            Severity::Warning => "Warning",
+        "type": match event_type {
+            EventType::Normal => "Normal",
+            EventType::Warning => "Warning",
         },
         "source": { "component": COMPONENT },
         "reportingComponent": COMPONENT,
@@ -78,7 +78,7 @@ mod tests {
     async fn an_event_names_the_replica_as_the_lease_does() {
         let (client, taken) = posting_kubernetes();
         let node = json!({ "kind": "Node", "name": "n1" });
-        post(&client, event(&node, Severity::Normal, "Reason", "text", UNIX_EPOCH)).await.unwrap();
+        post(&client, event(&node, EventType::Normal, "Reason", "text", UNIX_EPOCH)).await.unwrap();
         let instance = taken.lock().unwrap()[0]["reportingInstance"].as_str().unwrap_or_default().to_owned();
         assert!(identity().starts_with(&format!("{instance}_")) && !instance.is_empty(), "{instance:?}");
     }

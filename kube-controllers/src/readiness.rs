@@ -13,7 +13,7 @@ use libcalico::store::{Entry, Store, StoreError};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Leadership;
+use crate::leader::Leadership;
 use crate::startup::insist;
 
 /// Name of the only ClusterInformation.
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
     use crate::controllers::testing::embedded;
-    use crate::runtime::Tenure;
+    use crate::leader::Tenure;
 
     fn put(name: &str, ready: Option<bool>) -> WatchEvent<Entry<ClusterInformation>, ObjectKey> {
         let spec = ClusterInformationSpec { datastore_ready: ready, ..ClusterInformationSpec::default() };

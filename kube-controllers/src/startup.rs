@@ -9,9 +9,9 @@ use datastore::{ConfigError, Datastore, DatastoreConfig, KubernetesConfig};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::context::Mode;
+use crate::context::Clients;
 use crate::http::ListenError;
-use crate::settings::SettingsError;
+use crate::settings::{Mode, SettingsError};
 
 /// First and longest pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -66,17 +66,6 @@ pub(crate) enum StartError {
 pub(crate) struct Servers {
     datastore: DatastoreConfig,
     api_server: KubernetesConfig,
-}
-
-/// Clients of the datastore and the API server.
-#[derive(Clone)]
-pub(crate) struct Clients {
-    /// Client of the Kubernetes API.
-    pub(crate) kubernetes: kube::Client,
-    /// Client of the datastore with Calico's objects.
-    pub(crate) calico: Arc<Datastore>,
-    /// The place where Calico's objects are stored.
-    pub(crate) mode: Mode,
 }
 
 impl Servers {

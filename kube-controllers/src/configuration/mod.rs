@@ -1,10 +1,10 @@
 //! KubeControllersConfiguration: creates the object if it is missing, follows its changes, and updates its status.
 
-mod known;
-mod pace;
+mod problem_reporter;
+mod state;
+mod status_backoff;
 #[cfg(test)]
 mod tests;
-mod unreadable;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,17 +18,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::context::Mode;
-use crate::runtime::Leadership;
-use crate::settings::{Environment, Merged, Settings, default_configuration, merge};
-use crate::startup::{Clients, insist};
+use crate::context::Clients;
+use crate::leader::Leadership;
+use crate::settings::{Environment, Merged, Mode, Settings, default_configuration, merge};
+use crate::startup::insist;
 use crate::status::{Component, Status};
-use known::{Known, Step};
-use pace::Pace;
-use unreadable::Unreadable;
-
-/// Name of the only object that has an effect.
-const NAME: &str = "default";
+use problem_reporter::ProblemReporter;
+use state::{ConfigurationState, NAME, StateChange};
+use status_backoff::StatusBackoff;
 
 /// The KubeControllersConfiguration that this process follows.
 pub(crate) struct Configuration {
@@ -39,12 +36,12 @@ pub(crate) struct Configuration {
     elected: Leadership,
     /// The right to write the object: also, the datastore is not locked.
     leadership: Leadership,
-    unreadable: Unreadable,
+    reporter: ProblemReporter,
     /// The settings that were read at the start, until [`Configuration::follow`] takes them.
-    found: Mutex<Option<KubeControllersConfigurationSpec>>,
+    first_spec: Mutex<Option<KubeControllersConfigurationSpec>>,
 }
 
-type Events = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
+type ConfigurationEvents = mpsc::UnboundedReceiver<WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>>;
 
 impl Configuration {
     /// Creates the configuration. A replica that is not the leader follows the object and writes nothing. The leader of
@@ -56,14 +53,14 @@ impl Configuration {
         leadership: Leadership,
     ) -> Self {
         let Clients { kubernetes, calico, mode } = clients.clone();
-        let unreadable = Unreadable::new(kubernetes, mode);
-        Configuration { calico, environment, mode, elected, leadership, unreadable, found: Mutex::default() }
+        let reporter = ProblemReporter::new(kubernetes, mode);
+        Configuration { calico, environment, mode, elected, leadership, reporter, first_spec: Mutex::default() }
     }
 
     /// Waits for the first settings; returns `None` if `stop` is canceled before. An unreadable configuration is
     /// retried: with the default settings, controllers would delete objects that the configuration asks for. The log,
     /// the probes and an Event report the problem.
-    pub(crate) async fn first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
+    pub(crate) async fn read_first(&self, status: &Status, stop: &CancellationToken) -> Option<Settings> {
         let attempt = async || {
             let read = self.read().await;
             match &read {
@@ -71,7 +68,7 @@ impl Configuration {
                 Err(error @ StoreError::Corrupt { .. }) => {
                     let reason = format!("no controller runs until it is corrected or deleted: {error}");
                     status.not_ready(Component::Configuration, &*reason);
-                    self.unreadable.tell(&reason).await;
+                    self.reporter.report(&reason).await;
                 }
                 Err(error) => {
                     status
@@ -89,25 +86,25 @@ impl Configuration {
     async fn read(&self) -> Result<Settings, StoreError> {
         let spec = match self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await {
             Ok(entry) => {
-                *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry.value.spec.clone());
+                *self.first_spec.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry.value.spec.clone());
                 entry.value.spec
             }
             Err(StoreError::NotFound { .. }) => default_configuration(),
             Err(error) => return Err(error),
         };
         let merged = merge(&self.environment, &spec, self.mode);
-        self.tell(&merged).await;
+        self.report(&merged).await;
         Ok(merged.settings)
     }
 
     /// Follows the object until `stop`, and publishes the effective settings in `settings` whenever they change.
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
-        let (mut known, mut pace) = (Known::default(), Pace::default());
-        known.begin(self.found.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let mut told: Option<(Vec<String>, Vec<String>)> = None;
+        let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
+        state.begin(self.first_spec.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let mut reported: Option<(Vec<String>, Vec<String>)> = None;
         loop {
-            let merged = known.entry().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
+            let merged = state.entry().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
             if let Some(merged) = &merged {
                 settings.send_if_modified(|current| {
                     let changed = **current != merged.settings;
@@ -117,20 +114,20 @@ impl Configuration {
                     changed
                 });
                 // The messages of the first merge were reported when the object was read.
-                let says = (merged.notes.clone(), merged.problems.clone());
-                let is_new = told.as_ref().is_some_and(|told| *told != says);
-                told = Some(says);
+                let messages = (merged.notes.clone(), merged.problems.clone());
+                let is_new = reported.as_ref().is_some_and(|reported| *reported != messages);
+                reported = Some(messages);
                 if is_new {
-                    self.tell(merged).await;
+                    self.report(merged).await;
                 }
             }
-            let step = known.step(merged.as_ref().map(|merged| &merged.status));
-            let mut right = if step == Step::Create { self.leadership.clone() } else { self.elected.clone() };
-            match step {
-                Step::Nothing => pace.settled(),
-                step if right.holds() && pace.may_write() => {
+            let change = state.next_write(merged.as_ref().map(|merged| &merged.status));
+            let mut right = if change == StateChange::Create { self.leadership.clone() } else { self.elected.clone() };
+            match change {
+                StateChange::Nothing => backoff.settled(),
+                change if right.holds() && backoff.may_write() => {
                     // Stops at its next await if the right to write is lost.
-                    _ = right.while_held(self.write(step, &known, merged.as_ref())).await;
+                    _ = right.while_held(self.write(change, &state, merged.as_ref())).await;
                 }
                 _ => {}
             }
@@ -138,8 +135,8 @@ impl Configuration {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Some(event) = events.recv() => known.follow(event),
-                () = pace.due(), if may_write => {}
+                Some(event) = events.recv() => state.apply(event),
+                () = backoff.due(), if may_write => {}
                 () = right.gained(), if !may_write => {}
             }
         }
@@ -147,7 +144,7 @@ impl Configuration {
 
     /// Returns the events of a watch, which runs until the returned handle is dropped. The watch has a task of its own,
     /// because canceling it in the middle of a request would lose its position.
-    fn watch(&self) -> Option<(Events, AbortOnDropHandle<()>)> {
+    fn watch(&self) -> Option<(ConfigurationEvents, AbortOnDropHandle<()>)> {
         let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
         let mut watch = self.calico.watch::<KubeControllersConfiguration>(&select)?;
         let (sender, events) = mpsc::unbounded_channel();
@@ -155,21 +152,21 @@ impl Configuration {
         Some((events, AbortOnDropHandle::new(task)))
     }
 
-    /// Performs the step. A conflict with another writer is not an error: the next event shows the result.
-    async fn write(&self, step: Step, known: &Known, merged: Option<&Merged>) {
-        let outcome = match (step, known.entry(), merged) {
-            (Step::WriteStatus, Some(entry), Some(merged)) => {
+    /// Performs the write. A conflict with another writer is not an error: the next event shows the result.
+    async fn write(&self, change: StateChange, state: &ConfigurationState, merged: Option<&Merged>) {
+        let outcome = match (change, state.entry(), merged) {
+            (StateChange::WriteStatus, Some(entry), Some(merged)) => {
                 let mut value = entry.value.clone();
                 value.status = serde_json::to_value(&merged.status).ok();
                 self.calico.update_status(&entry.key, &value, &entry.revision).await.map(|_| ())
             }
-            (Step::Create, ..) => self.create(known.last()).await,
-            (Step::Wait, ..) => return self.complain_if_unreadable().await,
+            (StateChange::Create, ..) => self.create(state.last()).await,
+            (StateChange::Wait, ..) => return self.report_if_unreadable().await,
             _ => return,
         };
         match outcome {
             Ok(()) => {}
-            Err(StoreError::AlreadyExists { .. }) => self.complain_if_unreadable().await,
+            Err(StoreError::AlreadyExists { .. }) => self.report_if_unreadable().await,
             Err(error) if error.is_race() => {}
             Err(error) => tracing::warn!("cannot write KubeControllersConfiguration({NAME}): {error}"),
         }
@@ -177,21 +174,21 @@ impl Configuration {
 
     /// Logs the parts of the configuration that cannot be followed. An Event also reports the objects that stay as they
     /// are.
-    async fn tell(&self, Merged { notes, problems, .. }: &Merged) {
+    async fn report(&self, Merged { notes, problems, .. }: &Merged) {
         for note in notes {
             tracing::warn!("KubeControllersConfiguration({NAME}): {note}");
         }
         match &problems[..] {
-            [] => self.unreadable.mended(),
-            problems => self.unreadable.tell(&format!("{} until that is corrected", problems.join("; "))).await,
+            [] => self.reporter.clear(),
+            problems => self.reporter.report(&format!("{} until that is corrected", problems.join("; "))).await,
         }
     }
 
     /// Reports an unreadable object. A watch omits unreadable objects, so the object looks as if it were missing.
-    async fn complain_if_unreadable(&self) {
+    async fn report_if_unreadable(&self) {
         let found = self.calico.get::<KubeControllersConfiguration>(&ObjectKey::global(NAME)).await;
         if let Err(error @ StoreError::Corrupt { .. }) = found {
-            self.unreadable.tell(&format!("what was in force stays so: {error}")).await;
+            self.reporter.report(&format!("what was in force stays so: {error}")).await;
         }
     }
 

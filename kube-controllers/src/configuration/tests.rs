@@ -65,7 +65,7 @@ fn scene() -> Scene {
 async fn unreadable_configuration_is_waited_for_and_told_once() {
     let scene = scene();
     store(&scene.calico, configured("15")).await;
-    let mut first = std::pin::pin!(scene.configuration.first(&scene.status, &scene.stop));
+    let mut first = std::pin::pin!(scene.configuration.read_first(&scene.status, &scene.stop));
     for _ in 0..3 {
         let settings = timeout(Duration::from_secs(60), &mut first).await;
         assert!(settings.is_err(), "no settings to act on: {settings:?}");
@@ -95,7 +95,7 @@ async fn configuration_with_a_word_that_is_not_known_is_followed_and_told() {
     // An Event is posted each time that the value becomes invalid.
     for (auto_create, told) in [("Enable", 1), ("Enable", 0), ("Enabled", 0), ("Enable", 1)] {
         store(&scene.calico, configured(auto_create)).await;
-        let settings = scene.configuration.first(&scene.status, &scene.stop).await.expect("not told to stop");
+        let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.expect("not told to stop");
         assert_eq!(settings.host_endpoints.keep, auto_create == "Enable");
         let events = std::mem::take(&mut *scene.events.lock().unwrap());
         assert_eq!(events.len(), told, "{auto_create}");
@@ -106,7 +106,7 @@ async fn configuration_with_a_word_that_is_not_known_is_followed_and_told() {
 #[tokio::test(start_paused = true)]
 async fn missing_configuration_is_the_default() {
     let scene = scene();
-    let settings = scene.configuration.first(&scene.status, &scene.stop).await.unwrap();
+    let settings = scene.configuration.read_first(&scene.status, &scene.stop).await.unwrap();
     assert!(!settings.host_endpoints.enabled && scene.events.lock().unwrap().is_empty());
 }
 
@@ -116,17 +116,17 @@ async fn deleted_configuration_is_made_again_with_its_own_settings() {
     let key = ObjectKey::global(NAME);
     store(&scene.calico, configured("7m")).await;
     let stored = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
-    let mut known = Known::default();
+    let mut state = ConfigurationState::default();
     for event in [
         WatchEvent::Restarted,
         WatchEvent::Put(stored.clone()),
         WatchEvent::Synced,
         WatchEvent::Gone(stored.key.clone()),
     ] {
-        known.follow(event);
+        state.apply(event);
     }
     scene.calico.delete::<KubeControllersConfiguration>(&key, None).await.unwrap();
-    scene.configuration.write(Step::Create, &known, None).await;
+    scene.configuration.write(StateChange::Create, &state, None).await;
     let made = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
     assert_eq!(made.value.spec, stored.value.spec);
     assert!(made.value.metadata.uid != stored.value.metadata.uid && made.value.status.is_some());

@@ -7,7 +7,6 @@ use libcalico::api::{Object, Spec};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use super::refusal::failure;
 use crate::runtime::Failure;
 
 /// The objects of one kind in `projectcalico.org/v3`.
@@ -49,7 +48,7 @@ impl CustomResources {
 
     fn version(&self, name: &str, what: &str, patched: kube::Result<DynamicObject>) -> Result<String, Failure> {
         let kind = self.kind;
-        let patched = patched.map_err(|error| failure(&format!("write {what} of {kind} {name}"), &error))?;
+        let patched = patched.map_err(|error| reconcile_error(&format!("write {what} of {kind} {name}"), &error))?;
         Ok(patched.metadata.resource_version.unwrap_or_default())
     }
 }
@@ -71,4 +70,19 @@ pub(super) fn resource(kind: &str, plural: &str) -> ApiResource {
 pub(super) fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
     let listed = object.metadata.unknown.get("finalizers").and_then(Value::as_array).into_iter().flatten();
     listed.filter_map(|finalizer| finalizer.as_str().map(str::to_owned)).collect()
+}
+
+/// Converts an error. A rejection as invalid is permanent, and any other error is retried.
+pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> Failure {
+    let text = format!("{what}: {error}");
+    match error {
+        kube::Error::Api(status) if status.code == 422 => Failure::Permanent(text),
+        _ => Failure::Retry(text),
+    }
+}
+
+/// Returns true if the API server reports the object as missing. A 404 of a proxy has another format and does not
+/// count.
+pub(super) fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == "NotFound")
 }

@@ -8,25 +8,25 @@ use libcalico::conversion::{NAMESPACE_PROFILE_PREFIX, namespace_profile};
 use libcalico::kubernetes::{NAMESPACES, Resource};
 use libcalico::validation::{ValidationError, validate_profile};
 
-use super::mirror::{Mirror, Mirrored, Reflection};
-use crate::feed::{Feed, Feeds};
+use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;
 use crate::watched;
+use crate::watches::{Feed, Feeds};
 
 /// Synchronizes each namespace to the profile `kns.<name>`.
-pub type NamespaceController = Mirror<Namespaces>;
+pub type NamespaceController = SyncController<Namespaces>;
 
 /// The kind of namespaces.
 pub struct Namespaces;
 
-impl Mirrored for Namespaces {
+impl SyncedKind for Namespaces {
     const NAME: &'static str = "namespace";
     const CONTROLLER: ControllerName = ControllerName::Namespace;
     const RESOURCE: Resource = NAMESPACES;
     const PREFIX: &'static str = NAMESPACE_PROFILE_PREFIX;
     type Source = watched::Namespace;
-    type Kept = Arc<BTreeMap<String, String>>;
-    type Mirror = ProfileSpec;
+    type Cached = Arc<BTreeMap<String, String>>;
+    type Target = ProfileSpec;
 
     fn feed(feeds: &mut Feeds) -> &mut Feed<watched::Namespace> {
         &mut feeds.namespaces
@@ -34,23 +34,23 @@ impl Mirrored for Namespaces {
 
     /// Returns the labels. Label changes of a known namespace are ignored while it is being deleted, as in upstream
     /// (KC-240).
-    fn keep(source: &watched::Namespace, known: Option<&Self::Kept>) -> Self::Kept {
-        match known {
-            Some(known) if source.phase == "Terminating" => known.clone(),
+    fn cache(source: &watched::Namespace, before: Option<&Self::Cached>) -> Self::Cached {
+        match before {
+            Some(labels) if source.phase == "Terminating" => labels.clone(),
             _ => Arc::new(source.labels.clone()),
         }
     }
 
-    fn mirror_of(source: &ObjectKey) -> ObjectKey {
+    fn target_of(source: &ObjectKey) -> ObjectKey {
         ObjectKey::global(format!("{NAMESPACE_PROFILE_PREFIX}{}", source.name))
     }
 
-    fn source_of(mirror: &ObjectKey) -> Option<ObjectKey> {
-        let name = mirror.name.strip_prefix(NAMESPACE_PROFILE_PREFIX)?;
+    fn source_of(target: &ObjectKey) -> Option<ObjectKey> {
+        let name = target.name.strip_prefix(NAMESPACE_PROFILE_PREFIX)?;
         (!name.is_empty()).then(|| ObjectKey::global(name))
     }
 
-    fn reflect(source: &ObjectKey, labels: &Self::Kept) -> Reflection<ProfileSpec> {
+    fn convert(source: &ObjectKey, labels: &Self::Cached) -> SyncedSpec<ProfileSpec> {
         namespace_profile(&source.name, labels).into()
     }
 

@@ -8,46 +8,46 @@ use libcalico::conversion::{SERVICE_ACCOUNT_PROFILE_PREFIX, service_account_prof
 use libcalico::kubernetes::{Resource, SERVICE_ACCOUNTS};
 use libcalico::validation::{ValidationError, validate_profile};
 
-use super::mirror::{Mirror, Mirrored, Reflection};
-use crate::feed::{Feed, Feeds};
+use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;
 use crate::watched;
+use crate::watches::{Feed, Feeds};
 
 /// Synchronizes each service account to the profile `ksa.<namespace>.<name>`.
-pub type ServiceAccountController = Mirror<ServiceAccounts>;
+pub type ServiceAccountController = SyncController<ServiceAccounts>;
 
 /// The kind of service accounts.
 pub struct ServiceAccounts;
 
-impl Mirrored for ServiceAccounts {
+impl SyncedKind for ServiceAccounts {
     const NAME: &'static str = "serviceaccount";
     const CONTROLLER: ControllerName = ControllerName::ServiceAccount;
     const RESOURCE: Resource = SERVICE_ACCOUNTS;
     const PREFIX: &'static str = SERVICE_ACCOUNT_PROFILE_PREFIX;
     type Source = watched::ServiceAccount;
-    type Kept = Arc<BTreeMap<String, String>>;
-    type Mirror = ProfileSpec;
+    type Cached = Arc<BTreeMap<String, String>>;
+    type Target = ProfileSpec;
 
     fn feed(feeds: &mut Feeds) -> &mut Feed<watched::ServiceAccount> {
         &mut feeds.service_accounts
     }
 
-    fn keep(source: &watched::ServiceAccount, _: Option<&Self::Kept>) -> Self::Kept {
+    fn cache(source: &watched::ServiceAccount, _: Option<&Self::Cached>) -> Self::Cached {
         Arc::new(source.labels.clone())
     }
 
-    fn mirror_of(source: &ObjectKey) -> ObjectKey {
+    fn target_of(source: &ObjectKey) -> ObjectKey {
         let namespace = source.namespace.as_deref().unwrap_or("default");
         ObjectKey::global(format!("{SERVICE_ACCOUNT_PROFILE_PREFIX}{namespace}.{}", source.name))
     }
 
     /// The first dot ends the namespace: names of namespaces have no dots, while names of service accounts may.
-    fn source_of(mirror: &ObjectKey) -> Option<ObjectKey> {
-        let (namespace, name) = mirror.name.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
+    fn source_of(target: &ObjectKey) -> Option<ObjectKey> {
+        let (namespace, name) = target.name.strip_prefix(SERVICE_ACCOUNT_PROFILE_PREFIX)?.split_once('.')?;
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
     }
 
-    fn reflect(source: &ObjectKey, labels: &Self::Kept) -> Reflection<ProfileSpec> {
+    fn convert(source: &ObjectKey, labels: &Self::Cached) -> SyncedSpec<ProfileSpec> {
         service_account_profile(&source.name, labels).into()
     }
 

@@ -8,8 +8,7 @@ use datastore::{Datastore, DatastoreConfig};
 use libcalico::api::KubeControllersConfigurationSpec;
 use serde_json::json;
 
-use crate::context::Mode;
-use crate::settings::{Environment, Settings, default_configuration, merge};
+use crate::settings::{Environment, Mode, Settings, default_configuration, merge};
 
 /// Returns an embedded datastore, in a directory that is deleted with the first value. Like etcd, it has transactions.
 pub(crate) fn embedded() -> (tempfile::TempDir, Arc<Datastore>) {

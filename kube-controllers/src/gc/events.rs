@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::gate::Gate;
-use crate::events::{self, NAMESPACE, Severity};
+use crate::events::{self, EventType, NAMESPACE};
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
 const NAMED: usize = 10;
@@ -117,7 +117,7 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
     }
     // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
-    events::event(&object, Severity::Normal, reason, &message, now)
+    events::event(&object, EventType::Normal, reason, &message, now)
 }
 
 /// Length of the part of a pod's name that an Event's name begins with, in bytes.
@@ -132,7 +132,7 @@ fn conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime
         "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new pods start \
          gives its successor an address of its own"
     );
-    let mut event = events::event(&pod, Severity::Warning, "AddressNotAllocated", &message, now);
+    let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);
     let short = name.get(..LONGEST_NAME).unwrap_or(name).trim_end_matches(['.', '-']);
     let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{uid}/{address}").as_bytes());
     event["metadata"]["name"] = json!(format!("{short}.{}", digest.simple()));
@@ -181,7 +181,7 @@ pub(super) mod tests {
             async move { Ok::<_, std::convert::Infallible>(answer) }
         });
         let client = kube::Client::new(service, "default");
-        let gate = Gate::new(crate::runtime::Leadership::always(), stop.clone(), 0);
+        let gate = Gate::new(crate::leader::Leadership::always(), stop.clone(), 0);
         let (events, suspect) = (Events::default(), suspect(1, Some("a")));
         events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
         stop.cancel();
@@ -201,7 +201,7 @@ pub(super) mod tests {
                 Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
             }
         });
-        let gate = Gate::new(crate::runtime::Leadership::always(), stop, 0);
+        let gate = Gate::new(crate::leader::Leadership::always(), stop, 0);
         let client = kube::Client::new(service, "default");
         Events::default()
             .write(&client, &gate, json!({ "metadata": { "namespace": NAMESPACE }, "message": "a\n\x1b[2Kb" }))
@@ -222,7 +222,7 @@ pub(super) mod tests {
             async move { Ok::<_, std::convert::Infallible>(hyper::Response::builder().status(code).body(body).unwrap()) }
         });
         let client = kube::Client::new(service, "default");
-        let gate = Gate::new(crate::runtime::Leadership::always(), CancellationToken::new(), 0);
+        let gate = Gate::new(crate::leader::Leadership::always(), CancellationToken::new(), 0);
         let (events, suspect) = (Events::default(), suspect(1, Some("a")));
         let conflict =
             Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };

@@ -3,11 +3,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ipam_plugin::release_addresses::WriteGate;
+use ipam_plugin::write_gate::WriteGate;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::Leadership;
+use crate::leader::Leadership;
 
 /// The check before each write: this replica may write, and the process is not stopping. Also limits the request rate.
 pub(super) struct Gate {
@@ -95,7 +95,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_leader_writes() {
-        let (_sender, tenure) = tokio::sync::watch::channel(crate::runtime::Tenure::No);
+        let (_sender, tenure) = tokio::sync::watch::channel(crate::leader::Tenure::No);
         let gate = Gate::new(Leadership::new(tenure), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);
     }

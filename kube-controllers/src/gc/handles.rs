@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use ipam_plugin::mend_handles::mend_handles;
+use ipam_plugin::release::handle_repair::repair_handles;
 use libcalico::ipam::gc::OrphanHandles;
 use libcalico::ipam::{Handle, HandleId};
 use tokio::task::JoinSet;
@@ -121,7 +121,7 @@ impl HandleAudit {
                 let reason = "its blocks hold another count";
                 tracing::info!(handle = %suspect.id, reason, "releasing or correcting a handle");
             }
-            let outcome = match mend_handles(calico, gate, part).await {
+            let outcome = match repair_handles(calico, gate, part).await {
                 Ok(outcome) => outcome,
                 Err(error) => {
                     tracing::warn!(%error, "wrong handles cannot be looked at again");

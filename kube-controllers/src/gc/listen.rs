@@ -11,9 +11,9 @@ use libcalico::store::Entry;
 use tokio::sync::Notify;
 
 use super::facts::{is_migrating, pod_facts};
-use crate::context::Mode;
-use crate::feed::{Event, Feeds};
+use crate::settings::Mode;
 use crate::watched::{Machine, MachineInstance, Node, Pod, Service, Watched};
+use crate::watches::{Event, Feeds};
 
 /// The index of garbage collection, with a notification of changes. Cheap to clone.
 #[derive(Clone)]

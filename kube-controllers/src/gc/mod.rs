@@ -33,8 +33,9 @@ use self::listen::Known;
 use self::metrics::IpamMetrics;
 use self::pass::Collector;
 use self::telemetry::PassMetrics;
-use crate::context::{Context, Controller};
-use crate::feed::Feeds;
+use crate::context::Context;
+use crate::runtime::Controller;
+use crate::watches::Feeds;
 
 /// Interval at which all entries are assessed again although nothing changed, as a safety net.
 const FULL_PASS: Duration = Duration::from_secs(300);
@@ -101,7 +102,7 @@ async fn passes(mut collector: Collector) {
         let full = Instant::now() >= full_at;
         let scope = if full { Scope::Everything } else { Scope::Changed };
         let began = Instant::now();
-        let watchdog = collector.context.metrics.watchdog().clone();
+        let watchdog = collector.context.watchdog.clone();
         let pass = watchdog.observe("a pass of garbage collection".into(), collector.pass(scope));
         match AssertUnwindSafe(pass).catch_unwind().await {
             Ok(()) => {

@@ -1,7 +1,6 @@
 use super::*;
-use crate::context::Mode;
 use crate::logging::captured::Captured;
-use crate::settings::LogSeverity;
+use crate::settings::{LogSeverity, Mode};
 use crate::telemetry::Metrics;
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,10 @@
 //! The HTTP ports: health, metrics and profiles, each on a port of its own that can change at run time.
 
-mod listener;
-mod pages;
 mod profile;
+mod routes;
+mod server;
 
-pub use listener::ListenError;
+pub use server::{ListenError, Ports};
 
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -12,19 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::status::Status;
 use crate::telemetry::Metrics;
-use listener::Listener;
-use pages::Pages;
-
-/// The ports; `None` disables one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ports {
-    /// Port of `/readiness` and `/liveness` as in upstream (KC-144), and of `/readyz` and `/healthz`, on all addresses.
-    pub health: Option<u16>,
-    /// Port of `/metrics`, and no other path, on all addresses.
-    pub metrics: Option<u16>,
-    /// Port of `/debug/pprof/profile` and `/debug/pprof/heap`, on localhost.
-    pub profiling: Option<u16>,
-}
+use routes::Routes;
+use server::PortServer;
 
 /// Serves the ports and follows their changes, until `stop`. A port that changes later, and the port of profiles, is
 /// retried each second.
@@ -39,14 +28,14 @@ pub async fn start(
     stop: CancellationToken,
 ) -> Result<JoinHandle<()>, ListenError> {
     let servers = [
-        (Listener::on_all(|ports| ports.health), Pages::Health(status)),
-        (Listener::on_all(|ports| ports.metrics), Pages::Metrics(metrics)),
-        (Listener::on_localhost(|ports| ports.profiling), Pages::Profiles),
+        (PortServer::on_all(|ports| ports.health), Routes::Health(status)),
+        (PortServer::on_all(|ports| ports.metrics), Routes::Metrics(metrics)),
+        (PortServer::on_localhost(|ports| ports.profiling), Routes::Profiles),
     ];
     let mut tasks = JoinSet::new();
-    for (listener, pages) in servers {
-        let bound = listener.bind_first(&ports).await?;
-        tasks.spawn(listener.serve(ports.clone(), bound, pages));
+    for (server, routes) in servers {
+        let bound = server.bind_first(&ports).await?;
+        tasks.spawn(server.serve(ports.clone(), bound, routes));
     }
     Ok(tokio::spawn(async move {
         stop.cancelled().await;

@@ -4,7 +4,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::PostParams;
 
-use super::Config;
+use super::config::LeaderElectionConfig;
 
 /// Reads and writes of one Lease.
 pub(super) trait Leases: Send + Sync + 'static {
@@ -37,7 +37,7 @@ pub(super) struct ApiLeases {
 }
 
 impl ApiLeases {
-    pub(super) fn new(client: kube::Client, config: &Config) -> Self {
+    pub(super) fn new(client: kube::Client, config: &LeaderElectionConfig) -> Self {
         ApiLeases { api: Api::namespaced(client, &config.namespace), name: config.name.clone() }
     }
 }

@@ -1,5 +1,9 @@
 //! The life of the process, from reading the environment to the exit code.
 
+mod lifecycle;
+mod registry;
+mod stop;
+
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,19 +19,18 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Options;
 use crate::compaction;
 use crate::configuration::Configuration;
-use crate::context::Context;
-use crate::group;
+use crate::context::{Clients, Context};
 use crate::http::{self, Ports};
 use crate::leader;
+use crate::leader::Leadership;
 use crate::logging::{self, Severity};
 use crate::readiness;
-use crate::runtime::Leadership;
-use crate::session::{self, End};
 use crate::settings::{Environment, LeaderElection, Lease, LogSeverity, Settings, StatusLiveness};
-use crate::signals::stop_on_signal;
-use crate::startup::{Clients, Servers, StartError};
-use crate::status::{self, Component, Status};
+use crate::startup::{Servers, StartError};
+use crate::status::{self, Component, Status, Watchdog};
 use crate::telemetry::Metrics;
+use lifecycle::{LifecycleEnd, run_until_changed};
+use stop::{stop_on_signal, wait_for_group_move};
 
 /// Pause before controllers that ended unexpectedly are started again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -45,7 +48,9 @@ pub fn main(options: &Options, lookup: impl Fn(&str) -> Option<String>) -> ExitC
         let threads = std::thread::available_parallelism().map_or(2, |processors| processors.get().max(2));
         let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build();
         let runtime = runtime.map_err(|reason| StartError::Process { what: "start threads", reason })?;
-        let outcome = runtime.block_on(Process { options: options.clone(), environment, servers, severity }.run());
+        let outcome = runtime.block_on(
+            Process { options: options.clone(), environment, servers, severity, watchdog: Watchdog::default() }.run(),
+        );
         // Does not wait for tasks that do not end by themselves.
         runtime.shutdown_background();
         outcome
@@ -64,6 +69,7 @@ struct Process {
     environment: Environment,
     servers: Servers,
     severity: Severity,
+    watchdog: Watchdog,
 }
 
 impl Process {
@@ -78,7 +84,7 @@ impl Process {
         tracing::info!("version {}, {}", env!("CARGO_PKG_VERSION"), self.servers);
 
         let metrics = Metrics::new();
-        tokio::spawn(metrics.watchdog().clone().watch(status.clone(), stop.clone()));
+        tokio::spawn(self.watchdog.clone().watch(status.clone(), stop.clone()));
         // Serves the probes from the start. The ports for metrics and profiling come later, from the settings.
         let health = (self.options.health_port != 0).then_some(self.options.health_port);
         let (ports, told) = watch::channel(Ports { health, ..Ports::default() });
@@ -89,7 +95,7 @@ impl Process {
         let standing = CancellationToken::new();
         let (leadership, election) = self.stand_for_election(&clients, &metrics, standing.clone());
         let moving = async {
-            let moved = stop.run_until_cancelled(group::moved(&clients)).await;
+            let moved = stop.run_until_cancelled(wait_for_group_move(&clients)).await;
             stop.cancel();
             moved.map_or(Ok(()), Err)
         };
@@ -121,7 +127,7 @@ impl Process {
         let Lease { namespace, name } = self.environment.lease.clone();
         let identity = leader::identity();
         let timing = leader::Timing::for_writes_of(self.servers.write_deadline());
-        let config = leader::Config { namespace, name, identity, required, timing };
+        let config = leader::LeaderElectionConfig { namespace, name, identity, required, timing };
         let (leadership, task) = leader::start(clients.kubernetes.clone(), config, metrics.clone(), stop);
         (leadership, task.map(|_| ()).boxed())
     }
@@ -148,7 +154,7 @@ impl Process {
         let settings = tokio::select! {
             biased;
             _ = &mut watching => None,
-            settings = configuration.first(&status, &stop) => settings,
+            settings = configuration.read_first(&status, &stop) => settings,
         };
         let Some(settings) = settings else { return };
 
@@ -160,10 +166,19 @@ impl Process {
             in_place.follow(settings.clone(), serving.clone()),
             compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
         ));
-        let context = Context { kubernetes, calico, mode, settings, leadership, metrics, stop: stop.clone() };
+        let context = Context {
+            kubernetes,
+            calico,
+            mode,
+            settings,
+            leadership,
+            metrics,
+            watchdog: self.watchdog,
+            stop: stop.clone(),
+        };
         tokio::select! {
             _ = &mut servants => {}
-            () = sessions(&context, &status, &stop) => {
+            () = run_controllers(&context, &status, &stop) => {
                 serving.cancel();
                 if timeout(DRAIN, servants).await.is_err() {
                     tracing::warn!("not everything ended within {DRAIN:?}");
@@ -174,13 +189,13 @@ impl Process {
 }
 
 /// Runs the controllers again and again, each time with the settings then in force, until `stop`.
-async fn sessions(context: &Context, status: &Status, stop: &CancellationToken) {
+async fn run_controllers(context: &Context, status: &Status, stop: &CancellationToken) {
     loop {
-        match session::run(context, status, stop).await {
-            End::Stopped => return,
+        match run_until_changed(context, status, stop).await {
+            LifecycleEnd::Stopped => return,
             // Upstream's text. A parent process writes it there before it restarts the controllers (KC-101).
-            End::Changed => tracing::info!("Received exit status 129, restarting"),
-            End::Broken => {
+            LifecycleEnd::Changed => tracing::info!("Received exit status 129, restarting"),
+            LifecycleEnd::Broken => {
                 tracing::warn!("Received exit status 129, restarting");
                 sleep(PAUSE).await;
             }

@@ -81,6 +81,7 @@ async fn process_whose_objects_moved_to_another_group_ends_with_an_error_that_na
         environment: Environment::read(lookup).unwrap(),
         servers: Servers::from_environment(&lookup).unwrap(),
         severity: logging::subscriber(LogSeverity::Info, std::io::sink).1,
+        watchdog: Watchdog::default(),
     };
     let error = tokio::select! {
         ended = process.run() => ended.unwrap_err(),

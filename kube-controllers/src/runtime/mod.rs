@@ -1,12 +1,10 @@
 //! The runtime of all controllers: a queue of keys, workers, and the right to write.
 
 mod backoff;
-mod leadership;
 mod queue;
-mod watchdog;
+mod reconcile;
 mod workers;
 
-pub use leadership::{Deadline, Leadership, Tenure};
 pub use queue::Queue;
-pub use watchdog::Watchdog;
-pub use workers::{Failure, Next, Reconcile, run};
+pub use reconcile::{Controller, Failure, Next, Reconcile};
+pub use workers::run;

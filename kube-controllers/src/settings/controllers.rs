@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::error::SettingsError;
+use super::value::SettingsError;
 
 /// The names by which controllers are enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,10 +10,12 @@ use libcalico::api::{
 use libcalico::host_endpoints::AutoHostEndpoints;
 use libcalico::validation::{complete_kube_controllers_configuration, wrong_templates};
 
+use super::controllers::ControllerName;
 use super::default::{ALL_SERVICES, COMPACTION_PERIOD, DISABLED, ENABLED, RECONCILE_PERIOD, REQUESTED_SERVICES_ONLY};
+use super::effective::{AssignIps, Mode, Settings};
 use super::environment::{Environment, Said};
-use super::{AssignIps, ControllerName, LogSeverity, Settings, running};
-use crate::context::Mode;
+use super::log_severity::LogSeverity;
+use super::running;
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);

@@ -3,126 +3,21 @@
 
 mod controllers;
 mod default;
+mod effective;
 mod environment;
-mod error;
 mod log_severity;
 mod merge;
 mod running;
 mod value;
 pub mod variables;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-use libcalico::host_endpoints::AutoHostEndpoints;
-
 pub use controllers::ControllerName;
 pub use default::default_configuration;
+pub use effective::{AssignIps, Gc, GcLimits, Mode, Settings};
 pub use environment::{Environment, LeaderElection, Lease, StatusLiveness};
-pub use error::SettingsError;
 pub use log_severity::LogSeverity;
 pub use merge::{Merged, merge};
-
-/// The settings that the controllers follow. A period of zero disables the action.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    /// Least severity that is logged.
-    pub log_severity: LogSeverity,
-    /// Controllers that run.
-    pub enabled: BTreeSet<ControllerName>,
-    /// Interval at which each etcd controller compares all objects. The comparison at the start happens even if it is
-    /// zero.
-    pub reconcile_period: BTreeMap<ControllerName, Duration>,
-    /// Number of workers of each controller, at least 1.
-    pub workers: BTreeMap<ControllerName, usize>,
-    /// Time for which an address must look leaked before it is released. `None` and zero disable the release (KC-438).
-    pub leak_grace_period: Option<Duration>,
-    /// Time for which an endpoint must be without its pod before the endpoint is deleted (etcd only). Zero disables the
-    /// deletion.
-    pub orphan_endpoint_grace_period: Duration,
-    /// Whether to copy labels of Kubernetes nodes to Calico's nodes (etcd only).
-    pub sync_node_labels: bool,
-    /// Whether to delete Calico's nodes whose Kubernetes nodes are gone (etcd only).
-    pub delete_nodes: bool,
-    /// The automatic host endpoints of nodes. All templates are valid: their names differ, and their selectors parse.
-    pub host_endpoints: AutoHostEndpoints,
-    /// The Services that receive addresses. `None` stands for an unknown value: no Service gains or loses an address
-    /// then.
-    pub assign_ips: Option<AssignIps>,
-    /// Whether to store policies under their own names, without the prefix of the tier.
-    pub policy_name_migrator: bool,
-    /// Interval of etcd's compaction; zero disables it.
-    pub compaction_period: Duration,
-    /// Whether to check the datastore and the API server for the probes.
-    pub health_checks: bool,
-    /// TCP port of the metrics, on all addresses.
-    pub metrics_port: Option<u16>,
-    /// TCP port of the profiles, on localhost.
-    pub debug_profile_port: Option<u16>,
-    /// The action of garbage collection on leaked addresses.
-    pub gc: Gc,
-    /// The request limits of garbage collection.
-    pub gc_limits: GcLimits,
-}
-
-/// The Services of type LoadBalancer that receive addresses from Calico's pools (KC-501).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum AssignIps {
-    /// All Services, except those with another load balancer class.
-    #[default]
-    AllServices,
-    /// Only Services that request an address.
-    RequestedServicesOnly,
-}
-
-/// The action of garbage collection on leaked addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Gc {
-    /// Releases the addresses.
-    #[default]
-    Reclaim,
-    /// Logs the addresses without releasing them (`GC_MODE=report`).
-    Report,
-}
-
-/// Limits on the requests of garbage collection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GcLimits {
-    /// Number of blocks or handles processed, and pods read, at the same time (`GC_PARALLELISM`).
-    pub parallelism: usize,
-    /// Requests per second (`GC_REQUESTS_PER_SECOND`). 0 leaves only the client's own limit.
-    pub requests_per_second: u32,
-}
-
-impl Default for GcLimits {
-    fn default() -> Self {
-        GcLimits { parallelism: 8, requests_per_second: 0 }
-    }
-}
-
-impl Settings {
-    /// Returns the number of workers of a controller.
-    pub fn workers_of(&self, name: ControllerName) -> usize {
-        self.workers.get(&name).copied().unwrap_or(1)
-    }
-
-    /// Returns true if the controllers must be restarted to follow `next`. Settings that are read at each use, and
-    /// settings of the process itself, change without a restart.
-    pub fn restarts_for(&self, next: &Settings) -> bool {
-        let followed = Settings {
-            log_severity: next.log_severity,
-            leak_grace_period: next.leak_grace_period,
-            host_endpoints: next.host_endpoints.clone(),
-            orphan_endpoint_grace_period: next.orphan_endpoint_grace_period,
-            compaction_period: next.compaction_period,
-            health_checks: next.health_checks,
-            metrics_port: next.metrics_port,
-            debug_profile_port: next.debug_profile_port,
-            ..self.clone()
-        };
-        followed != *next
-    }
-}
+pub use value::SettingsError;
 
 #[cfg(test)]
 mod tests;

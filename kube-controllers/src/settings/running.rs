@@ -5,9 +5,10 @@ use libcalico::api::{
     LoadBalancerControllerConfig, MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
 };
 
+use super::controllers::ControllerName;
 use super::default::{ALL_SERVICES, DISABLED, ENABLED, REQUESTED_SERVICES_ONLY};
+use super::effective::{AssignIps, Settings};
 use super::environment::Environment;
-use super::{AssignIps, ControllerName, Settings};
 
 /// Returns the settings of the process, and a section for each controller that runs. Ports, and the period of the node
 /// controller, are not shown, as in upstream's status (KC-135).

@@ -6,7 +6,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::context::Mode;
+use crate::settings::Mode;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
 const ETCD: Mode = Mode::Etcd;
 const KUBERNETES: Mode = Mode::Kubernetes(ApiGroup::CrdV1);

@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+/// Default path of the status file.
+pub const DEFAULT_FILE: &str = "/status/status.json";
+
 /// Content of the status file, in upstream's format (KC-142).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StatusFile {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Component, Status};
+use super::component::{Component, Status};
 
 /// First and longest time limit of a response. The limit doubles while a check fails.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -30,10 +30,10 @@ where
     let passes = async {
         loop {
             // The checks run concurrently, so that one without a response does not delay the other.
-            let (stored, served) = tokio::join!(answer(limit, datastore()), answer(limit, api_server()));
+            let (stored, served) = tokio::join!(run_check(limit, datastore()), run_check(limit, api_server()));
             let ready = stored.is_ok() && served.is_ok();
-            tell(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
-            tell(&status, Component::KubeApiServer, "Error reaching apiserver", served);
+            record(&status, Component::CalicoDatastore, "Error verifying datastore", stored);
+            record(&status, Component::KubeApiServer, "Error reaching apiserver", served);
             limit = if ready { TIMEOUT } else { (limit * 2).min(LONGEST_TIMEOUT) };
             sleep(if ready { PAUSE } else { SHORT_PAUSE }).await;
         }
@@ -46,16 +46,25 @@ where
     status.forget(Component::KubeApiServer);
 }
 
-/// Returns the result of a check as text, or an error if the check exceeds the time limit.
-async fn answer<E: Display>(limit: Duration, ask: impl Future<Output = Result<(), E>>) -> Result<(), String> {
-    match timeout(limit, ask).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("no answer within {limit:?}")),
-    }
+/// Runs a check within the time limit.
+async fn run_check<E: Display>(
+    limit: Duration,
+    check: impl Future<Output = Result<(), E>>,
+) -> Result<(), CheckError<E>> {
+    timeout(limit, check).await.map_err(|_| CheckError::NoAnswer(limit))?.map_err(CheckError::Failed)
 }
 
-fn tell(status: &Status, component: Component, what: &str, answer: Result<(), String>) {
-    match answer {
+/// A failed check.
+#[derive(Debug, thiserror::Error)]
+enum CheckError<E: Display> {
+    #[error("{0}")]
+    Failed(E),
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+}
+
+fn record<E: Display>(status: &Status, component: Component, what: &str, result: Result<(), CheckError<E>>) {
+    match result {
         Ok(()) => status.ready(component),
         Err(reason) => _ = status.not_ready(component, format!("{what}: {reason}")),
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use tokio_util::sync::CancellationToken;
 
-use super::Status;
+use super::component::Status;
 use super::file::Liveness;
 
 /// Interval of heartbeats.

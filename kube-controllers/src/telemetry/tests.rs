@@ -55,12 +55,12 @@ fn what_controllers_register_goes_with_them() {
     metrics.register(counter()).expect("the first");
     assert!(shown());
     metrics.register(counter()).expect_err("one of that name is there");
-    metrics.work("policy").panics.inc();
+    metrics.worker("policy").panics.inc();
     metrics.forget_controllers();
     assert!(!shown());
     metrics.register(counter()).expect("the first of another life");
     assert!(shown());
-    assert_eq!(metrics.work("policy").panics.get(), 1, "what belongs to the process stays");
+    assert_eq!(metrics.worker("policy").panics.get(), 1, "what belongs to the process stays");
 }
 
 #[test]
@@ -86,8 +86,8 @@ fn no_name_stands_in_the_help_of_another() {
 /// Returns all metrics of this module, each with a sample.
 fn everything() -> Metrics {
     let metrics = Metrics::new();
-    metrics.work("policy");
-    metrics.feed("Pod");
+    metrics.worker("policy");
+    metrics.watch("Pod");
     metrics.show_leader("calico-kube-controllers", true);
     metrics
 }

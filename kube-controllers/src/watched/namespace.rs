@@ -3,7 +3,7 @@
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::{Labels, Projection, Wanted, Watched, Words};
+use super::projection::{Labels, Projection, Wanted, Watched, Words};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]

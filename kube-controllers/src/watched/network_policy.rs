@@ -4,7 +4,7 @@ use libcalico::api::ObjectKey;
 use libcalico::kubernetes::NetworkPolicySpec;
 use serde::Deserialize;
 
-use super::{Projection, Wanted, Watched, Words};
+use super::projection::{Projection, Wanted, Watched, Words};
 
 /// A Kubernetes network policy.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{LoadBalancerStatus, ServiceSpec};
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::{Projection, Wanted, Watched, Words};
+use super::projection::{Projection, Wanted, Watched, Words};
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
-use kube_controllers::context::{Context, Controller, Mode};
-use kube_controllers::feed::Feeds;
+use kube_controllers::context::Context;
 use kube_controllers::gc::{Clock, GarbageCollection};
+use kube_controllers::leader::{Leadership, Tenure};
 use kube_controllers::logging::captured::Captured;
 use kube_controllers::readiness;
-use kube_controllers::runtime::{Leadership, Tenure};
-use kube_controllers::settings::{Environment, LogSeverity, Settings, default_configuration, merge};
+use kube_controllers::runtime::Controller;
+use kube_controllers::settings::{Environment, LogSeverity, Mode, Settings, default_configuration, merge};
+use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
+use kube_controllers::watches::Feeds;
 use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -67,6 +69,7 @@ impl Collecting {
                     settings: received,
                     leadership,
                     metrics: shown,
+                    watchdog: Watchdog::default(),
                     stop: token,
                 };
                 let mut feeds = Feeds::default();

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
-use kube_controllers::context::{Context, Mode};
-use kube_controllers::feed::{Cache, Event, Feed, FeedHealth, Feeds};
-use kube_controllers::runtime::Leadership;
-use kube_controllers::settings::{Environment, default_configuration, merge};
+use kube_controllers::context::Context;
+use kube_controllers::leader::Leadership;
+use kube_controllers::settings::{Environment, Mode, default_configuration, merge};
+use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
 use kube_controllers::watched::Watched;
+use kube_controllers::watches::{Cache, Event, Feed, FeedHealth, Feeds};
 use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -162,6 +163,7 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
         settings: watch::channel(Arc::new(settings)).1,
         leadership: Leadership::always(),
         metrics: Metrics::new(),
+        watchdog: Watchdog::default(),
         stop,
     }
 }

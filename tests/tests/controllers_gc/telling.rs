@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use kube_controllers::runtime::Tenure;
+use kube_controllers::leader::Tenure;
 use kube_controllers::settings::Gc;
 use libcalico::kubernetes::ApiGroup;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use integration_tests::proxy::{Fault, Point};
-use kube_controllers::context::Mode;
+use kube_controllers::settings::Mode;
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 

@@ -13,17 +13,19 @@ use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::{ENDPOINT, Etcd};
 use integration_tests::kubernetes::{ApiServer, Client, Kubernetes, on_kubernetes};
 use integration_tests::proxy::Proxy;
-use kube_controllers::context::{Context, Controller, Mode};
+use kube_controllers::context::Context;
 use kube_controllers::controllers::namespace::NamespaceController;
 use kube_controllers::controllers::policy::PolicyController;
 use kube_controllers::controllers::policy_names::PolicyNames;
 use kube_controllers::controllers::service_account::ServiceAccountController;
 use kube_controllers::controllers::workload_endpoint::WorkloadEndpoints;
-use kube_controllers::feed::Feeds;
+use kube_controllers::leader::Leadership;
 use kube_controllers::readiness;
-use kube_controllers::runtime::Leadership;
-use kube_controllers::settings::{ControllerName, Environment, Settings, default_configuration, merge};
+use kube_controllers::runtime::Controller;
+use kube_controllers::settings::{ControllerName, Environment, Mode, Settings, default_configuration, merge};
+use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
+use kube_controllers::watches::Feeds;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -182,6 +184,7 @@ impl Scene<'_> {
                     settings,
                     leadership,
                     metrics: Metrics::new(),
+                    watchdog: Watchdog::default(),
                     stop: token,
                 };
                 tokio::join!(work(context), lock);

@@ -10,17 +10,19 @@ use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use futures::future::{BoxFuture, FutureExt, join_all};
 use integration_tests::etcd::ENDPOINT;
 use integration_tests::kubernetes::{Access, ApiServer, Audit, Client, Kubernetes, on_kubernetes};
-use kube_controllers::context::{Context, Controller, Mode};
+use kube_controllers::context::Context;
 use kube_controllers::controllers::host_endpoints::HostEndpoints;
 use kube_controllers::controllers::ip_pool::IpPools;
 use kube_controllers::controllers::load_balancer::LoadBalancer;
 use kube_controllers::controllers::node_deletion::NodeDeletion;
 use kube_controllers::controllers::node_labels::NodeLabels;
 use kube_controllers::controllers::tier::Tiers;
-use kube_controllers::feed::Feeds;
-use kube_controllers::runtime::Leadership;
-use kube_controllers::settings::{Environment, Settings, default_configuration, merge};
+use kube_controllers::leader::Leadership;
+use kube_controllers::runtime::Controller;
+use kube_controllers::settings::{Environment, Mode, Settings, default_configuration, merge};
+use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
+use kube_controllers::watches::Feeds;
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::{Entry, Store, StoreError};
@@ -193,6 +195,7 @@ impl Scene {
                     settings: receiver,
                     leadership: Leadership::always(),
                     metrics: Metrics::new(),
+                    watchdog: Watchdog::default(),
                     stop: token,
                 };
                 work(context).await;

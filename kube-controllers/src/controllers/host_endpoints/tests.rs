@@ -6,13 +6,24 @@ use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
 use libcalico::store::{Kind, Write, WriteOp};
 use serde_json::json;
 
+use std::sync::Arc;
+
+use datastore::Datastore;
+use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
+use libcalico::store::{Entry, Store};
+use tokio::sync::watch;
+
+use super::reconcile::{HostEndpointReconciler, LAG};
 use super::*;
 use crate::controllers::testing::{configured, embedded, settings};
+use crate::runtime::{Failure, Next};
+use crate::settings::Settings;
+use crate::watches::Event;
 
 struct Fixture {
     store: Arc<Datastore>,
     settings: watch::Sender<Arc<Settings>>,
-    syncer: Syncer,
+    reconciler: HostEndpointReconciler,
     _dir: tempfile::TempDir,
 }
 
@@ -20,9 +31,8 @@ impl Fixture {
     fn new(wanted: AutoHostEndpoints) -> Self {
         let (dir, store) = embedded();
         let (sender, receiver) = watch::channel(Arc::new(Settings { host_endpoints: wanted, ..settings() }));
-        let memory = Arc::<Mutex<Memory>>::default();
-        let syncer = Syncer { store: store.clone(), settings: receiver, memory, patterns: Patterns::default() };
-        Fixture { store, settings: sender, syncer, _dir: dir }
+        let reconciler = HostEndpointReconciler::new(store.clone(), receiver, SharedCache::default());
+        Fixture { store, settings: sender, reconciler, _dir: dir }
     }
 
     fn set(&self, wanted: AutoHostEndpoints) {
@@ -38,14 +48,14 @@ impl Fixture {
     /// Delivers all objects as a restarted watch does. Returns the nodes to reconcile.
     async fn hear(&self) -> Vec<String> {
         let (nodes, endpoints) = (self.all::<CalicoNode>().await, self.all::<HostEndpoint>().await);
-        let mut memory = self.syncer.memory.lock().unwrap();
+        let mut cache = self.reconciler.cache.lock();
         let mut touched = Vec::new();
-        memory.hear_node(&Event::Restarted);
-        nodes.iter().for_each(|entry| touched.extend(memory.hear_node(&Event::Put(entry))));
-        touched.extend(memory.hear_node(&Event::Synced));
-        memory.hear_endpoint(&Event::Restarted);
-        endpoints.iter().for_each(|entry| touched.extend(memory.hear_endpoint(&Event::Put(entry))));
-        touched.extend(memory.hear_endpoint(&Event::Synced));
+        cache.apply_node(&Event::Restarted);
+        nodes.iter().for_each(|entry| touched.extend(cache.apply_node(&Event::Put(entry))));
+        touched.extend(cache.apply_node(&Event::Synced));
+        cache.apply_endpoint(&Event::Restarted);
+        endpoints.iter().for_each(|entry| touched.extend(cache.apply_endpoint(&Event::Put(entry))));
+        touched.extend(cache.apply_endpoint(&Event::Synced));
         touched.sort();
         touched.dedup();
         touched
@@ -60,11 +70,11 @@ impl Fixture {
         for round in 0..5 {
             let before = self.all::<HostEndpoint>().await;
             for node in self.hear().await {
-                self.syncer.reconcile(&node).await.unwrap();
+                self.reconciler.reconcile(&node).await.unwrap();
             }
-            let names = self.syncer.memory.lock().unwrap().names();
+            let names = self.reconciler.cache.lock().names();
             for node in names {
-                self.syncer.reconcile(&node).await.unwrap();
+                self.reconciler.reconcile(&node).await.unwrap();
             }
             if self.all::<HostEndpoint>().await == before {
                 return round;
@@ -155,13 +165,13 @@ async fn what_was_not_heard_of_yet_is_looked_at() {
     fixture.hear().await;
     // Created by this controller, and not in the cache yet.
     fixture.put("node-1-auto-hep", "node-1", true).await;
-    fixture.syncer.reconcile(&"node-1".into()).await.unwrap();
+    fixture.reconciler.reconcile(&"node-1".into()).await.unwrap();
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.expected_ips, ["10.0.0.1"]);
     // The cache has missed the deletion; a second deletion succeeds.
     fixture.set(AutoHostEndpoints::default());
     fixture.hear().await;
     fixture.store.delete::<HostEndpoint>(&ObjectKey::global("node-1-auto-hep"), None).await.unwrap();
-    fixture.syncer.reconcile(&"node-1".into()).await.unwrap();
+    fixture.reconciler.reconcile(&"node-1".into()).await.unwrap();
 }
 
 #[tokio::test]
@@ -170,7 +180,7 @@ async fn a_name_that_is_taken_stops_nothing_else() {
     fixture.node("node-1").await;
     fixture.put("node-1-auto-hep", "node-7", false).await;
     fixture.hear().await;
-    let error = fixture.syncer.reconcile(&"node-1".into()).await.unwrap_err();
+    let error = fixture.reconciler.reconcile(&"node-1".into()).await.unwrap_err();
     assert!(matches!(&error, Failure::Permanent(text) if text.contains("is not ours")), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.node, "node-7");
@@ -184,7 +194,7 @@ async fn a_template_that_cannot_be_followed_deletes_nothing() {
     let mut broken = template("t");
     broken.templates[0].node_selector = "has(".into();
     fixture.set(broken);
-    let error = fixture.syncer.reconcile(&"node-1".into()).await.unwrap_err();
+    let error = fixture.reconciler.reconcile(&"node-1".into()).await.unwrap_err();
     assert!(error.to_string().contains("nodeSelector"), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
 }
@@ -223,19 +233,19 @@ async fn a_node_that_is_only_not_heard_of_keeps_its_endpoints() {
     fixture.node("node-1").await;
     fixture.settle().await;
     let (key, node) = (ObjectKey::global("node-1"), "node-1".to_owned());
-    let touched = fixture.syncer.memory.lock().unwrap().hear_node(&Event::Gone(&key));
+    let touched = fixture.reconciler.cache.lock().apply_node(&Event::Gone(&key));
     assert_eq!(touched, ["node-1"]);
-    assert_eq!(fixture.syncer.reconcile(&node).await.unwrap(), Next::After(LAG), "it is there");
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), Next::After(LAG), "it is there");
 
     let (kind, path) = (CalicoNode::KIND, CalicoNode::path(&key));
     let found = fixture.store.get::<CalicoNode>(&key).await.unwrap();
     let op = WriteOp::Update(b"\"no node\"".to_vec(), found.revision);
     fixture.store.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
-    let error = fixture.syncer.reconcile(&node).await.unwrap_err();
+    let error = fixture.reconciler.reconcile(&node).await.unwrap_err();
     assert!(matches!(&error, Failure::Permanent(text) if text.contains("node-1")), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep"], "what cannot be read is not gone");
 
     fixture.store.delete::<CalicoNode>(&key, None).await.unwrap();
-    assert_eq!(fixture.syncer.reconcile(&node).await.unwrap(), Next::Done);
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), Next::Done);
     assert!(fixture.names().await.is_empty());
 }

@@ -5,7 +5,7 @@ mod allocatable;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
@@ -20,10 +20,11 @@ use time::OffsetDateTime;
 
 use self::allocatable::{Verdict, allocatable, is_deleting};
 use super::custom_resource::{CustomResources, finalizers};
-use super::rounds::rounds;
-use crate::context::{Context, Controller};
-use crate::feed::{Cache, Event, Feeds};
-use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use super::resync::resync;
+use super::shared_cache::SharedCache;
+use crate::context::Context;
+use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
+use crate::watches::{Cache, Event, Feeds};
 
 /// Finalizer that keeps a pool while it has blocks.
 const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
@@ -37,49 +38,48 @@ const EMPTYING: Duration = Duration::from_secs(30);
 /// Delay after an event of a block. Blocks are deleted one after the other, so this combines their events.
 const GATHERING: Duration = Duration::from_secs(5);
 
-type Pools = Cache<ObjectKey, Entry<IpPool>>;
+type PoolCache = Cache<ObjectKey, Entry<IpPool>>;
 
 /// The controller.
 pub struct IpPools {
     queue: Queue<&'static str>,
-    pools: Arc<Mutex<Pools>>,
+    pools: SharedCache<PoolCache>,
 }
 
 impl Controller for IpPools {
     const NAME: &'static str = "ip-pool";
 
     fn new(_: &Context, feeds: &mut Feeds) -> Self {
-        let (queue, pools) = (Queue::default(), Arc::<Mutex<Pools>>::default());
-        let heard = (queue.clone(), pools.clone());
-        feeds.ip_pools.subscribe(move |event: &Event<'_, Entry<IpPool>>| {
-            let changed =
-                heard.1.lock().unwrap_or_else(PoisonError::into_inner).follow(event, |entry| Some(entry.clone()));
-            if !changed.is_empty() || matches!(event, Event::Synced) {
-                heard.0.add(ALL);
-            }
-        });
-        let heard = (queue.clone(), pools.clone());
+        let (queue, pools) = (Queue::default(), SharedCache::<PoolCache>::default());
+        pools.subscribe(&mut feeds.ip_pools, &queue, apply_pool);
+        let (block_queue, block_pools) = (queue.clone(), pools.clone());
         feeds.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
-            if may_be_empty(&heard.1.lock().unwrap_or_else(PoisonError::into_inner), event) {
-                heard.0.add_after(ALL, GATHERING);
+            if may_be_empty(&block_pools.lock(), event) {
+                block_queue.add_after(ALL, GATHERING);
             }
         });
         IpPools { queue, pools }
     }
 
     async fn run(self, context: Context) {
-        let keeper = Arc::new(Keeper {
+        let reconciler = Arc::new(IpPoolReconciler {
             store: context.calico.clone(),
             objects: CustomResources::of::<IpPoolSpec>(context.kubernetes.clone()),
             pools: self.pools.clone(),
         });
-        let all = || self.queue.add(ALL);
-        tokio::join!(runtime::run(keeper, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+        let queue_all = || self.queue.add(ALL);
+        tokio::join!(runtime::run(reconciler, self.queue.clone(), 1, context.clone()), resync(&context, queue_all));
     }
 }
 
+/// Applies an event. Returns the key of all pools if a pool changed or the first list is complete.
+fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'static str> {
+    let changed = pools.follow(event, |entry| Some(entry.clone()));
+    if !changed.is_empty() || matches!(event, Event::Synced) { vec![ALL] } else { Vec::new() }
+}
+
 /// Returns true if a pool that is being deleted may have lost its last block.
-fn may_be_empty(pools: &Pools, event: &Event<'_, Entry<Block>>) -> bool {
+fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
     match event {
         Event::Gone(block) => deleting.any(|pool| pool.spec.range().is_ok_and(|range| range.contains(block.network()))),
@@ -89,15 +89,15 @@ fn may_be_empty(pools: &Pools, event: &Event<'_, Entry<Block>>) -> bool {
     }
 }
 
-struct Keeper {
+struct IpPoolReconciler {
     store: Arc<Datastore>,
     objects: CustomResources,
-    pools: Arc<Mutex<Pools>>,
+    pools: SharedCache<PoolCache>,
 }
 
 /// The required change of a pool's finalizers.
 #[derive(Debug, PartialEq, Eq)]
-enum Due {
+enum FinalizerChange {
     /// No change.
     Nothing,
     /// Write these finalizers.
@@ -106,7 +106,7 @@ enum Due {
     Empty,
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for IpPoolReconciler {
     const NAME: &'static str = IpPools::NAME;
     type Key = &'static str;
 
@@ -116,7 +116,7 @@ impl Reconcile for Keeper {
         let (mut failures, mut next) = (Vec::new(), Next::Done);
         for (key, verdict) in allocatable(pools.iter().map(|entry| &entry.value)) {
             let Some(entry) = pools.iter().find(|entry| entry.key == key) else { continue };
-            match self.keep(entry, verdict).await {
+            match self.reconcile_pool(entry, verdict).await {
                 Ok(Next::Done) => {}
                 Ok(later) => next = later,
                 Err(failure) => failures.push(failure),
@@ -129,28 +129,28 @@ impl Reconcile for Keeper {
     }
 }
 
-impl Keeper {
+impl IpPoolReconciler {
     fn snapshot(&self) -> Option<Vec<Entry<IpPool>>> {
-        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let pools = self.pools.lock();
         pools.is_synced().then(|| pools.iter().map(|(_, entry)| entry.clone()).collect())
     }
 
-    async fn keep(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<Next, Failure> {
+    async fn reconcile_pool(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<Next, Failure> {
         let name = &pool.key.name;
         let mut version = pool.revision.resource_version().to_owned();
         let conditions = verdict.condition().among(pool.value.status.as_ref(), OffsetDateTime::now_utc());
         if let Some(conditions) = conditions {
             version = self.objects.write_conditions(name, &version, &conditions).await?;
         }
-        match due(&pool.value, verdict) {
-            Due::Nothing => Ok(Next::Done),
-            Due::Write(finalizers) => {
+        match finalizer_change(&pool.value, verdict) {
+            FinalizerChange::Nothing => Ok(Next::Done),
+            FinalizerChange::Write(finalizers) => {
                 self.objects.write_finalizers(name, &version, &finalizers).await?;
                 Ok(Next::Done)
             }
-            Due::Empty => {
+            FinalizerChange::Empty => {
                 let Ok(range) = pool.value.spec.range() else { return Ok(Next::Done) };
-                if !self.empty(name, &range).await? {
+                if !self.release_blocks(name, &range).await? {
                     return Ok(Next::After(EMPTYING));
                 }
                 self.objects.write_finalizers(name, &version, &without_ours(&pool.value)).await?;
@@ -160,7 +160,7 @@ impl Keeper {
     }
 
     /// Releases the blocks in the range that can be released. Returns true if none is left.
-    async fn empty(&self, name: &str, range: &Cidr) -> Result<bool, Failure> {
+    async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, Failure> {
         let clock = SystemClock::start();
         let problem =
             |error: ipam_plugin::error::IpamError| Failure::Retry(format!("blocks of IPPool {name}: {error}"));
@@ -176,17 +176,17 @@ impl Keeper {
 }
 
 /// Returns the required change. A pool in use has the finalizer, and any other pool does not (KC-533).
-fn due(pool: &IpPool, verdict: Verdict) -> Due {
+fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
     let mut finalizers = finalizers(pool);
     let has_ours = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
     match (is_deleting(pool), verdict == Verdict::Ok) {
-        (true, _) if has_ours => Due::Empty,
+        (true, _) if has_ours => FinalizerChange::Empty,
         (false, true) if !has_ours => {
             finalizers.push(FINALIZER.into());
-            Due::Write(finalizers)
+            FinalizerChange::Write(finalizers)
         }
-        (false, false) if has_ours => Due::Write(without_ours(pool)),
-        _ => Due::Nothing,
+        (false, false) if has_ours => FinalizerChange::Write(without_ours(pool)),
+        _ => FinalizerChange::Nothing,
     }
 }
 

@@ -88,32 +88,37 @@ fn finalizers_follow_the_verdict() {
         pool.metadata.deletion_timestamp = deleting.then(|| "2026-01-03T00:00:00Z".into());
         pool
     };
-    let due = |pool: &IpPool, verdict| due(pool, verdict);
-    assert_eq!(due(&with(&[], false), Verdict::Ok), Due::Write(vec![FINALIZER.into()]));
-    assert_eq!(due(&with(&["other"], false), Verdict::Ok), Due::Write(vec!["other".into(), FINALIZER.into()]));
-    assert_eq!(due(&with(&[FINALIZER], false), Verdict::Ok), Due::Nothing);
-    assert_eq!(due(&with(&["other", FINALIZER], false), Verdict::Overlap), Due::Write(vec!["other".into()]));
-    assert_eq!(due(&with(&[], false), Verdict::Disabled), Due::Nothing);
-    assert_eq!(due(&with(&[FINALIZER], true), Verdict::Terminating), Due::Empty);
-    assert_eq!(due(&with(&[], true), Verdict::Terminating), Due::Nothing);
+    assert_eq!(finalizer_change(&with(&[], false), Verdict::Ok), FinalizerChange::Write(vec![FINALIZER.into()]));
+    assert_eq!(
+        finalizer_change(&with(&["other"], false), Verdict::Ok),
+        FinalizerChange::Write(vec!["other".into(), FINALIZER.into()])
+    );
+    assert_eq!(finalizer_change(&with(&[FINALIZER], false), Verdict::Ok), FinalizerChange::Nothing);
+    assert_eq!(
+        finalizer_change(&with(&["other", FINALIZER], false), Verdict::Overlap),
+        FinalizerChange::Write(vec!["other".into()])
+    );
+    assert_eq!(finalizer_change(&with(&[], false), Verdict::Disabled), FinalizerChange::Nothing);
+    assert_eq!(finalizer_change(&with(&[FINALIZER], true), Verdict::Terminating), FinalizerChange::Empty);
+    assert_eq!(finalizer_change(&with(&[], true), Verdict::Terminating), FinalizerChange::Nothing);
 }
 
 #[test]
 fn only_blocks_of_pools_that_are_deleted_are_heard() {
-    let mut pools = Pools::default();
-    let hear = |pools: &mut Pools, pool: IpPool| {
+    let mut pools = PoolCache::default();
+    let hear = |pools: &mut PoolCache, pool: IpPool| {
         let entry = Entry { key: pool.key(), value: pool, revision: Revision("1".into()) };
         pools.follow(&Event::Put(&entry), |entry| Some(entry.clone()));
     };
     let deleting = |pool: &mut IpPool| pool.metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".into());
     hear(&mut pools, pool("stays", "10.1.0.0/16", |_| ()));
     hear(&mut pools, pool("no-range", "x", deleting));
-    let gone = |pools: &Pools, block: &str| may_be_empty(pools, &Event::Gone(&block.parse().unwrap()));
+    let gone = |pools: &PoolCache, block: &str| may_be_empty(pools, &Event::Gone(&block.parse().unwrap()));
     assert!(!gone(&pools, "10.1.2.0/26"));
     hear(&mut pools, pool("goes", "10.2.0.0/16", deleting));
     assert!(gone(&pools, "10.2.2.0/26"));
     assert!(!gone(&pools, "10.1.2.0/26"), "its pool stays");
     assert!(may_be_empty(&pools, &Event::Synced), "which were left out is not said");
     assert!(!may_be_empty(&pools, &Event::Restarted));
-    assert!(!may_be_empty(&Pools::default(), &Event::Synced));
+    assert!(!may_be_empty(&PoolCache::default(), &Event::Synced));
 }

@@ -7,12 +7,12 @@ use libcalico::net::{Cidr, IpVersion};
 
 use super::pools::{LoadBalancerPool, may_serve_unnamed};
 use super::request::{Request, RequestError};
-use super::service::Balanced;
+use super::service::LoadBalancerService;
 use crate::settings::AssignIps;
 
 /// An address that a Service holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct HeldAddress {
     /// The address.
     pub(super) ip: IpAddr,
     /// The handle of the allocation.
@@ -23,12 +23,12 @@ pub(super) struct Held {
     pub(super) since: Option<String>,
 }
 
-impl Held {
+impl HeldAddress {
     /// Returns the allocation as a held address, or `None` if it is in cooldown or has no handle.
     pub(super) fn of(allocation: &Allocation<'_>) -> Option<Self> {
         let handle = allocation.handle().filter(|_| !allocation.is_cooling())?;
         let since = allocation.attributes().and_then(|attributes| attributes.get("timestamp").cloned());
-        Some(Held { ip: allocation.ip, handle, sequence: allocation.sequence, since })
+        Some(HeldAddress { ip: allocation.ip, handle, sequence: allocation.sequence, since })
     }
 
     /// Returns a request to release this allocation, but no later allocation of the same address.
@@ -57,9 +57,9 @@ pub(super) struct Plan {
     /// Missing addresses.
     pub(super) assign: Vec<Missing>,
     /// Addresses that stay, at most one of each family.
-    pub(super) keep: Vec<Held>,
+    pub(super) keep: Vec<HeldAddress>,
     /// Addresses to release.
-    pub(super) release: Vec<Held>,
+    pub(super) release: Vec<HeldAddress>,
 }
 
 /// An address that a Service lacks.
@@ -79,8 +79,8 @@ pub(super) enum Missing {
 /// Decides about a Service with the addresses `held`. `service` is `None` if the Service is missing or has another
 /// type.
 pub(super) fn decide(
-    service: Option<&Balanced>,
-    held: &[Held],
+    service: Option<&LoadBalancerService>,
+    held: &[HeldAddress],
     pools: &[LoadBalancerPool],
     assign: AssignIps,
 ) -> Result<Decision, RequestError> {
@@ -104,14 +104,14 @@ pub(super) fn decide(
 /// The addresses of a Service in one family.
 struct Family<'a> {
     version: IpVersion,
-    service: &'a Balanced,
+    service: &'a LoadBalancerService,
     request: &'a Request,
     pools: &'a [LoadBalancerPool],
 }
 
 impl Family<'_> {
     /// Adds the changes for `held`, the addresses of this family, to the plan.
-    fn plan<'h>(&self, held: impl Iterator<Item = &'h Held>, plan: &mut Plan) {
+    fn plan<'h>(&self, held: impl Iterator<Item = &'h HeldAddress>, plan: &mut Plan) {
         let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.fits(held.ip));
         let asked = self.request.address(self.version);
         match asked {
@@ -121,11 +121,12 @@ impl Family<'_> {
                 .push(Missing::Any { version: self.version, pools: self.request.pools(self.version).to_vec() }),
             _ => {}
         }
-        let is_published = |held: &Held| self.service.published.contains(&held.ip);
+        let is_published = |held: &HeldAddress| self.service.published.contains(&held.ip);
         // A fixed order, so that two replicas with the same addresses keep the same one. Published addresses come
         // first, because they are in use: such an address stays until another is published.
-        let rank =
-            |held: &Held| (Some(held.ip) != asked, !is_published(held), held.since.clone(), held.sequence, held.ip);
+        let rank = |held: &HeldAddress| {
+            (Some(held.ip) != asked, !is_published(held), held.since.clone(), held.sequence, held.ip)
+        };
         fitting.sort_by_key(rank);
         others.sort_by_key(rank);
         let substitute = others.first().filter(|held| fitting.is_empty() && self.has_use() && is_published(held));
@@ -172,7 +173,7 @@ impl Family<'_> {
 }
 
 /// Returns true if `published` differs from the addresses in `held`, regardless of order.
-pub(super) fn is_misstated(published: &[IpAddr], held: &[Held]) -> bool {
+pub(super) fn is_misstated(published: &[IpAddr], held: &[HeldAddress]) -> bool {
     let shown = |ip: &IpAddr| published.contains(ip);
     !held.iter().all(|held| shown(&held.ip)) || published.iter().any(|ip| held.iter().all(|held| held.ip != *ip))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use libcalico::net::{Cidr, IpVersion};
 
 use super::pools::LoadBalancerPool;
-use super::service::{ADDRESSES, Balanced, IPV4_POOLS, IPV6_POOLS};
+use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 
 /// The request of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Request {
     }
 
     /// Parses the annotations of a Service.
-    pub(super) fn of(service: &Balanced, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
+    pub(super) fn of(service: &LoadBalancerService, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
         let mut request = Request {
             addresses: addresses(service.addresses.as_deref())?,
             insists: false,

@@ -1,4 +1,4 @@
-//! [`Balanced`]: the parts of a Service of type LoadBalancer on which its addresses depend.
+//! [`LoadBalancerService`]: the parts of a Service of type LoadBalancer on which its addresses depend.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,12 +18,12 @@ pub(super) const IPV6_POOLS: &str = "projectcalico.org/ipv6pools";
 /// Annotation with the requested addresses.
 pub(super) const ADDRESSES: &str = "projectcalico.org/loadBalancerIPs";
 
-/// Load balancer class of Services that are always managed.
+/// Load reconciler class of Services that are always managed.
 const CLASS: &str = "calico";
 
 /// A Service of type LoadBalancer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Balanced {
+pub(super) struct LoadBalancerService {
     /// The handle of its addresses. It depends on the uid, so a later Service with the same name has another handle.
     pub(super) handle: HandleId,
     /// `spec.loadBalancerClass`.
@@ -44,7 +44,7 @@ pub(super) struct Balanced {
     pub(super) published: Vec<IpAddr>,
 }
 
-impl Balanced {
+impl LoadBalancerService {
     /// Reads a watched Service. Returns `None` for another type.
     pub(super) fn watched(service: &Service) -> Option<Self> {
         let status = service.load_balancer.as_ref();
@@ -76,7 +76,7 @@ impl Balanced {
         let said = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
         let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
         let entries = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
-        Some(Balanced {
+        Some(LoadBalancerService {
             handle: load_balancer_handle(name.namespace.as_deref().unwrap_or_default(), &name.name, uid),
             class: spec.load_balancer_class.clone(),
             wants4: wants("IPv4"),
@@ -112,9 +112,9 @@ mod tests {
 
     use super::*;
 
-    fn balanced(spec: Value, annotations: Value) -> Option<Balanced> {
+    fn balanced(spec: Value, annotations: Value) -> Option<LoadBalancerService> {
         let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
-        Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+        LoadBalancerService::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
     }
 
     #[test]

@@ -32,8 +32,8 @@ fn address(entry: &LoadBalancerIngress) -> Option<IpAddr> {
 }
 
 fn take(service: &mut KubernetesService) -> Vec<LoadBalancerIngress> {
-    let balancer = service.status.as_mut().and_then(|status| status.load_balancer.as_mut());
-    balancer.and_then(|balancer| balancer.ingress.take()).unwrap_or_default()
+    let reconciler = service.status.as_mut().and_then(|status| status.load_balancer.as_mut());
+    reconciler.and_then(|reconciler| reconciler.ingress.take()).unwrap_or_default()
 }
 
 fn put(service: &mut KubernetesService, entries: Vec<LoadBalancerIngress>) {

@@ -4,68 +4,58 @@
 //! (KC-470). The nodes that are waiting share one list of all endpoint keys. Nodes that never belonged to Kubernetes
 //! are left alone.
 
-mod endpoints;
-mod memory;
+mod cache;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::forget_node::{ForgetError, forget_node};
+use ipam_plugin::node_cleanup::{NodeCleanupError, delete_node};
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::kubernetes::NODES;
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::store::{Store, StoreError};
 
-use self::endpoints::Endpoints;
-use self::memory::Memory;
-use super::rounds::rounds;
-use crate::context::{Context, Controller};
-use crate::feed::{Event, Feeds};
-use crate::live;
-use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use self::cache::{EndpointKeyCache, NodeNameCache};
+use super::resync::resync;
+use super::shared_cache::SharedCache;
+use crate::api_reads;
+use crate::context::Context;
+use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
 use crate::settings::ControllerName;
-use crate::watched::Node;
+use crate::watches::Feeds;
 
 /// The controller. Its keys are names of Calico nodes.
 pub struct NodeDeletion {
     queue: Queue<ObjectKey>,
-    memory: Arc<Mutex<Memory>>,
+    cache: SharedCache<NodeNameCache>,
 }
 
 impl Controller for NodeDeletion {
     const NAME: &'static str = "node-deletion";
 
     fn new(_: &Context, feeds: &mut Feeds) -> Self {
-        let (queue, memory) = (Queue::default(), Arc::<Mutex<Memory>>::default());
-        let nodes = (queue.clone(), memory.clone());
-        feeds.nodes.subscribe(move |event: &Event<'_, Node>| {
-            let orphans = nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_kubernetes(event);
-            orphans.into_iter().for_each(|key| nodes.0.add(key));
-        });
-        let calico_nodes = (queue.clone(), memory.clone());
-        feeds.calico_nodes.subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
-            let orphans = calico_nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_calico(event);
-            orphans.into_iter().for_each(|key| calico_nodes.0.add(key));
-        });
-        NodeDeletion { queue, memory }
+        let (queue, cache) = (Queue::default(), SharedCache::<NodeNameCache>::default());
+        cache.subscribe(&mut feeds.nodes, &queue, NodeNameCache::apply_kubernetes_node);
+        cache.subscribe(&mut feeds.calico_nodes, &queue, NodeNameCache::apply_calico_node);
+        NodeDeletion { queue, cache }
     }
 
     async fn run(self, context: Context) {
-        let all = || {
-            let orphans = self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphans();
-            orphans.into_iter().for_each(|key| self.queue.add(key));
-        };
-        let deleter = Arc::new(Deleter {
+        let queue_all = || self.cache.lock().orphans().into_iter().for_each(|key| self.queue.add(key));
+        let reconciler = Arc::new(DeletedNodeReconciler {
             store: context.calico.clone(),
             kubernetes: context.kubernetes.clone(),
-            endpoints: Endpoints::default(),
-            memory: self.memory.clone(),
+            endpoints: EndpointKeyCache::default(),
+            cache: self.cache.clone(),
         });
         let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(runtime::run(deleter, self.queue.clone(), workers, context.clone()), rounds(&context, all));
+        tokio::join!(
+            runtime::run(reconciler, self.queue.clone(), workers, context.clone()),
+            resync(&context, queue_all)
+        );
     }
 }
 
@@ -74,19 +64,19 @@ impl Controller for NodeDeletion {
 /// the pods may still run (KC-472).
 const PODS_GO: Duration = Duration::from_secs(20);
 
-struct Deleter {
+struct DeletedNodeReconciler {
     store: Arc<Datastore>,
     kubernetes: kube::Client,
-    endpoints: Endpoints,
-    memory: Arc<Mutex<Memory>>,
+    endpoints: EndpointKeyCache,
+    cache: SharedCache<NodeNameCache>,
 }
 
-impl Reconcile for Deleter {
+impl Reconcile for DeletedNodeReconciler {
     const NAME: &'static str = NodeDeletion::NAME;
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
-        let orphaned = self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphaned(key);
+        let orphaned = self.cache.lock().orphaned(key);
         let Some(kubernetes) = orphaned else { return Ok(Next::Done) };
         let node = match self.store.get::<CalicoNode>(key).await {
             Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
@@ -96,17 +86,17 @@ impl Reconcile for Deleter {
             return Ok(Next::Done);
         }
         // The cache may lag behind, so the node is looked up last, right before the deletion.
-        let orphans = || self.memory.lock().unwrap_or_else(PoisonError::into_inner).orphans();
-        let endpoints = self.endpoints.of(&*self.store, key, orphans).await?;
-        if live::exists(&self.kubernetes, NODES, &kubernetes).await? {
+        let orphans = || self.cache.lock().orphans();
+        let endpoints = self.endpoints.read(&*self.store, key, orphans).await?;
+        if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {
             return Ok(Next::Done);
         }
-        if live::has_pods(&self.kubernetes, &kubernetes).await? {
+        if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
             tracing::info!(node = %key, "kept a node that Kubernetes no longer has until its pods are gone");
             return Ok(Next::After(PODS_GO));
         }
-        let forgotten = forget_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
-        let forgotten = forgotten.map_err(|error: ForgetError| Failure::Retry(format!("node {key}: {error}")))?;
+        let forgotten = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
+        let forgotten = forgotten.map_err(|error: NodeCleanupError| Failure::Retry(format!("node {key}: {error}")))?;
         tracing::info!(
             node = %key,
             addresses = forgotten.addresses,

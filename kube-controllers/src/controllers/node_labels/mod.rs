@@ -1,72 +1,62 @@
 //! Copies labels of Kubernetes nodes to Calico nodes (etcd only). On a Kubernetes datastore both are the same object.
 
-mod memory;
-mod merge;
+mod labels;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use datastore::Datastore;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::store::{Store, StoreError};
 use tokio::sync::watch;
 
-use self::memory::Memory;
-use self::merge::{Labelled, RECORD, merged};
-use super::rounds::rounds;
-use crate::context::{Context, Controller};
-use crate::feed::{Event, Feeds};
-use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use self::labels::{InvalidRecord, NodeLabelCache, RECORD, RecordedLabels, merge};
+use super::resync::resync;
+use super::shared_cache::SharedCache;
+use crate::context::Context;
+use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
 use crate::settings::{ControllerName, Settings};
-use crate::watched::Node;
+use crate::watches::Feeds;
 
 /// The controller. Its keys are names of Calico nodes.
 pub struct NodeLabels {
     queue: Queue<ObjectKey>,
-    memory: Arc<Mutex<Memory>>,
+    cache: SharedCache<NodeLabelCache>,
 }
 
 impl Controller for NodeLabels {
     const NAME: &'static str = "node-labels";
 
     fn new(_: &Context, feeds: &mut Feeds) -> Self {
-        let (queue, memory) = (Queue::default(), Arc::<Mutex<Memory>>::default());
-        let nodes = (queue.clone(), memory.clone());
-        feeds.nodes.subscribe(move |event: &Event<'_, Node>| {
-            let touched = nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_kubernetes(event);
-            touched.into_iter().for_each(|key| nodes.0.add(key));
-        });
-        let calico_nodes = (queue.clone(), memory.clone());
-        feeds.calico_nodes.subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
-            let touched = calico_nodes.1.lock().unwrap_or_else(PoisonError::into_inner).hear_calico(event);
-            touched.into_iter().for_each(|key| calico_nodes.0.add(key));
-        });
-        NodeLabels { queue, memory }
+        let (queue, cache) = (Queue::default(), SharedCache::<NodeLabelCache>::default());
+        cache.subscribe(&mut feeds.nodes, &queue, NodeLabelCache::apply_kubernetes_node);
+        cache.subscribe(&mut feeds.calico_nodes, &queue, NodeLabelCache::apply_calico_node);
+        NodeLabels { queue, cache }
     }
 
     async fn run(self, context: Context) {
-        let all = || {
-            let keys = self.memory.lock().unwrap_or_else(PoisonError::into_inner).all();
-            keys.into_iter().for_each(|key| self.queue.add(key));
-        };
-        let syncer = Arc::new(Syncer {
+        let queue_all = || self.cache.lock().nodes().into_iter().for_each(|key| self.queue.add(key));
+        let reconciler = Arc::new(NodeLabelReconciler {
             store: context.calico.clone(),
             settings: context.settings.clone(),
-            memory: self.memory.clone(),
+            cache: self.cache.clone(),
         });
         let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(runtime::run(syncer, self.queue.clone(), workers, context.clone()), rounds(&context, all));
+        tokio::join!(
+            runtime::run(reconciler, self.queue.clone(), workers, context.clone()),
+            resync(&context, queue_all)
+        );
     }
 }
 
-struct Syncer {
+struct NodeLabelReconciler {
     store: Arc<Datastore>,
     settings: watch::Receiver<Arc<Settings>>,
-    memory: Arc<Mutex<Memory>>,
+    cache: SharedCache<NodeLabelCache>,
 }
 
-impl Reconcile for Syncer {
+impl Reconcile for NodeLabelReconciler {
     const NAME: &'static str = NodeLabels::NAME;
     type Key = ObjectKey;
 
@@ -74,10 +64,10 @@ impl Reconcile for Syncer {
         if !self.settings.borrow().sync_node_labels {
             return Ok(Next::Done);
         }
-        let bad = |error: merge::BadRecord| Failure::Permanent(format!("Node {key}: {error}"));
-        let seen = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of(key);
-        let Some((kubernetes, labels, remembered)) = seen else { return Ok(Next::Done) };
-        if merged(&remembered, &labels).map_err(bad)?.is_none() {
+        let invalid = |error: InvalidRecord| Failure::Permanent(format!("Node {key}: {error}"));
+        let cached = self.cache.lock().labels_of(key);
+        let Some((kubernetes, labels, recorded)) = cached else { return Ok(Next::Done) };
+        if merge(&recorded, &labels).map_err(invalid)?.is_none() {
             return Ok(Next::Done);
         }
         // The cache may lag behind, so the labels are merged again into the stored node.
@@ -88,7 +78,9 @@ impl Reconcile for Syncer {
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
             return Ok(Next::Done);
         }
-        let Some(Labelled { labels, record }) = merged(&labelled(&node.value), &labels).map_err(bad)? else {
+        let Some(RecordedLabels { labels, record }) =
+            merge(&RecordedLabels::new(&node.value), &labels).map_err(invalid)?
+        else {
             return Ok(Next::Done);
         };
         node.value.metadata.labels = labels;
@@ -96,9 +88,4 @@ impl Reconcile for Syncer {
         self.store.update(key, &node.value, &node.revision).await?;
         Ok(Next::Done)
     }
-}
-
-fn labelled(node: &CalicoNode) -> Labelled {
-    let metadata = &node.metadata;
-    Labelled { labels: metadata.labels.clone(), record: metadata.annotations.get(RECORD).cloned() }
 }

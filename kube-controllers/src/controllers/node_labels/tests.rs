@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use libcalico::api::{NodeSpec, OrchRef};
+use libcalico::store::Entry;
 
 use super::*;
 use crate::controllers::testing::{embedded, settings};
+use crate::watched::Node;
+use crate::watches::Event;
 
 struct Fixture {
     store: Arc<Datastore>,
-    syncer: Syncer,
+    reconciler: NodeLabelReconciler,
     _settings: watch::Sender<Arc<Settings>>,
     _dir: tempfile::TempDir,
 }
@@ -18,8 +21,9 @@ impl Fixture {
     fn new() -> Self {
         let (dir, store) = embedded();
         let (sender, receiver) = watch::channel(Arc::new(Settings { sync_node_labels: true, ..settings() }));
-        let syncer = Syncer { store: store.clone(), settings: receiver, memory: Arc::default() };
-        Fixture { store, syncer, _settings: sender, _dir: dir }
+        let reconciler =
+            NodeLabelReconciler { store: store.clone(), settings: receiver, cache: SharedCache::default() };
+        Fixture { store, reconciler, _settings: sender, _dir: dir }
     }
 
     /// Creates a Calico node whose Kubernetes node is named `k-NAME`.
@@ -29,17 +33,17 @@ impl Fixture {
         node.metadata.labels = pairs(labels);
         node.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record.to_owned())));
         self.store.create(&node.key(), &node).await.unwrap();
-        self.hear_calico(name).await;
+        self.apply_stored(name).await;
     }
 
-    async fn hear_calico(&self, name: &str) -> Vec<ObjectKey> {
+    async fn apply_stored(&self, name: &str) -> Vec<ObjectKey> {
         let entry = self.get(name).await;
-        self.syncer.memory.lock().unwrap().hear_calico(&Event::Put(&entry))
+        self.reconciler.cache.lock().apply_calico_node(&Event::Put(&entry))
     }
 
     fn kubernetes(&self, name: &str, labels: &[(&str, &str)]) -> Vec<ObjectKey> {
         let node = Node { name: ObjectKey::global(name), uid: "u".into(), labels: pairs(labels) };
-        self.syncer.memory.lock().unwrap().hear_kubernetes(&Event::Put(&node))
+        self.reconciler.cache.lock().apply_kubernetes_node(&Event::Put(&node))
     }
 
     async fn get(&self, name: &str) -> Entry<CalicoNode> {
@@ -47,7 +51,7 @@ impl Fixture {
     }
 
     async fn sync(&self, name: &str) -> Result<Next, Failure> {
-        self.syncer.reconcile(&ObjectKey::global(name)).await
+        self.reconciler.reconcile(&ObjectKey::global(name)).await
     }
 }
 
@@ -69,13 +73,13 @@ async fn labels_follow_those_of_kubernetes() {
         fixture.sync("n").await.unwrap();
         let node = fixture.get("n").await;
         assert_eq!(node.value.metadata.labels, pairs(&expected));
-        let again = fixture.hear_calico("n").await;
+        let again = fixture.apply_stored("n").await;
         assert_eq!(again, [ObjectKey::global("n")], "our own write comes back");
         fixture.sync("n").await.unwrap();
         assert_eq!(fixture.get("n").await.revision, node.revision, "and is written no second time");
     }
     let gone = ObjectKey::global("k-n");
-    assert_eq!(fixture.syncer.memory.lock().unwrap().hear_kubernetes(&Event::Gone(&gone)), [ObjectKey::global("n")]);
+    assert_eq!(fixture.reconciler.cache.lock().apply_kubernetes_node(&Event::Gone(&gone)), [ObjectKey::global("n")]);
     fixture.sync("n").await.unwrap();
     assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("b", "1"), ("own", "1")]));
 }

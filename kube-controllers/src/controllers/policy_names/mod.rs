@@ -5,29 +5,26 @@
 //! only while there are policies to rename; in upstream, several controllers wait meanwhile (KC-287). The old names
 //! keep working until then.
 
+mod duplicate;
+mod misnamed;
 mod rollout;
 #[cfg(test)]
 mod tests;
-mod twin;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use datastore::Datastore;
-use datastore::watch::{Change, WatchFailure};
-use libcalico::api::{
-    DEFAULT_TIER, Global, InNamespace, Object, ObjectKey, ObjectSelect, PolicyKind, PolicySpec, Spec, StagedGlobal,
-    StagedInNamespace,
-};
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::api::{Object, ObjectKey, PolicyKind, PolicySpec};
+use libcalico::store::{Store, StoreError};
 
-use self::rollout::{Obstacle, Rollout};
-use self::twin::Twin;
-use super::work::Work;
-use crate::context::{Context, Controller};
-use crate::feed::Feeds;
-use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use self::duplicate::DuplicatePolicy;
+use self::misnamed::{MisnamedPolicies, StoredPolicy, is_misnamed};
+use self::rollout::{Rollout, RolloutBlocker};
+use super::resync::ResyncKey;
+use crate::context::Context;
+use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
+use crate::watches::Feeds;
 
 /// Interval at which all policies are listed.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -41,26 +38,26 @@ pub struct PolicyNames {
 }
 
 impl Controller for PolicyNames {
-    const NAME: &'static str = "policy-names";
+    const NAME: &'static str = misnamed::NAME;
 
     fn new(context: &Context, _: &mut Feeds) -> Self {
-        PolicyNames { rollout: Rollout::of_environment(context.kubernetes.clone()) }
+        PolicyNames { rollout: Rollout::from_environment(context.kubernetes.clone()) }
     }
 
     async fn run(self, context: Context) {
-        let migrator = Migrator {
+        let reconciler = PolicyNameReconciler {
             context: context.clone(),
             rollout: self.rollout,
             found: AtomicBool::default(),
             waits: AtomicU32::default(),
         };
         let queue = Queue::default();
-        queue.add(Work::All);
-        runtime::run(Arc::new(migrator), queue, 1, context).await;
+        queue.add(ResyncKey::All);
+        runtime::run(Arc::new(reconciler), queue, 1, context).await;
     }
 }
 
-struct Migrator {
+struct PolicyNameReconciler {
     context: Context,
     rollout: Rollout,
     /// True if there are policies that wait for the roll-out. Policies are not listed again meanwhile.
@@ -69,11 +66,11 @@ struct Migrator {
     waits: AtomicU32,
 }
 
-impl Reconcile for Migrator {
+impl Reconcile for PolicyNameReconciler {
     const NAME: &'static str = PolicyNames::NAME;
-    type Key = Work;
+    type Key = ResyncKey;
 
-    async fn reconcile(&self, _: &Work) -> Result<Next, Failure> {
+    async fn reconcile(&self, _: &ResyncKey) -> Result<Next, Failure> {
         if !self.context.settings.borrow().policy_name_migrator {
             return Ok(Next::Done);
         }
@@ -81,7 +78,7 @@ impl Reconcile for Migrator {
         if found && let Some(next) = self.wait().await? {
             return Ok(next);
         }
-        let misnamed = Misnamed::read(&self.context.calico).await?;
+        let misnamed = MisnamedPolicies::read(&self.context.calico).await?;
         if misnamed.is_empty() {
             return Ok(Next::After(PERIOD));
         }
@@ -101,10 +98,10 @@ impl Reconcile for Migrator {
     }
 }
 
-impl Migrator {
+impl PolicyNameReconciler {
     /// Returns the time of the next check if the roll-out is not complete. Only the first such check is logged.
     async fn wait(&self) -> Result<Option<Next>, Failure> {
-        let complete = self.rollout.is_complete().await;
+        let complete = self.rollout.check_complete().await;
         self.found.store(complete.is_err(), Ordering::Relaxed);
         match complete {
             Ok(()) => {
@@ -112,11 +109,11 @@ impl Migrator {
                 Ok(None)
             }
             // A failed read is a failure of this controller, and is reported as such.
-            Err(unread @ Obstacle::Unread { .. }) => Err(Failure::Retry(unread.to_string())),
-            Err(obstacle) => {
+            Err(unread @ RolloutBlocker::Unread { .. }) => Err(Failure::Retry(unread.to_string())),
+            Err(blocker) => {
                 let waits = self.waits.fetch_add(1, Ordering::Relaxed);
                 if waits == 0 {
-                    tracing::info!(controller = Self::NAME, "policies keep their names for now: {obstacle}");
+                    tracing::info!(controller = Self::NAME, "policies keep their names for now: {blocker}");
                 }
                 Ok(Some(Next::After((FIRST_PAUSE * 2u32.pow(waits.min(4))).min(LONGEST_PAUSE))))
             }
@@ -124,7 +121,7 @@ impl Migrator {
     }
 
     /// Renames all policies. A policy that fails does not stop the others.
-    async fn rename_all<K: PolicyKind>(&self, policies: Vec<Stored<K>>) -> Option<Failure> {
+    async fn rename_all<K: PolicyKind>(&self, policies: Vec<StoredPolicy<K>>) -> Option<Failure> {
         let mut failure = None;
         for policy in policies {
             if let Err(error) = self.rename(&policy).await {
@@ -135,10 +132,10 @@ impl Migrator {
     }
 
     /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists.
-    /// Concurrent changes to either are not lost; see [`Twin`].
-    async fn rename<K: PolicyKind>(&self, seen: &Stored<K>) -> Result<(), Failure> {
+    /// Concurrent changes to either are not lost; see [`DuplicatePolicy`].
+    async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), Failure> {
         // Read again, because the list may be old. A policy that was deleted meanwhile must not be created again.
-        let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&seen.key).await {
+        let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
             Ok(old) if is_misnamed(&old) => old,
             Ok(_) | Err(StoreError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
@@ -162,17 +159,17 @@ impl Migrator {
     }
 
     /// Handles a policy that already exists under its own name.
-    async fn bring_up_to_date<K: PolicyKind>(&self, old: &Stored<K>, key: &ObjectKey) -> Result<(), Failure> {
+    async fn bring_up_to_date<K: PolicyKind>(&self, old: &StoredPolicy<K>, key: &ObjectKey) -> Result<(), Failure> {
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
-        match Twin::of(old, &new) {
-            Twin::Right => Ok(()),
-            Twin::Going => Err(Failure::Retry(format!("{} {key} is being deleted", K::KIND))),
-            Twin::Unclear => Err(Failure::Retry(format!(
+        match DuplicatePolicy::compare(old, &new) {
+            DuplicatePolicy::Right => Ok(()),
+            DuplicatePolicy::Going => Err(Failure::Retry(format!("{} {key} is being deleted", K::KIND))),
+            DuplicatePolicy::Unclear => Err(Failure::Retry(format!(
                 "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: delete one of them",
                 old.key,
                 kind = K::KIND,
             ))),
-            Twin::Outdated(value) => {
+            DuplicatePolicy::Outdated(value) => {
                 self.context.leadership.may_write()?;
                 self.context.calico.update(key, &*value, &new.revision).await?;
                 tracing::warn!(controller = Self::NAME, kind = K::KIND, old = %old.key, %key, written = %old.revision.0,
@@ -181,62 +178,4 @@ impl Migrator {
             }
         }
     }
-}
-
-/// Policies of the default tier whose stored names differ from their own names (KC-281).
-struct Misnamed {
-    policies: Vec<Stored<InNamespace>>,
-    global: Vec<Stored<Global>>,
-    staged: Vec<Stored<StagedInNamespace>>,
-    staged_global: Vec<Stored<StagedGlobal>>,
-}
-
-type Stored<K> = Entry<Object<PolicySpec<K>>>;
-
-impl Misnamed {
-    async fn read(calico: &Datastore) -> Result<Self, WatchFailure> {
-        Ok(Misnamed {
-            policies: misnamed(calico).await?,
-            global: misnamed(calico).await?,
-            staged: misnamed(calico).await?,
-            staged_global: misnamed(calico).await?,
-        })
-    }
-
-    fn is_empty(&self) -> bool {
-        self.policies.is_empty() && self.global.is_empty() && self.staged.is_empty() && self.staged_global.is_empty()
-    }
-}
-
-/// Lists the misnamed policies of one kind, page by page. A kind that the API server does not serve has none.
-/// Unreadable policies are skipped.
-async fn misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<Stored<K>>, WatchFailure> {
-    let mut pages = calico.pages::<Object<PolicySpec<K>>>(ObjectSelect::default());
-    let mut found = Vec::new();
-    loop {
-        match pages.next().await {
-            Ok(Some(page)) => found.extend(page.into_iter().filter_map(readable).filter(is_misnamed)),
-            Ok(None) | Err(WatchFailure::Missing(_)) => return Ok(found),
-            Err(failure) => return Err(failure),
-        }
-    }
-}
-
-fn readable<K: PolicyKind>(change: Change<Stored<K>, ObjectKey>) -> Option<Stored<K>> {
-    match change {
-        Change::Put(entry) => Some(entry),
-        Change::Unreadable { name, reason, .. } => {
-            tracing::warn!(controller = PolicyNames::NAME, kind = K::KIND, name, "cannot be read: {reason}");
-            None
-        }
-        Change::Gone(_) => None,
-    }
-}
-
-/// Returns true if the policy has to be renamed. A policy that is being deleted is left alone, so that it is not
-/// created again.
-fn is_misnamed<K: PolicyKind>(policy: &Stored<K>) -> bool {
-    policy.value.spec.tier() == Some(DEFAULT_TIER)
-        && policy.key.name != policy.value.metadata.name
-        && policy.value.metadata.deletion_timestamp.is_none()
 }

@@ -3,7 +3,7 @@
 use libcalico::kubernetes::{Location, Resource};
 use serde::Deserialize;
 
-use crate::controllers::refusal::is_not_found;
+use crate::controllers::custom_resource::is_not_found;
 use crate::leader::namespace_of_pod;
 
 const DAEMON_SETS: Resource =
@@ -23,7 +23,7 @@ pub(super) struct Rollout {
 
 /// A reason why the roll-out is not complete.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Obstacle {
+pub(super) enum RolloutBlocker {
     /// The DaemonSet is missing: Canal uses another name, or the DaemonSet is yet to be installed.
     #[error("there is no DaemonSet {namespace}/{NAME}")]
     Missing {
@@ -72,27 +72,31 @@ struct Status {
 
 impl Rollout {
     /// Checks the DaemonSet in the namespace of this process.
-    pub(super) fn of_environment(kubernetes: kube::Client) -> Self {
+    pub(super) fn from_environment(kubernetes: kube::Client) -> Self {
         let namespace = namespace_of_pod().unwrap_or_else(|| NAMESPACE.into());
         let skip = std::env::var(SKIP).is_ok_and(|value| value == "true");
         Rollout { kubernetes, namespace, skip }
     }
 
-    pub(super) async fn is_complete(&self) -> Result<(), Obstacle> {
+    pub(super) async fn check_complete(&self) -> Result<(), RolloutBlocker> {
         if self.skip {
             return Ok(());
         }
         let namespace = &self.namespace;
-        let unread = |cause| match is_not_found(&cause) {
-            true => Obstacle::Missing { namespace: namespace.clone() },
-            false => Obstacle::Unread { namespace: namespace.clone(), cause },
+        let unread = |cause| {
+            let namespace = namespace.clone();
+            if is_not_found(&cause) {
+                RolloutBlocker::Missing { namespace }
+            } else {
+                RolloutBlocker::Unread { namespace, cause }
+            }
         };
         let path = Location::namespaced(DAEMON_SETS, namespace, NAME).url_path();
         let request =
             hyper::Request::get(path).body(Vec::new()).map_err(|error| unread(kube::Error::HttpError(error)))?;
         let daemon_set = self.kubernetes.request::<DaemonSet>(request).await.map_err(unread)?;
         let complete = daemon_set.is_rolled_out();
-        complete.then_some(()).ok_or_else(|| Obstacle::UnderWay { namespace: namespace.clone() })
+        complete.then_some(()).ok_or_else(|| RolloutBlocker::UnderWay { namespace: namespace.clone() })
     }
 }
 

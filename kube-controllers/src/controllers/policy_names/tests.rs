@@ -7,15 +7,20 @@ use libcalico::store::{Kind, Write, WriteOp};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use super::misnamed::StoredPolicy;
 use super::*;
-use crate::context::Mode;
 use crate::controllers::testing::{embedded, refusing_kubernetes, settings};
-use crate::runtime::Leadership;
-use crate::settings::Settings;
+use crate::leader::Leadership;
+use crate::settings::{Mode, Settings};
+use crate::status::Watchdog;
 use crate::telemetry::Metrics;
+use libcalico::api::Global;
+use libcalico::api::InNamespace;
+use libcalico::api::ObjectSelect;
+use libcalico::api::StagedInNamespace;
 
 struct Host {
-    migrator: Migrator,
+    reconciler: PolicyNameReconciler,
     /// Number of unavailable pods of the DaemonSet.
     unavailable: Arc<Mutex<u32>>,
     /// Status code with which reads of the DaemonSet are refused.
@@ -44,28 +49,30 @@ impl Host {
             settings: watch::channel(Arc::new(settings)).1,
             leadership: Leadership::always(),
             metrics: Metrics::new(),
+            watchdog: Watchdog::default(),
             stop: tokio_util::sync::CancellationToken::new(),
         };
-        let rollout = Rollout::of_environment(kubernetes);
-        let migrator = Migrator { context, rollout, found: AtomicBool::default(), waits: AtomicU32::default() };
-        Host { migrator, unavailable, refusal, _dir: dir }
+        let rollout = Rollout::from_environment(kubernetes);
+        let reconciler =
+            PolicyNameReconciler { context, rollout, found: AtomicBool::default(), waits: AtomicU32::default() };
+        Host { reconciler, unavailable, refusal, _dir: dir }
     }
 
     /// Stores an object as an older release did, with a key that may differ from the object's name.
     async fn store<K: Kind>(&self, key: &K::Key, object: Value) {
         let op = WriteOp::Create(object.to_string().into_bytes());
         let write = Write { kind: K::KIND, path: K::path(key), key: key.to_string(), op };
-        self.migrator.context.calico.write_one(write).await.unwrap();
+        self.reconciler.context.calico.write_one(write).await.unwrap();
     }
 
     async fn names<K: PolicyKind>(&self) -> Vec<String> {
-        let all = self.migrator.context.calico.list::<Object<PolicySpec<K>>>(&ObjectSelect::default()).await.unwrap();
+        let all = self.reconciler.context.calico.list::<Object<PolicySpec<K>>>(&ObjectSelect::default()).await.unwrap();
         all.into_iter().map(|policy| policy.key.to_string()).collect()
     }
 
     /// Changes the order of the policy with this key.
     async fn change<K: PolicyKind>(&self, name: &str, order: u32) {
-        let calico = &self.migrator.context.calico;
+        let calico = &self.reconciler.context.calico;
         let mut entry = calico.get::<Object<PolicySpec<K>>>(&ObjectKey::global(name)).await.unwrap();
         entry.value.spec.order = Some(order.into());
         calico.update(&entry.key, &entry.value, &entry.revision).await.unwrap();
@@ -73,14 +80,14 @@ impl Host {
 
     /// Returns the names and orders of all global policies.
     async fn orders(&self) -> Vec<(String, u64)> {
-        let calico = &self.migrator.context.calico;
+        let calico = &self.reconciler.context.calico;
         let all = calico.list::<GlobalNetworkPolicy>(&ObjectSelect::default()).await.unwrap();
-        let order = |policy: &Stored<Global>| policy.value.spec.order.as_ref().and_then(|order| order.as_u64());
+        let order = |policy: &StoredPolicy<Global>| policy.value.spec.order.as_ref().and_then(|order| order.as_u64());
         all.into_iter().map(|policy| (policy.key.to_string(), order(&policy).unwrap())).collect()
     }
 
     async fn pass(&self) -> Next {
-        self.migrator.reconcile(&Work::All).await.unwrap()
+        self.reconciler.reconcile(&ResyncKey::All).await.unwrap()
     }
 }
 
@@ -108,7 +115,7 @@ async fn only_old_names_of_the_default_tier_are_replaced() {
     assert_eq!(host.names::<InNamespace>().await, expected, "the one whose name has a dot keeps it");
     assert_eq!(host.names::<Global>().await, ["g"]);
     assert_eq!(host.names::<StagedInNamespace>().await, ["ns/s"]);
-    let renamed = host.migrator.context.calico.get::<NetworkPolicy>(&key("a")).await.unwrap().value;
+    let renamed = host.reconciler.context.calico.get::<NetworkPolicy>(&key("a")).await.unwrap().value;
     assert_eq!((renamed.metadata.uid.as_str(), &renamed.spec.unknown["newer"]), ("u", &json!(1)));
 }
 
@@ -136,7 +143,7 @@ async fn a_copy_that_is_right_is_not_written_again() {
     host.store::<GlobalNetworkPolicy>(&key("default.g"), says("default.g")).await;
     host.store::<GlobalNetworkPolicy>(&key("g"), says("g")).await;
     let revision =
-        || async { host.migrator.context.calico.get::<GlobalNetworkPolicy>(&key("g")).await.unwrap().revision };
+        || async { host.reconciler.context.calico.get::<GlobalNetworkPolicy>(&key("g")).await.unwrap().revision };
     let before = revision().await;
     host.pass().await;
     assert_eq!(host.names::<Global>().await, ["g"]);
@@ -151,10 +158,10 @@ async fn what_is_deleted_is_not_brought_back() {
         .await;
     let going = json!({"metadata": {"name": "default.h", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.h"), going).await;
-    let listed = Misnamed::read(&host.migrator.context.calico).await.unwrap();
+    let listed = MisnamedPolicies::read(&host.reconciler.context.calico).await.unwrap();
     assert_eq!(listed.global.len(), 1);
-    host.migrator.context.calico.delete::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), None).await.unwrap();
-    assert!(host.migrator.rename_all(listed.global).await.is_none());
+    host.reconciler.context.calico.delete::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), None).await.unwrap();
+    assert!(host.reconciler.rename_all(listed.global).await.is_none());
     assert_eq!(host.names::<Global>().await, ["default.h"]);
 }
 
@@ -179,7 +186,7 @@ async fn a_roll_out_that_may_not_be_looked_at_is_a_failure_and_one_that_is_none_
     for code in [403, 503] {
         *host.refusal.lock().unwrap() = Some(code);
         for _ in 0..2 {
-            let failed = host.migrator.reconcile(&Work::All).await.unwrap_err().to_string();
+            let failed = host.reconciler.reconcile(&ResyncKey::All).await.unwrap_err().to_string();
             assert!(failed.starts_with("reading the DaemonSet calico-system/calico-node"), "{failed}");
             assert!(failed.contains(&code.to_string()), "{failed}");
         }
@@ -205,15 +212,15 @@ async fn while_policies_wait_for_the_roll_out_the_datastore_is_asked_nothing() {
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
     host.pass().await;
-    let asked = host.migrator.context.calico.requests();
+    let asked = host.reconciler.context.calico.requests();
     let mut pauses = Vec::new();
     for refusal in [None, None, Some(503), None, None, None, None] {
         *host.refusal.lock().unwrap() = refusal;
-        match host.migrator.reconcile(&Work::All).await {
+        match host.reconciler.reconcile(&ResyncKey::All).await {
             Ok(Next::After(pause)) => pauses.push(pause.as_secs()),
             outcome => assert!(outcome.is_err() && refusal.is_some(), "{outcome:?}"),
         }
     }
-    assert_eq!(host.migrator.context.calico.requests(), asked);
+    assert_eq!(host.reconciler.context.calico.requests(), asked);
     assert_eq!(pauses, [10, 20, 40, 80, 80, 80], "the roll-out is looked at less and less often");
 }

@@ -6,7 +6,7 @@
 
 mod policies;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libcalico::api::{ObjectKey, Tier, TierSpec};
@@ -15,10 +15,11 @@ use time::OffsetDateTime;
 
 use super::condition::Condition;
 use super::custom_resource::{CustomResources, finalizers};
-use super::rounds::rounds;
-use crate::context::{Context, Controller};
-use crate::feed::{Cache, Event, Feeds};
-use crate::runtime::{self, Failure, Next, Queue, Reconcile};
+use super::resync::resync;
+use super::shared_cache::SharedCache;
+use crate::context::Context;
+use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
+use crate::watches::{Cache, Feeds};
 
 /// Finalizer that keeps a tier while it has policies.
 const FINALIZER: &str = "projectcalico.org/tier-controller";
@@ -26,55 +27,47 @@ const FINALIZER: &str = "projectcalico.org/tier-controller";
 /// Delay before the policies of a tier that is being deleted are counted again.
 const EMPTYING: Duration = Duration::from_secs(5);
 
-type Seen = Cache<ObjectKey, Entry<Tier>>;
+type TierCache = Cache<ObjectKey, Entry<Tier>>;
 
 /// The controller. Its keys are names of tiers.
 pub struct Tiers {
     queue: Queue<ObjectKey>,
-    tiers: Arc<Mutex<Seen>>,
+    tiers: SharedCache<TierCache>,
 }
 
 impl Controller for Tiers {
     const NAME: &'static str = "tier";
 
     fn new(_: &Context, feeds: &mut Feeds) -> Self {
-        let (queue, tiers) = (Queue::default(), Arc::<Mutex<Seen>>::default());
-        let heard: (Queue<ObjectKey>, Arc<Mutex<Seen>>) = (queue.clone(), tiers.clone());
-        feeds.tiers.subscribe(move |event: &Event<'_, Entry<Tier>>| {
-            let changed =
-                heard.1.lock().unwrap_or_else(PoisonError::into_inner).follow(event, |entry| Some(entry.clone()));
-            changed.into_iter().for_each(|key| heard.0.add(key));
-        });
+        let (queue, tiers) = (Queue::default(), SharedCache::<TierCache>::default());
+        tiers.subscribe(&mut feeds.tiers, &queue, |tiers, event| tiers.follow(event, |entry| Some(entry.clone())));
         Tiers { queue, tiers }
     }
 
     async fn run(self, context: Context) {
-        let keeper = Arc::new(Keeper {
+        let reconciler = Arc::new(TierReconciler {
             kubernetes: context.kubernetes.clone(),
             objects: CustomResources::of::<TierSpec>(context.kubernetes.clone()),
             tiers: self.tiers.clone(),
         });
-        let all = || {
-            let tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
-            tiers.iter().for_each(|(key, _)| self.queue.add(key.clone()));
-        };
-        tokio::join!(runtime::run(keeper, self.queue.clone(), 1, context.clone()), rounds(&context, all));
+        let queue_all = || self.tiers.lock().iter().for_each(|(key, _)| self.queue.add(key.clone()));
+        tokio::join!(runtime::run(reconciler, self.queue.clone(), 1, context.clone()), resync(&context, queue_all));
     }
 }
 
-struct Keeper {
+struct TierReconciler {
     kubernetes: kube::Client,
     objects: CustomResources,
-    tiers: Arc<Mutex<Seen>>,
+    tiers: SharedCache<TierCache>,
 }
 
-impl Reconcile for Keeper {
+impl Reconcile for TierReconciler {
     const NAME: &'static str = Tiers::NAME;
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
-        let seen = self.tiers.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
-        let Some(Entry { value: tier, revision, .. }) = seen else { return Ok(Next::Done) };
+        let cached = self.tiers.lock().get(key).cloned();
+        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(Next::Done) };
         let version = revision.resource_version();
         let mut finalizers = finalizers(&tier);
         let ours = finalizers.iter().position(|finalizer| finalizer == FINALIZER);

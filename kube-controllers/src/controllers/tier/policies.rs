@@ -6,9 +6,9 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use libcalico::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
 
+use crate::api_reads;
+use crate::controllers::custom_resource::reconcile_error;
 use crate::controllers::custom_resource::resource;
-use crate::controllers::refusal::failure;
-use crate::live;
 use crate::runtime::Failure;
 
 /// Size of a page of policies.
@@ -61,11 +61,11 @@ async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Res
     loop {
         let listed = match policies.list(&page).await {
             Err(kube::Error::Api(status))
-                if status.code == 404 && !live::serves(&client, &kind.group, &[&kind.plural]).await? =>
+                if status.code == 404 && !api_reads::serves(&client, &kind.group, &[&kind.plural]).await? =>
             {
                 return Ok(0);
             }
-            listed => listed.map_err(|error| failure(&format!("list {}", kind.plural), &error))?,
+            listed => listed.map_err(|error| reconcile_error(&format!("list {}", kind.plural), &error))?,
         };
         count += listed.items.iter().filter(|policy| tier_of(policy) == tier).count();
         match listed.metadata.continue_.filter(|token| !token.is_empty()) {

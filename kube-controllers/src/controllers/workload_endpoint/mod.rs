@@ -5,65 +5,45 @@
 //! the cache contains little more than a fingerprint of the labels. Every object is read again before it is written or
 //! deleted.
 
+mod candidates;
 mod labels;
 mod orphans;
 mod reconcile;
 mod sandbox;
-mod suspects;
 #[cfg(test)]
 mod tests;
 mod workloads;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use libcalico::api::{Node as CalicoNode, WorkloadEndpoint};
-use libcalico::store::Entry;
 use prometheus::{IntCounterVec, Opts};
 
 use self::reconcile::Reconciler;
 use self::workloads::Workloads;
-use super::work::Work;
-use crate::context::{Context, Controller, Mode};
-use crate::feed::{Event, Feeds};
-use crate::runtime::{self, Queue};
-use crate::settings::ControllerName;
-use crate::watched::{Node, Pod};
+use super::resync::ResyncKey;
+use super::shared_cache::SharedCache;
+use crate::context::Context;
+use crate::runtime::{self, Controller, Queue, Reconcile};
+use crate::settings::{ControllerName, Mode};
+use crate::watches::Feeds;
 
 /// The controller. Its keys are names of pods.
 pub struct WorkloadEndpoints {
-    workloads: Shared,
-    queue: Queue<Work>,
-}
-
-/// The cached pods and endpoints. Cheap to clone; all clones share them.
-#[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Workloads>>);
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Workloads> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    workloads: SharedCache<Workloads>,
+    queue: Queue<ResyncKey>,
 }
 
 impl Controller for WorkloadEndpoints {
-    const NAME: &'static str = "workloadendpoint";
+    const NAME: &'static str = Reconciler::NAME;
 
     fn new(context: &Context, feeds: &mut Feeds) -> Self {
-        let (workloads, queue) = (Shared::default(), Queue::default());
+        let (workloads, queue) = (SharedCache::<Workloads>::default(), Queue::default());
         if context.mode == Mode::Etcd {
             feeds.wanted.pod_labels = true;
-            let ear = (workloads.clone(), queue.clone());
-            feeds.pods.subscribe(move |event: &Event<'_, Pod>| add(&ear.1, ear.0.lock().hear_pod(event)));
-            let ear = (workloads.clone(), queue.clone());
-            feeds.workload_endpoints.subscribe(move |event: &Event<'_, Entry<WorkloadEndpoint>>| {
-                add(&ear.1, ear.0.lock().hear_endpoint(event));
-            });
-            let ear = (workloads.clone(), queue.clone());
-            feeds.nodes.subscribe(move |event: &Event<'_, Node>| add(&ear.1, ear.0.lock().hear_node(event)));
-            let ear = (workloads.clone(), queue.clone());
-            feeds.calico_nodes.subscribe(move |event: &Event<'_, Entry<CalicoNode>>| {
-                add(&ear.1, ear.0.lock().hear_calico_node(event));
-            });
+            workloads.subscribe(&mut feeds.pods, &queue, Workloads::apply_pod);
+            workloads.subscribe(&mut feeds.workload_endpoints, &queue, Workloads::apply_endpoint);
+            workloads.subscribe(&mut feeds.nodes, &queue, Workloads::apply_node);
+            workloads.subscribe(&mut feeds.calico_nodes, &queue, Workloads::apply_calico_node);
         }
         WorkloadEndpoints { workloads, queue }
     }
@@ -86,10 +66,6 @@ impl Controller for WorkloadEndpoints {
             let _ = context.metrics.unregister(counter);
         }
     }
-}
-
-fn add(queue: &Queue<Work>, works: Vec<Work>) {
-    works.into_iter().for_each(|work| queue.add(work));
 }
 
 /// Creates the counter of deleted or reported orphaned endpoints.

@@ -12,12 +12,12 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::reconcile::Reconciler;
-use crate::live;
+use crate::api_reads;
 use crate::runtime::{Failure, Reconcile};
 use crate::settings::Gc;
 
 /// The stored endpoint and its node.
-struct Stored {
+struct StoredEndpoint {
     endpoint: Entry<WorkloadEndpoint>,
     /// The node's name in Kubernetes.
     node: ObjectKey,
@@ -26,7 +26,11 @@ struct Stored {
 impl Reconciler {
     /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. Returns
     /// the time of the next check, if the grace period has not passed.
-    pub(super) async fn judge(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<Option<Duration>, Failure> {
+    pub(super) async fn check_orphan(
+        &self,
+        pod: &ObjectKey,
+        endpoint: &ObjectKey,
+    ) -> Result<Option<Duration>, Failure> {
         let (grace, mode) = {
             let settings = self.context.settings.borrow();
             (settings.orphan_endpoint_grace_period, settings.gc)
@@ -35,15 +39,15 @@ impl Reconciler {
             return Ok(None);
         }
         let Some(stored) = self.stored(endpoint).await? else {
-            self.suspects().clear(endpoint);
+            self.candidates().clear(endpoint);
             return Ok(None);
         };
-        let age = self.suspects().age(endpoint, &stored.endpoint.value.metadata.uid, Instant::now());
+        let age = self.candidates().age(endpoint, &stored.endpoint.value.metadata.uid, Instant::now());
         if age < grace {
             return Ok(Some(grace - age));
         }
         let Some(why) = self.verdict(pod, &stored).await? else {
-            self.suspects().clear(endpoint);
+            self.candidates().clear(endpoint);
             return Ok(None);
         };
         match mode {
@@ -53,8 +57,8 @@ impl Reconciler {
         Ok(None)
     }
 
-    async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<Stored>, Failure> {
-        let Some((_, node)) = super::workloads::whose(endpoint) else { return Ok(None) };
+    async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, Failure> {
+        let Some((_, node)) = super::workloads::pod_and_node(endpoint) else { return Ok(None) };
         let node = ObjectKey::global(node);
         let mut batch = ReadBatch::new();
         let endpoint = batch.get::<WorkloadEndpoint>(endpoint);
@@ -68,13 +72,13 @@ impl Reconciler {
         let calico_node = answers.get(&calico_node)?;
         let in_kubernetes =
             calico_node.as_ref().and_then(|entry| entry.value.spec.kubernetes_name()).map(ObjectKey::global);
-        Ok(Some(Stored { endpoint, node: in_kubernetes.unwrap_or(node) }))
+        Ok(Some(StoredEndpoint { endpoint, node: in_kubernetes.unwrap_or(node) }))
     }
 
     /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
-    async fn verdict(&self, pod: &ObjectKey, stored: &Stored) -> Result<Option<Orphaned>, Failure> {
+    async fn verdict(&self, pod: &ObjectKey, stored: &StoredEndpoint) -> Result<Option<Orphaned>, Failure> {
         let kubernetes = &self.context.kubernetes;
-        let pod = live::object::<Pod>(kubernetes, PODS, pod).await?;
+        let pod = api_reads::object::<Pod>(kubernetes, PODS, pod).await?;
         let held: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
         let pod = pod.as_ref().map(|pod| PodSight {
             uid: Uuid::parse_str(&pod.metadata.uid).ok(),
@@ -83,7 +87,7 @@ impl Reconciler {
             addresses: &held,
         });
         // The node is looked up only if the pod exists; without a pod, the node does not matter.
-        let exists = pod.is_none() || live::exists(kubernetes, NODES, &stored.node).await?;
+        let exists = pod.is_none() || api_reads::exists(kubernetes, NODES, &stored.node).await?;
         let spec = &stored.endpoint.value.spec;
         let networks: Vec<Cidr> = spec.networks().collect();
         let endpoint = EndpointSight {
@@ -95,7 +99,7 @@ impl Reconciler {
     }
 
     fn report(&self, endpoint: &ObjectKey, why: Orphaned) {
-        if self.suspects().report(endpoint) {
+        if self.candidates().report(endpoint) {
             self.count("reported");
             tracing::info!(controller = Self::NAME, %endpoint, "dry run: would be deleted, for {why}");
         }
@@ -111,7 +115,7 @@ impl Reconciler {
             Err(StoreError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.suspects().clear(&endpoint.key);
+        self.candidates().clear(&endpoint.key);
         Ok(())
     }
 

@@ -8,26 +8,27 @@ use libcalico::kubernetes::{PODS, Pod};
 use libcalico::store::{Store, StoreError};
 use prometheus::IntCounterVec;
 
-use super::labels::Said;
-use super::suspects::Suspects;
-use super::{Shared, WorkloadEndpoints};
-use crate::context::{Context, Controller};
-use crate::controllers::work::Work;
-use crate::live;
+use super::candidates::DeletionCandidates;
+use super::labels::EndpointLabels;
+use super::workloads::Workloads;
+use crate::api_reads;
+use crate::context::Context;
+use crate::controllers::resync::ResyncKey;
+use crate::controllers::shared_cache::SharedCache;
 use crate::runtime::{Failure, Next, Queue, Reconcile};
 use crate::settings::ControllerName;
 
 /// The reconciler of pods' endpoints.
 pub(super) struct Reconciler {
-    pub(super) workloads: Shared,
-    pub(super) queue: Queue<Work>,
+    pub(super) workloads: SharedCache<Workloads>,
+    pub(super) queue: Queue<ResyncKey>,
     pub(super) context: Context,
     pub(super) orphans: Option<IntCounterVec>,
-    suspects: Mutex<Suspects>,
+    candidates: Mutex<DeletionCandidates>,
 }
 
 /// The need of an endpoint.
-enum Need {
+enum EndpointNeed {
     /// The fields copied from the pod are out of date.
     Labels,
     /// The endpoint may be orphaned.
@@ -37,20 +38,25 @@ enum Need {
 }
 
 impl Reconcile for Reconciler {
-    const NAME: &'static str = WorkloadEndpoints::NAME;
-    type Key = Work;
+    const NAME: &'static str = "workloadendpoint";
+    type Key = ResyncKey;
 
-    async fn reconcile(&self, work: &Work) -> Result<Next, Failure> {
-        match work {
-            Work::All => Ok(self.compare_all()),
-            Work::One(pod) => self.pod(pod).await,
+    async fn reconcile(&self, key: &ResyncKey) -> Result<Next, Failure> {
+        match key {
+            ResyncKey::All => Ok(self.compare_all()),
+            ResyncKey::One(pod) => self.reconcile_pod(pod).await,
         }
     }
 }
 
 impl Reconciler {
-    pub(super) fn new(workloads: Shared, queue: Queue<Work>, context: Context, orphans: Option<IntCounterVec>) -> Self {
-        Reconciler { workloads, queue, context, orphans, suspects: Mutex::default() }
+    pub(super) fn new(
+        workloads: SharedCache<Workloads>,
+        queue: Queue<ResyncKey>,
+        context: Context,
+        orphans: Option<IntCounterVec>,
+    ) -> Self {
+        Reconciler { workloads, queue, context, orphans, candidates: Mutex::default() }
     }
 
     fn compare_all(&self) -> Next {
@@ -60,28 +66,28 @@ impl Reconciler {
                 // Each completed list queues this work again.
                 return Next::Done;
             }
-            self.suspects().retain(|endpoint| workloads.has(endpoint));
+            self.candidates().retain(|endpoint| workloads.has(endpoint));
             workloads.doubtful()
         };
-        doubtful.into_iter().for_each(|pod| self.queue.add(Work::One(pod)));
+        doubtful.into_iter().for_each(|pod| self.queue.add(ResyncKey::One(pod)));
         let period = self.context.settings.borrow().reconcile_period.get(&ControllerName::WorkloadEndpoint).copied();
         period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
     }
 
     /// Reconciles the endpoints of a pod. An endpoint that fails does not stop the others.
-    async fn pod(&self, pod: &ObjectKey) -> Result<Next, Failure> {
+    async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<Next, Failure> {
         let (mut next, mut failure) = (None::<Duration>, None);
         for (endpoint, need) in self.needs(pod) {
             let outcome = match need {
-                Need::Nothing => {
-                    self.suspects().clear(&endpoint);
+                EndpointNeed::Nothing => {
+                    self.candidates().clear(&endpoint);
                     Ok(None)
                 }
-                Need::Labels => {
-                    self.suspects().clear(&endpoint);
-                    self.label(pod, &endpoint).await.map(|()| None)
+                EndpointNeed::Labels => {
+                    self.candidates().clear(&endpoint);
+                    self.copy_labels(pod, &endpoint).await.map(|()| None)
                 }
-                Need::Verdict => self.judge(pod, &endpoint).await,
+                EndpointNeed::Verdict => self.check_orphan(pod, &endpoint).await,
             };
             match outcome {
                 Ok(later) => next = next.into_iter().chain(later).min(),
@@ -94,13 +100,13 @@ impl Reconciler {
         }
     }
 
-    fn needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, Need)> {
+    fn needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, EndpointNeed)> {
         let workloads = self.workloads.lock();
         let Some(workload) = workloads.get(pod).filter(|_| workloads.is_complete()) else { return Vec::new() };
         let need = |endpoint| match () {
-            () if workloads.is_suspicious(workload, endpoint) => Need::Verdict,
-            () if workload.is_mislabelled(endpoint) => Need::Labels,
-            () => Need::Nothing,
+            () if workloads.is_suspicious(workload, endpoint) => EndpointNeed::Verdict,
+            () if workload.is_mislabelled(endpoint) => EndpointNeed::Labels,
+            () => EndpointNeed::Nothing,
         };
         let key = |name: &str| ObjectKey { namespace: pod.namespace.clone(), name: name.to_owned() };
         workload.endpoints.iter().map(|endpoint| (key(&endpoint.name), need(endpoint))).collect()
@@ -108,26 +114,26 @@ impl Reconciler {
 
     /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
     /// plugin stay. A concurrent change makes the compare-and-swap fail.
-    async fn label(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), Failure> {
-        let Some(live) = live::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
+    async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), Failure> {
+        let Some(live) = api_reads::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
         let namespace = pod.namespace.as_deref().unwrap_or_default();
-        let said = Said::of_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
+        let desired = EndpointLabels::for_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
         let mut entry = match self.context.calico.get::<WorkloadEndpoint>(endpoint).await {
             Err(StoreError::NotFound { .. }) => return Ok(()),
             Err(error @ StoreError::Corrupt { .. }) => return Err(Failure::Permanent(error.to_string())),
             found => found?,
         };
-        if Said::by(&entry.value) == said {
+        if EndpointLabels::from_endpoint(&entry.value) == desired {
             return Ok(());
         }
-        said.put_into(&mut entry.value);
+        desired.apply_to(&mut entry.value);
         self.context.leadership.may_write()?;
         self.context.calico.update(endpoint, &entry.value, &entry.revision).await?;
         tracing::info!(controller = Self::NAME, %endpoint, "labels and service account taken over from the pod");
         Ok(())
     }
 
-    pub(super) fn suspects(&self) -> MutexGuard<'_, Suspects> {
-        self.suspects.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn candidates(&self) -> MutexGuard<'_, DeletionCandidates> {
+        self.candidates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

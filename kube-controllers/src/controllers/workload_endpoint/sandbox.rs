@@ -14,7 +14,7 @@ use crate::watched::Pod;
 
 /// A pod, and the first of its addresses.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Holder {
+pub(super) struct PodIdentity {
     uid: Option<Uuid>,
     address: Option<IpAddr>,
     /// True if the pod is being deleted, so that a later pod may have its address already.
@@ -31,37 +31,37 @@ pub(super) struct Sandbox {
     pod_uid: Option<Uuid>,
 }
 
-impl Holder {
-    pub(super) fn of(pod: &Pod) -> Self {
+impl PodIdentity {
+    pub(super) fn new(pod: &Pod) -> Self {
         let address = pod.pod_ip.as_ref().or(pod.pod_ips.first()).and_then(|address| address.parse().ok());
-        Holder { uid: Uuid::parse_str(&pod.uid).ok(), address, is_leaving: pod.deleting }
+        PodIdentity { uid: Uuid::parse_str(&pod.uid).ok(), address, is_leaving: pod.deleting }
     }
 }
 
 impl Sandbox {
-    pub(super) fn of(endpoint: &WorkloadEndpointSpec) -> Self {
+    pub(super) fn new(endpoint: &WorkloadEndpointSpec) -> Self {
         let address = endpoint.networks().next().map(|network| network.network());
         Sandbox { container: fingerprint(&endpoint.container_id), address, pod_uid: None }
     }
 
     /// Copies the pod's uid from the previous state of the endpoint, if the container is the same.
-    pub(super) fn learn(&mut self, before: &Sandbox) {
+    pub(super) fn copy_pod_uid(&mut self, before: &Sandbox) {
         if self.container == before.container {
             self.pod_uid = before.pod_uid;
         }
     }
 
     /// Records the uid of the pod with the endpoint's pod name, if the pod has the endpoint's address.
-    pub(super) fn meet(&mut self, pod: &Holder) {
-        if !pod.is_leaving && pod.uid.is_some() && self.is_held_by(pod) {
+    pub(super) fn match_pod(&mut self, pod: &PodIdentity) {
+        if !pod.is_leaving && pod.uid.is_some() && self.has_address_of(pod) {
             self.pod_uid = pod.uid;
         }
     }
 
     /// Returns true if this is another pod than the one for which the endpoint was created, and does not have the
     /// endpoint's address.
-    pub(super) fn is_anothers(&self, pod: &Holder) -> bool {
-        self.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other) && !self.is_held_by(pod)
+    pub(super) fn belongs_to_other_pod(&self, pod: &PodIdentity) -> bool {
+        self.pod_uid.zip(pod.uid).is_some_and(|(one, other)| one != other) && !self.has_address_of(pod)
     }
 
     /// Returns the uid of the pod for which this container was created, if it is known.
@@ -69,7 +69,7 @@ impl Sandbox {
         self.pod_uid.filter(|_| self.container == fingerprint(container_id))
     }
 
-    fn is_held_by(&self, pod: &Holder) -> bool {
+    fn has_address_of(&self, pod: &PodIdentity) -> bool {
         self.address.is_some() && self.address == pod.address
     }
 }
@@ -85,39 +85,39 @@ mod tests {
     use super::*;
 
     fn sandbox(container: &str) -> Sandbox {
-        Sandbox::of(&WorkloadEndpointSpec {
+        Sandbox::new(&WorkloadEndpointSpec {
             container_id: container.into(),
             ip_networks: vec!["10.0.0.1/32".into()],
             ..WorkloadEndpointSpec::default()
         })
     }
 
-    fn pod(uid: u128, address: &str) -> Holder {
-        Holder { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_leaving: false }
+    fn pod(uid: u128, address: &str) -> PodIdentity {
+        PodIdentity { uid: Some(Uuid::from_u128(uid)), address: address.parse().ok(), is_leaving: false }
     }
 
     #[test]
     fn who_has_the_address_is_the_pod_of_the_container() {
         let mut sandbox = sandbox("c1");
-        sandbox.meet(&pod(1, ""));
-        sandbox.meet(&pod(1, "10.0.0.2"));
-        sandbox.meet(&Holder { is_leaving: true, ..pod(1, "10.0.0.1") });
+        sandbox.match_pod(&pod(1, ""));
+        sandbox.match_pod(&pod(1, "10.0.0.2"));
+        sandbox.match_pod(&PodIdentity { is_leaving: true, ..pod(1, "10.0.0.1") });
         assert_eq!(sandbox.pod_uid("c1"), None);
-        assert!(!sandbox.is_anothers(&pod(2, "")), "nothing is known");
-        sandbox.meet(&pod(1, "10.0.0.1"));
+        assert!(!sandbox.belongs_to_other_pod(&pod(2, "")), "nothing is known");
+        sandbox.match_pod(&pod(1, "10.0.0.1"));
         assert_eq!((sandbox.pod_uid("c1"), sandbox.pod_uid("c2")), (Some(Uuid::from_u128(1)), None));
-        assert!(sandbox.is_anothers(&pod(2, "")) && sandbox.is_anothers(&pod(2, "10.0.0.2")));
-        assert!(!sandbox.is_anothers(&pod(1, "")) && !sandbox.is_anothers(&pod(2, "10.0.0.1")));
-        assert!(!sandbox.is_anothers(&Holder { uid: None, ..pod(2, "") }));
+        assert!(sandbox.belongs_to_other_pod(&pod(2, "")) && sandbox.belongs_to_other_pod(&pod(2, "10.0.0.2")));
+        assert!(!sandbox.belongs_to_other_pod(&pod(1, "")) && !sandbox.belongs_to_other_pod(&pod(2, "10.0.0.1")));
+        assert!(!sandbox.belongs_to_other_pod(&PodIdentity { uid: None, ..pod(2, "") }));
     }
 
     #[test]
     fn another_container_is_of_another_pod() {
         let mut known = sandbox("c1");
-        known.meet(&pod(1, "10.0.0.1"));
+        known.match_pod(&pod(1, "10.0.0.1"));
         let (mut same, mut other) = (sandbox("c1"), sandbox("c2"));
-        same.learn(&known);
-        other.learn(&known);
+        same.copy_pod_uid(&known);
+        other.copy_pod_uid(&known);
         assert_eq!((same.pod_uid("c1"), other.pod_uid("c2")), (Some(Uuid::from_u128(1)), None));
     }
 }

@@ -11,17 +11,30 @@ use tokio::time::sleep;
 
 use super::*;
 use crate::controllers::testing::{embedded, kubernetes, settings};
-use crate::runtime::{Leadership, Next, Reconcile};
+use crate::leader::Leadership;
+use crate::runtime::{Next, Reconcile};
 use crate::settings::Gc;
+use crate::status::Watchdog;
 use crate::telemetry::Metrics;
+use crate::watched::Node;
+use crate::watched::Pod;
 use crate::watched::{AddressAnnotations, Labels};
+use crate::watches::Event;
+use libcalico::api::Node as CalicoNode;
+use libcalico::api::WorkloadEndpoint;
+use libcalico::store::Entry;
+use std::sync::Mutex;
 
 const GRACE: Duration = Duration::from_millis(60);
 
+fn add(queue: &Queue<ResyncKey>, keys: Vec<ResyncKey>) {
+    keys.into_iter().for_each(|key| queue.add(key));
+}
+
 struct Host {
     reconciler: Reconciler,
-    queue: Queue<Work>,
-    shared: Shared,
+    queue: Queue<ResyncKey>,
+    workloads: SharedCache<Workloads>,
     /// The content of the API server: `pods` and `nodes`.
     live: Arc<Mutex<Value>>,
     _dir: tempfile::TempDir,
@@ -90,38 +103,39 @@ impl Host {
             settings: watch::channel(Arc::new(settings)).1,
             leadership: Leadership::always(),
             metrics: Metrics::new(),
+            watchdog: Watchdog::default(),
             stop: tokio_util::sync::CancellationToken::new(),
         };
-        let (shared, queue) = (Shared::default(), Queue::default());
-        let reconciler = Reconciler::new(shared.clone(), queue.clone(), context, counter());
-        Host { reconciler, queue, shared, live, _dir: dir }
+        let (workloads, queue) = (SharedCache::<Workloads>::default(), Queue::default());
+        let reconciler = Reconciler::new(workloads.clone(), queue.clone(), context, counter());
+        Host { reconciler, queue, workloads, live, _dir: dir }
     }
 
     /// Delivers complete lists of all kinds: these pods, the node n1, and the stored objects.
     async fn list(&self, pods: &[Pod]) {
-        add(&self.queue, self.shared.lock().hear_pod(&Event::Restarted));
-        pods.iter().for_each(|pod| add(&self.queue, self.shared.lock().hear_pod(&Event::Put(pod))));
-        add(&self.queue, self.shared.lock().hear_pod(&Event::Synced));
+        add(&self.queue, self.workloads.lock().apply_pod(&Event::Restarted));
+        pods.iter().for_each(|pod| add(&self.queue, self.workloads.lock().apply_pod(&Event::Put(pod))));
+        add(&self.queue, self.workloads.lock().apply_pod(&Event::Synced));
         let node = Node { name: ObjectKey::global("n1"), uid: "k1".into(), labels: Labels::new() };
         for event in [Event::Restarted, Event::Put(&node), Event::Synced] {
-            add(&self.queue, self.shared.lock().hear_node(&event));
+            add(&self.queue, self.workloads.lock().apply_node(&event));
         }
         let nodes = self.reconciler.context.calico.list::<CalicoNode>(&Default::default()).await.unwrap();
-        add(&self.queue, self.shared.lock().hear_calico_node(&Event::Restarted));
-        nodes.iter().for_each(|node| add(&self.queue, self.shared.lock().hear_calico_node(&Event::Put(node))));
-        add(&self.queue, self.shared.lock().hear_calico_node(&Event::Synced));
+        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Restarted));
+        nodes.iter().for_each(|node| add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Put(node))));
+        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Synced));
         self.list_endpoints().await;
     }
 
     async fn list_endpoints(&self) {
         let all = self.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
-        add(&self.queue, self.shared.lock().hear_endpoint(&Event::Restarted));
-        all.iter().for_each(|entry| add(&self.queue, self.shared.lock().hear_endpoint(&Event::Put(entry))));
-        add(&self.queue, self.shared.lock().hear_endpoint(&Event::Synced));
+        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Restarted));
+        all.iter().for_each(|entry| add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Put(entry))));
+        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Synced));
     }
 
-    fn hear_pod(&self, event: Event<'_, Pod>) {
-        add(&self.queue, self.shared.lock().hear_pod(&event));
+    fn apply_pod(&self, event: Event<'_, Pod>) {
+        add(&self.queue, self.workloads.lock().apply_pod(&event));
     }
 
     async fn store(&self, endpoint: &WorkloadEndpoint) -> ObjectKey {
@@ -142,7 +156,7 @@ impl Host {
             let work = self.queue.next().await;
             let next = self.reconciler.reconcile(&work).await.unwrap();
             self.queue.done(&work);
-            if let (Next::After(later), Work::One(_)) = (next, &work) {
+            if let (Next::After(later), ResyncKey::One(_)) = (next, &work) {
                 self.queue.add_after(work, later);
             }
         }
@@ -179,7 +193,7 @@ async fn labels_follow_the_pod_and_nothing_else_changes() {
     let mut changed = pod("shop");
     changed.service_account = "s".repeat(63).into();
     host.set_live("pods", json!([live(&changed)]));
-    host.hear_pod(Event::Put(&changed));
+    host.apply_pod(Event::Put(&changed));
     host.work().await;
     let after = host.stored(&key).await.unwrap();
     assert_eq!(after.value.spec.service_account_name, "s".repeat(63));
@@ -191,7 +205,7 @@ async fn labels_follow_the_pod_and_nothing_else_changes() {
     rest.metadata.resource_version.clear();
     assert_eq!(rest, before);
     // The watch has not delivered the controller's own write yet, and the endpoint is not written again.
-    host.queue.add(Work::All);
+    host.queue.add(ResyncKey::All);
     host.work().await;
     assert_eq!(host.stored(&key).await.unwrap().revision, after.revision);
 }
@@ -229,7 +243,7 @@ async fn an_endpoint_without_pod_goes_after_the_grace_period() {
     host.list(&[pod("web")]).await;
     host.after_grace().await;
     host.set_live("pods", json!([]));
-    host.hear_pod(Event::Gone(&pod("web").name));
+    host.apply_pod(Event::Gone(&pod("web").name));
     host.work().await;
     assert!(host.stored(&key).await.is_some(), "not at once");
     host.after_grace().await;
@@ -270,7 +284,7 @@ async fn an_endpoint_that_was_made_anew_gets_its_own_grace_period() {
     host.list_endpoints().await;
     host.work().await;
     sleep(GRACE / 2 + Duration::from_millis(10)).await;
-    host.queue.add(Work::All);
+    host.queue.add(ResyncKey::All);
     host.work().await;
     assert!(host.stored(&key).await.is_some());
     host.after_grace().await;
@@ -312,7 +326,7 @@ async fn a_successor_on_the_same_node_does_not_keep_the_endpoint_of_the_one_befo
         let successor =
             Pod { uid: uid.into(), pod_ips: address.iter().cloned().collect(), pod_ip: address, ..pod("web") };
         host.set_live("pods", json!([live(&successor)]));
-        host.hear_pod(Event::Put(&successor));
+        host.apply_pod(Event::Put(&successor));
         host.work().await;
         assert!(host.stored(&key).await.is_some(), "not at once");
         host.after_grace().await;
@@ -328,7 +342,7 @@ async fn the_endpoint_that_a_successor_got_meanwhile_is_its_own() {
     host.list(std::slice::from_ref(&first)).await;
     let successor = Pod { uid: SECOND.into(), pod_ip: None, pod_ips: vec![], ..pod("web") };
     host.set_live("pods", json!([live(&successor)]));
-    host.hear_pod(Event::Put(&successor));
+    host.apply_pod(Event::Put(&successor));
     host.work().await;
     // The watch has not delivered the change yet.
     let mut entry = host.stored(&key).await.unwrap();
@@ -386,7 +400,7 @@ async fn a_dry_run_says_once_what_would_go() {
     let key = host.store(&endpoint("n1", "web")).await;
     host.list(&[]).await;
     host.after_grace().await;
-    host.queue.add(Work::All);
+    host.queue.add(ResyncKey::All);
     host.work().await;
     assert!(host.stored(&key).await.is_some());
     assert_eq!((host.counted("reported"), host.counted("deleted")), (1, 0));

@@ -10,12 +10,12 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::store::Entry;
 use uuid::Uuid;
 
-use super::labels::Said;
-use super::sandbox::{Holder, Sandbox};
-use crate::controllers::orchestrated::NodeNames;
-use crate::controllers::work::Work;
-use crate::feed::{Cache, Event};
+use super::labels::EndpointLabels;
+use super::sandbox::{PodIdentity, Sandbox};
+use crate::controllers::node_names::NodeNames;
+use crate::controllers::resync::ResyncKey;
 use crate::watched::{Node, Pod, Words};
+use crate::watches::{Cache, Event};
 
 /// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
 #[derive(Default)]
@@ -32,21 +32,21 @@ pub(super) struct Workloads {
 /// A pod and its endpoints. The pod or the endpoints may be missing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Workload {
-    pub(super) pod: Option<KnownPod>,
-    pub(super) endpoints: Vec<KnownEndpoint>,
+    pub(super) pod: Option<CachedPod>,
+    pub(super) endpoints: Vec<CachedEndpoint>,
 }
 
 /// A cached pod.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct KnownPod {
+pub(super) struct CachedPod {
     /// Node of the pod by its name in Kubernetes; empty before scheduling.
     pub(super) node: Arc<str>,
     /// Whether to copy the pod's fields to its endpoints: the pod has a network of its own, an address and a node
     /// (KC-261).
     pub(super) is_networked: bool,
     /// Fingerprint of the desired fields of the pod's endpoints.
-    pub(super) says: u64,
-    holder: Holder,
+    pub(super) labels_hash: u64,
+    identity: PodIdentity,
     /// True if the pod uses the host network.
     host_network: bool,
     list: u64,
@@ -54,12 +54,12 @@ pub(super) struct KnownPod {
 
 /// A cached endpoint.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct KnownEndpoint {
+pub(super) struct CachedEndpoint {
     pub(super) name: Box<str>,
     /// Node of the endpoint by its name in Calico.
     pub(super) node: Arc<str>,
     /// Fingerprint of the endpoint's fields.
-    pub(super) says: u64,
+    pub(super) labels_hash: u64,
     sandbox: Sandbox,
     list: u64,
 }
@@ -73,24 +73,26 @@ struct List {
 
 impl Workloads {
     /// Applies an event about a pod. Returns the resulting work.
-    pub(super) fn hear_pod(&mut self, event: &Event<'_, Pod>) -> Vec<Work> {
+    pub(super) fn apply_pod(&mut self, event: &Event<'_, Pod>) -> Vec<ResyncKey> {
         match event {
             Event::Restarted => self.pods.number += 1,
             Event::Synced => {
                 self.pods.complete = true;
                 self.drop_unlisted_pods();
-                return vec![Work::All];
+                return vec![ResyncKey::All];
             }
             Event::Put(pod) => {
-                let says = Said::of_pod(namespace(&pod.name), &pod.labels, &pod.service_account).fingerprint();
+                let labels_hash =
+                    EndpointLabels::for_pod(namespace(&pod.name), &pod.labels, &pod.service_account).fingerprint();
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
-                let (holder, host_network) = (Holder::of(pod), pod.host_network);
-                let known = KnownPod { node, is_networked, says, holder, host_network, list: self.pods.number };
+                let (identity, host_network) = (PodIdentity::new(pod), pod.host_network);
+                let known =
+                    CachedPod { node, is_networked, labels_hash, identity, host_network, list: self.pods.number };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
                 let is_news = !workload.pod.as_ref().is_some_and(|before| before.is_like(&known));
-                workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.meet(&known.holder));
+                workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.match_pod(&known.identity));
                 workload.pod = Some(known);
                 return self.work_for(is_news, &pod.name);
             }
@@ -105,7 +107,7 @@ impl Workloads {
     }
 
     /// Applies an event about an endpoint. Returns the resulting work.
-    pub(super) fn hear_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<Work> {
+    pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<ResyncKey> {
         match event {
             Event::Restarted => self.endpoints.number += 1,
             Event::Synced => {
@@ -113,22 +115,22 @@ impl Workloads {
                 let last = self.endpoints.number;
                 self.workloads.values_mut().for_each(|workload| workload.endpoints.retain(|one| one.list == last));
                 self.workloads.retain(|_, workload| !workload.is_empty());
-                return vec![Work::All];
+                return vec![ResyncKey::All];
             }
             Event::Put(entry) => {
-                let Some((pod, node)) = whose(&entry.key) else { return Vec::new() };
-                let mut known = KnownEndpoint {
+                let Some((pod, node)) = pod_and_node(&entry.key) else { return Vec::new() };
+                let mut known = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
                     node: self.words.share(&node),
-                    says: Said::by(&entry.value).fingerprint(),
-                    sandbox: Sandbox::of(&entry.value.spec),
+                    labels_hash: EndpointLabels::from_endpoint(&entry.value).fingerprint(),
+                    sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
                 };
                 let Workload { pod: there, endpoints } = self.workloads.entry(pod.clone()).or_default();
                 if let Some(before) = endpoints.iter().find(|one| one.name == known.name) {
-                    known.sandbox.learn(&before.sandbox);
+                    known.sandbox.copy_pod_uid(&before.sandbox);
                 }
-                there.iter().for_each(|pod| known.sandbox.meet(&pod.holder));
+                there.iter().for_each(|pod| known.sandbox.match_pod(&pod.identity));
                 match endpoints.iter_mut().find(|one| one.name == known.name) {
                     Some(before) => *before = known,
                     None => endpoints.push(known),
@@ -136,7 +138,7 @@ impl Workloads {
                 return self.work_for(true, &pod);
             }
             Event::Gone(key) => {
-                let Some((pod, _)) = whose(key) else { return Vec::new() };
+                let Some((pod, _)) = pod_and_node(key) else { return Vec::new() };
                 if let Some(workload) = self.workloads.get_mut(&pod) {
                     workload.endpoints.retain(|one| *one.name != *key.name);
                 }
@@ -147,19 +149,19 @@ impl Workloads {
     }
 
     /// Applies an event about a Kubernetes node. A change may affect every endpoint on the node, so all are compared.
-    pub(super) fn hear_node(&mut self, event: &Event<'_, Node>) -> Vec<Work> {
+    pub(super) fn apply_node(&mut self, event: &Event<'_, Node>) -> Vec<ResyncKey> {
         let changed = self.nodes.follow(event, |_| Some(()));
-        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![Work::All] }
+        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
     /// Applies an event about a Calico node, whose name in Kubernetes may have changed.
-    pub(super) fn hear_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<Work> {
+    pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ResyncKey> {
         let changed =
             self.calico_nodes.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for node in &changed {
             self.names.set(node, self.calico_nodes.get(node).cloned());
         }
-        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![Work::All] }
+        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
     /// Returns true if all kinds have been listed, so that other objects are known not to exist.
@@ -174,13 +176,13 @@ impl Workloads {
 
     /// Returns true if the endpoint exists.
     pub(super) fn has(&self, endpoint: &ObjectKey) -> bool {
-        let workload = whose(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
+        let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod));
         workload.is_some_and(|workload| workload.endpoints.iter().any(|one| *one.name == *endpoint.name))
     }
 
     /// Returns the uid of the pod for which the endpoint with this container was created, if it is known.
     pub(super) fn pod_uid(&self, endpoint: &ObjectKey, container_id: &str) -> Option<Uuid> {
-        let workload = whose(endpoint).and_then(|(pod, _)| self.workloads.get(&pod))?;
+        let workload = pod_and_node(endpoint).and_then(|(pod, _)| self.workloads.get(&pod))?;
         workload.endpoints.iter().find(|one| *one.name == *endpoint.name)?.sandbox.pod_uid(container_id)
     }
 
@@ -196,12 +198,12 @@ impl Workloads {
     }
 
     /// Returns true if an endpoint looks orphaned by the cached state.
-    pub(super) fn is_suspicious(&self, workload: &Workload, endpoint: &KnownEndpoint) -> bool {
+    pub(super) fn is_suspicious(&self, workload: &Workload, endpoint: &CachedEndpoint) -> bool {
         let Some(pod) = &workload.pod else { return true };
         let node = self.kubernetes_node(&endpoint.node);
         let is_elsewhere = *node.name != *pod.node && !pod.node.is_empty();
         pod.host_network
-            || endpoint.sandbox.is_anothers(&pod.holder)
+            || endpoint.sandbox.belongs_to_other_pod(&pod.identity)
             || is_elsewhere
             || (*node.name == *pod.node && self.nodes.get(&node).is_none())
     }
@@ -212,9 +214,9 @@ impl Workloads {
         self.names.kubernetes(&calico).cloned().unwrap_or(calico)
     }
 
-    fn work_for(&self, is_news: bool, pod: &ObjectKey) -> Vec<Work> {
+    fn work_for(&self, is_news: bool, pod: &ObjectKey) -> Vec<ResyncKey> {
         let has_endpoints = self.workloads.get(pod).is_some_and(|workload| !workload.endpoints.is_empty());
-        if is_news && has_endpoints { vec![Work::One(pod.clone())] } else { Vec::new() }
+        if is_news && has_endpoints { vec![ResyncKey::One(pod.clone())] } else { Vec::new() }
     }
 
     fn drop_unlisted_pods(&mut self) {
@@ -236,8 +238,8 @@ impl Workloads {
 
 impl Workload {
     /// Returns true if the fields of the endpoint are out of date.
-    pub(super) fn is_mislabelled(&self, endpoint: &KnownEndpoint) -> bool {
-        self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.says != endpoint.says)
+    pub(super) fn is_mislabelled(&self, endpoint: &CachedEndpoint) -> bool {
+        self.pod.as_ref().is_some_and(|pod| pod.is_networked && pod.labels_hash != endpoint.labels_hash)
     }
 
     fn is_empty(&self) -> bool {
@@ -245,17 +247,17 @@ impl Workload {
     }
 }
 
-impl KnownPod {
-    fn is_like(&self, other: &KnownPod) -> bool {
+impl CachedPod {
+    fn is_like(&self, other: &CachedPod) -> bool {
         self.node == other.node
             && self.is_networked == other.is_networked
-            && self.says == other.says
-            && self.holder == other.holder
+            && self.labels_hash == other.labels_hash
+            && self.identity == other.identity
     }
 }
 
 /// Returns the pod and the node of an endpoint, or `None` if the endpoint does not belong to a Kubernetes pod.
-pub(super) fn whose(endpoint: &ObjectKey) -> Option<(ObjectKey, String)> {
+pub(super) fn pod_and_node(endpoint: &ObjectKey) -> Option<(ObjectKey, String)> {
     let ids = EndpointIdentifiers::parse(&endpoint.name).ok()?;
     let is_pods = ids.orchestrator == KUBERNETES && !ids.pod.is_empty() && !ids.endpoint.is_empty();
     is_pods.then(|| (ObjectKey { namespace: endpoint.namespace.clone(), name: ids.pod }, ids.node))

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::runtime::Leadership;
+use crate::leader::Leadership;
 
 const AT: fn(u64) -> Duration = Duration::from_secs;
 const GRACE: Duration = Duration::from_secs(20);

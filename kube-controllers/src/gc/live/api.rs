@@ -8,8 +8,8 @@ use libcalico::ipam::Sight;
 use libcalico::kubernetes::Resource;
 use serde::de::DeserializeOwned;
 
+use crate::api_reads;
 use crate::gc::gate::Gate;
-use crate::live;
 use crate::runtime::Failure;
 
 pub(super) struct Api<'a> {
@@ -21,19 +21,19 @@ impl Api<'_> {
     /// Reads the object.
     pub(super) async fn whole<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
         self.gate.pace(1).await;
-        sight(live::object(self.client, resource, key).await)
+        sight(api_reads::object(self.client, resource, key).await)
     }
 
     /// Looks up if the object exists.
     pub(super) async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
         self.gate.pace(1).await;
-        sight(live::exists(self.client, resource, key).await.map(|there| there.then_some(())))
+        sight(api_reads::exists(self.client, resource, key).await.map(|there| there.then_some(())))
     }
 
     /// Looks up if the API server serves one of these kinds, in any version of a group.
     pub(super) async fn serves(&self, group: &str, plurals: &[&str]) -> Sight<()> {
         self.gate.pace(1).await;
-        sight(live::serves(self.client, group, plurals).await.map(|serves| serves.then_some(())))
+        sight(api_reads::serves(self.client, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
     /// Returns the JSON of a list.

@@ -11,7 +11,7 @@ use libcalico::kubernetes::{PODS, escaped};
 use serde_json::value::RawValue;
 
 use super::api::Api;
-use crate::live::List;
+use crate::api_reads::List;
 use crate::watched::{Pod, Projection, Wanted, Watched, Words};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single requests.

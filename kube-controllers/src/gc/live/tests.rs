@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::gc::events::tests::suspect;
-use crate::runtime::Leadership;
+use crate::leader::Leadership;
 
 /// Number of pods on a node that are read with one list.
 const MANY: u8 = pods::MANY as u8;

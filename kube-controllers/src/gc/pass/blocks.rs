@@ -7,7 +7,7 @@ use futures::stream;
 use ipam_plugin::affinity::{release_empty_block, release_host_affinities};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::error::IpamError;
-use ipam_plugin::release_addresses::release_batch;
+use ipam_plugin::release::release_batch;
 use libcalico::ipam::gc::{GoneNode, Settings, Surrender};
 use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
 use libcalico::store::{Store, StoreError};

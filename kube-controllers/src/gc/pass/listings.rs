@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use futures::{StreamExt, stream};
-use ipam_plugin::release_addresses::WriteGate;
+use ipam_plugin::write_gate::WriteGate;
 use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::conversion::KUBERNETES;
 use libcalico::ipam::gc::{Plan, Suspect};
@@ -15,8 +15,8 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
 use super::Collector;
-use crate::context::Mode;
 use crate::gc::live::Live;
+use crate::settings::Mode;
 
 /// The endpoints of a namespace, on one node if the node is known: namespace and node.
 type Group = (String, Option<String>);

@@ -98,7 +98,7 @@ impl Collector {
         if !self.gate.is_open() {
             return;
         }
-        let (leadership, watchdog) = (self.context.leadership.clone(), self.context.metrics.watchdog().clone());
+        let (leadership, watchdog) = (self.context.leadership.clone(), self.context.watchdog.clone());
         // A batch of writes is several requests, each with retries; none is sent after the right to write has ended.
         // Watching that right wakes this task, so the watchdog observes only the actions themselves.
         let acting = watchdog.observe("a pass of garbage collection".into(), self.act(&settings));

@@ -1,14 +1,16 @@
-//! The profile of processor time.
+//! The profile of processor time, and the files of this process's code with their addresses in memory.
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
+use findshlibs::{IterationControl, SharedLibrary, TargetSharedLibrary};
 use pprof::{ProfilerGuardBuilder, UnresolvedReport};
+use procfs::ProcError;
+use procfs::process::{MMPermissions, MMapPath, Process};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-use super::ProfileError;
-use super::code;
-use super::format::{Builder, Code, Frame};
+use super::format::{Builder, Code, Frame, ProfileError};
 
 /// Samples per second of processor time, as in Go.
 const FREQUENCY: i32 = 100;
@@ -20,7 +22,7 @@ const SAMPLING: &str = "perf_signal_handler|__restore(_rt)?";
 static SAMPLER: Mutex<()> = Mutex::const_new(());
 
 /// Samples the process for `duration`.
-pub(super) async fn profile(duration: Duration) -> Result<Vec<u8>, ProfileError> {
+pub(in crate::http) async fn profile(duration: Duration) -> Result<Vec<u8>, ProfileError> {
     let _only = SAMPLER.try_lock().map_err(|_| ProfileError::Busy)?;
     let begin = SystemTime::now();
     // Dropping the request's future also drops the guard, which stops the sampling.
@@ -30,7 +32,7 @@ pub(super) async fn profile(duration: Duration) -> Result<Vec<u8>, ProfileError>
     tokio::task::spawn_blocking(move || {
         let report = guard.report().build_unresolved()?;
         drop(guard);
-        Ok(encode(&report, &code::mapped()?, begin, duration))
+        Ok(encode(&report, &mapped_code()?, begin, duration))
     })
     .await?
 }
@@ -57,4 +59,54 @@ fn encode(report: &UnresolvedReport, code: &[Code], begin: SystemTime, duration:
 
 fn nanoseconds(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Returns the mappings with code, that of the program itself first.
+fn mapped_code() -> Result<Vec<Code>, ProcError> {
+    let process = Process::myself()?;
+    let program = process.exe()?;
+    let mut code = Vec::new();
+    for map in process.maps()? {
+        if let (MMapPath::Path(path), true) = (map.pathname, map.perms.contains(MMPermissions::EXECUTE)) {
+            let own = path == program;
+            let build_id = if own { build_id() } else { String::new() };
+            let one = Code { memory: map.address, offset: map.offset, file: path.display().to_string(), build_id };
+            code.insert(if own { 0 } else { code.len() }, one);
+        }
+    }
+    Ok(code)
+}
+
+/// Returns the build ID of the program in hexadecimal, or an empty string if the linker wrote none.
+fn build_id() -> String {
+    let mut id = String::new();
+    TargetSharedLibrary::each(|library| {
+        for byte in library.id().iter().flat_map(|id| id.as_bytes().to_vec()) {
+            let _ = write!(id, "{byte:02x}");
+        }
+        // The program is the first library of the list.
+        IterationControl::Break
+    });
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_program_comes_first_with_its_build_id() {
+        let code = mapped_code().expect("code");
+        let here = the_program_comes_first_with_its_build_id as fn() as usize as u64;
+        let program = &code[0];
+        assert!((program.memory.0..program.memory.1).contains(&here), "{code:?}");
+        let file = std::env::current_exe().expect("a program").display().to_string();
+        assert_eq!(program.file, file);
+        let notes = Command::new("readelf").args(["--wide", "--notes", &file]).output().expect("readelf");
+        let notes = String::from_utf8(notes.stdout).expect("text");
+        let told = notes.lines().find_map(|line| line.split("Build ID: ").nth(1)).expect("a build id").trim();
+        assert_eq!(program.build_id, told);
+    }
 }

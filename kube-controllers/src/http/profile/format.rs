@@ -1,8 +1,25 @@
-//! The part of pprof's format that the profiles use: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
+//! The part of pprof's format that the profiles use, and their error: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 use std::collections::HashMap;
 
 use prost::Message;
+
+/// A reason why there is no profile.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::http) enum ProfileError {
+    /// The process has only one timer.
+    #[error("another profile is being taken; ask again when it is done")]
+    Busy,
+    /// An error of the sampler.
+    #[error("cannot take a profile: {0}")]
+    Sampler(#[from] pprof::Error),
+    /// /proc is missing or unreadable.
+    #[error("cannot read the memory map: {0}")]
+    Map(#[from] procfs::ProcError),
+    /// The task that encodes the profile panicked or was aborted.
+    #[error("the profile was cut off: {0}")]
+    Interrupted(#[from] tokio::task::JoinError),
+}
 
 #[derive(Clone, PartialEq, Message)]
 struct Profile {

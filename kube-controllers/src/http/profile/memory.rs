@@ -5,21 +5,23 @@ use std::time::SystemTime;
 
 use procfs::process::{MMapPath, Process};
 
-use super::ProfileError;
-use super::format::{Builder, Frame};
+use super::format::{Builder, Frame, ProfileError};
+
+/// The use of memory by the name of its mapping, including `heap` and `anonymous`.
+pub(in crate::http) struct HeapProfile(BTreeMap<String, MappedBytes>);
 
 /// The kernel's counts for the mappings of one name, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Mapping {
+struct MappedBytes {
     resident: u64,
     /// The part of `resident` that no other process shares.
     private: u64,
     size: u64,
 }
 
-/// Returns the mappings of this process by name, including `heap` and `anonymous`.
-pub(super) fn mappings() -> Result<BTreeMap<String, Mapping>, ProfileError> {
-    let mut mappings = BTreeMap::<String, Mapping>::new();
+/// Reads the mappings of this process.
+pub(in crate::http) fn profile() -> Result<HeapProfile, ProfileError> {
+    let mut mappings = BTreeMap::<String, MappedBytes>::new();
     for map in Process::myself()?.smaps()? {
         let field = |name: &str| map.extension.map.get(name).copied().unwrap_or(0);
         let mapping = mappings.entry(name(&map.pathname)).or_default();
@@ -27,29 +29,31 @@ pub(super) fn mappings() -> Result<BTreeMap<String, Mapping>, ProfileError> {
         mapping.private += field("Private_Clean") + field("Private_Dirty");
         mapping.size += map.address.1 - map.address.0;
     }
-    Ok(mappings)
+    Ok(HeapProfile(mappings))
 }
 
-/// Encodes the mappings for pprof. `go tool pprof` shows the last type by default.
-pub(super) fn profile(mappings: &BTreeMap<String, Mapping>) -> Vec<u8> {
-    let mut builder = Builder::new(&[("mapped", "bytes"), ("private", "bytes"), ("resident", "bytes")]);
-    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-    builder.timing(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX), 0, 1);
-    for (name, mapping) in mappings {
-        let frame = Frame::Name(name.clone());
-        let values = [mapping.size, mapping.private, mapping.resident];
-        builder.sample([frame], values.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)).into());
+impl HeapProfile {
+    /// Encodes the mappings for pprof. `go tool pprof` shows the last type by default.
+    pub(in crate::http) fn protobuf(&self) -> Vec<u8> {
+        let mut builder = Builder::new(&[("mapped", "bytes"), ("private", "bytes"), ("resident", "bytes")]);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        builder.timing(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX), 0, 1);
+        for (name, mapping) in &self.0 {
+            let frame = Frame::Name(name.clone());
+            let values = [mapping.size, mapping.private, mapping.resident];
+            builder.sample([frame], values.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX)).into());
+        }
+        builder.encode()
     }
-    builder.encode()
-}
 
-/// Formats the mappings as a table.
-pub(super) fn as_text(mappings: &BTreeMap<String, Mapping>) -> String {
-    let mut text = format!("{:>12} {:>12} {:>16}  (KiB)\n", "resident", "private", "mapped");
-    for (name, Mapping { resident, private, size }) in mappings {
-        text += &format!("{:>12} {:>12} {:>16}  {name}\n", resident / 1024, private / 1024, size / 1024);
+    /// Formats the mappings as a table.
+    pub(in crate::http) fn text(&self) -> String {
+        let mut text = format!("{:>12} {:>12} {:>16}  (KiB)\n", "resident", "private", "mapped");
+        for (name, MappedBytes { resident, private, size }) in &self.0 {
+            text += &format!("{:>12} {:>12} {:>16}  {name}\n", resident / 1024, private / 1024, size / 1024);
+        }
+        text
     }
-    text
 }
 
 fn name(path: &MMapPath) -> String {

@@ -6,14 +6,14 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::time::Instant;
 
-use super::Timing;
+use super::config::Timing;
 
 /// The state of one candidate.
 #[derive(Debug)]
 pub(super) struct Election {
     identity: String,
     timing: Timing,
-    seen: Option<Seen>,
+    observed: Option<ObservedLease>,
     /// True if some replica has held the Lease since this process began.
     was_held: bool,
     role: Role,
@@ -34,15 +34,15 @@ enum Role {
 
 /// The Lease as it was last read or written.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ObservedLease {
     lease: Lease,
-    /// The time at which this version was first seen.
+    /// The time at which this version was first observed.
     since: Instant,
 }
 
 /// The next step of a candidate.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Step {
+pub(super) enum ElectionStep {
     /// Create this Lease.
     Create(Box<Lease>),
     /// Replace the version that this Lease names.
@@ -53,7 +53,7 @@ pub(super) enum Step {
 
 impl Election {
     pub(super) fn new(identity: String, timing: Timing) -> Self {
-        Election { identity, timing, seen: None, was_held: false, role: Role::Allows, settled: None }
+        Election { identity, timing, observed: None, was_held: false, role: Role::Allows, settled: None }
     }
 
     /// Records that the role refuses the Lease. A wait in progress starts over, because another replica may be writing
@@ -67,9 +67,9 @@ impl Election {
         if matches!(self.role, Role::Refuses) {
             self.role = Role::AllowsSince(now);
         }
-        self.seen = lease.map(|lease| {
-            let same = self.seen.take().filter(|seen| version(&seen.lease) == version(&lease));
-            Seen { since: same.map_or(now, |seen| seen.since), lease }
+        self.observed = lease.map(|lease| {
+            let same = self.observed.take().filter(|observed| version(&observed.lease) == version(&lease));
+            ObservedLease { since: same.map_or(now, |observed| observed.since), lease }
         });
         self.was_held |= !self.holder().is_empty();
         // Counted from when the Lease is seen, because the response to the write may have been lost.
@@ -84,17 +84,17 @@ impl Election {
 
     /// Returns true if the duration in the Lease shows that its holder waits before it writes.
     fn says_that_holder_waits(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| self.duration_of(&seen.lease) > self.timing.lease)
+        self.observed.as_ref().is_some_and(|observed| self.duration_of(&observed.lease) > self.timing.lease)
     }
 
-    /// Returns true if this process holds the Lease, as last seen.
+    /// Returns true if this process holds the Lease, as last observed.
     pub(super) fn is_ours(&self) -> bool {
-        self.seen.as_ref().is_some_and(|seen| holder(&seen.lease) == self.identity)
+        self.observed.as_ref().is_some_and(|observed| holder(&observed.lease) == self.identity)
     }
 
     /// Returns the holder's identity; empty if there is no holder.
     pub(super) fn holder(&self) -> &str {
-        self.seen.as_ref().map_or("", |seen| holder(&seen.lease))
+        self.observed.as_ref().map_or("", |observed| holder(&observed.lease))
     }
 
     /// Returns true if some replica has held the Lease since this process began, also if the Lease has been deleted.
@@ -105,21 +105,21 @@ impl Election {
     /// Returns the next step. `wall` is the time that is written to the Lease. `leads` is true if this process has the
     /// right to write by a Lease. Such a process creates a deleted Lease again, or renews one after a refusal, without
     /// a wait: no other replica writes without a Lease before that right has ended.
-    pub(super) fn step(&self, now: Instant, wall: MicroTime, leads: bool) -> Step {
-        let Some(seen) = &self.seen else {
+    pub(super) fn step(&self, now: Instant, wall: MicroTime, leads: bool) -> ElectionStep {
+        let Some(observed) = &self.observed else {
             let duration = if leads { self.timing.lease } else { self.timing.settling() };
-            return Step::Create(Box::new(self.claimed(Lease::default(), wall, duration)));
+            return ElectionStep::Create(Box::new(self.claimed(Lease::default(), wall, duration)));
         };
-        let free = seen.since + self.duration_of(&seen.lease);
-        let is_held = !holder(&seen.lease).is_empty();
+        let free = observed.since + self.duration_of(&observed.lease);
+        let is_held = !holder(&observed.lease).is_empty();
         if !is_held || self.is_ours() || free <= now {
             let waits = self.waits_until(now).is_some()
                 || (!leads && self.was_refused_lately(now))
-                || (!is_held && !self.was_given_back_lately(&seen.lease, &wall));
+                || (!is_held && !self.was_given_back_lately(&observed.lease, &wall));
             let duration = if waits { self.timing.settling() } else { self.timing.lease };
-            Step::Replace(Box::new(self.claimed(seen.lease.clone(), wall, duration)))
+            ElectionStep::Replace(Box::new(self.claimed(observed.lease.clone(), wall, duration)))
         } else {
-            Step::Wait(free)
+            ElectionStep::Wait(free)
         }
     }
 
@@ -146,7 +146,7 @@ impl Election {
     /// kept, because the next replica takes a released Lease without waiting.
     pub(super) fn given_back(&self, now: Instant, wall: MicroTime) -> Option<Lease> {
         let may = self.is_ours() && self.waits_until(now).is_none() && !self.was_refused_lately(now);
-        let mut lease = self.seen.as_ref().filter(|_| may)?.lease.clone();
+        let mut lease = self.observed.as_ref().filter(|_| may)?.lease.clone();
         let spec = lease.spec.get_or_insert_default();
         spec.holder_identity = Some(String::new());
         // The API server rejects zero.
@@ -163,7 +163,8 @@ impl Election {
         if !renewed {
             spec.acquire_time = Some(wall.clone());
             // The field counts changes of the holder, so the first holder does not count.
-            spec.lease_transitions = Some(if self.seen.is_none() { 0 } else { transitions(spec).saturating_add(1) });
+            spec.lease_transitions =
+                Some(if self.observed.is_none() { 0 } else { transitions(spec).saturating_add(1) });
         }
         spec.holder_identity = Some(self.identity.clone());
         spec.lease_duration_seconds = Some(i32::try_from(duration.as_secs()).unwrap_or(i32::MAX));

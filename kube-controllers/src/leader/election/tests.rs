@@ -28,14 +28,14 @@ fn election(seen: Option<Lease>, now: Instant) -> Election {
     election
 }
 
-fn replaced(step: Step) -> Lease {
-    let Step::Replace(lease) = step else { panic!("{step:?}") };
+fn replaced(step: ElectionStep) -> Lease {
+    let ElectionStep::Replace(lease) = step else { panic!("{step:?}") };
     *lease
 }
 
 #[test]
 fn a_lease_that_is_not_there_is_made() {
-    let Step::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), false) else {
+    let ElectionStep::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), false) else {
         panic!("no lease")
     };
     let expected = LeaseSpec {
@@ -51,7 +51,7 @@ fn a_lease_that_is_not_there_is_made() {
 
 #[test]
 fn deleted_lease_of_the_leader_is_made_again_without_a_wait() {
-    let Step::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), true) else {
+    let ElectionStep::Create(lease) = election(None, Instant::now()).step(Instant::now(), wall(9), true) else {
         panic!("no lease")
     };
     assert_eq!(lease.spec.and_then(|spec| spec.lease_duration_seconds), Some(15));
@@ -70,13 +70,13 @@ fn our_lease_is_renewed_over_the_version_that_was_seen_and_nothing_else_changes(
 fn anothers_lease_is_left_alone_until_it_has_not_changed_for_as_long_as_it_says() {
     let begin = Instant::now();
     let mut election = election(Some(lease(3, "other")), begin);
-    assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), Step::Wait(begin + 15 * SECOND));
+    assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), ElectionStep::Wait(begin + 15 * SECOND));
     // The same version is seen again.
     election.observe(Some(lease(3, "other")), begin + 14 * SECOND);
-    assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), Step::Wait(begin + 15 * SECOND));
+    assert_eq!(election.step(begin + 14 * SECOND, wall(9), false), ElectionStep::Wait(begin + 15 * SECOND));
     // The Lease has changed.
     election.observe(Some(lease(4, "other")), begin + 14 * SECOND);
-    assert_eq!(election.step(begin + 28 * SECOND, wall(9), false), Step::Wait(begin + 29 * SECOND));
+    assert_eq!(election.step(begin + 28 * SECOND, wall(9), false), ElectionStep::Wait(begin + 29 * SECOND));
     let taken = replaced(election.step(begin + 29 * SECOND, wall(9), false));
     let spec = taken.spec.expect("a spec");
     assert_eq!(taken.metadata, lease(4, "").metadata, "its version and labels");
@@ -103,14 +103,14 @@ fn a_holder_of_another_period_is_given_its_own() {
     let now = Instant::now();
     let mut long = lease(3, "other");
     long.spec.get_or_insert_default().lease_duration_seconds = Some(60);
-    assert_eq!(election(Some(long.clone()), now).step(now, wall(9), false), Step::Wait(now + 60 * SECOND));
+    assert_eq!(election(Some(long.clone()), now).step(now, wall(9), false), ElectionStep::Wait(now + 60 * SECOND));
     long.spec.get_or_insert_default().lease_duration_seconds = None;
-    assert_eq!(election(Some(long.clone()), now).step(now, wall(9), false), Step::Wait(now + 15 * SECOND));
+    assert_eq!(election(Some(long.clone()), now).step(now, wall(9), false), ElectionStep::Wait(now + 15 * SECOND));
     long.spec = None;
     replaced(election(Some(long), now).step(now, wall(9), false));
 }
 
-fn duration(step: Step) -> Option<i32> {
+fn duration(step: ElectionStep) -> Option<i32> {
     replaced(step).spec.and_then(|spec| spec.lease_duration_seconds)
 }
 

@@ -8,21 +8,21 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::election::{Election, Step};
+use super::config::{LeaderElectionConfig, Timing};
+use super::election::{Election, ElectionStep};
+use super::leadership::{Deadline, Tenure};
 use super::leases::{LeaseError, Leases};
-use super::refusals::Refusals;
-use super::{Config, Timing};
-use crate::runtime::{Deadline, Tenure};
+use super::refusal_log::RefusalLog;
 
 /// A candidate of the election.
 pub(super) struct Elector<L> {
     leases: L,
-    config: Config,
+    config: LeaderElectionConfig,
     election: Election,
     tenure: watch::Sender<Tenure>,
     /// True if the present right to write is that of a replica without a Lease.
     alone: bool,
-    refusals: Refusals,
+    refusals: RefusalLog,
     /// The last warning, which is not repeated.
     complaint: Option<String>,
 }
@@ -39,9 +39,9 @@ enum Outcome {
 }
 
 impl<L: Leases> Elector<L> {
-    pub(super) fn new(leases: L, config: Config, tenure: watch::Sender<Tenure>) -> Self {
+    pub(super) fn new(leases: L, config: LeaderElectionConfig, tenure: watch::Sender<Tenure>) -> Self {
         let election = Election::new(config.identity.clone(), config.timing);
-        Elector { leases, config, election, tenure, alone: false, refusals: Refusals::default(), complaint: None }
+        Elector { leases, config, election, tenure, alone: false, refusals: RefusalLog::default(), complaint: None }
     }
 
     /// Takes part in the election until `stop`, then releases the Lease.
@@ -135,9 +135,9 @@ impl<L: Leases> Elector<L> {
         let until = Deadline::now().plus(self.config.timing.renew_deadline);
         let leads = !self.alone && self.tenure.borrow().holds();
         let written = match self.election.step(Instant::now(), wall(), leads) {
-            Step::Create(lease) => self.leases.create(*lease).await?,
-            Step::Replace(lease) => self.leases.replace(*lease).await?,
-            Step::Wait(free) => return Ok(Outcome::Anothers(free)),
+            ElectionStep::Create(lease) => self.leases.create(*lease).await?,
+            ElectionStep::Replace(lease) => self.leases.replace(*lease).await?,
+            ElectionStep::Wait(free) => return Ok(Outcome::Anothers(free)),
         };
         let now = Instant::now();
         self.election.observe(Some(written), now);
@@ -158,7 +158,7 @@ impl<L: Leases> Elector<L> {
         if self.refusals.go_on(&timing) {
             self.set_tenure(right);
             self.alone = true;
-            let Config { namespace, name, .. } = &self.config;
+            let LeaderElectionConfig { namespace, name, .. } = &self.config;
             let complaint = format!(
                 "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no second replica"
             );

@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 use super::*;
-use crate::runtime::{Deadline, Tenure};
+use crate::leader::{Deadline, Tenure};
 use crate::telemetry::Metrics;
 
 /// A reconciler that treats each key as the key's name says, and counts its calls.
@@ -63,7 +63,7 @@ struct Bench {
     queue: Queue<&'static str>,
     tenure: watch::Sender<Tenure>,
     stop: CancellationToken,
-    work: Work,
+    metrics: WorkerMetrics,
     watchdog: Watchdog,
     run: JoinHandle<()>,
 }
@@ -79,18 +79,18 @@ impl Bench {
             gate: Semaphore::new(0),
         });
         let (tenure, leadership) = watch::channel(tenure);
-        let (queue, stop, work) = (Queue::default(), CancellationToken::new(), Metrics::new().work("scripted"));
+        let (queue, stop, metrics) = (Queue::default(), CancellationToken::new(), Metrics::new().worker("scripted"));
         let watchdog = Watchdog::default();
         let (reconciler, queued) = (scripted.clone(), queue.clone());
         let crew = Crew {
             reconciler,
             queue: queued,
             backoff: Mutex::default(),
-            work: work.clone(),
+            metrics: metrics.clone(),
             watchdog: watchdog.clone(),
         };
         let run = tokio::spawn(crew.run(workers, Leadership::new(leadership), stop.clone()));
-        Bench { scripted, queue, tenure, stop, work, watchdog, run }
+        Bench { scripted, queue, tenure, stop, metrics, watchdog, run }
     }
 
     /// Returns the times at which `key` was processed, in milliseconds.
@@ -124,7 +124,7 @@ async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others
     // Jitter removes at most half of a delay; the clock has steps of a millisecond.
     assert!(delays[0] <= 6 && (5..=11).contains(&delays[1]) && (10..=21).contains(&delays[2]), "{delays:?}");
     assert_eq!(bench.calls("fine").len(), 1);
-    assert_eq!(bench.work.retries.get(), 3);
+    assert_eq!(bench.metrics.retries.get(), 3);
     assert_eq!(bench.finished(), 2);
 }
 
@@ -137,7 +137,7 @@ async fn an_invalid_object_is_not_tried_again_before_it_is_added_again() {
     bench.queue.add("invalid");
     seconds(1).await;
     assert_eq!(bench.calls("invalid").len(), 2);
-    assert_eq!((bench.work.permanent_failures.get(), bench.work.retries.get()), (2, 0));
+    assert_eq!((bench.metrics.permanent_failures.get(), bench.metrics.retries.get()), (2, 0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,7 @@ async fn a_panic_is_caught_counted_and_tried_again() {
     seconds(1).await;
     assert_eq!(bench.calls("panics once").len(), 2);
     assert_eq!(bench.finished(), 2);
-    assert_eq!((bench.work.panics.get(), bench.work.retries.get()), (1, 1));
+    assert_eq!((bench.metrics.panics.get(), bench.metrics.retries.get()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,10 +181,10 @@ async fn nothing_runs_before_this_replica_leads() {
     bench.queue.add("fine");
     seconds(60).await;
     assert_eq!(bench.finished(), 0);
-    assert_eq!(bench.work.depth.get(), 1, "keys gather");
+    assert_eq!(bench.metrics.depth.get(), 1, "keys gather");
     bench.tenure.send_replace(Tenure::Always);
     seconds(1).await;
-    assert_eq!((bench.finished(), bench.work.depth.get()), (1, 0));
+    assert_eq!((bench.finished(), bench.metrics.depth.get()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use super::file::{DEFAULT_FILE, StatusFile};
 use super::heartbeat::{LIMIT, since_boot};
-use super::{DEFAULT_FILE, StatusFile};
 
 /// Reports the readiness or liveness of kube-controllers.
 #[derive(Debug, Parser)]

@@ -1,6 +1,7 @@
 //! Decisions, requests, the status and the cache. The whole controller is tested with a real API server in
 //! tests/tests/controllers_nodes.rs.
 
+mod labeling;
 mod serving;
 mod settling;
 
@@ -13,10 +14,32 @@ use libcalico::store::Revision;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
+use super::addresses::ServiceAddresses;
+use super::decision::Decision;
+use super::decision::HeldAddress;
 use super::decision::Missing;
+use super::decision::decide;
+use super::decision::is_misstated;
+use super::pools::LoadBalancerPool;
+use super::reconcile::LAG;
 use super::request::{Request, RequestError};
+use super::service::LoadBalancerService;
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
 use super::*;
+use crate::runtime::Failure;
+use crate::runtime::Next;
+use crate::settings::AssignIps;
+use crate::watched::Service;
+use crate::watches::Event;
+use datastore::Datastore;
+use libcalico::api::IpPool;
+use libcalico::ipam::Block;
+use libcalico::ipam::HandleId;
+use libcalico::ipam::Labels;
+use libcalico::store::Entry;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use tokio::sync::watch;
 
 fn pool(name: &str, cidr: &str, automatic: bool) -> LoadBalancerPool {
     LoadBalancerPool { name: name.into(), cidr: cidr.parse().unwrap(), automatic }
@@ -26,22 +49,22 @@ fn pools() -> Vec<LoadBalancerPool> {
     vec![pool("v4", "10.0.0.0/24", true), pool("manual", "10.9.0.0/24", false), pool("v6", "fd00::/112", true)]
 }
 
-fn service(families: Value, annotations: Value) -> Balanced {
+fn service(families: Value, annotations: Value) -> LoadBalancerService {
     let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
     let spec = json!({"type": "LoadBalancer", "ipFamilies": families});
-    Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
+    LoadBalancerService::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
 }
 
-fn held_address(ip: IpAddr) -> Held {
-    Held { ip, handle: HandleId::new("lb-x"), sequence: Some(7), since: None }
+fn held_address(ip: IpAddr) -> HeldAddress {
+    HeldAddress { ip, handle: HandleId::new("lb-x"), sequence: Some(7), since: None }
 }
 
-fn held(ips: &[&str]) -> Vec<Held> {
+fn held(ips: &[&str]) -> Vec<HeldAddress> {
     ips.iter().map(|ip| held_address(ip.parse().unwrap())).collect()
 }
 
 /// Returns the addresses to release, and a description of those to assign.
-fn served(service: &Balanced, ips: &[&str]) -> (Vec<String>, String) {
+fn served(service: &LoadBalancerService, ips: &[&str]) -> (Vec<String>, String) {
     let decision = decide(Some(service), &held(ips), &pools(), AssignIps::AllServices).unwrap();
     let Decision::Serve(plan) = decision else { panic!("{decision:?}") };
     let assign = plan.assign.iter().map(|missing| match missing {
@@ -87,7 +110,8 @@ fn what_does_not_fit_is_given_back() {
     }
     let service = |spec: Value| {
         let metadata = json!({"name": "s", "namespace": "n", "uid": "u"});
-        Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
+        LoadBalancerService::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+            .unwrap()
     };
     let asks = service(json!({"type": "LoadBalancer", "loadBalancerIP": "10.9.0.5", "ipFamilies": ["IPv4"]}));
     assert_eq!(served(&asks, &[]), (vec![], "10.9.0.5".to_owned()));
@@ -101,7 +125,7 @@ fn services_that_are_not_ours_lose_what_they_hold_and_no_more() {
         "spec": {"type": "LoadBalancer", "loadBalancerClass": "other"},
     }))
     .unwrap();
-    let other = Balanced::live(&other);
+    let other = LoadBalancerService::live(&other);
     let ours = Some(service(json!(["IPv4"]), json!({})));
     let all = AssignIps::AllServices;
     for (service, ips, pools, expected) in [
@@ -192,47 +216,47 @@ fn block(owner: &Owner, services: &[&str]) -> Entry<Block> {
     Entry { key: cidr, value, revision: Revision("1".into()) }
 }
 
-fn memory() -> Memory {
-    let mut memory = Memory::default();
-    memory.hear_service(&Event::Put(&watched("a", "1")));
-    memory.hear_service(&Event::Synced);
-    memory.hear_pool(&Event::Put(&stored_pool()));
-    assert_eq!(memory.hear_pool(&Event::Synced), [], "blocks are not known yet");
-    assert!(memory.of(&ObjectKey::namespaced("n", "a")).is_none());
-    memory
+fn cache() -> ServiceCache {
+    let mut cache = ServiceCache::default();
+    cache.apply_service(&Event::Put(&watched("a", "1")));
+    cache.apply_service(&Event::Synced);
+    cache.apply_pool(&Event::Put(&stored_pool()));
+    assert_eq!(cache.apply_pool(&Event::Synced), [], "blocks are not known yet");
+    assert!(cache.state_of(&ObjectKey::namespaced("n", "a")).is_none());
+    cache
 }
 
 #[test]
 fn services_are_looked_at_when_all_was_heard_of() {
     let [a, b] = ["a", "b"].map(|name| ObjectKey::namespaced("n", name));
-    let mut memory = memory();
+    let mut cache = cache();
     let ours = Owner::Virtual(LOAD_BALANCER_HOST.into());
-    assert_eq!(memory.hear_block(&Event::Put(&block(&ours, &["a", "b", "b"]))), []);
-    assert_eq!(memory.hear_block(&Event::Synced), [a.clone(), b.clone()], "b is gone and holds addresses");
-    assert_eq!(memory.of(&b).unwrap().held.len(), 2);
-    assert!(memory.of(&b).unwrap().service.is_none());
+    assert_eq!(cache.apply_block(&Event::Put(&block(&ours, &["a", "b", "b"]))), []);
+    assert_eq!(cache.apply_block(&Event::Synced), [a.clone(), b.clone()], "b is gone and holds addresses");
+    assert_eq!(cache.state_of(&b).unwrap().held.len(), 2);
+    assert!(cache.state_of(&b).unwrap().service.is_none());
 
     let waiting = ObjectKey::namespaced("n", "waiting");
-    memory.set_unserved(&waiting, true);
-    assert_eq!(memory.hear_block(&Event::Put(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
-    let freed = memory.hear_block(&Event::Put(&block(&ours, &["a"])));
+    cache.set_unserved(&waiting, true);
+    assert_eq!(cache.apply_block(&Event::Put(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
+    let freed = cache.apply_block(&Event::Put(&block(&ours, &["a"])));
     assert_eq!(freed, [a.clone(), b.clone(), waiting], "who waits is looked at when an address becomes free");
-    assert!(memory.of(&b).unwrap().held.is_empty());
-    assert_eq!(memory.all(), std::slice::from_ref(&a), "b is forgotten with its last address (B-32)");
-    memory.hear_block(&Event::Gone(&"10.0.0.0/29".parse().unwrap()));
-    assert!(memory.of(&a).unwrap().held.is_empty());
+    assert!(cache.state_of(&b).unwrap().held.is_empty());
+    assert_eq!(cache.services(), std::slice::from_ref(&a), "b is forgotten with its last address (B-32)");
+    cache.apply_block(&Event::Gone(&"10.0.0.0/29".parse().unwrap()));
+    assert!(cache.state_of(&a).unwrap().held.is_empty());
 }
 
 #[test]
 fn blocks_of_nodes_and_resting_addresses_are_nobodys() {
-    let mut memory = memory();
-    memory.hear_block(&Event::Put(&block(&Owner::Host("node-1".into()), &["a"])));
-    memory.hear_block(&Event::Synced);
+    let mut cache = cache();
+    cache.apply_block(&Event::Put(&block(&Owner::Host("node-1".into()), &["a"])));
+    cache.apply_block(&Event::Synced);
     let a = ObjectKey::namespaced("n", "a");
-    assert!(memory.of(&a).unwrap().held.is_empty());
+    assert!(cache.state_of(&a).unwrap().held.is_empty());
     let mut resting = block(&Owner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
     let handle = HandleId::new("lb-a");
     resting.value.release_by_handle(&handle, None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
-    assert_eq!(memory.hear_block(&Event::Put(&resting)), []);
-    assert!(memory.of(&a).unwrap().held.is_empty());
+    assert_eq!(cache.apply_block(&Event::Put(&resting)), []);
+    assert!(cache.state_of(&a).unwrap().held.is_empty());
 }

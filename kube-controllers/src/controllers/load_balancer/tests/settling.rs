@@ -41,13 +41,14 @@ fn annotations() -> impl Strategy<Value = Value> {
     })
 }
 
-fn services() -> impl Strategy<Value = Balanced> {
+fn services() -> impl Strategy<Value = LoadBalancerService> {
     let families = select(vec![json!(null), json!(["IPv4"]), json!(["IPv6"]), json!(["IPv6", "IPv4"])]);
     let address = select(vec![None, None, Some("10.0.0.2"), Some("10.9.0.1"), Some("172.16.0.1"), Some("fd00::1")]);
     (families, annotations(), address).prop_map(|(families, annotations, address)| {
         let metadata = json!({"name": "s", "namespace": "n", "uid": "u", "annotations": annotations});
         let spec = json!({"type": "LoadBalancer", "ipFamilies": families, "loadBalancerIP": address});
-        Balanced::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()).unwrap()
+        LoadBalancerService::live(&serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+            .unwrap()
     })
 }
 
@@ -77,7 +78,7 @@ proptest! {
         let mut holding = held(&holds);
         service.published = shows.iter().map(|ip| ip.parse().unwrap()).collect();
         for round in 0..3 {
-            let plan = |service: &Balanced, holding: &[Held]| decide(Some(service), holding, &exists, AssignIps::AllServices);
+            let plan = |service: &LoadBalancerService, holding: &[HeldAddress]| decide(Some(service), holding, &exists, AssignIps::AllServices);
             // A named pool is missing.
             let Ok(Decision::Serve(planned)) = plan(&service, &holding) else { return Ok(()) };
             let got: Vec<_> = planned.assign.iter().filter_map(|missing| allocated(missing, &exists)).collect();

@@ -14,11 +14,12 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::context::Mode;
 use crate::controllers::testing::{embedded, settings};
-use crate::feed::Feeds;
-use crate::runtime::{Deadline, Leadership, Tenure};
+use crate::leader::{Deadline, Leadership, Tenure};
+use crate::settings::Mode;
+use crate::status::Watchdog;
 use crate::telemetry::Metrics;
+use crate::watches::Feeds;
 
 /// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -85,6 +86,7 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lea
         settings: watch::channel(Arc::new(settings())).1,
         leadership,
         metrics: Metrics::new(),
+        watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
     };
     let known = Known::new(Mode::Etcd, index, &mut Feeds::default());

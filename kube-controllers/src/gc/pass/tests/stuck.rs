@@ -17,7 +17,7 @@ async fn liveness(index: Index) -> Vec<bool> {
     let collector = collector(silent(asked.clone()), calico, index, Leadership::new(leads));
     collector.known.complete_all();
     let status = Status::new(dir.path().join("status.json"));
-    let watchdog = collector.context.metrics.watchdog().clone();
+    let watchdog = collector.context.watchdog.clone();
     let mut live = Vec::new();
     tokio::select! {
         () = passes(collector) => unreachable!("nobody stopped it"),

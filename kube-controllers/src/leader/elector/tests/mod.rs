@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::runtime::Leadership;
+use crate::leader::Leadership;
 
 /// A server with one Lease, which checks that no other replica may write when the Lease is taken.
 #[derive(Clone, Default)]
@@ -183,7 +183,7 @@ struct Replica {
 }
 
 fn replica(server: &Server, identity: &str, weather: Weather, required: bool) -> Replica {
-    let config = Config {
+    let config = LeaderElectionConfig {
         namespace: "kube-system".into(),
         name: "calico-kube-controllers".into(),
         identity: identity.into(),

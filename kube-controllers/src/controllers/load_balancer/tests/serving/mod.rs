@@ -29,7 +29,7 @@ struct Server {
 struct Scene {
     calico: Arc<Datastore>,
     server: Arc<Mutex<Server>>,
-    balancer: Balancer,
+    reconciler: ServiceReconciler,
     _dir: TempDir,
 }
 
@@ -56,8 +56,8 @@ fn shown(service: &Value) -> Vec<String> {
 }
 
 async fn held_by(calico: &Arc<Datastore>, service: &Value) -> Vec<String> {
-    let handle = Balanced::live(&serde_json::from_value(service.clone()).unwrap()).unwrap().handle;
-    let held = Addresses::new(calico.clone()).held(&handle).await.unwrap();
+    let handle = LoadBalancerService::live(&serde_json::from_value(service.clone()).unwrap()).unwrap().handle;
+    let held = ServiceAddresses::new(calico.clone()).held(&handle).await.unwrap();
     held.iter().map(|held| held.ip.to_string()).collect()
 }
 
@@ -101,7 +101,7 @@ async fn answer(server: &Mutex<Server>, calico: &Arc<Datastore>, request: HttpRe
 }
 
 /// Returns the reconciler of a replica.
-fn balancer(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> Balancer {
+fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceReconciler {
     let answers = (server.clone(), calico.clone());
     let api = tower::service_fn(move |request: HttpRequest<Body>| {
         let (server, calico) = answers.clone();
@@ -113,12 +113,12 @@ fn balancer(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> Balancer {
         }
         .boxed()
     });
-    Balancer {
+    ServiceReconciler {
         calico: calico.clone(),
-        addresses: Addresses::new(calico.clone()),
+        addresses: ServiceAddresses::new(calico.clone()),
         kubernetes: kube::Client::new(api, "default"),
         settings: watch::channel(Arc::new(settings())).1,
-        memory: Arc::default(),
+        cache: SharedCache::default(),
     }
 }
 
@@ -127,7 +127,7 @@ impl Scene {
     async fn new(service: Value, pools: &[IpPool]) -> Self {
         let (dir, calico) = embedded();
         let server = Arc::new(Mutex::new(Server { service, ..Server::default() }));
-        let scene = Scene { balancer: balancer(&server, &calico), calico, server, _dir: dir };
+        let scene = Scene { reconciler: reconciler(&server, &calico), calico, server, _dir: dir };
         for pool in pools {
             scene.calico.create(&pool.key(), pool).await.unwrap();
         }
@@ -148,11 +148,11 @@ impl Scene {
 
     /// Delivers all objects as restarted watches do.
     async fn hear(&self) {
-        self.tell(&self.balancer).await;
+        self.tell(&self.reconciler).await;
     }
 
     /// Delivers all objects to another replica.
-    async fn tell(&self, balancer: &Balancer) {
+    async fn tell(&self, reconciler: &ServiceReconciler) {
         let pools = self.calico.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
         let blocks = self.calico.list::<Block>(&None).await.unwrap();
         let live: KubernetesService = serde_json::from_value(self.server.lock().unwrap().service.clone()).unwrap();
@@ -162,16 +162,16 @@ impl Scene {
             load_balancer: live.status.and_then(|status| status.load_balancer),
             ..watched("s", "u")
         };
-        let mut memory = locked(&balancer.memory);
-        memory.hear_service(&Event::Restarted);
-        memory.hear_service(&Event::Put(&service));
-        memory.hear_service(&Event::Synced);
-        memory.hear_pool(&Event::Restarted);
-        pools.iter().for_each(|pool| _ = memory.hear_pool(&Event::Put(pool)));
-        memory.hear_pool(&Event::Synced);
-        memory.hear_block(&Event::Restarted);
-        blocks.iter().for_each(|block| _ = memory.hear_block(&Event::Put(block)));
-        memory.hear_block(&Event::Synced);
+        let mut cache = reconciler.cache.lock();
+        cache.apply_service(&Event::Restarted);
+        cache.apply_service(&Event::Put(&service));
+        cache.apply_service(&Event::Synced);
+        cache.apply_pool(&Event::Restarted);
+        pools.iter().for_each(|pool| _ = cache.apply_pool(&Event::Put(pool)));
+        cache.apply_pool(&Event::Synced);
+        cache.apply_block(&Event::Restarted);
+        blocks.iter().for_each(|block| _ = cache.apply_block(&Event::Put(block)));
+        cache.apply_block(&Event::Synced);
     }
 
     fn annotate(&self, annotations: Value) {
@@ -179,7 +179,7 @@ impl Scene {
     }
 
     async fn reconcile(&self) -> Result<Next, Failure> {
-        self.balancer.reconcile(&ObjectKey::namespaced("n", "s")).await
+        self.reconciler.reconcile(&ObjectKey::namespaced("n", "s")).await
     }
 
     fn shown(&self) -> Vec<String> {
@@ -243,10 +243,10 @@ async fn word_of_assign_ips_that_is_not_known_gives_and_takes_no_address() {
     };
     let mut scene = Scene::served(json!({})).await;
     let held = scene.held().await;
-    scene.balancer.settings = assigning("Allservices");
+    scene.reconciler.settings = assigning("Allservices");
     assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
     assert_eq!((scene.held().await, scene.shown(), scene.written()), (held.clone(), held.clone(), vec![]));
-    scene.balancer.settings = assigning("RequestedServicesOnly");
+    scene.reconciler.settings = assigning("RequestedServicesOnly");
     assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), held)]));
 }

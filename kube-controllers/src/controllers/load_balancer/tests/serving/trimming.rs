@@ -45,11 +45,11 @@ impl Scene {
     /// Assigns addresses to the Service as another writer would.
     async fn assign(&self, ips: &[&str]) {
         let service = self.server.lock().unwrap().service.clone();
-        let handle = Balanced::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
+        let handle = LoadBalancerService::live(&serde_json::from_value(service).unwrap()).unwrap().handle;
         for ip in ips {
             let missing = [Missing::Address(ip.parse().unwrap())];
             let key = ObjectKey::namespaced("n", "s");
-            self.balancer.addresses.assign(&key, &handle, &missing, Labels::new()).await.unwrap();
+            self.reconciler.addresses.assign(&key, &handle, &missing, Labels::new()).await.unwrap();
         }
     }
 
@@ -159,7 +159,7 @@ async fn surplus_addresses_go_but_not_the_one_asked_for_the_published_or_the_old
 #[tokio::test]
 async fn two_writers_that_race_leave_one_address() {
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
-    let second = balancer(&scene.server, &scene.calico);
+    let second = reconciler(&scene.server, &scene.calico);
     scene.tell(&second).await;
     scene.server.lock().unwrap().meeting = Some(Arc::new(Barrier::new(2)));
     let key = ObjectKey::namespaced("n", "s");

@@ -1,0 +1,186 @@
+//! [`ConfigurationState`]: the state of the configuration according to the watch, and the next write.
+
+use std::time::Duration;
+
+use datastore::watch::WatchEvent;
+use libcalico::api::{
+    KubeControllersConfiguration, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus, ObjectKey,
+};
+use libcalico::store::Entry;
+use tokio::time::Instant;
+
+/// Name of the only object that has an effect.
+pub(super) const NAME: &str = "default";
+/// Time to wait before a deleted object is created again. Tools that replace an object delete it and create it again;
+/// with the default settings in between, kube-controllers would delete host endpoints and assign addresses to Services.
+const REPLACED: Duration = Duration::from_secs(60);
+
+/// The latest state of the object.
+#[derive(Debug, Default)]
+pub(super) struct ConfigurationState {
+    entry: Option<Entry<KubeControllersConfiguration>>,
+    /// The last settings of the object, which stay in force after its deletion.
+    last: Option<KubeControllersConfigurationSpec>,
+    /// The time since which the object has been missing, if it existed before.
+    gone: Option<Instant>,
+    /// True if the list in progress, or a later event, named the object.
+    named: bool,
+    /// True after the first complete list, from which on a missing object is known not to exist.
+    listed: bool,
+}
+
+/// The next write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StateChange {
+    /// No write.
+    Nothing,
+    /// Create the object.
+    Create,
+    /// No write yet: the object was deleted and may return, or is unreadable.
+    Wait,
+    /// Update the status.
+    WriteStatus,
+}
+
+impl ConfigurationState {
+    /// Applies an event. Objects with other names are ignored.
+    pub(super) fn apply(&mut self, event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>) {
+        match event {
+            WatchEvent::Restarted => self.named = false,
+            WatchEvent::Put(entry) if entry.key.name == NAME => {
+                self.last = Some(entry.value.spec.clone());
+                self.entry = Some(entry);
+                (self.named, self.gone) = (true, None);
+            }
+            WatchEvent::Gone(key) if key.name == NAME => self.forget(),
+            WatchEvent::Put(_) | WatchEvent::Gone(_) => {}
+            WatchEvent::Synced => {
+                self.listed = true;
+                if !self.named {
+                    self.forget();
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        self.entry = None;
+        if self.last.is_some() {
+            self.gone.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Sets the settings that were in force before the watch began.
+    pub(super) fn begin(&mut self, spec: Option<KubeControllersConfigurationSpec>) {
+        self.last = spec;
+    }
+
+    /// Returns the last settings of the object.
+    pub(super) fn last(&self) -> Option<&KubeControllersConfigurationSpec> {
+        self.last.as_ref()
+    }
+
+    /// Returns the object, if it exists.
+    pub(super) fn entry(&self) -> Option<&Entry<KubeControllersConfiguration>> {
+        self.entry.as_ref()
+    }
+
+    /// Returns the next write, after which the object exists and has this status. `status` is ignored if there is no
+    /// object.
+    pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
+        match (&self.entry, status) {
+            (None, _) if self.gone.is_some_and(|since| since.elapsed() < REPLACED) => StateChange::Wait,
+            (None, _) if self.listed => StateChange::Create,
+            (Some(entry), Some(status)) if !has_status(&entry.value, status) => StateChange::WriteStatus,
+            _ => StateChange::Nothing,
+        }
+    }
+}
+
+/// Returns true if the stored status has the same content, apart from order and defaults that the API server added.
+fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersConfigurationStatus) -> bool {
+    let stored = object.status.clone().map(serde_json::from_value::<KubeControllersConfigurationStatus>);
+    stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::KubeControllersConfigurationSpec;
+    use libcalico::store::Revision;
+    use serde_json::json;
+    use tokio::time::advance;
+
+    use super::*;
+
+    fn named(name: &str) -> Entry<KubeControllersConfiguration> {
+        let value = KubeControllersConfiguration::new(name, KubeControllersConfigurationSpec::default());
+        Entry { key: value.key(), value, revision: Revision("1".into()) }
+    }
+
+    fn status() -> KubeControllersConfigurationStatus {
+        let running_config = Some(KubeControllersConfigurationSpec::default());
+        KubeControllersConfigurationStatus { running_config, ..KubeControllersConfigurationStatus::default() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_missing_only_when_a_list_was_complete_without_it() {
+        let mut state = ConfigurationState::default();
+        assert_eq!(state.next_write(None), StateChange::Nothing);
+        state.apply(WatchEvent::Restarted);
+        state.apply(WatchEvent::Put(named("other")));
+        assert_eq!(state.next_write(None), StateChange::Nothing);
+        state.apply(WatchEvent::Synced);
+        assert_eq!(state.next_write(None), StateChange::Create);
+
+        state.apply(WatchEvent::Put(named(NAME)));
+        assert_eq!(state.next_write(Some(&status())), StateChange::WriteStatus);
+        // A restarted watch keeps the state until its list is complete.
+        state.apply(WatchEvent::Restarted);
+        assert!(state.entry().is_some());
+        state.apply(WatchEvent::Synced);
+        assert_eq!(state.next_write(None), StateChange::Wait);
+    }
+
+    /// A tool that replaces the object deletes it and creates it again.
+    #[tokio::test(start_paused = true)]
+    async fn deleted_configuration_is_made_again_after_a_minute_and_others_are_left_alone() {
+        let mut state = ConfigurationState::default();
+        state.apply(WatchEvent::Restarted);
+        state.apply(WatchEvent::Put(named(NAME)));
+        state.apply(WatchEvent::Synced);
+        state.apply(WatchEvent::Gone(named("other").key));
+        assert!(state.entry().is_some());
+        state.apply(WatchEvent::Gone(named(NAME).key));
+        assert_eq!(state.next_write(None), StateChange::Wait);
+        // Each complete list repeats that the object is missing, and does not restart the minute.
+        for _ in 0..59 {
+            advance(Duration::from_secs(1)).await;
+            state.apply(WatchEvent::Restarted);
+            state.apply(WatchEvent::Synced);
+            assert_eq!(state.next_write(None), StateChange::Wait);
+        }
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(state.next_write(None), StateChange::Create);
+
+        state.apply(WatchEvent::Put(named(NAME)));
+        state.apply(WatchEvent::Gone(named(NAME).key));
+        assert_eq!(state.next_write(None), StateChange::Wait, "it was there again");
+    }
+
+    #[test]
+    fn a_status_that_says_the_same_is_not_written_again() {
+        let mut entry = named(NAME);
+        for (stored, expected) in [
+            (None, StateChange::WriteStatus),
+            (Some(json!({})), StateChange::WriteStatus),
+            (Some(json!({"runningConfig": 5})), StateChange::WriteStatus),
+            (Some(serde_json::to_value(status()).unwrap()), StateChange::Nothing),
+            (Some(json!({"environmentVars": {}, "runningConfig": {"controllers": {}}})), StateChange::Nothing),
+        ] {
+            entry.value.status = stored.clone();
+            let mut state = ConfigurationState::default();
+            state.apply(WatchEvent::Put(entry.clone()));
+            assert_eq!(state.next_write(Some(&status())), expected, "{stored:?}");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! [`ServiceReconciler`]: assigns, publishes and releases the addresses of a Service.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datastore::Datastore;
+use k8s_openapi::api::core::v1::{Namespace, Service as KubernetesService};
+use kube::Api;
+use kube::api::PostParams;
+use libcalico::api::ObjectKey;
+use libcalico::ipam::{HandleId, Labels};
+use libcalico::kubernetes::SERVICES;
+use tokio::sync::watch;
+
+use super::addresses::ServiceAddresses;
+use super::decision::{Decision, HeldAddress, Plan, decide, is_misstated};
+use super::pools::{LoadBalancerPool, stored_pools};
+use super::service::LoadBalancerService;
+use super::service_cache::{ServiceCache, ServiceState};
+use super::status;
+use crate::api_reads;
+use crate::context::Context;
+use crate::controllers::custom_resource::{is_not_found, reconcile_error};
+use crate::controllers::shared_cache::SharedCache;
+use crate::runtime::{Failure, Next, Reconcile};
+use crate::settings::{AssignIps, Settings};
+
+/// Delay before the next look when the cache lags behind.
+pub(super) const LAG: Duration = Duration::from_secs(1);
+
+/// The outcome of writing a Service's status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StatusWrite {
+    /// The status was written, based on the version that was read.
+    Sent,
+    /// The status that was read is the desired one already.
+    Unchanged,
+    /// The Service was deleted meanwhile.
+    Gone,
+}
+
+/// The reconciler of one Service.
+pub(super) struct ServiceReconciler {
+    pub(super) calico: Arc<Datastore>,
+    pub(super) addresses: ServiceAddresses,
+    pub(super) kubernetes: kube::Client,
+    pub(super) settings: watch::Receiver<Arc<Settings>>,
+    pub(super) cache: SharedCache<ServiceCache>,
+}
+
+impl Reconcile for ServiceReconciler {
+    const NAME: &'static str = "load-balancer";
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+        let state = self.cache.lock().state_of(key);
+        let Some(ServiceState { service, held, pools }) = state else { return Ok(Next::Done) };
+        let is_own = |held: &HeldAddress| service.as_ref().is_some_and(|service| service.handle == held.handle);
+        let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
+        if !others.is_empty() && !self.release_handles(key, &others).await? {
+            return Ok(Next::After(LAG));
+        }
+        let Some(service) = service else { return Ok(Next::Done) };
+        // An unknown `assignIPs` neither assigns nor releases an address.
+        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(Next::Done) };
+        match self.decide(key, &service, &own, &pools, assign)? {
+            Decision::Leave => Ok(Next::Done),
+            // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
+            // serve Services without a request, so this is no failure.
+            Decision::NoPool if service.asks() => Err(Failure::Permanent(format!(
+                "Service {key}: there is no pool for LoadBalancer to take an address from"
+            ))),
+            Decision::NoPool => Ok(Next::Done),
+            Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
+            Decision::Serve(Plan { assign, keep, release })
+                if assign.is_empty() && release.is_empty() && !is_misstated(&service.published, &keep) =>
+            {
+                self.cache.lock().set_unserved(key, false);
+                Ok(Next::Done)
+            }
+            Decision::Serve(_) => self.serve(key, &service.handle, &pools, assign).await,
+        }
+    }
+}
+
+impl ServiceReconciler {
+    pub(super) fn new(context: &Context, cache: SharedCache<ServiceCache>) -> Self {
+        ServiceReconciler {
+            calico: context.calico.clone(),
+            addresses: ServiceAddresses::new(context.calico.clone()),
+            kubernetes: context.kubernetes.clone(),
+            settings: context.settings.clone(),
+            cache,
+        }
+    }
+
+    fn decide(
+        &self,
+        key: &ObjectKey,
+        service: &LoadBalancerService,
+        held: &[HeldAddress],
+        pools: &[LoadBalancerPool],
+        assign: AssignIps,
+    ) -> Result<Decision, Failure> {
+        decide(Some(service), held, pools, assign)
+            .map_err(|error| Failure::Permanent(format!("Service {key}: {error}")))
+    }
+
+    /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
+    /// the same name. Returns false, without releasing, if the live Service still has the handle.
+    async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, Failure> {
+        let live = self.live(key).await?.as_ref().and_then(LoadBalancerService::live);
+        let mut handles: Vec<&HandleId> = held.iter().map(|held| &held.handle).collect();
+        handles.dedup();
+        if live.is_some_and(|live| handles.contains(&&live.handle)) {
+            return Ok(false);
+        }
+        for handle in handles {
+            self.addresses.release_all(handle).await?;
+        }
+        Ok(true)
+    }
+
+    /// Removes the Service's addresses from the status, then releases them. In this order the status never shows an
+    /// address of another Service, and a crash in between leaves addresses that the next run releases.
+    async fn withdraw(
+        &self,
+        key: &ObjectKey,
+        handle: &HandleId,
+        cached: &[HeldAddress],
+        assign: AssignIps,
+    ) -> Result<Next, Failure> {
+        if let Some((mut live, service)) = self.live_owner(key, handle).await? {
+            // The cache omits unreadable pools.
+            let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
+            if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
+                return Ok(Next::After(LAG));
+            }
+            let held = self.addresses.held(handle).await?;
+            let written = self.hide(key, &mut live, cached.iter().chain(&held)).await?;
+            if !self.is_current(key, &live, written).await? {
+                return Ok(Next::After(LAG));
+            }
+        }
+        self.addresses.release_all(handle).await?;
+        Ok(Next::Done)
+    }
+
+    /// Assigns the missing addresses, publishes those that stay, and then releases the others. Each step uses the
+    /// stored state.
+    async fn serve(
+        &self,
+        key: &ObjectKey,
+        handle: &HandleId,
+        pools: &[LoadBalancerPool],
+        assign: AssignIps,
+    ) -> Result<Next, Failure> {
+        let Some((mut live, service)) = self.live_owner(key, handle).await? else {
+            return Ok(Next::After(LAG));
+        };
+        let plan = async || {
+            let held = self.addresses.held(handle).await?;
+            match self.decide(key, &service, &held, pools, assign)? {
+                Decision::Serve(plan) => Ok(Some(plan)),
+                _ => Ok::<_, Failure>(None),
+            }
+        };
+        let Some(mut planned) = plan().await? else { return Ok(Next::After(LAG)) };
+        let mut assigned = Ok(());
+        if !planned.assign.is_empty() {
+            assigned = match self.labels(key).await {
+                Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
+                Err(failure) => Err(failure),
+            };
+            let Some(again) = plan().await? else { return Ok(Next::After(LAG)) };
+            planned = again;
+        }
+        self.cache.lock().set_unserved(key, assigned.is_err());
+        let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
+        let written = self.write_status(key, &mut live, |service| status::show(service, &shown)).await?;
+        if written == StatusWrite::Gone {
+            return Ok(Next::After(LAG));
+        }
+        if !planned.release.is_empty() {
+            if !self.is_current(key, &live, written).await? {
+                return Ok(Next::After(LAG));
+            }
+            self.addresses.release(&planned.release).await?;
+        }
+        match assigned {
+            Ok(()) => Ok(Next::Done),
+            Err(Failure::Retry(text)) => Err(Failure::Retry(format!("Service {key}: {text}"))),
+            Err(Failure::Permanent(text)) => Err(Failure::Permanent(format!("Service {key}: {text}"))),
+        }
+    }
+
+    /// Returns the labels of the Service's namespace, by which pools may select.
+    async fn labels(&self, key: &ObjectKey) -> Result<Labels, Failure> {
+        let name = key.namespace.as_deref().unwrap_or_default();
+        let namespace = Api::<Namespace>::all(self.kubernetes.clone()).get(name).await;
+        let namespace = namespace.map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
+        Ok(namespace.metadata.labels.unwrap_or_default())
+    }
+
+    async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, Failure> {
+        api_reads::object(&self.kubernetes, SERVICES, key).await
+    }
+
+    /// Returns the live Service, if it has the type and is the Service to which `handle` belongs.
+    async fn live_owner(
+        &self,
+        key: &ObjectKey,
+        handle: &HandleId,
+    ) -> Result<Option<(KubernetesService, LoadBalancerService)>, Failure> {
+        let Some(live) = self.live(key).await? else { return Ok(None) };
+        let balanced = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
+        Ok(balanced.map(|balanced| (live, balanced)))
+    }
+
+    async fn hide(
+        &self,
+        key: &ObjectKey,
+        live: &mut KubernetesService,
+        held: impl Iterator<Item = &HeldAddress>,
+    ) -> Result<StatusWrite, Failure> {
+        let addresses: Vec<IpAddr> = held.map(|held| held.ip).collect();
+        self.write_status(key, live, |service| status::hide(service, &addresses)).await
+    }
+
+    /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service
+    /// as written.
+    async fn write_status(
+        &self,
+        key: &ObjectKey,
+        live: &mut KubernetesService,
+        change: impl FnOnce(&mut KubernetesService),
+    ) -> Result<StatusWrite, Failure> {
+        let before = live.status.clone();
+        change(live);
+        if live.status.as_ref().and_then(|status| status.load_balancer.as_ref())
+            == before.as_ref().and_then(|status| status.load_balancer.as_ref())
+        {
+            return Ok(StatusWrite::Unchanged);
+        }
+        match self.services(key).replace_status(&key.name, &PostParams::default(), live).await {
+            Err(error) if is_not_found(&error) => Ok(StatusWrite::Gone),
+            Err(error) => Err(reconcile_error(&format!("write status of Service {key}"), &error)),
+            Ok(written) => {
+                *live = written;
+                Ok(StatusWrite::Sent)
+            }
+        }
+    }
+
+    /// Returns true if the Service is unchanged since its addresses were decided. If the status needed no write, the
+    /// API server has not confirmed that: another writer may have given the Service an address that it now requests.
+    async fn is_current(
+        &self,
+        key: &ObjectKey,
+        judged: &KubernetesService,
+        written: StatusWrite,
+    ) -> Result<bool, Failure> {
+        match written {
+            StatusWrite::Sent => Ok(true),
+            StatusWrite::Gone => Ok(false),
+            StatusWrite::Unchanged => {
+                let version = |service: &KubernetesService| service.metadata.resource_version.clone();
+                Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(judged)))
+            }
+        }
+    }
+
+    fn services(&self, key: &ObjectKey) -> Api<KubernetesService> {
+        Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default())
+    }
+}

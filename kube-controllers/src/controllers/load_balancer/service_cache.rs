@@ -1,0 +1,147 @@
+//! [`ServiceCache`]: the Services, the pools for Services, and the addresses of each Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use libcalico::api::{IpPool, ObjectKey};
+use libcalico::ipam::{Block, Owner};
+use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::net::Cidr;
+use libcalico::store::Entry;
+
+use super::decision::HeldAddress;
+use super::pools::LoadBalancerPool;
+use super::service::LoadBalancerService;
+use crate::watched::Service;
+use crate::watches::{Cache, Event};
+
+/// The cached Services, pools and blocks.
+#[derive(Debug, Default)]
+pub(super) struct ServiceCache {
+    services: Cache<ObjectKey, LoadBalancerService>,
+    pools: Cache<ObjectKey, LoadBalancerPool>,
+    blocks: Cache<Cidr, Vec<(ObjectKey, HeldAddress)>>,
+    /// The addresses of each Service, by block. Contains only Services that hold an address.
+    held: BTreeMap<ObjectKey, BTreeMap<Cidr, Vec<HeldAddress>>>,
+    /// The Services that hold addresses of each block.
+    in_block: BTreeMap<Cidr, BTreeSet<ObjectKey>>,
+    /// Services that lack an address, reconciled again when an address becomes free.
+    unserved: BTreeSet<ObjectKey>,
+    /// True once all kinds have been listed and all Services have been queued.
+    ready: bool,
+}
+
+/// The state of one Service.
+#[derive(Debug)]
+pub(super) struct ServiceState {
+    /// The Service, if it exists and has the type LoadBalancer.
+    pub(super) service: Option<LoadBalancerService>,
+    /// The addresses of the Service, or of an earlier Service with the same name.
+    pub(super) held: Vec<HeldAddress>,
+    /// The pools for Services.
+    pub(super) pools: Vec<LoadBalancerPool>,
+}
+
+impl ServiceCache {
+    /// Applies an event. Returns the Services to reconcile.
+    pub(super) fn apply_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
+        let changed = self.services.follow(event, LoadBalancerService::watched);
+        for key in &changed {
+            if self.services.get(key).is_none() {
+                self.unserved.remove(key);
+            }
+        }
+        self.keys_if_ready(changed)
+    }
+
+    /// Applies an event. Returns the Services to reconcile: all, because any may need or have an address of the pool.
+    pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
+        let changed = self.pools.follow(event, |entry| LoadBalancerPool::of(&entry.value));
+        let touched = if changed.is_empty() { Vec::new() } else { self.services() };
+        self.keys_if_ready(touched)
+    }
+
+    /// Applies an event. Returns the Services to reconcile: those whose addresses changed, and those that lack an
+    /// address if one became free.
+    pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
+        let changed = self.blocks.follow(event, |entry| addresses_of_services(&entry.value));
+        let mut touched = BTreeSet::new();
+        let mut freed = false;
+        for cidr in changed {
+            let before = self.addresses_in(&cidr);
+            for key in self.in_block.remove(&cidr).unwrap_or_default() {
+                if let Some(by_block) = self.held.get_mut(&key) {
+                    by_block.remove(&cidr);
+                    if by_block.is_empty() {
+                        self.held.remove(&key);
+                    }
+                }
+                touched.insert(key);
+            }
+            for (key, held) in self.blocks.get(&cidr).into_iter().flatten() {
+                self.held.entry(key.clone()).or_default().entry(cidr).or_default().push(held.clone());
+                self.in_block.entry(cidr).or_default().insert(key.clone());
+                touched.insert(key.clone());
+            }
+            let after = self.addresses_in(&cidr);
+            freed |= before.iter().any(|ip| !after.contains(ip));
+        }
+        if freed {
+            touched.extend(self.unserved.iter().cloned());
+        }
+        self.keys_if_ready(touched.into_iter().collect())
+    }
+
+    fn addresses_in(&self, block: &Cidr) -> Vec<IpAddr> {
+        let services = self.in_block.get(block).into_iter().flatten();
+        let by_block = services.filter_map(|key| self.held.get(key)?.get(block));
+        by_block.flatten().map(|held| held.ip).collect()
+    }
+
+    /// Returns the Services to reconcile: none before all kinds have been listed, and then all Services once.
+    fn keys_if_ready(&mut self, touched: Vec<ObjectKey>) -> Vec<ObjectKey> {
+        if self.ready {
+            return touched;
+        }
+        self.ready = self.services.is_synced() && self.pools.is_synced() && self.blocks.is_synced();
+        if self.ready { self.services() } else { Vec::new() }
+    }
+
+    /// Returns every Service that exists or holds an address.
+    pub(super) fn services(&self) -> Vec<ObjectKey> {
+        let services = self.services.iter().map(|(key, _)| key);
+        services.chain(self.held.keys()).collect::<BTreeSet<_>>().into_iter().cloned().collect()
+    }
+
+    /// Returns the state of a Service, or `None` before all kinds have been listed.
+    pub(super) fn state_of(&self, key: &ObjectKey) -> Option<ServiceState> {
+        self.ready.then(|| ServiceState {
+            service: self.services.get(key).cloned(),
+            held: self.held.get(key).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect(),
+            pools: self.pools.iter().map(|(_, pool)| pool.clone()).collect(),
+        })
+    }
+
+    /// Records if the Service lacks an address.
+    pub(super) fn set_unserved(&mut self, key: &ObjectKey, unserved: bool) {
+        if unserved {
+            self.unserved.insert(key.clone());
+        } else {
+            self.unserved.remove(key);
+        }
+    }
+}
+
+/// Returns the Services that hold addresses of a block, or `None` for a block of a node. Addresses in cooldown belong
+/// to no Service.
+fn addresses_of_services(block: &Block) -> Option<Vec<(ObjectKey, HeldAddress)>> {
+    if block.deleted || block.owner() != Some(Owner::Virtual(LOAD_BALANCER_HOST.into())) {
+        return None;
+    }
+    let holder = |held: libcalico::ipam::Allocation<'_>| {
+        let attributes = held.attributes()?;
+        let key = ObjectKey::namespaced(attributes.get("namespace")?, attributes.get("service")?);
+        Some((key, HeldAddress::of(&held)?))
+    };
+    Some(block.allocated().filter_map(holder).collect())
+}

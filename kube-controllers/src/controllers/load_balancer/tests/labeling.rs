@@ -1,0 +1,41 @@
+//! The labels of old block affinities.
+
+use std::cell::Cell;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::super::*;
+use crate::leader::Tenure;
+
+#[tokio::test(start_paused = true)]
+async fn it_is_begun_anew_when_this_replica_leads_again() {
+    let (sender, tenure) = watch::channel(Tenure::No);
+    let (begun, ended) = (Cell::new(0), Cell::new(0));
+    let work = || async {
+        begun.set(begun.get() + 1);
+        sleep(Duration::from_secs(10)).await;
+        ended.set(ended.get() + 1);
+        Ok(true)
+    };
+    let leading = async {
+        for (tenure, expected) in [(Tenure::No, 0), (Tenure::Always, 1), (Tenure::No, 1), (Tenure::Always, 2)] {
+            sender.send_replace(tenure);
+            sleep(Duration::from_secs(5)).await;
+            assert_eq!((begun.get(), ended.get()), (expected, 0));
+        }
+    };
+    tokio::join!(retry_until_complete(Leadership::new(tenure), work), leading);
+    assert_eq!((begun.get(), ended.get()), (2, 1), "what was cut off did not go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_is_tried_again_and_not_at_once() {
+    let (begin, times) = (Instant::now(), Cell::new(0));
+    let work = || async {
+        times.set(times.get() + 1);
+        if times.get() < 4 { Err(StoreError::Other("away".into())) } else { Ok(true) }
+    };
+    retry_until_complete(Leadership::always(), work).await;
+    assert_eq!((times.get(), begin.elapsed()), (4, FIRST_PAUSE * (1 + 2 + 4)));
+}

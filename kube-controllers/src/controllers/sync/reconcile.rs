@@ -1,0 +1,187 @@
+//! [`Reconciler`]: compares targets with their sources, and writes those that differ.
+
+use std::collections::HashSet;
+
+use datastore::watch::Change;
+use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
+use prometheus::IntGauge;
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use super::cache::SourceCache;
+use super::kind::{SyncedKind, SyncedSpec};
+use crate::api_reads;
+use crate::context::Context;
+use crate::controllers::resync::ResyncKey;
+use crate::runtime::{Failure, Next, Queue, Reconcile};
+
+/// The reconciler of one kind.
+pub(super) struct Reconciler<M: SyncedKind> {
+    cache: SourceCache<M>,
+    queue: Queue<ResyncKey>,
+    context: Context,
+    invalid: Option<IntGauge>,
+}
+
+/// A stored target. `object` is `None` if the bytes are unreadable.
+struct Stored<S: Spec> {
+    revision: Revision,
+    object: Option<Object<S>>,
+}
+
+impl<M: SyncedKind> Reconcile for Reconciler<M> {
+    const NAME: &'static str = M::NAME;
+    type Key = ResyncKey;
+
+    async fn reconcile(&self, key: &ResyncKey) -> Result<Next, Failure> {
+        // Before the first list is complete, sources that have not been delivered would look deleted.
+        if !self.cache.is_complete() {
+            return Ok(Next::Done);
+        }
+        match key {
+            ResyncKey::All => self.compare_all().await,
+            ResyncKey::One(key) => self.sync(key).await,
+        }
+    }
+}
+
+impl<M: SyncedKind> Reconciler<M> {
+    pub(super) fn new(
+        cache: SourceCache<M>,
+        queue: Queue<ResyncKey>,
+        context: Context,
+        invalid: Option<IntGauge>,
+    ) -> Self {
+        Reconciler { cache, queue, context, invalid }
+    }
+
+    /// Queues every target that differs from its source. Schedules the next comparison.
+    async fn compare_all(&self) -> Result<Next, Failure> {
+        // Objects in namespaces cannot be listed by a prefix of their names.
+        let name_prefix = if M::Target::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
+        let mut pages = self.context.calico.pages::<Object<M::Target>>(ObjectSelect { namespace: None, name_prefix });
+        let mut unseen: HashSet<ObjectKey> = self.cache.targets().into_iter().collect();
+        while let Some(page) = pages.next().await? {
+            for (key, spec) in page.into_iter().filter_map(listed).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
+                unseen.remove(&key);
+                let desired = self.cache.desired(&key);
+                if !desired.is_some_and(|wanted| spec.is_some_and(|spec| spec == wanted.spec)) {
+                    self.queue.add(ResyncKey::One(key));
+                }
+            }
+        }
+        unseen.into_iter().for_each(|key| self.queue.add(ResyncKey::One(key)));
+        Ok(self.next_comparison())
+    }
+
+    /// Returns the time of the next comparison. A period of zero means that only the first comparison happens.
+    fn next_comparison(&self) -> Next {
+        let period = self.context.settings.borrow().reconcile_period.get(&M::CONTROLLER).copied();
+        period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
+    }
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Next, Failure> {
+        let stored = self.stored(key).await?;
+        match (self.cache.desired(key), stored) {
+            (None, None) => {}
+            (None, Some(stored)) => self.delete(key, &stored.revision).await?,
+            (Some(wanted), Some(Stored { object: Some(object), .. })) if object.spec == wanted.spec => {}
+            (Some(wanted), stored) => self.write(key, wanted, stored).await?,
+        }
+        self.show_invalid();
+        Ok(Next::Done)
+    }
+
+    async fn stored(&self, key: &ObjectKey) -> Result<Option<Stored<M::Target>>, StoreError> {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.get::<Object<M::Target>>(key);
+        let answers = self.context.calico.read(&batch).await?;
+        let Some(raw) = answers.raw(&ticket) else { return Ok(None) };
+        let revision = raw.revision.clone();
+        let object = match answers.get(&ticket) {
+            Ok(entry) => entry.map(|entry| entry.value),
+            Err(error) => {
+                tracing::warn!(controller = M::NAME, %key, "stored bytes are no mirror, made anew: {error}");
+                None
+            }
+        };
+        Ok(Some(Stored { revision, object }))
+    }
+
+    async fn write(
+        &self,
+        key: &ObjectKey,
+        wanted: SyncedSpec<M::Target>,
+        stored: Option<Stored<M::Target>>,
+    ) -> Result<(), Failure> {
+        let (revision, object) = match stored {
+            Some(Stored { revision, object }) => (Some(revision), object),
+            None => (None, None),
+        };
+        let mut object = object.unwrap_or_else(|| new_target(key));
+        object.spec = wanted.spec;
+        object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+        let object = match M::admit(object) {
+            Ok(object) => object,
+            Err(error) => return self.refuse(key, error.to_string()),
+        };
+        for problem in wanted.left_out {
+            tracing::warn!(controller = M::NAME, %key, "left out, so that it allows nothing: {problem}");
+        }
+        self.context.leadership.may_write()?;
+        match revision {
+            Some(revision) => self.context.calico.update(key, &object, &revision).await?,
+            None => self.context.calico.create(key, &object).await?,
+        };
+        tracing::info!(controller = M::NAME, %key, "mirrored");
+        Ok(())
+    }
+
+    async fn delete(&self, key: &ObjectKey, revision: &Revision) -> Result<(), Failure> {
+        if let Some(source) = M::source_of(key)
+            && api_reads::exists(&self.context.kubernetes, M::RESOURCE, &source).await?
+        {
+            return Err(Failure::Retry(format!(
+                "{} {source} is there, though the watch has not said so",
+                M::RESOURCE.kind
+            )));
+        }
+        self.context.leadership.may_write()?;
+        match self.context.calico.delete::<Object<M::Target>>(key, Some(revision)).await {
+            Ok(()) | Err(StoreError::NotFound { .. }) => {
+                tracing::info!(controller = M::NAME, %key, "deleted, for what it mirrored is gone");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat it.
+    fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), Failure> {
+        let is_news = self.cache.refuse(key, &why);
+        self.show_invalid();
+        if is_news { Err(Failure::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
+    }
+
+    fn show_invalid(&self) {
+        if let Some(gauge) = &self.invalid {
+            gauge.set(self.cache.refused().try_into().unwrap_or(i64::MAX));
+        }
+    }
+}
+
+/// Returns the key of a listed object, and its `spec` if it is readable.
+fn listed<S: Spec>(change: Change<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
+    match change {
+        Change::Put(entry) => Some((entry.key, Some(entry.value.spec))),
+        Change::Unreadable { key, .. } => Some((key?, None)),
+        Change::Gone(_) => None,
+    }
+}
+
+fn new_target<S: Spec>(key: &ObjectKey) -> Object<S> {
+    let mut object = Object::new(key.name.clone(), S::default());
+    object.metadata.namespace = key.namespace.clone().unwrap_or_default();
+    object
+}

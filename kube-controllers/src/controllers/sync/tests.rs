@@ -1,0 +1,276 @@
+//! Tests on the embedded datastore, with an API server that reports for every object if it exists.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use datastore::Datastore;
+use libcalico::api::{NetworkPolicy, ObjectSelect, Profile};
+use libcalico::store::{Kind, Revision, Store, Write, WriteOp};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::*;
+use crate::controllers::policy::Policies;
+use crate::controllers::service_account::ServiceAccounts;
+use crate::controllers::testing::{embedded, kubernetes, settings};
+use crate::leader::{Leadership, Tenure};
+use crate::runtime::{Failure, Next, Reconcile};
+use crate::status::Watchdog;
+use crate::telemetry::Metrics;
+use crate::watched;
+use libcalico::api::ObjectKey;
+
+struct Host {
+    context: Context,
+    controller: SyncController<Policies>,
+    reconciler: Reconciler<Policies>,
+    /// Names that exist in the API server, whatever the watch has delivered.
+    live: Arc<Mutex<BTreeSet<String>>>,
+    _dir: tempfile::TempDir,
+}
+
+fn source(name: &str, port: u16) -> watched::NetworkPolicy {
+    let spec = json!({"podSelector": {}, "ingress": [{"ports": [{"port": port}]}]});
+    watched::NetworkPolicy {
+        name: ObjectKey::namespaced("ns", name),
+        uid: "7f9c24e8-3b0a-4c5d-9e1f-a2b3c4d5e6f7".into(),
+        spec: serde_json::from_value(spec).unwrap(),
+    }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::namespaced("ns", format!("knp.default.{name}"))
+}
+
+impl Host {
+    fn new() -> Self {
+        Self::led_by(Leadership::always())
+    }
+
+    fn led_by(leadership: Leadership) -> Self {
+        let (dir, calico) = embedded();
+        let live = Arc::new(Mutex::new(BTreeSet::new()));
+        let there = live.clone();
+        let context = Context {
+            kubernetes: kubernetes(move |uri| {
+                let query = uri.query().unwrap_or_default().to_owned();
+                let namespace = uri.path().split("/namespaces/").nth(1).and_then(|rest| rest.split('/').next());
+                let named = |name: &&String| query.contains(&format!("metadata.name%3D{name}&"));
+                let object = |name: &String| json!({"metadata": {"name": name, "namespace": namespace}});
+                let items = there.lock().unwrap().iter().filter(named).map(object).collect::<Vec<_>>();
+                json!({"kind": "PartialObjectMetadataList", "items": (!items.is_empty()).then_some(items)})
+            }),
+            calico,
+            mode: Mode::Etcd,
+            settings: watch::channel(Arc::new(settings())).1,
+            leadership,
+            metrics: Metrics::new(),
+            watchdog: Watchdog::default(),
+            stop: tokio_util::sync::CancellationToken::new(),
+        };
+        let controller = SyncController::<Policies>::unsubscribed();
+        let gauge = gauge("policy");
+        let reconciler = Reconciler::new(controller.cache.clone(), controller.queue.clone(), context.clone(), gauge);
+        Host { context, controller, reconciler, live, _dir: dir }
+    }
+
+    fn calico(&self) -> &Datastore {
+        &self.context.calico
+    }
+
+    fn list(&self, sources: &[watched::NetworkPolicy]) {
+        self.controller.hear(&Event::Restarted);
+        sources.iter().for_each(|source| self.controller.hear(&Event::Put(source)));
+        self.controller.hear(&Event::Synced);
+    }
+
+    /// Processes the queue until it is empty. Returns the failures.
+    async fn work(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        while !self.controller.queue.is_empty() {
+            let work = self.controller.queue.next().await;
+            let outcome = self.reconciler.reconcile(&work).await;
+            self.controller.queue.done(&work);
+            match outcome {
+                Ok(Next::After(_)) => assert_eq!(work, ResyncKey::All),
+                Ok(Next::Done) => {}
+                Err(Failure::Retry(why)) => failures.push(format!("retry {work}: {why}")),
+                Err(Failure::Permanent(why)) => failures.push(format!("never {work}: {why}")),
+            }
+        }
+        failures
+    }
+
+    async fn compare_all(&self) -> Vec<String> {
+        self.controller.queue.add(ResyncKey::All);
+        self.work().await
+    }
+
+    async fn stored(&self) -> Vec<(String, Value, Revision)> {
+        let all = self.calico().list::<NetworkPolicy>(&ObjectSelect::default()).await.unwrap();
+        all.into_iter().map(|entry| (entry.key.name, json!(entry.value), entry.revision)).collect()
+    }
+
+    async fn names(&self) -> Vec<String> {
+        self.stored().await.into_iter().map(|(name, ..)| name).collect()
+    }
+
+    async fn put_bytes(&self, key: &ObjectKey, bytes: &str) {
+        let (kind, path) = ("NetworkPolicy", NetworkPolicy::path(key));
+        let op = WriteOp::Create(bytes.as_bytes().to_vec());
+        self.calico().write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn everything_is_mirrored_and_nothing_is_written_twice() {
+    let host = Host::new();
+    host.controller.hear(&Event::Restarted);
+    host.controller.hear(&Event::Put(&source("a", 80)));
+    assert!(host.controller.queue.is_empty(), "a list that is not complete says nothing");
+    assert!(matches!(host.reconciler.reconcile(&ResyncKey::One(key("b"))).await, Ok(Next::Done)));
+    host.controller.hear(&Event::Synced);
+    assert_eq!(host.work().await, [""; 0]);
+    let first = host.stored().await;
+    let [(_, policy, _)] = &first[..] else { panic!("{first:?}") };
+    assert_eq!(policy["spec"]["ingress"][0]["destination"]["ports"], json!([80]));
+    assert_eq!(policy["metadata"]["labels"], json!({"projectcalico.org/tier": "default"}));
+    assert!(policy["metadata"]["uid"].as_str().is_some_and(|uid| uid.len() == 36));
+    // A restarted watch delivers the same objects.
+    host.list(&[source("a", 80)]);
+    assert_eq!(host.compare_all().await, [""; 0]);
+    assert_eq!(host.stored().await, first);
+}
+
+#[tokio::test]
+async fn an_update_changes_the_spec_and_keeps_the_metadata() {
+    let host = Host::new();
+    host.list(&[source("a", 80)]);
+    host.work().await;
+    let mut entry = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap();
+    entry.value.metadata.annotations.insert("note".into(), "kept".into());
+    host.calico().update(&key("a"), &entry.value, &entry.revision).await.unwrap();
+    host.controller.hear(&Event::Put(&source("a", 81)));
+    assert_eq!(host.work().await, [""; 0]);
+    let after = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap().value;
+    assert_eq!(json!(after.spec.ingress[0].destination.ports), json!([81]));
+    assert_eq!(after.metadata.annotations["note"], "kept");
+    assert_eq!(after.metadata.uid, entry.value.metadata.uid);
+}
+
+#[tokio::test]
+async fn what_others_change_or_leave_is_put_right() {
+    let host = Host::new();
+    host.list(&[source("a", 80), source("b", 80)]);
+    host.work().await;
+    let mut entry = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap();
+    entry.value.spec.selector = "all()".into();
+    host.calico().update(&key("a"), &entry.value, &entry.revision).await.unwrap();
+    host.calico().delete::<NetworkPolicy>(&key("b"), None).await.unwrap();
+    host.put_bytes(&key("orphan"), r#"{"metadata":{"name":"x","namespace":"ns"},"spec":{}}"#).await;
+    let foreign = ObjectKey::namespaced("ns", "mine");
+    host.put_bytes(&foreign, r#"{"metadata":{"name":"mine","namespace":"ns"},"spec":{}}"#).await;
+    assert_eq!(host.compare_all().await, [""; 0]);
+    assert_eq!(host.names().await, ["knp.default.a", "knp.default.b", "mine"]);
+    let restored = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap().value;
+    assert_eq!(restored.spec.selector, "projectcalico.org/orchestrator == 'k8s'");
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_mirror_do_not_stop_the_others() {
+    let host = Host::new();
+    for (name, bytes) in [("a", "{"), ("gone", "{\"spec\": 5}")] {
+        host.put_bytes(&key(name), bytes).await;
+    }
+    host.list(&[source("a", 80), source("b", 80)]);
+    assert_eq!(host.work().await, [""; 0]);
+    assert_eq!(host.names().await, ["knp.default.a", "knp.default.b"]);
+    assert!(host.calico().get::<NetworkPolicy>(&key("gone")).await.is_err());
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_that_kubernetes_still_has() {
+    let host = Host::new();
+    host.list(&[source("a", 80)]);
+    host.work().await;
+    host.live.lock().unwrap().insert("a".into());
+    let gone = ObjectKey::namespaced("ns", "a");
+    host.controller.hear(&Event::Gone(&gone));
+    let failures = host.work().await;
+    assert_eq!(failures, ["retry ns/knp.default.a: NetworkPolicy ns/a is there, though the watch has not said so"]);
+    assert_eq!(host.names().await, ["knp.default.a"]);
+    host.live.lock().unwrap().clear();
+    host.controller.queue.add(ResyncKey::One(key("a")));
+    assert_eq!(host.work().await, [""; 0]);
+    assert_eq!(host.names().await, [""; 0]);
+}
+
+#[tokio::test]
+async fn what_may_not_be_written_is_told_once() {
+    let host = Host::new();
+    let long = "n".repeat(242);
+    host.list(&[source(&long, 80), source("a", 80)]);
+    let failures = host.work().await;
+    assert_eq!(failures.len(), 1, "{failures:?}");
+    assert!(failures[0].starts_with("never ns/knp.default.nnn") && failures[0].contains("too long by 1 bytes"));
+    assert_eq!(host.names().await, ["knp.default.a"]);
+    assert_eq!(host.compare_all().await, [""; 0], "no news");
+    assert_eq!(host.controller.cache.refused(), 1);
+    host.controller.hear(&Event::Put(&source(&long, 81)));
+    assert_eq!(host.work().await.len(), 1, "told again when it changed");
+    host.controller.hear(&Event::Gone(&ObjectKey::namespaced("ns", long)));
+    assert_eq!((host.work().await.len(), host.controller.cache.refused()), (0, 0));
+}
+
+#[tokio::test]
+async fn rules_that_cannot_be_converted_do_not_take_the_policy_with_them() {
+    let host = Host::new();
+    let mut policy = source("a", 80);
+    let bad = json!({"ports": [{"port": "http", "endPort": 90}]});
+    policy.spec.ingress.push(serde_json::from_value(bad).unwrap());
+    host.list(&[policy]);
+    assert_eq!(host.work().await, [""; 0]);
+    assert_eq!(host.stored().await[0].1["spec"]["ingress"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_replica_that_does_not_lead_writes_nothing() {
+    let (sender, tenure) = watch::channel(Tenure::No);
+    let host = Host::led_by(Leadership::new(tenure));
+    host.put_bytes(&key("orphan"), r#"{"metadata":{"name":"x","namespace":"ns"},"spec":{}}"#).await;
+    host.list(&[source("a", 80)]);
+    let failures = host.work().await;
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    assert!(failures.iter().all(|failure| failure.contains("another replica leads now")), "{failures:?}");
+    assert_eq!(host.names().await, ["knp.default.orphan"]);
+    drop(sender);
+}
+
+#[test]
+fn names_lead_back() {
+    let account = ObjectKey::namespaced("ns", "a.b");
+    let profile = ServiceAccounts::target_of(&account);
+    assert_eq!(profile, ObjectKey::global("ksa.ns.a.b"));
+    assert_eq!(ServiceAccounts::source_of(&profile), Some(account));
+    for orphan in ["ksa.", "ksa.ns", "ksa.ns.", "ksa..a"] {
+        assert_eq!(ServiceAccounts::source_of(&ObjectKey::global(orphan)), None, "{orphan}");
+    }
+    assert_eq!(Policies::source_of(&ObjectKey::namespaced("ns", "knp.default.")), None);
+    assert_eq!(Policies::source_of(&key("a.b")), Some(ObjectKey::namespaced("ns", "a.b")));
+    assert_eq!(Profile::path(&profile), "/calico/resources/v3/projectcalico.org/profiles/ksa.ns.a.b");
+}
+
+#[test]
+fn a_namespace_on_its_way_out_is_not_followed() {
+    use crate::controllers::namespace::Namespaces;
+    let namespace = |phase: &str, team: &str| watched::Namespace {
+        name: ObjectKey::global("ns"),
+        uid: String::new(),
+        labels: [("team".to_owned(), team.to_owned())].into(),
+        phase: phase.into(),
+    };
+    let kept = Namespaces::cache(&namespace("Active", "a"), None);
+    assert_eq!(Namespaces::cache(&namespace("Active", "b"), Some(&kept))["team"], "b");
+    assert_eq!(Namespaces::cache(&namespace("Terminating", "b"), Some(&kept))["team"], "a");
+    assert_eq!(Namespaces::cache(&namespace("Terminating", "b"), None)["team"], "b");
+}

@@ -1,0 +1,123 @@
+//! [`Routes`]: the responses of each port.
+
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Response, StatusCode, Uri};
+
+use super::profile::{self, ProfileError};
+use crate::status::Status;
+use crate::telemetry::Metrics;
+
+/// The pages that a port serves.
+#[derive(Clone)]
+pub(super) enum Routes {
+    Health(Status),
+    Metrics(Metrics),
+    Profiles,
+}
+
+/// A response.
+pub(super) type HttpResponse = Response<Full<Bytes>>;
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+const EXPOSITION: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// Default duration of a profile, as in Go, and the longest duration, so that a forgotten request ends.
+const SECONDS: u64 = 30;
+const MOST_SECONDS: u64 = 300;
+
+impl Routes {
+    pub(super) async fn answer(&self, method: &Method, uri: &Uri) -> HttpResponse {
+        if let (Routes::Profiles, &Method::POST, "/debug/pprof/symbol") = (self, method, uri.path()) {
+            return text(StatusCode::OK, profile::SYMBOLS);
+        }
+        if method != Method::GET && method != Method::HEAD {
+            let mut page = text(StatusCode::METHOD_NOT_ALLOWED, "only GET");
+            page.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            return page;
+        }
+        let query = uri.query().unwrap_or_default();
+        match (self, uri.path()) {
+            // Liveness does not depend on readiness, so an unreachable server does not cause a restart.
+            (Routes::Health(status), "/liveness" | "/healthz") if status.is_live() => text(StatusCode::OK, "live\n"),
+            (Routes::Health(status), "/readiness" | "/readyz" | "/liveness" | "/healthz") => readiness(status),
+            (Routes::Metrics(metrics), "/metrics") => exposition(metrics),
+            (Routes::Profiles, "/debug/pprof/" | "/debug/pprof") => text(StatusCode::OK, profile::INDEX),
+            (Routes::Profiles, "/debug/pprof/profile") => cpu_profile(query).await,
+            (Routes::Profiles, "/debug/pprof/heap") => heap_profile(query),
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        }
+    }
+}
+
+/// Returns the table of components, one per line.
+fn readiness(status: &Status) -> HttpResponse {
+    let readiness = status.readiness();
+    let lines: String = readiness
+        .iter()
+        .map(|(name, condition)| {
+            if condition.ready {
+                format!("{name:<16} ready\n")
+            } else {
+                format!("{name:<16} not ready  {}\n", condition.reason)
+            }
+        })
+        .collect();
+    let code = if status.is_ready() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    text(code, lines)
+}
+
+fn exposition(metrics: &Metrics) -> HttpResponse {
+    match metrics.text() {
+        Ok(body) => page(StatusCode::OK, EXPOSITION, body),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+/// Samples the processor for the `seconds` of the query.
+async fn cpu_profile(query: &str) -> HttpResponse {
+    let seconds = match parameter(query, "seconds").map(str::parse).unwrap_or(Ok(SECONDS)) {
+        Ok(seconds @ 1..=MOST_SECONDS) => seconds,
+        _ => return text(StatusCode::BAD_REQUEST, format!("seconds must be from 1 to {MOST_SECONDS}\n")),
+    };
+    profile_page(profile::cpu(Duration::from_secs(seconds)).await)
+}
+
+/// Returns the present use of memory.
+fn heap_profile(query: &str) -> HttpResponse {
+    match profile::heap() {
+        Ok(profile) if parameter(query, "debug").is_some_and(|debug| debug != "0") => {
+            text(StatusCode::OK, profile.text())
+        }
+        profile => profile_page(profile.map(|profile| profile.protobuf())),
+    }
+}
+
+fn profile_page(profile: Result<Vec<u8>, ProfileError>) -> HttpResponse {
+    match profile {
+        Ok(profile) => page(StatusCode::OK, BINARY, profile),
+        Err(error @ ProfileError::Busy) => text(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+    }
+}
+
+fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// Builds a response with plain text.
+fn text(code: StatusCode, body: impl Into<Bytes>) -> HttpResponse {
+    page(code, TEXT, body)
+}
+
+/// Builds a response.
+fn page(code: StatusCode, content_type: HeaderValue, body: impl Into<Bytes>) -> HttpResponse {
+    let mut page = Response::new(Full::new(body.into()));
+    *page.status_mut() = code;
+    page.headers_mut().insert(CONTENT_TYPE, content_type);
+    page
+}

@@ -1,0 +1,155 @@
+//! [`PortServer`]: one port, which can change at run time.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::routes::Routes;
+
+/// Delay between two attempts to open a port.
+const RETRY: Duration = Duration::from_secs(1);
+/// Time limit for a client to send its request. The clients are kubelet and Prometheus.
+const REQUEST: Duration = Duration::from_secs(10);
+/// Time limit of a connection, longer than most profiles. Without it, 64 connections that clients never close would
+/// block kubelet's probe.
+const LONGEST_CONNECTION: Duration = Duration::from_secs(90);
+/// Maximum number of open connections. Further ones wait.
+const MOST_CONNECTIONS: usize = 64;
+
+/// The ports; `None` disables one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ports {
+    /// Port of `/readiness` and `/liveness` as in upstream (KC-144), and of `/readyz` and `/healthz`, on all addresses.
+    pub health: Option<u16>,
+    /// Port of `/metrics`, and no other path, on all addresses.
+    pub metrics: Option<u16>,
+    /// Port of `/debug/pprof/profile` and `/debug/pprof/heap`, on localhost.
+    pub profiling: Option<u16>,
+}
+
+/// A port that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on port {port}: {source}; is another process there?")]
+pub struct ListenError {
+    port: u16,
+    source: io::Error,
+}
+
+/// The selection of a port, and its address.
+pub(super) struct PortServer {
+    port: fn(&Ports) -> Option<u16>,
+    localhost: bool,
+}
+
+impl PortServer {
+    pub(super) fn on_all(port: fn(&Ports) -> Option<u16>) -> Self {
+        PortServer { port, localhost: false }
+    }
+
+    pub(super) fn on_localhost(port: fn(&Ports) -> Option<u16>) -> Self {
+        PortServer { port, localhost: true }
+    }
+
+    /// Opens the first port. A port on localhost is opened later, because no probe and no scrape depends on it.
+    pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
+        let port = (self.port)(&ports.borrow());
+        let Some(port) = port.filter(|_| !self.localhost) else { return Ok(None) };
+        self.bind(port).await.map(Some).map_err(|source| ListenError { port, source })
+    }
+
+    /// Serves `routes`, on `bound` at first, and on another port whenever the port changes.
+    pub(super) async fn serve(self, mut ports: watch::Receiver<Ports>, mut bound: Option<TcpListener>, routes: Routes) {
+        loop {
+            let port = (self.port)(&ports.borrow_and_update());
+            let serve = async {
+                match port {
+                    Some(port) => serve_connections(self.open(port, bound.take()).await, &routes).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = serve => {}
+                // If the sender is gone, the port stays as it is.
+                Ok(_) = ports.wait_for(|ports| (self.port)(ports) != port) => {}
+            }
+            bound = None;
+        }
+    }
+
+    /// Returns the open listener, or opens the port, with retries.
+    async fn open(&self, port: u16, bound: Option<TcpListener>) -> TcpListener {
+        if let Some(bound) = bound {
+            return bound;
+        }
+        let mut reported = false;
+        loop {
+            match self.bind(port).await {
+                Ok(bound) => return bound,
+                Err(error) if !reported => tracing::warn!(port, "cannot listen, trying again each second: {error}"),
+                Err(_) => {}
+            }
+            reported = true;
+            sleep(RETRY).await;
+        }
+    }
+
+    async fn bind(&self, port: u16) -> io::Result<TcpListener> {
+        if self.localhost {
+            return TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await;
+        }
+        match TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))).await {
+            // The kernel may have no IPv6.
+            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+                TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).await
+            }
+            bound => bound,
+        }
+    }
+}
+
+/// Serves connections until the future is dropped, which also closes the open connections.
+async fn serve_connections(listener: TcpListener, routes: &Routes) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < MOST_CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve_connection(stream, routes.clone()));
+                }
+                // The process has no file descriptor left, or the client closed the connection.
+                Err(error) => {
+                    tracing::debug!("cannot accept a connection: {error}");
+                    sleep(Duration::from_millis(100)).await;
+                }
+            },
+        }
+    }
+}
+
+/// Serves the request of one connection.
+async fn serve_connection(stream: TcpStream, routes: Routes) {
+    let respond = service_fn(move |request| {
+        let routes = routes.clone();
+        async move { Ok::<_, std::convert::Infallible>(routes.answer(request.method(), request.uri()).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST)
+        // A connection serves one request, so that a client cannot keep it open with further requests.
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), respond);
+    match timeout(LONGEST_CONNECTION, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!("a connection broke: {error}"),
+        Err(_) => tracing::debug!("a connection was not ended by its client within {LONGEST_CONNECTION:?}"),
+    }
+}

@@ -1,0 +1,116 @@
+//! [`LeaderElectionConfig`], and the identity of this process.
+
+use std::fs;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+/// File in which kubelet gives a pod its namespace.
+const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// The Lease, and the candidate.
+#[derive(Debug, Clone)]
+pub struct LeaderElectionConfig {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease.
+    pub name: String,
+    /// Unique name of this process; see [`identity`].
+    pub identity: String,
+    /// Whether to wait for permission if the role does not allow writing the Lease. Otherwise, the process acts as the
+    /// only replica once the refusals have lasted, until the role allows the Lease.
+    pub required: bool,
+    /// Periods of the election.
+    pub timing: Timing,
+}
+
+/// Periods of an election.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Time since its last change after which other replicas may take the Lease.
+    pub lease: Duration,
+    /// Time since its last renewal for which the holder writes. Shorter than `lease` by the longest time of a request.
+    pub renew_deadline: Duration,
+    /// Delay between two attempts to take or renew the Lease.
+    pub retry: Duration,
+    /// Interval at which a replica that writes without a Lease checks if the role allows one, and the time limit of
+    /// each attempt. Half of `renew_deadline`.
+    pub look: Duration,
+    /// Longest time that a write may take which was begun in time.
+    pub write: Duration,
+}
+
+impl Timing {
+    /// Returns client-go's periods, and the given time limit of writes.
+    pub fn for_writes_of(write: Duration) -> Self {
+        Timing { write, ..Timing::default() }
+    }
+
+    /// Returns the time that the creator of a Lease waits before it writes.
+    pub(crate) fn settling(&self) -> Duration {
+        self.lease + self.write
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Timing {
+            lease: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+            look: Duration::from_secs(5),
+            write: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Returns a name of this process: the pod's name and a random part. The random part makes a restarted container a
+/// different candidate, which does not mistake the Lease of its predecessor for its own.
+pub fn identity() -> String {
+    format!("{}_{}", name_of_pod(), Uuid::new_v4())
+}
+
+/// Returns the name of this pod, or else of the host.
+pub fn name_of_pod() -> String {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    first_non_empty([std::env::var("POD_NAME").ok(), host]).unwrap_or_default()
+}
+
+/// Returns the namespace of this pod, or `None` outside a pod.
+pub fn namespace_of_pod() -> Option<String> {
+    first_non_empty([std::env::var("POD_NAMESPACE").ok(), fs::read_to_string(NAMESPACE).ok()])
+}
+
+/// Returns the first name that exists and is not empty.
+fn first_non_empty(names: [Option<String>; 2]) -> Option<String> {
+    let mut texts = names.into_iter().flatten().map(|name| name.trim().to_owned());
+    texts.find(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_is_empty_is_none() {
+        for (variable, file, expected) in [
+            (Some("a"), Some("b\n"), Some("a")),
+            (None, Some("b\n"), Some("b")),
+            (Some(" "), Some("b"), Some("b")),
+            (Some(""), Some("\n"), None),
+            (None, None, None),
+        ] {
+            let found = first_non_empty([variable, file].map(|said| said.map(str::to_owned)));
+            assert_eq!(found.as_deref(), expected, "{variable:?} {file:?}");
+        }
+    }
+
+    #[test]
+    fn each_process_has_its_own_identity() {
+        let (one, other) = (identity(), identity());
+        assert_ne!(one, other);
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a host name");
+        assert!(one.starts_with(&format!("{}_", host.trim())), "{one}");
+        assert!(one.len() <= 253);
+    }
+}

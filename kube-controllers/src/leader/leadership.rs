@@ -1,0 +1,324 @@
+//! The right to write: [`Leadership`].
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use ipam_plugin::write_gate::WriteGate;
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Interval at which waiting tasks compare a deadline with the boot-time clock, for which there are no timers.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The right to write: this replica is the leader, and the datastore is not locked. Watches and caches always run;
+/// writes happen only while [`Leadership::holds`].
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    tenure: watch::Receiver<Tenure>,
+    unlocked: watch::Receiver<bool>,
+}
+
+/// The time for which this replica is the leader.
+#[derive(Debug, Clone, Copy)]
+pub enum Tenure {
+    /// This replica is not the leader.
+    No,
+    /// Leader until the deadline, unless the Lease is renewed.
+    Until(Deadline),
+    /// Leader for the life of the process, because leader election is turned off.
+    Always,
+}
+
+/// A deadline by two clocks, which passes when either clock reaches it. The monotonic clock stops while the machine is
+/// suspended, and there are no timers for the boot-time clock.
+#[derive(Debug, Clone, Copy)]
+pub struct Deadline {
+    monotonic: Instant,
+    since_boot: Duration,
+}
+
+/// This replica may not write at present.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("another replica leads now, or the datastore is not ready")]
+pub struct MayNotWrite;
+
+impl Leadership {
+    /// Creates the right to write from the election's updates in `tenure`.
+    pub fn new(tenure: watch::Receiver<Tenure>) -> Self {
+        Leadership { tenure, unlocked: always(true) }
+    }
+
+    /// Creates a right to write that never ends, for a single replica.
+    pub fn always() -> Self {
+        Leadership::new(always(Tenure::Always))
+    }
+
+    /// Returns the same right restricted by the lock of the datastore: it holds only while `unlocked` is true.
+    pub fn while_unlocked(self, unlocked: watch::Receiver<bool>) -> Self {
+        Leadership { unlocked, ..self }
+    }
+
+    /// Returns true if writes are allowed now. Check before each write: the method reads the clocks, so a process that
+    /// was paused past its term does not write.
+    pub fn holds(&self) -> bool {
+        self.tenure.borrow().holds() && *self.unlocked.borrow()
+    }
+
+    /// Like [`Leadership::holds`], but returns an error with which a worker retries the key later.
+    pub fn may_write(&self) -> Result<(), MayNotWrite> {
+        if self.holds() { Ok(()) } else { Err(MayNotWrite) }
+    }
+
+    /// Waits until this replica may write.
+    pub async fn gained(&mut self) {
+        // Each condition can become false again while the other is awaited.
+        while !self.holds() {
+            let leads = self.tenure.wait_for(Tenure::holds).await.is_ok();
+            if !leads || self.unlocked.wait_for(|unlocked| *unlocked).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Returns the output of `work`, or `None` and drops `work` if this replica may not write or loses the right
+    /// meanwhile.
+    ///
+    /// The clocks are read each time before `work` is polled. So every request that `work` sends between two awaits is
+    /// sent while this replica may write, also after the machine was suspended.
+    pub async fn while_held<F: Future>(&self, work: F) -> Option<F::Output> {
+        let (mut watching, mut work) = (self.clone(), pin!(work));
+        let going_on =
+            poll_fn(|context| if self.holds() { work.as_mut().poll(context).map(Some) } else { Poll::Ready(None) });
+        tokio::select! {
+            biased;
+            () = watching.lost() => None,
+            outcome = going_on => outcome,
+        }
+    }
+
+    /// Waits until this replica may no longer write. A suspension of the machine is noticed within a second;
+    /// [`Leadership::holds`] notices it at once.
+    pub async fn lost(&mut self) {
+        loop {
+            let tenure = *self.tenure.borrow_and_update();
+            if !tenure.holds() || !*self.unlocked.borrow_and_update() {
+                return;
+            }
+            let ends = async {
+                match tenure {
+                    Tenure::Until(deadline) => {
+                        tokio::time::sleep_until(deadline.monotonic.min(Instant::now() + LOOK)).await;
+                    }
+                    Tenure::No | Tenure::Always => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = ends => {}
+                // If the election has ended, its last update remains valid.
+                Ok(()) = self.tenure.changed() => {}
+                Ok(()) = self.unlocked.changed() => {}
+            }
+        }
+    }
+}
+
+/// Returns a channel whose value never changes.
+fn always<T>(value: T) -> watch::Receiver<T> {
+    // The last value stays readable after the sender is dropped.
+    watch::channel(value).1
+}
+
+/// Rejects writes that begin after the term has ended.
+impl WriteGate for Leadership {
+    async fn admit(&self, _writes: usize) -> bool {
+        self.holds()
+    }
+}
+
+impl Tenure {
+    /// Returns true if the term has not ended.
+    pub fn holds(&self) -> bool {
+        match self {
+            Tenure::No => false,
+            Tenure::Until(deadline) => !deadline.has_passed(),
+            Tenure::Always => true,
+        }
+    }
+}
+
+impl Deadline {
+    /// Returns the present time.
+    pub fn now() -> Self {
+        Deadline { monotonic: Instant::now(), since_boot: since_boot() }
+    }
+
+    /// Returns the deadline moved by `duration`.
+    pub fn plus(self, duration: Duration) -> Self {
+        Deadline { monotonic: self.monotonic + duration, since_boot: self.since_boot + duration }
+    }
+
+    /// Returns true if the deadline has passed.
+    pub fn has_passed(&self) -> bool {
+        Instant::now() >= self.monotonic || since_boot() >= self.since_boot
+    }
+}
+
+/// Returns the time since the machine was booted, including suspension.
+fn since_boot() -> Duration {
+    // Every kernel that can run containers has this clock. Zero would leave the decision to the monotonic clock.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{advance, timeout};
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenure_ends_by_itself_even_when_nobody_says_so() {
+        let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
+        let mut leadership = Leadership::new(tenure);
+        let begin = Instant::now();
+        assert!(leadership.holds());
+        leadership.lost().await;
+        assert_eq!(begin.elapsed().as_secs(), 10);
+        assert!(!leadership.holds());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_alone_takes_the_right_away() {
+        let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
+        let leadership = Leadership::new(tenure);
+        // No task runs in between, as in a process that is paused.
+        assert!(leadership.admit(1).await);
+        advance(10 * SECOND).await;
+        assert!(!leadership.holds() && !leadership.admit(1).await);
+    }
+
+    #[test]
+    fn the_clock_that_goes_on_while_the_machine_sleeps_counts_too() {
+        let now = Deadline::now();
+        let later = now.monotonic + 10 * SECOND;
+        assert!(!Deadline { monotonic: later, since_boot: now.since_boot + 10 * SECOND }.has_passed());
+        assert!(Deadline { monotonic: later, since_boot: now.since_boot }.has_passed());
+    }
+
+    /// Simulates a suspension: the test's monotonic clock is paused, while the boot-time clock is real.
+    fn suspend(time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    /// Returns a deadline that is far away by the monotonic clock and near by the boot-time clock.
+    fn soon_by_the_other_clock() -> Deadline {
+        let now = Deadline::now();
+        Deadline { monotonic: now.monotonic + 1000 * SECOND, since_boot: now.since_boot + SECOND / 5 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_was_suspended_past_the_tenure_notices_within_a_second() {
+        let (_sender, tenure) = watch::channel(Tenure::Until(soon_by_the_other_clock()));
+        let mut leadership = Leadership::new(tenure);
+        let begin = Instant::now();
+        tokio::join!(leadership.lost(), async { suspend(SECOND / 4) });
+        assert!(begin.elapsed() <= SECOND + SECOND / 100, "{:?}", begin.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_was_suspended_past_the_tenure_does_not_go_on() {
+        let (_sender, tenure) = watch::channel(Tenure::Until(soon_by_the_other_clock()));
+        let leadership = Leadership::new(tenure);
+        let mut sent = 0;
+        let work = async {
+            sent += 1;
+            suspend(SECOND / 4);
+            tokio::task::yield_now().await;
+            sent += 1;
+        };
+        assert_eq!(leadership.while_held(work).await, None);
+        assert!(sent <= 1, "a write was sent after the tenure");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_ends_by_itself_or_with_the_leadership() {
+        let (sender, tenure) = watch::channel(Tenure::Always);
+        let leadership = Leadership::new(tenure);
+        assert_eq!(leadership.while_held(async { 7 }).await, Some(7));
+        let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), async {
+            tokio::time::sleep(SECOND).await;
+            sender.send_replace(Tenure::No);
+        });
+        assert_eq!(stuck, None);
+        assert_eq!(leadership.while_held(async { unreachable!("it does not lead") }).await, None::<()>);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenure_that_is_prolonged_is_not_lost() {
+        let (sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
+        let mut leadership = Leadership::new(tenure);
+        let lost = tokio::spawn(async move { leadership.lost().await });
+        for _ in 0..5 {
+            tokio::time::sleep(5 * SECOND).await;
+            sender.send_replace(Tenure::Until(Deadline::now().plus(10 * SECOND)));
+            tokio::time::sleep(SECOND).await;
+            assert!(!lost.is_finished());
+        }
+        sender.send_replace(Tenure::No);
+        timeout(SECOND, lost).await.expect("at once").expect("no panic");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn gained_waits_for_a_tenure() {
+        let (sender, tenure) = watch::channel(Tenure::No);
+        let mut leadership = Leadership::new(tenure);
+        assert!(timeout(SECOND, leadership.gained()).await.is_err());
+        sender.send_replace(Tenure::Until(Deadline::now().plus(SECOND)));
+        timeout(SECOND, leadership.gained()).await.expect("it leads");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lock_of_the_datastore_takes_the_right_to_write_and_gives_it_back_to_the_leader_alone() {
+        let (sender, tenure) = watch::channel(Tenure::Always);
+        let (lock, unlocked) = watch::channel(false);
+        let elected = Leadership::new(tenure);
+        let mut leadership = elected.clone().while_unlocked(unlocked);
+        assert!(elected.holds() && !leadership.holds() && leadership.may_write().is_err());
+        assert_eq!(leadership.while_held(async { unreachable!("it is locked") }).await, None::<()>);
+        assert!(timeout(1000 * SECOND, leadership.gained()).await.is_err());
+
+        let gaining = async {
+            leadership.gained().await;
+            leadership.holds()
+        };
+        let changes = async {
+            for (unlocked, tenure) in [(true, Tenure::No), (false, Tenure::Always), (true, Tenure::Always)] {
+                sender.send_replace(tenure);
+                lock.send_replace(unlocked);
+                tokio::time::sleep(SECOND).await;
+            }
+        };
+        assert!(tokio::join!(gaining, changes).0);
+
+        let locking = async {
+            tokio::time::sleep(SECOND).await;
+            lock.send_replace(false);
+        };
+        let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), locking);
+        assert_eq!(stuck, None);
+        timeout(SECOND, leadership.lost()).await.expect("at once");
+        assert!(elected.holds() && !leadership.holds());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn always_is_for_ever() {
+        let mut leadership = Leadership::always();
+        leadership.gained().await;
+        assert!(timeout(1000 * SECOND, leadership.lost()).await.is_err());
+        assert!(leadership.holds());
+    }
+}

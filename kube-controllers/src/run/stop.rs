@@ -1,0 +1,62 @@
+//! The events that end the process: a signal, or a move of Calico's objects to another API group. Upstream's migration
+//! to `projectcalico.org/v3` moves them.
+
+use std::time::Duration;
+
+use datastore::Datastore;
+use datastore::kubernetes::{changed_group, settled_group};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Clients;
+use crate::settings::Mode;
+use crate::startup::StartError;
+
+/// Interval between two requests to the API server.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Returns a token that the first SIGTERM or SIGINT cancels. A second signal ends the process at once.
+pub(super) fn stop_on_signal() -> std::io::Result<CancellationToken> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    tokio::spawn(async move {
+        for _ in 0..2 {
+            let name = tokio::select! {
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            if stopped.is_cancelled() {
+                tracing::warn!("{name} again: ending at once");
+                std::process::exit(1);
+            }
+            tracing::info!("{name}: finishing what is under way");
+            stopped.cancel();
+        }
+    });
+    Ok(stop)
+}
+
+/// Waits until Calico's objects are in another API group than at the start of the process. If the environment names a
+/// group that did not hold the objects even at the start, the process logs that and continues: a restart would not
+/// help, because the environment stays the same.
+pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
+    let (Mode::Kubernetes(used), Datastore::Kubernetes(calico)) = (clients.mode, &*clients.calico) else {
+        return std::future::pending().await;
+    };
+    let read_group = async || calico.present_group().await;
+    let began = match calico.configured_group() {
+        None => used,
+        Some(_) => settled_group(PERIOD, read_group).await,
+    };
+    if began != used {
+        tracing::error!(
+            "CALICO_API_GROUP names {}, and Calico's objects are in {}: set CALICO_API_GROUP to that, with the \
+             manifests of deploy/ by calico_api_group of the ConfigMap calico-config",
+            used.api_version(),
+            began.api_version()
+        );
+    }
+    let now = changed_group(began, PERIOD, read_group).await;
+    StartError::Moved { was: began.api_version(), now: now.api_version() }
+}

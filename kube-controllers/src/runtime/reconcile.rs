@@ -1,0 +1,75 @@
+//! The traits of a controller: [`Controller`], which subscribes to watches and runs, and [`Reconcile`], its work on one
+//! key.
+
+use std::fmt::{Debug, Display};
+use std::hash::Hash;
+use std::time::Duration;
+
+use datastore::watch::WatchFailure;
+use libcalico::store::StoreError;
+
+use crate::context::Context;
+use crate::leader::MayNotWrite;
+use crate::watches::Feeds;
+
+/// A controller that has subscribed to its watches.
+pub trait Controller: Send + 'static {
+    /// The controller's name in logs and metrics.
+    const NAME: &'static str;
+    /// Subscribes to watches. Sends no request and does not wait: the watches start when all controllers have
+    /// subscribed.
+    fn new(context: &Context, feeds: &mut Feeds) -> Self;
+    /// Runs until `context.stop` is canceled.
+    fn run(self, context: Context) -> impl Future<Output = ()> + Send;
+}
+
+/// The work of a controller on one key. Level-triggered: read the current state, and write the objects that differ from
+/// the desired state. The future may be dropped at any await.
+pub trait Reconcile: Send + Sync + 'static {
+    /// The controller's name in logs and metrics.
+    const NAME: &'static str;
+    /// Identifier of one unit of work.
+    type Key: Clone + Eq + Hash + Display + Debug + Send + Sync + 'static;
+
+    /// Brings the objects of `key` to the desired state. A panic counts as a failure that may succeed later.
+    fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<Next, Failure>> + Send;
+}
+
+/// The time at which a key that succeeded is processed again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// At the next event.
+    Done,
+    /// After this time, or earlier at an event.
+    After(Duration),
+}
+
+/// The reason why a key failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A failure that may go away, such as a conflict or an unreachable server. Retried with a growing delay.
+    #[error("{0}")]
+    Retry(String),
+    /// A failure that lasts until an object changes, such as an invalid object. Not retried; the next event or full
+    /// pass adds the key again.
+    #[error("{0}")]
+    Permanent(String),
+}
+
+impl From<MayNotWrite> for Failure {
+    fn from(refusal: MayNotWrite) -> Self {
+        Failure::Retry(refusal.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Retry(error.to_string())
+    }
+}
+
+impl From<WatchFailure> for Failure {
+    fn from(failure: WatchFailure) -> Self {
+        Failure::Retry(failure.to_string())
+    }
+}

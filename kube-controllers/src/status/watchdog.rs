@@ -1,0 +1,183 @@
+//! [`Watchdog`]: detects work that is stuck.
+//!
+//! Work makes progress when an event wakes it: a response, the deadline of a request, or the end of a pause. Each of
+//! these arrives within minutes, even during an outage. Work that has not been woken for longer is spinning, blocks its
+//! thread, or waits for an event that never comes.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use futures::task::AtomicWaker;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::component::{Component, Status};
+
+/// Time without progress after which work counts as stuck. Longer than any deadline, and longer than garbage collection
+/// waits for its turn at one request per second.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Interval between two checks.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// The work in progress. All clones share it.
+#[derive(Clone, Default)]
+pub struct Watchdog(Arc<Mutex<UnderWay>>);
+
+#[derive(Default)]
+struct UnderWay {
+    next: u64,
+    moves: BTreeMap<u64, Arc<Moves>>,
+}
+
+/// The time at which one unit of work last made progress.
+struct Moves {
+    what: String,
+    last: Mutex<Instant>,
+    task: AtomicWaker,
+}
+
+impl Watchdog {
+    /// Runs `work` under observation; `what` describes it. Only wakeups of `work` itself count as progress, not wakeups
+    /// of other futures in the same task.
+    pub async fn observe<F: Future>(&self, what: String, work: F) -> F::Output {
+        let moves = Arc::new(Moves { what, last: Mutex::new(Instant::now()), task: AtomicWaker::new() });
+        let waker = Waker::from(moves.clone());
+        let _observed = self.enter(moves.clone());
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            moves.task.register(context.waker());
+            work.as_mut().poll(&mut Context::from_waker(&waker))
+        })
+        .await
+    }
+
+    /// Keeps [`Component::Work`] of `status`, and with it liveness, up to date until `stop`.
+    pub(crate) async fn watch(self, status: Status, stop: CancellationToken) {
+        let looking = async {
+            loop {
+                match self.stuck() {
+                    Some(what) => {
+                        let reason = format!("{what} has not moved for {LIMIT:?}: the process is to be restarted");
+                        if status.not_ready(Component::Work, &*reason) {
+                            tracing::error!("{reason}");
+                        }
+                    }
+                    None => status.forget(Component::Work),
+                }
+                sleep(PERIOD).await;
+            }
+        };
+        stop.run_until_cancelled(looking).await;
+    }
+
+    /// Returns the description of work that is stuck, if there is any.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        let under_way = self.under_way();
+        let stuck = under_way.moves.values().find(|moves| moves.last().elapsed() > LIMIT);
+        stuck.map(|moves| moves.what.clone())
+    }
+
+    fn enter(&self, moves: Arc<Moves>) -> impl Drop + use<> {
+        let mut under_way = self.under_way();
+        let number = under_way.next;
+        under_way.next += 1;
+        under_way.moves.insert(number, moves);
+        Observed { watchdog: self.clone(), number }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes the work from the list when it has ended or was dropped.
+struct Observed {
+    watchdog: Watchdog,
+    number: u64,
+}
+
+impl Drop for Observed {
+    fn drop(&mut self) {
+        self.watchdog.under_way().moves.remove(&self.number);
+    }
+}
+
+impl Moves {
+    fn last(&self) -> MutexGuard<'_, Instant> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for Moves {
+    fn wake(self: Arc<Self>) {
+        *self.last() = Instant::now();
+        self.task.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    /// Returns the liveness at intervals of 100 s for an hour, while `work` runs.
+    async fn liveness(work: impl Future<Output = ()>) -> Vec<bool> {
+        let directory = tempfile::tempdir().expect("a directory");
+        let status = Status::new(directory.path().join("status.json"));
+        let watchdog = Watchdog::default();
+        let mut live = Vec::new();
+        tokio::select! {
+            () = watchdog.clone().watch(status.clone(), CancellationToken::new()) => {}
+            // A future beside the work wakes the same task again and again.
+            () = async { loop { sleep(PERIOD).await } } => {}
+            () = async { watchdog.observe("garbage collection".into(), work).await; pending().await } => {}
+            () = async {
+                for _ in 0..36 {
+                    sleep(Duration::from_secs(100)).await;
+                    live.push(status.is_live());
+                }
+            } => {}
+        }
+        live
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_waits_for_what_never_comes_fails_liveness_after_its_limit() {
+        let live = liveness(pending()).await;
+        assert_eq!(live.iter().filter(|live| **live).count(), 9, "{live:?}");
+        assert_eq!(live.last(), Some(&false));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_deadlines_and_pauses_keep_work_alive_for_ever() {
+        let outage = async {
+            loop {
+                let _ = tokio::time::timeout(MINUTE, pending::<()>()).await;
+                sleep(MINUTE / 2).await;
+            }
+        };
+        assert!(liveness(outage).await.iter().all(|live| *live));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_has_ended_is_not_observed() {
+        assert!(liveness(async {}).await.iter().all(|live| *live));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_moves_again_is_live_again() {
+        let live = liveness(async {
+            sleep(LIMIT * 2).await;
+            sleep(MINUTE).await;
+        })
+        .await;
+        assert!(live.contains(&false) && live.last() == Some(&true), "{live:?}");
+    }
+}

@@ -1,0 +1,129 @@
+//! Metrics with one label: those of workers, by controller, and those of watches, by kind.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+
+/// Bucket limits in seconds, from work that only reads a cache to requests at an unreachable datastore.
+const BUCKETS: [f64; 12] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+
+/// Metrics of one controller's work.
+#[derive(Debug, Clone)]
+pub struct WorkerMetrics {
+    /// Number of waiting keys.
+    pub depth: IntGauge,
+    /// Time that keys waited, in seconds.
+    pub waited: Histogram,
+    /// Time that the work on one key took, in seconds.
+    pub duration: Histogram,
+    /// Number of failures that are retried.
+    pub retries: IntCounter,
+    /// Number of failures that are not retried.
+    pub permanent_failures: IntCounter,
+    /// Number of panics that were caught.
+    pub panics: IntCounter,
+}
+
+pub(super) struct WorkerMetricVecs {
+    depth: IntGaugeVec,
+    waited: HistogramVec,
+    duration: HistogramVec,
+    retries: IntCounterVec,
+    permanent_failures: IntCounterVec,
+    panics: IntCounterVec,
+}
+
+impl WorkerMetricVecs {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let label = &["name"];
+        let counter = |name, help| register(registry, IntCounterVec::new(Opts::new(name, help), label));
+        let histogram = |name, help| {
+            let opts = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+            register(registry, HistogramVec::new(opts, label))
+        };
+        let depth = Opts::new("workqueue_depth", "Keys that wait to be worked on.");
+        WorkerMetricVecs {
+            depth: register(registry, IntGaugeVec::new(depth, label)),
+            waited: histogram("workqueue_queue_duration_seconds", "How long keys waited for a worker."),
+            duration: histogram("workqueue_work_duration_seconds", "How long the work on one key took."),
+            retries: counter("workqueue_retries_total", "Failures that are tried again."),
+            permanent_failures: counter(
+                "kube_controllers_permanent_failures_total",
+                "Failures that are not tried again before something changes.",
+            ),
+            panics: counter("kube_controllers_panics_total", "Panics in workers, caught and tried again."),
+        }
+    }
+
+    pub(super) fn metrics(&self, controller: &str) -> WorkerMetrics {
+        let label = &[controller];
+        WorkerMetrics {
+            depth: self.depth.with_label_values(label),
+            waited: self.waited.with_label_values(label),
+            duration: self.duration.with_label_values(label),
+            retries: self.retries.with_label_values(label),
+            permanent_failures: self.permanent_failures.with_label_values(label),
+            panics: self.panics.with_label_values(label),
+        }
+    }
+}
+
+/// Metrics of the watch of one kind.
+#[derive(Debug, Clone)]
+pub struct WatchMetrics {
+    /// Number of watches that ended and were started again, with or without a list.
+    pub restarts: IntCounter,
+    /// Number of full lists.
+    pub lists: IntCounter,
+    /// Number of events, including objects of lists.
+    pub events: IntCounter,
+    /// Number of objects that were omitted because they cannot be read.
+    pub unreadable: IntCounter,
+    /// 1 after the first complete list.
+    pub synced: IntGauge,
+}
+
+pub(super) struct WatchMetricVecs {
+    restarts: IntCounterVec,
+    lists: IntCounterVec,
+    events: IntCounterVec,
+    unreadable: IntCounterVec,
+    synced: IntGaugeVec,
+}
+
+impl WatchMetricVecs {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let label = &["kind"];
+        let counter = |name, help| register(registry, IntCounterVec::new(Opts::new(name, help), label));
+        let synced = Opts::new("kube_controllers_feed_synced", "Whether everything of the kind that exists is known.");
+        WatchMetricVecs {
+            restarts: counter("kube_controllers_watch_restarts_total", "Watches that ended and were begun anew."),
+            lists: counter("kube_controllers_lists_total", "Full lists of a kind."),
+            events: counter("kube_controllers_events_total", "Objects that came, changed or went, as they were told."),
+            unreadable: counter(
+                "kube_controllers_unreadable_objects_total",
+                "Objects left out because they cannot be read.",
+            ),
+            synced: register(registry, IntGaugeVec::new(synced, label)),
+        }
+    }
+
+    pub(super) fn metrics(&self, kind: &str) -> WatchMetrics {
+        let label = &[kind];
+        WatchMetrics {
+            restarts: self.restarts.with_label_values(label),
+            lists: self.lists.with_label_values(label),
+            events: self.events.with_label_values(label),
+            unreadable: self.unreadable.with_label_values(label),
+            synced: self.synced.with_label_values(label),
+        }
+    }
+}
+
+/// Registers a metric. All its names are valid and different.
+pub(super) fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: prometheus::Result<C>) -> C {
+    let collector = collector.expect("a constant name and constant labels, made in every test");
+    registry.register(Box::new(collector.clone())).expect("registered once, in a new registry");
+    collector
+}

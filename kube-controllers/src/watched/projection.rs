@@ -1,0 +1,94 @@
+//! The traits of watched objects, and the means of their projections.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Display;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use libcalico::api::ObjectKey;
+use libcalico::store::{Entry, Kind};
+
+/// Labels, from `metadata.labels`.
+pub type Labels = BTreeMap<String, String>;
+
+/// An object that a watch delivers.
+pub trait Watched: Send + Sync + 'static {
+    /// Identifier of an object.
+    type Key: Clone + Eq + Hash + Ord + Display + Send + Sync + 'static;
+    /// The kind, for logs and metrics.
+    const KIND: &'static str;
+    /// Returns the key of the object.
+    fn key(&self) -> Self::Key;
+}
+
+/// A Kubernetes object of which only some fields are kept.
+pub trait Projection: Watched<Key = ObjectKey> + Sized {
+    /// URL path of the list of all objects.
+    const COLLECTION: &'static str;
+    /// Reads the projection from an object's JSON.
+    fn project(json: &str, words: &mut Words, wanted: Wanted) -> Result<Self, serde_json::Error>;
+}
+
+/// Optional parts of the projections, kept only if a controller needs them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whether to keep labels and service accounts of pods, which are copied to workload endpoints (etcd only).
+    pub pod_labels: bool,
+}
+
+impl<K: Kind> Watched for Entry<K>
+where
+    K::Key: Ord + 'static,
+{
+    type Key = K::Key;
+    const KIND: &'static str = K::KIND;
+
+    fn key(&self) -> K::Key {
+        self.key.clone()
+    }
+}
+
+/// Interns strings that many objects share, such as node names.
+#[derive(Debug, Default)]
+pub struct Words {
+    known: HashSet<Arc<str>>,
+    /// Number of strings left after the last removal of unused strings.
+    swept: usize,
+}
+
+/// Number of strings below which unused ones are not removed.
+const FEW: usize = 1024;
+
+impl Words {
+    /// Returns the shared copy of `word`.
+    pub fn share(&mut self, word: &str) -> Arc<str> {
+        if let Some(known) = self.known.get(word) {
+            return known.clone();
+        }
+        if self.known.len() >= (2 * self.swept).max(FEW) {
+            self.known.retain(|word| Arc::strong_count(word) > 1);
+            self.swept = self.known.len();
+        }
+        let word: Arc<str> = word.into();
+        self.known.insert(word.clone());
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_nobody_says_is_forgotten() {
+        let mut words = Words::default();
+        let kept: Vec<Arc<str>> = (0..10).map(|n| words.share(&format!("kept{n}"))).collect();
+        for n in 0..10 * FEW {
+            words.share(&format!("passing{n}"));
+        }
+        assert!(words.known.len() <= FEW, "{}", words.known.len());
+        for word in &kept {
+            assert!(Arc::ptr_eq(word, &words.share(word)));
+        }
+    }
+}

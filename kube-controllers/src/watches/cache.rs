@@ -1,0 +1,199 @@
+//! [`Cache`]: the objects that a watch delivered, by key.
+
+use std::collections::BTreeMap;
+
+use super::handler::Event;
+use crate::watched::Watched;
+
+/// The latest state of each object, as a value `V` derived from it. While a list is in progress, its objects replace
+/// the cached ones; cached objects that the list does not contain are removed when it is complete. So the cache never
+/// becomes empty because a watch restarted.
+#[derive(Debug)]
+pub struct Cache<K, V> {
+    kept: BTreeMap<K, Kept<V>>,
+    list: u64,
+    synced: bool,
+}
+
+#[derive(Debug)]
+struct Kept<V> {
+    value: V,
+    list: u64,
+}
+
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Self {
+        Cache { kept: BTreeMap::new(), list: 0, synced: false }
+    }
+}
+
+impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
+    /// Applies an event. `keep` derives the cached value from an object, or returns `None` for an object that is not
+    /// cached. Returns the keys whose value was added, changed or removed.
+    pub fn follow<T: Watched<Key = K>>(&mut self, event: &Event<'_, T>, keep: impl FnOnce(&T) -> Option<V>) -> Vec<K> {
+        match event {
+            Event::Restarted => {
+                self.list += 1;
+                Vec::new()
+            }
+            Event::Put(object) => {
+                let key = object.key();
+                match keep(object) {
+                    None => self.kept.remove(&key).map(|_| key).into_iter().collect(),
+                    Some(value) => {
+                        let same = self.kept.get(&key).is_some_and(|kept| kept.value == value);
+                        self.kept.insert(key.clone(), Kept { value, list: self.list });
+                        if same { Vec::new() } else { vec![key] }
+                    }
+                }
+            }
+            Event::Gone(key) => self.kept.remove(key).map(|_| (*key).clone()).into_iter().collect(),
+            Event::Synced => {
+                self.synced = true;
+                let list = self.list;
+                self.kept.extract_if(.., |_, kept| kept.list != list).map(|(key, _)| key).collect()
+            }
+        }
+    }
+}
+
+impl<K: Ord, V> Cache<K, V> {
+    /// Returns true if a list has been complete, so that the cache contains every object.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// Returns the cached value of `key`.
+    pub fn get(&self, key: &K) -> Option<&V> {
+        self.kept.get(key).map(|kept| &kept.value)
+    }
+
+    /// Returns all cached values, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.kept.iter().map(|(key, kept)| (key, &kept.value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use libcalico::api::ObjectKey;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::watched::{Labels, Node};
+
+    fn node(name: &str, uid: u8) -> Node {
+        Node { name: ObjectKey::global(name), uid: uid.to_string(), labels: Labels::new() }
+    }
+
+    fn follow(cache: &mut Cache<ObjectKey, String>, event: &Event<'_, Node>) -> Vec<String> {
+        let keep = |node: &Node| (node.uid != "0").then(|| node.uid.clone());
+        cache.follow(event, keep).into_iter().map(|key| key.name).collect()
+    }
+
+    #[test]
+    fn a_new_list_takes_nothing_away_before_it_is_complete() {
+        let mut cache = Cache::default();
+        for (event, changed) in [
+            (Event::Restarted, &[][..]),
+            (Event::Put(&node("a", 1)), &["a"]),
+            (Event::Put(&node("b", 1)), &["b"]),
+            (Event::Synced, &[]),
+            (Event::Restarted, &[]),
+            (Event::Put(&node("b", 1)), &[]),
+        ] {
+            assert_eq!(follow(&mut cache, &event), changed, "{event:?}");
+        }
+        assert_eq!(cache.iter().count(), 2);
+        assert_eq!(follow(&mut cache, &Event::Synced), ["a"]);
+        assert_eq!(cache.iter().map(|(key, _)| &*key.name).collect::<Vec<_>>(), ["b"]);
+    }
+
+    /// A change on the server, as a watch would deliver or miss it.
+    #[derive(Debug, Clone)]
+    enum Act {
+        Set(u8, u8),
+        Delete(u8),
+        /// Changes that happen without a watch, and then a list of all objects. The list is interrupted after this
+        /// number of objects and starts over.
+        Relist(Vec<(u8, Option<u8>)>, usize),
+    }
+
+    fn acts() -> impl Strategy<Value = Vec<Act>> {
+        let (name, value) = (0..6u8, 0..4u8);
+        let missed = prop::collection::vec((name.clone(), prop::option::of(value.clone())), 0..6);
+        let act = prop_oneof![
+            4 => (name.clone(), value).prop_map(|(name, value)| Act::Set(name, value)),
+            2 => name.prop_map(Act::Delete),
+            1 => (missed, 0..8usize).prop_map(|(missed, broken)| Act::Relist(missed, broken)),
+        ];
+        prop::collection::vec(act, 0..40)
+    }
+
+    /// A copy of the cache that is updated only for the keys that the cache reports as changed.
+    struct Mirror {
+        cache: Cache<ObjectKey, String>,
+        copy: BTreeMap<String, String>,
+    }
+
+    impl Mirror {
+        fn hear(&mut self, event: &Event<'_, Node>) {
+            for name in follow(&mut self.cache, event) {
+                match self.cache.get(&ObjectKey::global(name.clone())) {
+                    Some(value) => self.copy.insert(name, value.clone()),
+                    None => self.copy.remove(&name),
+                };
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_ends_as_the_server_is_and_never_forgets_what_stayed(acts in acts()) {
+            let mut server = BTreeMap::<String, u8>::new();
+            let mut mirror = Mirror { cache: Cache::default(), copy: BTreeMap::new() };
+            mirror.hear(&Event::Restarted);
+            mirror.hear(&Event::Synced);
+            let kept = |server: &BTreeMap<String, u8>| -> BTreeMap<String, String> {
+                server.iter().filter(|(_, uid)| **uid != 0).map(|(name, uid)| (name.clone(), uid.to_string())).collect()
+            };
+            for act in acts {
+                match act {
+                    Act::Set(name, value) => {
+                        server.insert(name.to_string(), value);
+                        mirror.hear(&Event::Put(&node(&name.to_string(), value)));
+                    }
+                    Act::Delete(name) => {
+                        server.remove(&name.to_string());
+                        mirror.hear(&Event::Gone(&ObjectKey::global(name.to_string())));
+                    }
+                    Act::Relist(missed, broken) => {
+                        let before: BTreeSet<String> = kept(&server).into_keys().collect();
+                        for (name, value) in missed {
+                            match value {
+                                Some(value) => server.insert(name.to_string(), value),
+                                None => server.remove(&name.to_string()),
+                            };
+                        }
+                        let after: BTreeSet<String> = kept(&server).into_keys().collect();
+                        let stayed: Vec<ObjectKey> = before.intersection(&after).map(ObjectKey::global).collect();
+                        for part in [broken.min(server.len()), server.len()] {
+                            mirror.hear(&Event::Restarted);
+                            for (name, value) in server.iter().take(part) {
+                                mirror.hear(&Event::Put(&node(name, *value)));
+                                prop_assert!(stayed.iter().all(|key| mirror.cache.get(key).is_some()));
+                            }
+                        }
+                        mirror.hear(&Event::Synced);
+                    }
+                }
+                let cached: BTreeMap<String, String> =
+                    mirror.cache.iter().map(|(key, value)| (key.name.clone(), value.clone())).collect();
+                prop_assert_eq!(&cached, &kept(&server));
+                prop_assert_eq!(&cached, &mirror.copy);
+            }
+        }
+    }
+}

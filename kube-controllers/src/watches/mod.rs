@@ -1,0 +1,12 @@
+//! Watches of the API server and the datastore: one per kind of object, shared by all listeners.
+
+mod cache;
+mod handler;
+mod running;
+mod set;
+mod source;
+
+pub use cache::Cache;
+pub use handler::{Event, Feed, Listener};
+pub use running::{FeedHealth, Running};
+pub use set::Feeds;

@@ -1,0 +1,237 @@
+//! [`Running`]: the watches that have been started.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use datastore::CalicoWatch;
+use datastore::kubernetes::{ApiSource, Decode};
+use datastore::watch::{Meter, Watch, WatchEvent, WatchReport};
+use libcalico::store::{Entry, Kind};
+use tokio::task::JoinSet;
+
+use super::handler::{Event, Feed, Panics};
+use crate::context::Context;
+use crate::status::{Component, Status};
+use crate::telemetry::WatchMetrics;
+use crate::watched::Watched;
+
+/// Interval at which the metrics of a watch are updated.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// The started watches.
+#[derive(Default)]
+pub struct Running {
+    tasks: JoinSet<()>,
+    health: Vec<FeedHealth>,
+}
+
+/// The health of one watch. Clones report on the same watch.
+#[derive(Debug, Clone)]
+pub struct FeedHealth {
+    /// The kind of the watched objects.
+    pub kind: &'static str,
+    meter: Meter,
+    panics: Panics,
+}
+
+impl FeedHealth {
+    /// Returns the present state of the watch.
+    pub fn watch(&self) -> WatchReport {
+        self.meter.read()
+    }
+
+    /// Returns the number of times that a listener panicked.
+    pub fn panics(&self) -> u64 {
+        self.panics.count()
+    }
+}
+
+impl Running {
+    /// Returns the health of each watch, for metrics and probes.
+    pub fn health(&self) -> &[FeedHealth] {
+        &self.health
+    }
+
+    /// Returns true if each watch has delivered a complete list.
+    pub fn is_synced(&self) -> bool {
+        self.health.iter().all(|feed| feed.watch().synced)
+    }
+
+    /// Removes [`Component::Lists`] from `status` when each kind has been listed, or its list is forbidden, which the
+    /// watch logs. Until then, the probes name the missing kinds. Never returns.
+    pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
+        loop {
+            let awaited = self.health.iter().filter(|feed| feed.watch().is_awaited()).map(|feed| feed.kind);
+            let awaited: Vec<&str> = awaited.collect();
+            if awaited.is_empty() {
+                status.forget(Component::Lists);
+                return std::future::pending().await;
+            }
+            status.not_ready(Component::Lists, format!("not listed yet: {}", awaited.join(", ")));
+            tokio::time::sleep(GLANCE / 10).await;
+        }
+    }
+
+    /// Waits until all watches have ended, which they do when `context.stop` is canceled.
+    pub async fn stopped(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    pub(super) fn add<T, R>(&mut self, feed: Feed<T>, meter: Meter, run: impl FnOnce(Feed<T>) -> R)
+    where
+        T: Watched,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        self.health.push(FeedHealth { kind: T::KIND, meter, panics: feed.panics() });
+        self.tasks.spawn(run(feed));
+    }
+}
+
+/// A watch of any kind of object.
+pub(super) trait Events<T: Watched>: Send {
+    fn meter(&self) -> Meter;
+    fn next(&mut self) -> impl Future<Output = WatchEvent<T, T::Key>> + Send;
+}
+
+impl<T: Watched, D: Decode<Value = T, Key = T::Key>> Events<T> for Watch<ApiSource<D>> {
+    fn meter(&self) -> Meter {
+        Watch::meter(self)
+    }
+
+    async fn next(&mut self) -> WatchEvent<T, T::Key> {
+        Watch::next(self).await
+    }
+}
+
+impl<K: Kind> Events<Entry<K>> for CalicoWatch<K>
+where
+    K::Key: Ord + 'static,
+{
+    fn meter(&self) -> Meter {
+        CalicoWatch::meter(self)
+    }
+
+    async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
+        CalicoWatch::next(self).await
+    }
+}
+
+/// Passes the events of the watch to the listeners of `feed`, and updates the metrics, until `context.stop`.
+pub(super) async fn follow<T: Watched>(events: impl Events<T>, feed: Feed<T>, context: Context) {
+    let gauge = Gauge { metrics: context.metrics.watch(T::KIND), meter: events.meter(), shown: WatchReport::default() };
+    // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
+    tokio::select! {
+        () = context.stop.cancelled() => {}
+        () = tell(events, feed) => {}
+        () = gauge.show() => {}
+    }
+}
+
+async fn tell<T: Watched>(mut events: impl Events<T>, mut feed: Feed<T>) {
+    loop {
+        let event = events.next().await;
+        feed.tell(&match &event {
+            WatchEvent::Restarted => Event::Restarted,
+            WatchEvent::Put(object) => Event::Put(object),
+            WatchEvent::Gone(key) => Event::Gone(key),
+            WatchEvent::Synced => Event::Synced,
+        });
+    }
+}
+
+/// Copies the reports of a watch into its metrics.
+struct Gauge {
+    metrics: WatchMetrics,
+    meter: Meter,
+    shown: WatchReport,
+}
+
+impl Gauge {
+    async fn show(mut self) {
+        loop {
+            let (now, shown) = (self.meter.read(), self.shown);
+            let again = |report: &WatchReport| report.watches.saturating_sub(1);
+            self.metrics.restarts.inc_by(again(&now) - again(&shown));
+            self.metrics.lists.inc_by(now.lists - shown.lists);
+            self.metrics.events.inc_by(now.changes - shown.changes);
+            self.metrics.unreadable.inc_by(now.unreadable - shown.unreadable);
+            self.metrics.synced.set(i64::from(now.synced));
+            self.shown = now;
+            tokio::time::sleep(GLANCE).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datastore::watch::{Change, Next, Page, Source, Step, WatchFailure};
+    use libcalico::api::ObjectKey;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::watched::Node;
+
+    /// Returns an empty list or an error for each list, in the given order. The last outcome repeats.
+    struct Scripted(Vec<Result<(), WatchFailure>>);
+
+    impl Source for Scripted {
+        type Value = Node;
+        type Key = ObjectKey;
+        type Token = ();
+        type Position = ();
+
+        const LONGEST_SILENCE: Duration = Duration::from_secs(3600);
+
+        fn kind(&self) -> &'static str {
+            "Node"
+        }
+
+        async fn list(&mut self, _: Option<()>) -> Result<Page<Self>, WatchFailure> {
+            let outcome = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0].clone() };
+            outcome.map(|()| Page { objects: Vec::<Change<Node, ObjectKey>>::new(), next: Next::Watch(()) })
+        }
+
+        async fn open(&mut self, _: &()) -> Result<(), WatchFailure> {
+            Ok(())
+        }
+
+        async fn next(&mut self) -> Result<Option<Step<Self>>, WatchFailure> {
+            std::future::pending().await
+        }
+    }
+
+    /// Returns the message of the probes at the start, and after a minute.
+    async fn told(script: Vec<Result<(), WatchFailure>>) -> (Option<String>, Option<String>) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let status = Status::new(directory.path().join("status.json"));
+        status.require([Component::Lists]);
+        let mut watch = Watch::new(Scripted(script));
+        let mut running = Running::default();
+        running.add(Feed::<Node>::default(), watch.meter(), |_| async move {
+            loop {
+                watch.next().await;
+            }
+        });
+        let reason = || status.readiness().remove("Lists").map(|condition| condition.reason);
+        tokio::select! {
+            never = running.await_lists(&status) => match never {},
+            told = async {
+                sleep(GLANCE / 2).await;
+                let first = reason();
+                sleep(Duration::from_secs(60)).await;
+                (first, reason())
+            } => told,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_waits_for_the_first_list_and_not_for_a_kind_that_the_role_refuses() {
+        let awaited = || Some("not listed yet: Node".to_owned());
+        let away = || Err(WatchFailure::lost("away"));
+        assert_eq!(told(vec![Ok(())]).await, (None, None));
+        assert_eq!(told(vec![away(), away(), away(), away(), Ok(())]).await, (awaited(), None));
+        assert_eq!(told(vec![away()]).await, (awaited(), awaited()));
+        assert_eq!(told(vec![Err(WatchFailure::Refused("forbidden".into()))]).await, (None, None));
+        assert_eq!(told(vec![Err(WatchFailure::Missing("no such kind".into()))]).await, (None, None));
+    }
+}

@@ -1,9 +1,10 @@
 //! The agent of the node pays what DELs owe, with the plugins' credentials and by the plugins' rules.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
-use installer::agent::{Pass, Plugins};
+use installer::agent::{Pass, Plugins, ReplayError};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{Creditor, Journal};
 use ipam_plugin::kubernetes_api::Api;
@@ -22,29 +23,29 @@ const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The datastore cannot be reached, refuses, or is not ready; the configuration leads nowhere.
-pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
+pub async fn pay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.learns {
         return Ok(Pass::default());
     }
     let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)
-        .map_err(|error| error.to_string())?;
+        .map_err(failed)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
         // Opening it would make a datastore of this container's own.
-        return Err(format!("{} is not seen from here", local.path.display()));
+        return Err(failed(format!("{} is not seen from here", local.path.display())));
     }
-    let store = Datastore::open(&config).map_err(|error| error.to_string())?;
-    let api = Api::of(&plugins.conf, &config, false).map_err(|error| error.to_string())?;
-    let cluster = store.get::<ClusterInformation>(&cluster_key()).await.map_err(|error| error.to_string())?;
+    let store = Datastore::open(&config).map_err(failed)?;
+    let api = Api::of(&plugins.conf, &config, false).map_err(failed)?;
+    let cluster = store.get::<ClusterInformation>(&cluster_key()).await.map_err(failed)?;
     if cluster.value.spec.datastore_ready != Some(true) {
-        return Err("ClusterInformation default says that the datastore is not ready".into());
+        return Err(failed("ClusterInformation default says that the datastore is not ready"));
     }
     let identity = match store.identity().await {
         Ok(identity) => identity.unwrap_or_default(),
         Err(error) if journal.is_empty() => {
-            return Err(format!("the identity of the datastore cannot be read: {error}"));
+            return Err(failed(format!("the identity of the datastore cannot be read: {error}")));
         }
         Err(error) => {
             tracing::warn!(%error, "the identity of the datastore cannot be read; debts that name one stay");
@@ -53,7 +54,7 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
     };
     let creditor = Creditor { name: plugins.datastore.clone(), identity };
     // A call of the plugin that pays at this moment does the same.
-    let Some(locked) = journal.try_lock().map_err(|error| error.to_string())? else { return Ok(Pass::default()) };
+    let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
     let node = known_node_name(&plugins.conf);
     let payer = Payer {
@@ -67,5 +68,9 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, String> {
         creditor,
     };
     let Outcome { paid, left } = payer.pay_some(&locked, MOST).await;
-    Ok(Pass { learned: true, paid, left })
+    Ok(Pass { learned: true, replayed: paid, remaining: left })
+}
+
+fn failed(reason: impl Display) -> ReplayError {
+    ReplayError::Plugin(reason.to_string())
 }

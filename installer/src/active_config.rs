@@ -1,5 +1,5 @@
-//! Selects a configuration as container runtimes do, and warns if that is not the installed one. Upstream does not check
-//! this (INST-32).
+//! Selects a configuration as container runtimes do, and warns if that is not the installed one. Upstream does not
+//! check this (INST-32).
 
 use std::fs;
 use std::io;
@@ -36,8 +36,8 @@ pub fn warn_if_not_chosen(directory: &Path, name: &str, network: &str) {
         tracing::warn!("{name}: container runtimes read only files that end in .conf, .conflist or .json");
     } else if let Some(winner) = read.first().filter(|winner| *winner != name) {
         tracing::warn!(
-            "container runtimes will use {}, not {name}: the first name wins; remove that file, or choose a CNI_CONF_NAME \
-             that sorts before it",
+            "container runtimes will use {}, not {name}: the first name wins; remove that file, or choose a \
+             CNI_CONF_NAME that sorts before it",
             directory.join(winner).display()
         );
     }

@@ -17,7 +17,7 @@ use libcalico::store::StoreError;
 use netconf::NetConf;
 use netconf::conf::{self, DatastoreType};
 
-use crate::node_conf;
+use crate::node_conf::{self, NodeConfError};
 use crate::service_account::{ServiceAccount, ServiceAccountError};
 use crate::settings::Settings;
 
@@ -32,11 +32,11 @@ pub enum ClusterError {
     Account(#[from] ServiceAccountError),
     /// The client for etcd cannot be set up.
     #[error("etcd: {0}")]
-    Etcd(String),
+    Etcd(NodeConfError),
     /// The etcd does not respond. This is fatal because only this run creates the Node there.
     #[error(
-        "{0}; correct ETCD_ENDPOINTS or look for what is in the way (`etcdctl endpoint health`): there this run makes the Node, \
-         without which no pod gets an address"
+        "{0}; correct ETCD_ENDPOINTS or look for what is in the way (`etcdctl endpoint health`): there this run makes \
+         the Node, without which no pod gets an address"
     )]
     Silent(StoreError),
     /// The ClusterInformation cannot be created.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use crate::layout::CALICO;
-use crate::node_conf;
+use crate::node_conf::{self, NodeConfError};
 use crate::template::kind;
 use crate::timed_call::{self, Answer};
 
@@ -30,6 +30,17 @@ pub enum ConfigTrial {
     Failed(String),
 }
 
+/// Reasons why a configuration cannot be tried.
+#[derive(Debug, thiserror::Error)]
+enum NotTriable {
+    #[error(transparent)]
+    Conf(#[from] NodeConfError),
+    #[error("the plugin calico is not in it")]
+    OtherPlugin,
+    #[error("its kubeconfig {0} is not there")]
+    NoKubeconfig(String),
+}
+
 /// Runs the program `plugin` with `conf` until it succeeds, for at most `time`. `path_of` translates a path on the node
 /// to a path in this container.
 pub fn try_out(
@@ -41,7 +52,7 @@ pub fn try_out(
     let until = Instant::now() + time;
     let input = match input(conf, path_of) {
         Ok(input) => input,
-        Err(reason) => return ConfigTrial::NotTried(reason),
+        Err(reason) => return ConfigTrial::NotTried(reason.to_string()),
     };
     loop {
         let said = match attempt(plugin, &input, until) {
@@ -58,14 +69,14 @@ pub fn try_out(
 }
 
 /// Returns the plugin's stdin as a runtime would write it, with paths of this container.
-fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, String> {
+fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Result<String, NotTriable> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), path_of)?;
     if kind(&plugin) != CALICO {
-        return Err("the plugin calico is not in it".to_owned());
+        return Err(NotTriable::OtherPlugin);
     }
     let kubeconfig = plugin.get("kubernetes").and_then(|kubernetes| kubernetes.get("kubeconfig")?.as_str());
     if let Some(file) = kubeconfig.filter(|file| !file.is_empty() && !Path::new(file).exists()) {
-        return Err(format!("its kubeconfig {file} is not there"));
+        return Err(NotTriable::NoKubeconfig(file.to_owned()));
     }
     Ok(Value::Object(plugin).to_string())
 }
@@ -128,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_tried_is_said() {
-        let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err();
+        let reason = |text| input(&conf(text), |path| path.to_owned()).unwrap_err().to_string();
         assert!(reason("{}").starts_with("its plugin is not `calico`"), "{}", reason("{}"));
         let by_ipam = r#"{"type": "bridge", "ipam": {"type": "calico-ipam"}}"#;
         assert_eq!(reason(by_ipam), "the plugin calico is not in it");

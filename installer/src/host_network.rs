@@ -28,15 +28,20 @@ pub struct Route {
 /// Access to the kernel's network configuration. Errors are texts of the kernel.
 pub trait HostNetwork: std::fmt::Debug + Sync {
     /// Returns all interfaces.
-    fn interfaces(&self) -> Result<Vec<Interface>, String>;
+    fn interfaces(&self) -> Result<Vec<Interface>, NetworkError>;
 
     /// Returns all routes of the main table, for IPv4 and IPv6.
-    fn routes(&self) -> Result<Vec<Route>, String>;
+    fn routes(&self) -> Result<Vec<Route>, NetworkError>;
 
     /// Deletes the host's end of a pod's interface, and with it the pod's end and all routes through it. An interface
     /// whose kind and MAC address are not Calico's is kept. Returns true if the interface was deleted.
-    fn remove_pod_interface(&self, name: &str) -> Result<bool, String>;
+    fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError>;
 }
+
+/// The reason for a failed query or change of the kernel's network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NetworkError(pub String);
 
 /// Returns the single addresses with a route through an interface. They are the addresses of the pod behind it.
 pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
@@ -48,7 +53,7 @@ pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.
-pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, String> {
+pub fn uplinks(network: &dyn HostNetwork) -> Result<Vec<Interface>, NetworkError> {
     let routes = network.routes()?;
     let default = routes.iter().filter(|route| route.destination.prefix() == 0);
     let names: Vec<&String> = default.flat_map(|route| &route.interfaces).collect();
@@ -65,22 +70,22 @@ pub(crate) mod testing {
 
     /// A network with fixed interfaces and routes.
     #[derive(Debug, Clone, Default)]
-    pub(crate) struct Known {
+    pub(crate) struct FixedNetwork {
         pub(crate) interfaces: Vec<Interface>,
         pub(crate) routes: Vec<Route>,
     }
 
-    impl HostNetwork for Known {
-        fn interfaces(&self) -> Result<Vec<Interface>, String> {
+    impl HostNetwork for FixedNetwork {
+        fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
             Ok(self.interfaces.clone())
         }
 
-        fn routes(&self) -> Result<Vec<Route>, String> {
+        fn routes(&self) -> Result<Vec<Route>, NetworkError> {
             Ok(self.routes.clone())
         }
 
-        fn remove_pod_interface(&self, _: &str) -> Result<bool, String> {
-            Err("nothing is changed here".into())
+        fn remove_pod_interface(&self, _: &str) -> Result<bool, NetworkError> {
+            Err(NetworkError("nothing is changed here".into()))
         }
     }
 
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn uplinks_have_a_default_route_of_either_family_or_a_part_of_one() {
-        let network = Known {
+        let network = FixedNetwork {
             interfaces: ["lo", "eth0", "eth1", "eth2", "eth3", "tun0"].map(|name| interface(name, 1500)).into(),
             routes: vec![
                 route("0.0.0.0/0", &["eth1", "eth2"]),
@@ -113,6 +118,6 @@ mod tests {
         };
         let names: Vec<String> = uplinks(&network).unwrap().into_iter().map(|interface| interface.name).collect();
         assert_eq!(names, ["eth1", "eth2", "eth3"]);
-        assert_eq!(uplinks(&Known::default()).unwrap(), []);
+        assert_eq!(uplinks(&FixedNetwork::default()).unwrap(), []);
     }
 }

@@ -55,13 +55,8 @@ pub enum KubeconfigError {
 /// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
 /// file is replaced atomically; upstream truncates it in place, so that a plugin may read half of it (INST-25).
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
-    let authorities = match pod.insecure {
-        true => None,
-        false => {
-            let path = || pod.ca_file.clone();
-            Some(fs::read(&pod.ca_file).map_err(|source| KubeconfigError::Authorities { path: path(), source })?)
-        }
-    };
+    let unreadable = |source| KubeconfigError::Authorities { path: pod.ca_file.clone(), source };
+    let authorities = if pod.insecure { None } else { Some(fs::read(&pod.ca_file).map_err(unreadable)?) };
     if pod.insecure {
         tracing::warn!("SKIP_TLS_VERIFY: the plugins will take any certificate of the API server");
     }

@@ -3,17 +3,38 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use datastore::config::ConfigError;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::{datastore_settings, lock, process};
 use libcalico::api::{IpPool, IpPoolSpec, ObjectSelect};
-use libcalico::store::Store;
-use netconf::NetConf;
+use libcalico::store::{Store, StoreError};
 use netconf::conf::DatastoreConf;
 use netconf::list::calico_plugin;
+use netconf::{CniError, NetConf};
 use serde_json::{Map, Value};
 
 use crate::layout::Layout;
 use crate::plugin_chain::chain_of;
+
+/// Reasons for an unusable configuration, or for a datastore that cannot be read with it.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeConfError {
+    /// The text is not JSON.
+    #[error(transparent)]
+    Syntax(#[from] serde_json::Error),
+    /// Calico's plugin is not in the configuration, for this reason.
+    #[error("{0}")]
+    NoPlugin(&'static str),
+    /// Calico's plugin rejects the configuration.
+    #[error(transparent)]
+    Refused(#[from] CniError),
+    /// The settings of the datastore are invalid.
+    #[error(transparent)]
+    Datastore(#[from] ConfigError),
+    /// The datastore is unreachable or rejects the request.
+    #[error("IPPools: {0}")]
+    Pools(#[from] StoreError),
+}
 
 /// The plugin's default for `nodename_file`.
 const NODENAME_FILE: &str = "/var/lib/calico/nodename";
@@ -32,8 +53,8 @@ const PATHS: [(Option<&str>, &[&str]); 3] = [
 ///
 /// # Errors
 /// Returns an error if Calico's plugin is not in the configuration.
-pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, &'static str> {
-    let mut plugin = calico_plugin(conf)?;
+pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<String, Value>, NodeConfError> {
+    let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
     for (key, default) in defaults(&mut plugin) {
         match value_of(&mut plugin, key) {
             Some(Value::String(path)) if !path.is_empty() => {}
@@ -69,20 +90,19 @@ fn defaults(plugin: &mut Map<String, Value>) -> Vec<(&'static str, &'static str)
 
 /// Returns the value that the plugin uses. An exact key wins; otherwise keys match without regard to case (CNI-63).
 fn value_of<'a>(object: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Value> {
-    let found = match object.contains_key(key) {
-        true => key.to_owned(),
-        false => object.keys().rfind(|known| known.eq_ignore_ascii_case(key))?.clone(),
-    };
-    object.get_mut(&found)
+    if object.contains_key(key) {
+        return object.get_mut(key);
+    }
+    let spelling = object.keys().rfind(|other| other.eq_ignore_ascii_case(key))?.clone();
+    object.get_mut(&spelling)
 }
 
 /// Translates a path, or several paths separated by colons. Relative paths stay as they are.
 fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
-    let one = |path: &str| match path.starts_with('/') {
-        true => path_of(Path::new(path)).to_string_lossy().into_owned(),
-        false => path.to_owned(),
+    let translate = |path: &str| {
+        if path.starts_with('/') { path_of(Path::new(path)).to_string_lossy().into_owned() } else { path.to_owned() }
     };
-    paths.split(':').map(one).collect::<Vec<_>>().join(":")
+    paths.split(':').map(translate).collect::<Vec<_>>().join(":")
 }
 
 /// Parses a configuration file and translates its paths. `net_dir` is the path of the configuration directory on the
@@ -90,7 +110,7 @@ fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
 ///
 /// # Errors
 /// Returns an error if the text is invalid, or if Calico's plugin is not in it or rejects it.
-pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, String> {
+pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, NodeConfError> {
     read(plugin(value(text)?, |path| layout.of_node(path, Path::new(net_dir)))?)
 }
 
@@ -99,26 +119,26 @@ pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, Stri
 ///
 /// # Errors
 /// Returns an error if the text is not JSON.
-pub fn value(text: &str) -> Result<Value, String> {
+pub fn value(text: &str) -> Result<Value, NodeConfError> {
     let kept = || chain_of(text.as_bytes()).map(|chain| Value::Object(chain.to_list()));
-    serde_json::from_str(text).or_else(|error| kept().ok_or_else(|| error.to_string()))
+    Ok(serde_json::from_str(text).or_else(|error| kept().ok_or(error))?)
 }
 
 /// Parses the configuration of a plugin.
 ///
 /// # Errors
 /// Returns an error if Calico's plugin would reject the configuration.
-pub fn read(plugin: Map<String, Value>) -> Result<NetConf, String> {
-    NetConf::parse(Value::Object(plugin).to_string().as_bytes()).map_err(|error| error.to_string())
+pub fn read(plugin: Map<String, Value>) -> Result<NetConf, NodeConfError> {
+    Ok(NetConf::parse(Value::Object(plugin).to_string().as_bytes())?)
 }
 
 /// Opens the datastore that a configuration names. Sends no request.
 ///
 /// # Errors
 /// Returns an error if the settings of the datastore are invalid.
-pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig, Datastore), String> {
-    let config = datastore_settings::of(conf, Some(deadline)).map_err(|error| error.to_string())?;
-    let store = Datastore::open(&config).map_err(|error| error.to_string())?;
+pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig, Datastore), NodeConfError> {
+    let config = datastore_settings::of(conf, Some(deadline))?;
+    let store = Datastore::open(&config)?;
     Ok((config, store))
 }
 
@@ -127,15 +147,14 @@ pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig,
 ///
 /// # Errors
 /// Returns an error if the datastore is unreachable or rejects the request.
-pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, String> {
+pub fn pools(conf: &NetConf, deadline: Duration) -> Result<Vec<IpPoolSpec>, NodeConfError> {
     let (config, store) = datastore(conf, deadline)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
         return Ok(Vec::new());
     }
-    let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()));
-    let pools = pools.map_err(|error| format!("IPPools: {error}"))?;
+    let pools = process::block_on(store.list::<IpPool>(&ObjectSelect::default()))?;
     Ok(pools.into_iter().map(|pool| pool.value.spec).collect())
 }
 
@@ -197,7 +216,7 @@ mod tests {
     fn what_is_no_configuration_of_calicos_says_so() {
         for (text, reason) in [("{", "EOF"), ("[]", "no JSON object"), (r#"{"plugins":[]}"#, "none of its plugins")] {
             let error = parse(text, &Layout::node(), "/etc/cni/net.d").unwrap_err();
-            assert!(error.contains(reason), "{error}");
+            assert!(error.to_string().contains(reason), "{error}");
         }
     }
 }

@@ -91,9 +91,9 @@ impl NodeNameSource<'_> {
             NodeNameSource::Host(name) => (name, "the host"),
             NodeNameSource::Builder(name) => {
                 tracing::warn!(
-                    "the name of the node is not known: a template that asks for it has {name}, the name of this machine, \
-                     on every node of this image, and /var/lib/calico/{NAME} is not written; have each node write its own \
-                     name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one"
+                    "the name of the node is not known: a template that asks for it has {name}, the name of this \
+                     machine, on every node of this image, and /var/lib/calico/{NAME} is not written; have each node \
+                     write its own name there before its first pod, or set KUBERNETES_NODE_NAME if there is only one"
                 );
                 return;
             }
@@ -103,8 +103,8 @@ impl NodeNameSource<'_> {
             Ok(NodeNameFile::Written) => tracing::info!("this node is {name}"),
             Ok(NodeNameFile::Same) => {}
             Ok(NodeNameFile::Other(there)) => tracing::error!(
-                "/var/lib/calico/{NAME} says that this node is {there}, {source} says {name}; the file stays. If the node \
-                 was renamed, release the addresses of {there} and remove the file"
+                "/var/lib/calico/{NAME} says that this node is {there}, {source} says {name}; the file stays. If the \
+                 node was renamed, release the addresses of {there} and remove the file"
             ),
             Err(error) => tracing::warn!("{error}"),
         }

@@ -80,7 +80,8 @@ pub enum StateError {
         source: io::Error,
     },
     /// The content is invalid.
-    #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody else's", .path.display())]
+    #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody \
+        else's", .path.display())]
     Content {
         /// The path of the file.
         path: PathBuf,

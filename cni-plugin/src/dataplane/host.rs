@@ -1,6 +1,8 @@
 //! Access to the host's network for the commands that people run on a node.
 
-use installer::host_network::{HostNetwork, Interface, Route};
+use std::fmt::Display;
+
+use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
 use ipam_plugin::host_link::{HostLink, HostLinks};
 use libcalico::net::IpVersion;
 
@@ -12,19 +14,19 @@ use super::{DataplaneError, Endpoint, HostLinkProof, NetlinkError, Teardown};
 pub struct KernelNetwork;
 
 impl HostNetwork for KernelNetwork {
-    fn interfaces(&self) -> Result<Vec<Interface>, String> {
+    fn interfaces(&self) -> Result<Vec<Interface>, NetworkError> {
         let links = NetlinkSocket::open().and_then(|mut socket| link::list(&mut socket));
-        let links = links.map_err(|error| error.to_string())?;
+        let links = links.map_err(network_error)?;
         let interface = |link: link::Link| Interface { is_pods: link.is_pods(), name: link.name, mtu: link.mtu };
         Ok(links.into_iter().map(interface).collect())
     }
 
-    fn routes(&self) -> Result<Vec<Route>, String> {
-        routes().map_err(|error| error.to_string())
+    fn routes(&self) -> Result<Vec<Route>, NetworkError> {
+        routes().map_err(network_error)
     }
 
-    fn remove_pod_interface(&self, name: &str) -> Result<bool, String> {
-        remove(name).map_err(|error| error.to_string())
+    fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
+        remove(name).map_err(network_error)
     }
 }
 
@@ -32,6 +34,10 @@ impl HostLinks for KernelNetwork {
     fn find(&self, name: &str) -> Result<Option<HostLink>, String> {
         find(name).map_err(|error| error.to_string())
     }
+}
+
+fn network_error(error: impl Display) -> NetworkError {
+    NetworkError(error.to_string())
 }
 
 fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {

@@ -1,7 +1,8 @@
-//! [`ApiGroupWatch`]: watches for Calico's objects to move to `projectcalico.org/v3`, as upstream's migration moves them. The
-//! agent then ends. Its container starts again with the current environment and installs a configuration for the new
-//! group.
+//! [`ApiGroupWatch`]: watches for Calico's objects to move to `projectcalico.org/v3`, as upstream's migration moves
+//! them. The agent then ends. Its container starts again with the current environment and installs a configuration for
+//! the new group.
 
+use std::error::Error;
 use std::time::Duration;
 
 use datastore::Kubernetes;
@@ -38,16 +39,17 @@ impl ApiGroupWatch {
     }
 
     /// Asks the API server, with the current token of the pod.
-    async fn ask(&self) -> Result<ApiGroup, String> {
-        let access = self.account.access(DEADLINE).map_err(|error| error.to_string())?;
-        Kubernetes::lasting(&access).present_group().await.map_err(|error| error.to_string())
+    async fn ask(&self) -> Result<ApiGroup, Box<dyn Error>> {
+        let access = self.account.access(DEADLINE)?;
+        Ok(Kubernetes::lasting(&access).present_group().await?)
     }
 }
 
 fn way_out(configured: ApiGroup, found: ApiGroup) -> String {
     let (configured, found) = (configured.api_version(), found.api_version());
     format!(
-        "the plugins' configuration names the API group {configured}, and Calico's objects are in {found}: set CALICO_API_GROUP to \
-         {found}, with the manifests of deploy/ by calico_api_group of the ConfigMap calico-config, and restart this pod"
+        "the plugins' configuration names the API group {configured}, and Calico's objects are in {found}: set \
+         CALICO_API_GROUP to {found}, with the manifests of deploy/ by calico_api_group of the ConfigMap \
+         calico-config, and restart this pod"
     )
 }

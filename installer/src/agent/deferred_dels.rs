@@ -1,5 +1,6 @@
 //! Replays deferred DELs from the agent. On a node where no pod starts or stops, no CNI call would replay them.
 
+use std::error::Error;
 use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,70 +40,92 @@ pub struct Pass {
     /// True if the identity of the datastore was read.
     pub learned: bool,
     /// Number of deferred DELs that were replayed.
-    pub paid: usize,
+    pub replayed: usize,
     /// Number of deferred DELs for this datastore that remain.
-    pub left: usize,
+    pub remaining: usize,
+}
+
+/// Reasons why deferred DELs are not replayed now.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// The plugins' configuration is unusable.
+    #[error("{}: {reason}", .file.display())]
+    Conf {
+        /// The configuration file.
+        file: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+    /// The plugin cannot replay them, for this reason.
+    #[error("{0}")]
+    Plugin(String),
+    /// The time limit is over.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
 }
 
 impl Plugins {
     /// Reads the configuration file `file`. `net_dir` is the path of its directory on the node.
-    fn of(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, String> {
-        let text = regular_file::text(file).map_err(|error| error.to_string())?;
+    fn load(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, ReplayError> {
+        let plugins = Plugins::read(file, layout, net_dir);
+        plugins.map_err(|error| ReplayError::Conf { file: file.to_owned(), reason: error.to_string() })
+    }
+
+    fn read(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, Box<dyn Error>> {
+        let text = regular_file::text(file)?;
         let conf = node_conf::parse(&text, layout, net_dir)?;
         let value = node_conf::value(&text)?;
         // The name of the datastore must not depend on this container's environment: the runtime runs the plugin with
         // another.
         let on_node = node_conf::read(calico_plugin(value)?)?;
-        let config =
-            datastore_settings::with_environment(&on_node, None, |_| None).map_err(|error| error.to_string())?;
-        let journal = layout.journal_dir();
-        Ok(Plugins { conf, datastore: name_of(&config), journal, learns: false })
+        let config = datastore_settings::with_environment(&on_node, None, |_| None)?;
+        Ok(Plugins { conf, datastore: name_of(&config), journal: layout.journal_dir(), learns: false })
     }
 }
 
-/// Replays deferred DELs through `pay` with the plugins' credentials. The pause between passes is one minute; it grows
-/// while none of the remaining entries can be replayed. A node without a configuration of Calico's plugins has no
+/// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute; it
+/// grows while none of the remaining entries can be replayed. A node without a configuration of Calico's plugins has no
 /// entries. Never returns.
 pub(crate) async fn look_after(
     file: &Path,
     layout: &Layout,
     net_dir: &str,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) {
     if !layout.keeps_state() {
         tracing::info!("{} is not mounted here: what DELs owe is left to the plugin", layout.state_dir().display());
         return pending().await;
     }
-    let (mut learned, mut pause, mut told, mut left): (Option<Instant>, _, _, _) = (None, PAUSE, None, 0);
+    let (mut learned, mut pause, mut reported, mut remaining): (Option<Instant>, _, _, _) = (None, PAUSE, None, 0);
     loop {
         let learns = learned.is_none_or(|at| at.elapsed() >= LEARNING);
-        let outcome = match Plugins::of(file, layout, net_dir) {
-            Ok(plugins) => pay(&Plugins { learns, ..plugins }).await,
-            Err(reason) => Err(format!("{}: {reason}", file.display())),
+        let outcome = match Plugins::load(file, layout, net_dir) {
+            Ok(plugins) => replay(&Plugins { learns, ..plugins }).await,
+            Err(error) => Err(error),
         };
-        pause = pause_after(&outcome, pause, left);
+        pause = pause_after(&outcome, pause, remaining);
         match outcome {
             Ok(pass) => {
                 if pass.learned {
                     learned = Some(Instant::now());
                 }
-                (left, told) = (pass.left, None);
-                if pass.paid > 0 {
-                    tracing::info!("paid the debts of {} earlier DELs; {} are left", pass.paid, pass.left);
+                (remaining, reported) = (pass.remaining, None);
+                if pass.replayed > 0 {
+                    tracing::info!("paid the debts of {} earlier DELs; {} are left", pass.replayed, pass.remaining);
                 }
             }
             Err(reason) => {
-                if told.as_ref() != Some(&reason) {
+                if reported.as_ref() != Some(&reason) {
                     tracing::info!("what earlier DELs owe, if anything, is not paid now: {reason}");
                 }
-                told = Some(reason);
+                reported = Some(reason);
             }
         }
         sleep(pause).await;
     }
 }
 
-/// Reads the identity of the datastore and replays deferred DELs once, through `pay`. Serves an installation that
+/// Reads the identity of the datastore and replays deferred DELs once, through `replay`. Serves an installation that
 /// leaves no agent running. If the datastore fails or needs longer than `patience`, later calls of the plugin do this
 /// work.
 pub(crate) async fn once(
@@ -110,16 +133,16 @@ pub(crate) async fn once(
     layout: &Layout,
     net_dir: &str,
     patience: Duration,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) {
     if !layout.keeps_state() {
         return;
     }
-    let paying = async {
-        let plugins = Plugins::of(file, layout, net_dir).map_err(|reason| format!("{}: {reason}", file.display()))?;
-        pay(&Plugins { learns: true, ..plugins }).await
+    let replaying = async {
+        let plugins = Plugins::load(file, layout, net_dir)?;
+        replay(&Plugins { learns: true, ..plugins }).await
     };
-    let outcome = timeout(patience, paying).await.unwrap_or_else(|_| Err(format!("no answer within {patience:?}")));
+    let outcome = timeout(patience, replaying).await.unwrap_or(Err(ReplayError::Timeout(patience)));
     if let Err(reason) = outcome {
         tracing::info!("the identity of the datastore is not learned now; the first GC or payment learns it: {reason}");
     }
@@ -127,9 +150,11 @@ pub(crate) async fn once(
 
 /// Returns the next pause. An unreachable datastore costs one request per minute, so the pause stays short; entries
 /// that cannot be replayed cost several requests each time, so the pause doubles.
-fn pause_after(outcome: &Result<Pass, String>, pause: Duration, left_before: usize) -> Duration {
+fn pause_after(outcome: &Result<Pass, ReplayError>, pause: Duration, remaining_before: usize) -> Duration {
     match outcome {
-        Ok(Pass { paid: 0, left: left @ 1.., .. }) if *left <= left_before.max(1) => (pause * 2).min(LONGEST_PAUSE),
+        Ok(Pass { replayed: 0, remaining: remaining @ 1.., .. }) if *remaining <= remaining_before.max(1) => {
+            (pause * 2).min(LONGEST_PAUSE)
+        }
         _ => PAUSE,
     }
 }
@@ -145,7 +170,7 @@ mod tests {
         "kubernetes":{"kubeconfig":"/etc/cni/net.d/calico-kubeconfig"}}]}"#;
 
     /// Returns the start of each pass in seconds, and whether it was asked to read the identity of the datastore.
-    async fn passes(outcomes: Vec<Result<Pass, String>>) -> Vec<(u64, bool)> {
+    async fn passes(outcomes: Vec<Result<Pass, ReplayError>>) -> Vec<(u64, bool)> {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("host/etc/cni/net.d")).unwrap();
         let file = root.path().join("host/etc/cni/net.d/10-calico.conflist");
@@ -172,15 +197,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_datastore_that_is_away_is_asked_each_minute_until_it_has_told_its_identity() {
-        let away = || Err("away".to_owned());
+        let away = || Err(ReplayError::Plugin("away".to_owned()));
         let seen = passes(vec![away(), away(), Ok(Pass { learned: true, ..Pass::default() })]).await;
         assert_eq!(seen[..5], [(0, true), (60, true), (120, true), (180, false), (240, false)]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn debts_that_cannot_be_paid_are_tried_less_and_less_often() {
-        let stuck = || Ok(Pass { left: 1, ..Pass::default() });
-        let paid = Ok(Pass { paid: 1, left: 1, ..Pass::default() });
+        let stuck = || Ok(Pass { remaining: 1, ..Pass::default() });
+        let paid = Ok(Pass { replayed: 1, remaining: 1, ..Pass::default() });
         let seen = passes(vec![stuck(), stuck(), paid, stuck()]).await;
         let at: Vec<u64> = seen.into_iter().map(|(at, _)| at).collect();
         assert_eq!(at[..5], [0, 120, 360, 420, 540]);

@@ -8,8 +8,8 @@
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
-//! [`refresh_delay`] and [`refresh_schedule`] decide when each action is due, and [`status`] computes the results of the probes.
-//! None of the three reads a clock or uses the network. Read them first.
+//! [`refresh_delay`] and [`refresh_schedule`] decide when each action is due, and [`status`] computes the results of
+//! the probes. None of the three reads a clock or uses the network. Read them first.
 
 mod api_group;
 pub(crate) mod deferred_dels;
@@ -22,7 +22,7 @@ mod settings;
 pub mod status;
 
 pub use api_group::ApiGroupWatch;
-pub use deferred_dels::{Pass, Plugins};
+pub use deferred_dels::{Pass, Plugins, ReplayError};
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
 
@@ -87,15 +87,15 @@ struct Refresher {
 ///
 /// The token of the plugins is requested as the service account of `pod` and written to `kubeconfig`. Without a pod, or
 /// if `CALICO_MANAGE_CNI` is false, the agent does not renew the token (INST-50). `keep` restores the installed files
-/// and runs at most once a minute. `pay` replays deferred DELs and never returns. When the objects of `group` move to
-/// another API group, the agent returns an error.
+/// and runs at most once a minute. `replay` replays deferred DELs and never returns. When the objects of `group` move
+/// to another API group, the agent returns an error.
 pub async fn run(
     settings: &AgentSettings,
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
     group: Option<ApiGroupWatch>,
     keep: impl FnMut() -> Kept,
-    pay: impl Future<Output = ()>,
+    replay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let now = Moment::now();
@@ -109,7 +109,7 @@ pub async fn run(
     let mut agent = Agent { token, table: RefreshSchedule::new(settings.pace, now), keep, status };
     tokio::select! {
         () = agent.work() => {}
-        () = pay => {}
+        () = replay => {}
         () = answering => {}
         (was, now) = moved(group) => {
             return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });

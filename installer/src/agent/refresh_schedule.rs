@@ -1,5 +1,5 @@
-//! [`RefreshSchedule`]: decides the agent's next action: request a token, test the current token, or check the installed
-//! files.
+//! [`RefreshSchedule`]: decides the agent's next action: request a token, test the current token, or check the
+//! installed files.
 //!
 //! The functions are pure: each takes the current moment as an argument.
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::status::Status;
+use super::status::{ProbeFailure, Status};
 
 /// Returns the complete response to a request that begins with `head`. The response closes the connection.
 pub(super) fn answer(head: &str, status: &Status, now: Duration) -> String {
@@ -33,7 +33,7 @@ fn page(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
     }
 }
 
-fn probe(good: &str, verdict: Result<(), String>) -> (&'static str, String) {
+fn probe(good: &str, verdict: Result<(), ProbeFailure>) -> (&'static str, String) {
     match verdict {
         Ok(()) => ("200 OK", format!("{good}\n")),
         Err(reason) => ("503 Service Unavailable", format!("{reason}\n")),

@@ -25,8 +25,8 @@ const MOST_CONNECTIONS: usize = 16;
 /// The error if the port cannot be bound.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address, which the probes of the \
-     pod have to name too"
+    "cannot listen on {address}: {source}; is another agent there? CNI_AGENT_LISTEN names another address, which the \
+     probes of the pod have to name too"
 )]
 pub struct ListenError {
     address: SocketAddr,

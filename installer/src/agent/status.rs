@@ -47,6 +47,44 @@ pub struct Kept {
     pub missing: Option<String>,
 }
 
+/// Reasons for a failed probe.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeFailure {
+    /// An installed file is missing or wrong.
+    #[error("{0}")]
+    Files(String),
+    /// The plugins have no token.
+    #[error("there is no token for the plugins: {0}")]
+    NoToken(String),
+    /// The token expires soon, and was not renewed in time.
+    #[error("the token holds for {seconds} s more, less than a quarter of its lifetime{because}")]
+    Stale {
+        /// The remaining lifetime.
+        seconds: u64,
+        /// The last failure, after a colon.
+        because: String,
+    },
+    /// The API server does not respond.
+    #[error("the API server did not answer {times} times in a row{because}")]
+    Unanswered {
+        /// Number of requests.
+        times: u32,
+        /// The last failure, after a colon.
+        because: String,
+    },
+    /// The token has expired.
+    #[error("the token has expired")]
+    Expired,
+    /// No attempt was made in time.
+    #[error("no token was asked for in {seconds} s; {planned} s were planned")]
+    Idle {
+        /// The time since the last attempt.
+        seconds: u64,
+        /// The planned pause.
+        planned: u64,
+    },
+}
+
 /// Counters for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -65,25 +103,24 @@ pub struct Counts {
 impl Status {
     /// Returns `Ok` if the plugins' token is valid for some time and all files are in place, and else the reason
     /// (INST-51).
-    pub fn readiness(&self, now: Duration) -> Result<(), String> {
+    pub fn readiness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if self.refreshes {
             self.token_is_ready(now)?;
         }
-        self.missing.clone().map_or(Ok(()), Err)
+        self.missing.clone().map_or(Ok(()), |problem| Err(ProbeFailure::Files(problem)))
     }
 
-    fn token_is_ready(&self, now: Duration) -> Result<(), String> {
+    fn token_is_ready(&self, now: Duration) -> Result<(), ProbeFailure> {
         let Some(held) = self.held else {
             let reason = self.failure.as_deref().unwrap_or("none was asked for yet");
-            return Err(format!("there is no token for the plugins: {reason}"));
+            return Err(ProbeFailure::NoToken(reason.to_owned()));
         };
         let because = || self.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
         if !held.is_fresh(now) {
-            let left = held.remaining(now).as_secs();
-            return Err(format!("the token holds for {left} s more, less than a quarter of its lifetime{}", because()));
+            return Err(ProbeFailure::Stale { seconds: held.remaining(now).as_secs(), because: because() });
         }
         if self.unanswered >= OUT_OF_REACH {
-            return Err(format!("the API server did not answer {} times in a row{}", self.unanswered, because()));
+            return Err(ProbeFailure::Unanswered { times: self.unanswered, because: because() });
         }
         Ok(())
     }
@@ -109,21 +146,17 @@ impl Status {
 
     /// Returns `Ok` if the token has not expired and attempts are made in time, and else the reason (INST-51). Failed
     /// attempts alone do not end the pod.
-    pub fn liveness(&self, now: Duration) -> Result<(), String> {
+    pub fn liveness(&self, now: Duration) -> Result<(), ProbeFailure> {
         if !self.refreshes {
             return Ok(());
         }
         if self.held.is_some_and(|held| held.remaining(now).is_zero()) {
-            return Err("the token has expired".into());
+            return Err(ProbeFailure::Expired);
         }
         let (since, planned) = self.last.map_or((self.begun, Duration::ZERO), |last| (last.at, self.pause));
         let idle = now.saturating_sub(since);
         if idle > 2 * planned + SLACK {
-            return Err(format!(
-                "no token was asked for in {} s; {} s were planned",
-                idle.as_secs(),
-                planned.as_secs()
-            ));
+            return Err(ProbeFailure::Idle { seconds: idle.as_secs(), planned: planned.as_secs() });
         }
         Ok(())
     }
@@ -202,7 +235,7 @@ mod tests {
         assert_eq!(good().readiness(secs(550)), Ok(()));
         let failing = Status { failure: Some("no answer".into()), ..good() };
         assert_eq!(
-            failing.readiness(secs(560)).unwrap_err(),
+            failing.readiness(secs(560)).unwrap_err().to_string(),
             "the token holds for 140 s more, less than a quarter of its lifetime: no answer"
         );
     }
@@ -210,11 +243,11 @@ mod tests {
     #[test]
     fn not_ready_without_a_token_an_answer_or_the_files() {
         let begun = Status { begun: secs(99), refreshes: true, ..Status::default() };
-        assert!(begun.readiness(secs(100)).unwrap_err().ends_with("none was asked for yet"));
+        assert!(begun.readiness(secs(100)).unwrap_err().to_string().ends_with("none was asked for yet"));
         assert_eq!(Status { unanswered: 1, ..good() }.readiness(secs(101)), Ok(()));
         assert!(Status { unanswered: 2, ..good() }.readiness(secs(101)).is_err());
         let missing = Status { missing: Some("calico is gone".into()), ..good() };
-        assert_eq!(missing.readiness(secs(101)).unwrap_err(), "calico is gone");
+        assert_eq!(missing.readiness(secs(101)).unwrap_err().to_string(), "calico is gone");
     }
 
     /// The next failure is then logged as a warning, even with the same text.
@@ -234,7 +267,7 @@ mod tests {
         let without_token = Status { held: None, ..good() };
         assert_eq!(without_token.liveness(secs(560)), Ok(()));
         assert_eq!(
-            without_token.liveness(secs(561)).unwrap_err(),
+            without_token.liveness(secs(561)).unwrap_err().to_string(),
             "no token was asked for in 461 s; 200 s were planned"
         );
         let begun = Status { begun: secs(100), refreshes: true, ..Status::default() };
@@ -245,7 +278,7 @@ mod tests {
     fn a_token_that_ended_is_death() {
         let retrying = |at| Status { last: Some(RefreshAttempt { at, succeeded: false }), pause: secs(5), ..good() };
         assert_eq!(retrying(secs(690)).liveness(secs(699)), Ok(()));
-        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err(), "the token has expired");
+        assert_eq!(retrying(secs(695)).liveness(secs(700)).unwrap_err().to_string(), "the token has expired");
     }
 
     #[test]

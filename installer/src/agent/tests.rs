@@ -16,8 +16,8 @@ use super::*;
 const BEFORE: usize = 2;
 /// Seconds by which the clock advances at a time: fewer than pass between two looks.
 const STEP: u64 = 100;
-/// Number of turns that each task gets before the clock advances. An answer on a connection of the same process needs some
-/// hundreds of them.
+/// Number of turns that each task gets before the clock advances. An answer on a connection of the same process needs
+/// some hundreds of them.
 const TURNS: usize = 2000;
 
 /// Starts an API server that has Calico's objects in v1 at first and in v3 later. Returns its URL.
@@ -47,7 +47,8 @@ async fn answer(mut stream: TcpStream, asked: Arc<AtomicUsize>) {
     let body = json!({ "kind": "APIGroupList", "groups": [{ "name": group }] }).to_string();
     let length = body.len();
     let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: \
+         close\r\n\r\n{body}"
     );
     stream.write_all(answer.as_bytes()).await.unwrap();
 }
@@ -83,8 +84,8 @@ async fn agent_whose_objects_moved_to_another_group_ends_with_an_error_that_name
         ended = run(&settings, None, kubeconfig, Some(group), Kept::default, pending()) => ended.unwrap_err(),
         _ = tokio::spawn(hour()) => panic!("the agent goes on"),
     };
-    let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3: the agent ends, \
-                    to begin again for projectcalico.org/v3";
+    let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3: the \
+        agent ends, to begin again for projectcalico.org/v3";
     assert_eq!(error.to_string(), expected);
     assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
 }

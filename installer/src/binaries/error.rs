@@ -18,13 +18,15 @@ pub enum BinariesError {
         source: io::Error,
     },
     /// No directory is usable (INST-29).
-    #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for writing", list(.skipped))]
+    #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for \
+        writing", list(.skipped))]
     NoDirectory {
         /// The rejected directories with the reason for each.
         skipped: Vec<(PathBuf, &'static str)>,
     },
     /// A program's path is occupied by something other than a file.
-    #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in SKIP_CNI_BINARIES if it is not Calico's", .path.display())]
+    #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in \
+        SKIP_CNI_BINARIES if it is not Calico's", .path.display())]
     NoFile {
         /// The occupied path.
         path: PathBuf,

@@ -17,15 +17,16 @@ const BUSY_PAUSE: Duration = Duration::from_millis(25);
 pub enum RunError {
     /// The file system is mounted with `noexec`.
     #[error(
-        "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have the \
-         runtime use another plugin directory", .path.display()
+        "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have \
+         the runtime use another plugin directory", .path.display()
     )]
     NoExec {
         /// The path of the program.
         path: PathBuf,
     },
     /// The program was built for another processor.
-    #[error("{} is built for {}, and this kernel does not run that; use the image for this machine", .path.display(), std::env::consts::ARCH)]
+    #[error("{} is built for {}, and this kernel does not run that; use the image for this \
+        machine", .path.display(), std::env::consts::ARCH)]
     OtherMachine {
         /// The path of the program.
         path: PathBuf,

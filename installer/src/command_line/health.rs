@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use libcalico::api::GoDuration;
+use libcalico::api::{DurationError, GoDuration};
 
 use super::arguments::{GivenOptions, OptionSpec, complain, with};
 use crate::agent::DEFAULT_LISTEN;
@@ -29,7 +29,7 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
         "health",
         || HELP.into(),
         SPEC.parse(arguments),
-        |given| match questions(given) {
+        |given| match parse_query(given) {
             Err(what) => {
                 complain(&format!("calico health: {what}; see `calico health --help`"));
                 ExitCode::from(2)
@@ -45,20 +45,35 @@ pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
     )
 }
 
-fn questions(given: &GivenOptions) -> Result<(u16, Probe, Duration), String> {
+/// Reasons for rejecting an argument.
+#[derive(Debug, thiserror::Error)]
+enum HealthArgumentError {
+    #[error("`{0}` is no port")]
+    Port(String),
+    #[error("`{0}` is neither readiness nor liveness")]
+    Probe(String),
+    #[error(transparent)]
+    Timeout(#[from] DurationError),
+    #[error("--timeout must be above 0")]
+    NoTimeout,
+}
+
+fn parse_query(given: &GivenOptions) -> Result<(u16, Probe, Duration), HealthArgumentError> {
     let port = match given.value("port") {
         None => DEFAULT_LISTEN.port(),
-        Some(text) => text.parse().ok().filter(|port| *port != 0).ok_or(format!("`{text}` is no port"))?,
+        Some(text) => {
+            text.parse().ok().filter(|port| *port != 0).ok_or_else(|| HealthArgumentError::Port(text.to_owned()))?
+        }
     };
     let probe = match given.value("type") {
         None | Some("readiness") => Probe::Readiness,
         Some("liveness") => Probe::Liveness,
-        Some(other) => return Err(format!("`{other}` is neither readiness nor liveness")),
+        Some(other) => return Err(HealthArgumentError::Probe(other.to_owned())),
     };
     let limit = given.value("timeout").unwrap_or("5s");
-    let limit = limit.parse::<GoDuration>().map_err(|error| error.to_string())?.duration();
+    let limit = limit.parse::<GoDuration>()?.duration();
     if limit.is_zero() {
-        return Err("--timeout must be above 0".into());
+        return Err(HealthArgumentError::NoTimeout);
     }
     Ok((port, probe, limit))
 }
@@ -70,7 +85,7 @@ mod tests {
 
     fn of(line: &str) -> Result<(u16, Probe, Duration), String> {
         match SPEC.parse(line.split_whitespace().map(str::to_owned)) {
-            ParsedArguments::Run(given) => questions(&given),
+            ParsedArguments::Run(given) => parse_query(&given).map_err(|error| error.to_string()),
             other => Err(format!("{other:?}")),
         }
     }

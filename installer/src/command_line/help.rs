@@ -32,8 +32,8 @@ pub fn help() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints the same three lines as upstream's `calico version`. The date and the commit are unknown unless the build sets
-/// them, so that builds are reproducible.
+/// Prints the same three lines as upstream's `calico version`. The date and the commit are unknown unless the build
+/// sets them, so that builds are reproducible.
 pub fn version() -> ExitCode {
     let (date, commit) = (option_env!("CALICO_BUILD_DATE"), option_env!("CALICO_GIT_COMMIT"));
     let unknown = "unknown";

@@ -11,7 +11,7 @@ use ipam_plugin::variable::list;
 
 use super::arguments::{OptionSpec, with};
 use super::node_command::{CommandError, ended, environment, stay};
-use crate::agent::{Pass, Plugins, deferred_dels};
+use crate::agent::{Pass, Plugins, ReplayError, deferred_dels};
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
 use crate::layout::Layout;
@@ -23,24 +23,24 @@ const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 /// Time limit for reading the identity of the datastore.
 const LEARNING: Duration = Duration::from_secs(5);
 
-/// Runs the command. `pay` replays deferred DELs.
+/// Runs the command. `replay` replays deferred DELs.
 pub fn install(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
     with("install", help, SPEC.parse(arguments), |given| {
         logging::init(LogConfig::new("cni-installer"));
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        ended(run(&layout, network, pay))
+        ended(run(&layout, network, replay))
     })
 }
 
 fn run(
     layout: &Layout,
     network: &dyn HostNetwork,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
@@ -49,11 +49,11 @@ fn run(
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-        return stay(&installation, InstallReconciler::of_own(installation), &lookup, pay);
+        return stay(&installation, InstallReconciler::of_own(installation), &lookup, replay);
     }
     if !settings.try_for.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
-        process::block_on(deferred_dels::once(&conf, layout, &settings.net_dir, LEARNING, pay));
+        process::block_on(deferred_dels::once(&conf, layout, &settings.net_dir, LEARNING, replay));
     }
     Ok(())
 }
@@ -64,11 +64,13 @@ fn help() -> String {
          \n\
          Usage: calico install [--root DIR]\n\
          \n      \
-               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the node's\n                  \
+               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the \
+               node's\n                  \
                            directories are mounted below host/; else that of a node, or of the image of one\n  \
            -h, --help      this text\n\
          \n\
-         In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) and\n\
+         In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) \
+         and\n\
          /host/etc/cni/net.d, and /var/lib/calico at its own place. Everything else is in the environment:\n",
     );
     for (title, variables) in GROUPS {
@@ -78,9 +80,12 @@ fn help() -> String {
     text.push_str(
         "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
          \nExample, a node without a container: calico install --root /\n\
-         It brings calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the host. What it\n\
-         does not bring: other plugins (portmap, loopback), which are in the image; and calico-kubeconfig, which needs a pod's\n\
-         account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes /var/lib/calico/nodename.\n",
+         It brings calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the \
+         host. What it\n\
+         does not bring: other plugins (portmap, loopback), which are in the image; and calico-kubeconfig, which needs \
+         a pod's\n\
+         account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes \
+         /var/lib/calico/nodename.\n",
     );
     text
 }

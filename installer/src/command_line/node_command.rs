@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use ipam_plugin::process;
 use netconf::conf::DatastoreType;
 
-use crate::agent::{self, AgentError, AgentSettings, ApiGroupWatch, Pass, Plugins, deferred_dels};
+use crate::agent::{self, AgentError, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, deferred_dels};
 use crate::cluster::group_of;
 use crate::install::{InstallError, InstallReconciler, Installation};
 use crate::kubeconfig;
@@ -46,12 +46,12 @@ pub(super) fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>
     Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
 }
 
-/// Runs the agent until SIGTERM (INST-37). `pay` replays deferred DELs; the plugin provides it.
+/// Runs the agent until SIGTERM (INST-37). `replay` replays deferred DELs; the plugin provides it.
 pub(super) fn stay(
     installation: &Installation<'_>,
     mut upkeep: InstallReconciler<'_>,
     lookup: &dyn Fn(&str) -> Option<String>,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), CommandError> {
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
@@ -61,7 +61,7 @@ pub(super) fn stay(
     let group = on_kubernetes
         .zip(account)
         .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: group_of(&conf) });
-    let paying = deferred_dels::look_after(&conf, layout, &settings.net_dir, pay);
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, || upkeep.keep(), paying))?;
+    let replaying = deferred_dels::look_after(&conf, layout, &settings.net_dir, replay);
+    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, || upkeep.keep(), replaying))?;
     Ok(())
 }

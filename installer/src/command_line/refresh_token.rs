@@ -8,7 +8,7 @@ use ipam_plugin::variable::list;
 
 use super::arguments::{OptionSpec, with};
 use super::node_command::{CommandError, ended, environment, stay};
-use crate::agent::{Pass, Plugins, VARIABLES};
+use crate::agent::{Pass, Plugins, ReplayError, VARIABLES};
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
 use crate::layout::Layout;
@@ -16,38 +16,40 @@ use crate::service_account::ServiceAccount;
 
 const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
-/// Runs the command. `pay` replays deferred DELs.
+/// Runs the command. `replay` replays deferred DELs.
 pub fn refresh_token(
     arguments: impl IntoIterator<Item = String>,
     network: &dyn HostNetwork,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
     with("refresh-token", help, SPEC.parse(arguments), |given| {
         logging::init(LogConfig::new("cni-agent"));
-        ended(run(&given.layout(), network, pay))
+        ended(run(&given.layout(), network, replay))
     })
 }
 
 fn run(
     layout: &Layout,
     network: &dyn HostNetwork,
-    pay: impl AsyncFn(&Plugins) -> Result<Pass, String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), CommandError> {
     let (settings, lookup) = environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
-    stay(&installation, InstallReconciler::of_anyones(installation), &lookup, pay)
+    stay(&installation, InstallReconciler::of_anyones(installation), &lookup, replay)
 }
 
 fn help() -> String {
     let mut text = String::from(
-        "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` has\n\
-         installed with the same environment. Pays what DELs of this node owe, with the plugins' token. Needs a pod whose service account may create serviceaccounts/token of the \
-         plugins'\naccount.\n\
+        "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` \
+         has\n\
+         installed with the same environment. Pays what DELs of this node owe, with the plugins' token. Needs a pod \
+         whose service account may create serviceaccounts/token of the plugins'\naccount.\n\
          \n\
          Usage: calico refresh-token [--root DIR]\n\
          \n      \
-               --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below that\n  \
+               --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below \
+               that\n  \
            -h, --help      this text\n\
          \n\
          ",

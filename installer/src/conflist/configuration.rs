@@ -9,11 +9,12 @@ use serde_json::{Map, Value};
 use super::ownership::is_ours_in;
 use super::target::Target;
 use crate::layout::{Layout, Place};
+use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};
 use crate::settings::{Settings, Template};
 use crate::state::State;
 use crate::template::{self, TOKEN, TemplateError, Values};
-use crate::{digest, node_conf, regular_file};
+use crate::{digest, regular_file};
 
 /// Reasons for a missing configuration.
 #[derive(Debug, thiserror::Error)]
@@ -31,8 +32,8 @@ pub enum ConflistError {
     Template(#[from] TemplateError),
     /// Calico's plugin would reject the configuration, and so fail every ADD and DEL.
     #[error(
-        "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable that is \
-         filled in there"
+        "{name} is not written, as Calico's plugin would refuse it: {reason}; correct the template, or the variable \
+         that is filled in there"
     )]
     Refused {
         /// The file name that was to be written.
@@ -88,7 +89,7 @@ impl Conflist {
             Some(_) => Chain::new(&template::parse(&values.clone().with_token(TOKEN.to_owned()).fill(&template))?),
             None => chain.clone(),
         };
-        let calicos = calicos.map_err(refused)?;
+        let calicos = calicos.map_err(|error| refused(error.to_string()))?;
         Ok(Conflist { text, conf, calicos, origin, rendered: Rendered { chain, pattern } })
     }
 
@@ -129,7 +130,7 @@ impl Conflist {
 
 /// Returns the configuration of Calico's plugins in a file, or `None` if it contains none of them. A template may hold
 /// other plugins only.
-fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, String> {
+fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, NodeConfError> {
     let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
     plugin.map(node_conf::read).transpose()
 }

@@ -64,8 +64,8 @@ impl Conflist {
         }
         if !last.taken.is_empty() {
             tracing::warn!(
-                "{}: the plugins {} were taken for Calico's own, as templates make them and the note does not know the file; add \
-                 them again if they were yours",
+                "{}: the plugins {} were taken for Calico's own, as templates make them and the note does not know the \
+                 file; add them again if they were yours",
                 path.display(),
                 last.taken.join(", ")
             );

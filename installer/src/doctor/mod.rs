@@ -4,8 +4,8 @@
 //! node, API server ─ collect ─▶ NodeSnapshot ─ checks (pure) ─▶ DoctorReport ─▶ text or JSON, exit status
 //! ```
 //!
-//! The doctor changes nothing. [`collect()`] makes a snapshot without judging it, and [`checks`] judge the snapshot without
-//! further access to the node. Read `snapshot`, then `checks`.
+//! The doctor changes nothing. [`collect()`] makes a snapshot without judging it, and [`checks`] judge the snapshot
+//! without further access to the node. Read `snapshot`, then `checks`.
 
 pub mod checks;
 mod collect;
@@ -19,8 +19,8 @@ pub use finding::{Finding, Severity};
 pub use report::{DoctorReport, Format};
 pub use snapshot::{
     BlockCount, BusyAddress, Cache, Cluster, Content, DatastoreKind, File, Granted, Holder, Lock, NodeName,
-    NodeSnapshot, PodInterface, Pool, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, Setting, TlsFile,
-    TokenFile,
+    NodeSnapshot, Observed, PodInterface, Pool, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, Setting,
+    TlsFile, TokenFile, Unobserved,
 };
 
 use crate::host_network::HostNetwork;

@@ -52,9 +52,10 @@ impl ConflictBackoff {
     /// Returns the reason why the configuration is not repaired now.
     pub(super) fn told(&self, path: &Path) -> String {
         let bak = path.with_added_extension("cilium_bak");
-        let program = match bak.exists() {
-            true => format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display()),
-            false => "another program changes it each time: find out which, and stop it".to_owned(),
+        let program = if bak.exists() {
+            format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
+        } else {
+            "another program changes it each time: find out which, and stop it".to_owned()
         };
         format!(
             "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} \

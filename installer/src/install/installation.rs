@@ -15,11 +15,9 @@ use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
 use crate::conflist::{Conflist, Former, Target, Written};
 use crate::credentials::{self, CredentialsError};
-use crate::host_network::{self, HostNetwork};
+use crate::host_network::HostNetwork;
 use crate::kubeconfig;
 use crate::layout::{CALICO, Layout, Place};
-use crate::mtu::{self, MtuFile};
-use crate::node_conf;
 use crate::nodename;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
@@ -150,37 +148,6 @@ impl Installation<'_> {
         }
     }
 
-    /// Writes the MTU of pods if the configuration refers to the MTU file and the file is missing (INST-59). The
-    /// overhead depends on the pools' encapsulation, so without a response of the datastore, or without a pool, the
-    /// file is not written.
-    pub(super) fn write_mtu(&self, conflist: &Conflist, deadline: Duration, state: &mut State) -> Result<(), String> {
-        let Installation { layout, account, network, .. } = *self;
-        let Some(conf) = conflist.calicos.as_ref().filter(|conf| conf.plugin_type == CALICO && mtu::is_read(conf))
-        else {
-            return Ok(());
-        };
-        if !layout.keeps_state() {
-            // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
-            let directory = layout.state_dir();
-            tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
-            return Ok(());
-        }
-        let way_out = match account {
-            Some(_) => "set CNI_MTU, or let calico-node write it; the agent looks again each minute",
-            None => "set CNI_MTU, let calico-node write it, or run this again when that has changed",
-        };
-        let unknown = |reason: String| format!("/var/lib/calico/mtu is not written: {reason}; {way_out}");
-        let uplinks = host_network::uplinks(network).map_err(unknown)?;
-        let lowest = mtu::of_node(&uplinks).map_err(|error| unknown(error.to_string()))?;
-        let pools = node_conf::pools(conf, deadline).map_err(unknown)?;
-        let mtu = mtu::of_pods(lowest, &pools).map_err(|error| unknown(error.to_string()))?;
-        match mtu::ensure(layout, mtu, state).map_err(|error| unknown(error.to_string()))? {
-            MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
-            MtuFile::Same | MtuFile::Theirs => {}
-        }
-        Ok(())
-    }
-
     /// Logs problems of the configuration, and tries it out unless it is in place already.
     fn look_over(&self, conflist: &Conflist, target: &Target, directories: &[(Place, PathBuf)], tries: bool) {
         let paths: Vec<PathBuf> = directories.iter().map(|(_, directory)| directory.clone()).collect();
@@ -229,8 +196,8 @@ impl Installation<'_> {
         match state.save(self.layout) {
             Ok(()) => {}
             Err(error) if self.layout.keeps_state() => tracing::warn!(
-                "what was installed is not noted: {error}; until a run can note it, other plugins than Calico's are not \
-                 updated and `calico uninstall` leaves what it does not know of"
+                "what was installed is not noted: {error}; until a run can note it, other plugins than Calico's are \
+                 not updated and `calico uninstall` leaves what it does not know of"
             ),
             Err(error) => tracing::info!("what was installed is not noted: {error}"),
         }
@@ -264,8 +231,8 @@ fn warn_of_hand_work(conflist: &Conflist) {
     let kubeconfig = &conf.kubernetes.kubeconfig;
     if !kubeconfig.is_empty() && !kubeconfig.split(':').any(|path| Path::new(path).exists()) {
         tracing::warn!(
-            "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of the \
-             plugins' account is"
+            "{kubeconfig} is not there, and outside of a pod it is not made: no pod will start before a kubeconfig of \
+             the plugins' account is"
         );
     }
 }

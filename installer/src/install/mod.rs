@@ -8,6 +8,7 @@
 mod conflict_backoff;
 mod error;
 mod installation;
+mod pod_mtu;
 mod reconcile;
 
 pub use error::InstallError;

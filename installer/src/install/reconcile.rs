@@ -22,7 +22,7 @@ pub struct InstallReconciler<'a> {
     /// True if the files were installed from this environment; `None` while that is unknown.
     keeps: Option<bool>,
     /// The last reason logged for a missing MTU file.
-    said: Option<String>,
+    reported_mtu: Option<String>,
     /// The state of a conflict with another program about the configuration.
     conflict: ConflictBackoff,
 }
@@ -36,7 +36,7 @@ impl<'a> InstallReconciler<'a> {
     /// Creates a reconciler that first determines if the files were installed from this environment. Files of another
     /// environment are left to the agent of that environment.
     pub fn of_anyones(installation: Installation<'a>) -> InstallReconciler<'a> {
-        InstallReconciler { installation, keeps: None, said: None, conflict: ConflictBackoff::default() }
+        InstallReconciler { installation, keeps: None, reported_mtu: None, conflict: ConflictBackoff::default() }
     }
 
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
@@ -106,11 +106,11 @@ impl<'a> InstallReconciler<'a> {
         let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
         // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
-        let reason = written.err();
-        if let Some(reason) = reason.as_ref().filter(|_| reason != self.said) {
+        let reason = written.err().map(|error| error.to_string());
+        if let Some(reason) = reason.as_ref().filter(|_| reason != self.reported_mtu) {
             tracing::info!("{reason}");
         }
-        self.said = reason;
+        self.reported_mtu = reason;
     }
 }
 

@@ -101,9 +101,11 @@ fn parsed<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
 /// # Errors
 /// Returns an error if the text is not a JSON object.
 pub(super) fn values(text: &[u8]) -> Result<BTreeMap<String, Box<RawValue>>, Unreadable> {
-    serde_json::from_str(&repaired(&String::from_utf8_lossy(text))).map_err(|error| match error.is_data() {
-        true => Unreadable::NoObject,
-        false => Unreadable::Syntax { line: error.line(), column: error.column() },
+    serde_json::from_str(&repaired(&String::from_utf8_lossy(text))).map_err(|error| {
+        if error.is_data() {
+            return Unreadable::NoObject;
+        }
+        Unreadable::Syntax { line: error.line(), column: error.column() }
     })
 }
 

@@ -27,7 +27,8 @@ const FILES: [Variable; 13] = [
     variable(
         "CNI_TRY_SECONDS",
         "30",
-        "how long the new configuration is tried, then used all the same; and how long a pod waits for an etcd, then fails; 0: not",
+        "how long the new configuration is tried, then used all the same; and how long a pod waits for an etcd, then \
+         fails; 0: not",
     ),
     variable("SLEEP", "true", "in a pod: stay, and keep the token and the files fresh"),
 ];
@@ -43,8 +44,8 @@ const PLACEHOLDERS: [Variable; 13] = [
     variable(
         "CNI_MTU",
         "1500",
-        "__CNI_MTU__; 0: /var/lib/calico/mtu, which is written if absent: the lowest MTU of the uplinks without what the \
-         pools' encapsulation takes, once there is a pool",
+        "__CNI_MTU__; 0: /var/lib/calico/mtu, which is written if absent: the lowest MTU of the uplinks without what \
+         the pools' encapsulation takes, once there is a pool",
     ),
     variable("REQUIRE_MTU_FILE", "false", "__REQUIRE_MTU_FILE__; true: that file is written if absent, too"),
     variable("CALICO_API_GROUP", "crd.projectcalico.org/v1", "__CALICO_API_GROUP__"),

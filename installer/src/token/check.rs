@@ -1,8 +1,8 @@
 //! Checks if a token is valid, by its claims and by a request with it.
 //!
-//! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and only
-//! the API server can detect that. The signature of a token is not verified: each token comes from the API server, or is
-//! read to tell a person why the API server rejects it.
+//! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and
+//! only the API server can detect that. The signature of a token is not verified: each token comes from the API server,
+//! or is read to tell a person why the API server rejects it.
 
 use std::time::Duration;
 

@@ -16,8 +16,8 @@ pub enum TokenError {
     /// Status 403: the account lacks the permission.
     #[error(
         "this pod's service account may not make tokens for {account}: grant it verb create on resource \
-         serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; the API \
-         server says: {said}"
+         serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
+         the API server says: {said}"
     )]
     Forbidden {
         /// `<namespace>/<name>`.
@@ -31,8 +31,8 @@ pub enum TokenError {
     },
     /// Status 401: the pod's own token is rejected.
     #[error(
-        "the API server {server} refuses the token of this pod ({said}); kubelet renews it, and after the signing keys or \
-         the service account of this pod changed the pod must be deleted"
+        "the API server {server} refuses the token of this pod ({said}); kubelet renews it, and after the signing keys \
+         or the service account of this pod changed the pod must be deleted"
     )]
     Unauthorized {
         /// The URL of the API server.

@@ -53,7 +53,7 @@ impl TokenRequest {
         let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
         let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
         match timeout(self.deadline, client.request::<Value>(request)).await {
-            Ok(Ok(answer)) => read(&answer).map_err(|reason| self.unreadable(pod, &reason)),
+            Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
             Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
             Ok(Err(error)) => {
                 let reason = datastore::error_chain::chain(&error);
@@ -93,21 +93,34 @@ impl TokenRequest {
     }
 }
 
+/// Reasons why a response is no token.
+#[derive(Debug, thiserror::Error)]
+enum InvalidResponse {
+    #[error("it has no {0}")]
+    Missing(&'static str),
+    #[error("{text}: {source}")]
+    Expiry { text: String, source: time::error::Parse },
+    #[error("it does not say how long it holds")]
+    NoLifetime,
+}
+
 /// Reads the response. `expirationTimestamp` is the effective expiry. The token's own `exp` may be later, for clients
 /// that do not renew their tokens (`--service-account-extend-token-expiration`).
-fn read(answer: &Value) -> Result<IssuedToken, String> {
+fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let status = &answer["status"];
-    let token = status["token"].as_str().filter(|token| !token.is_empty()).ok_or("it has no status.token")?;
-    let end = status["expirationTimestamp"].as_str().ok_or("it has no status.expirationTimestamp")?;
-    let expires = OffsetDateTime::parse(end, &Rfc3339).map_err(|error| format!("{end}: {error}"))?.unix_timestamp();
+    let token = status["token"].as_str().filter(|token| !token.is_empty());
+    let token = token.ok_or(InvalidResponse::Missing("status.token"))?;
+    let end = status["expirationTimestamp"].as_str();
+    let end = end.ok_or(InvalidResponse::Missing("status.expirationTimestamp"))?;
+    let expires = OffsetDateTime::parse(end, &Rfc3339);
+    let expires = expires.map_err(|source| InvalidResponse::Expiry { text: end.to_owned(), source })?.unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
     // Both the time of issue and the expiry are from the API server's clock.
     let lifetime = match Claims::of(token) {
         Ok(claims) if claims.iat > 0 => Some(expires - claims.iat),
         _ => granted,
     };
-    let lifetime =
-        lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or("it does not say how long it holds")?;
+    let lifetime = lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or(InvalidResponse::NoLifetime)?;
     Ok(IssuedToken { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
 }
 
@@ -176,7 +189,7 @@ mod tests {
         ] {
             let mut answer = answer(r#"{"iat":1700000000,"exp":1731536000}"#);
             *answer.pointer_mut(path).unwrap() = value;
-            let error = read(&answer).unwrap_err();
+            let error = read(&answer).unwrap_err().to_string();
             assert!(error.contains(reason), "{error}");
         }
     }

@@ -21,6 +21,7 @@ use super::endpoints::Endpoints;
 use super::interfaces::{self, TornDown};
 use super::plan::{FoundFile, Options};
 use super::pods;
+use super::release_error::{ConfError, ReleaseError};
 use super::report::UninstallReport;
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
@@ -33,23 +34,24 @@ pub(super) const WHAT: &str = "addresses and blocks of this node";
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Reads the configuration that names the datastore, before any file is removed.
-pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Result<NetConf, String> {
-    let mut reason = "no configuration of ours is there".to_owned();
+pub(super) fn conf(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> Result<NetConf, ConfError> {
+    let mut unusable = ConfError::Missing;
     for file in found.iter().filter(|file| file.is_configuration()) {
         let text = regular_file::text(&file.path).map_err(|error| error.to_string());
-        match text.and_then(|text| node_conf::parse(&text, layout, net_dir)) {
+        let conf = text.and_then(|text| node_conf::parse(&text, layout, net_dir).map_err(|error| error.to_string()));
+        match conf {
             Ok(conf) => return Ok(conf),
-            Err(error) => reason = format!("{}: {error}", file.path.display()),
+            Err(reason) => unusable = ConfError::Unreadable { path: file.path.clone(), reason },
         }
     }
-    Err(reason)
+    Err(unusable)
 }
 
 /// Releases the addresses of the network's pods on this node and the blocks of the node, or reports the plan. Fails as
 /// long as one of these pods is connected, because another pod would get its address. `torn_down` contains the
 /// addresses behind deleted interfaces. Returns true if the requested release is complete.
 pub(super) async fn release(
-    conf: Result<NetConf, String>,
+    conf: Result<NetConf, ConfError>,
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
@@ -62,15 +64,14 @@ pub(super) async fn release(
     if !options.release_addresses {
         report.leave(
             WHAT,
-            "they stay in the datastore; --release-addresses gives them back, and kube-controllers those of pods when the \
-             Node is deleted",
+            "they stay in the datastore; --release-addresses gives them back, and kube-controllers those of pods when \
+             the Node is deleted",
         );
         return true;
     }
-    let outcome = match conf.and_then(|conf| if options.yes { none_is_used(network).map(|()| conf) } else { Ok(conf) })
-    {
-        Ok(conf) => give_back(&conf, options, torn_down).await,
-        Err(reason) => Err(reason),
+    let outcome = match conf {
+        Ok(conf) => release_unused(&conf, options, torn_down, network).await,
+        Err(error) => Err(error.into()),
     };
     match outcome {
         Ok(Released { what, besides }) => {
@@ -89,13 +90,10 @@ pub(super) async fn release(
 }
 
 /// Checks that no pod is connected after the interfaces were deleted.
-fn none_is_used(network: &dyn HostNetwork) -> Result<(), String> {
+fn none_is_used(network: &dyn HostNetwork) -> Result<(), ReleaseError> {
     match interfaces::in_use(network, false)?.as_slice() {
         [] => Ok(()),
-        used => Err(format!(
-            "pods are still connected with theirs: {}; their interfaces must go first, which takes CAP_NET_ADMIN (ip link delete)",
-            used.join(", ")
-        )),
+        used => Err(ReleaseError::Connected(used.to_vec())),
     }
 }
 
@@ -106,19 +104,27 @@ struct Released {
     besides: BTreeMap<HandleId, String>,
 }
 
-async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr>) -> Result<Released, String> {
-    let node = node_name::of(conf).map_err(|error| error.to_string())?;
+/// Releases the addresses unless a pod is connected. A dry run does not query the kernel.
+async fn release_unused(
+    conf: &NetConf,
+    options: Options,
+    torn_down: &BTreeSet<IpAddr>,
+    network: &dyn HostNetwork,
+) -> Result<Released, ReleaseError> {
+    if options.yes {
+        none_is_used(network)?;
+    }
+    let node = node_name::of(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
-    let words = |error: &dyn std::fmt::Display| error.to_string();
     let clock = SystemClock::start();
     // A running ADD assigns its address under this lock, so the blocks read below include the address.
     let _lock = options.yes.then(|| HostLock::acquire(Path::new(&conf.node.ipam_lock_file)));
-    let blocks = store.list::<Block>(&None).await.map_err(|error| words(&error))?;
+    let blocks = store.list::<Block>(&None).await?;
     let leaked = cni::leaked(&blocks, &conf.name, &node, &BTreeSet::new());
     let besides = held_besides(&blocks, &node, &leaked);
     // The list contains the blocks of the whole cluster, so its memory is freed early.
     drop(blocks);
-    let api = Api::of(conf, &config, kubernetes_api::is_there(conf, &config)).map_err(|error| words(&error))?;
+    let api = Api::of(conf, &config, kubernetes_api::is_there(conf, &config))?;
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
         let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
@@ -142,12 +148,12 @@ async fn give_back(conf: &NetConf, options: Options, torn_down: &BTreeSet<IpAddr
     endpoints.delete(&store).await?;
     // `none_is_used` and `none_uses` have shown that no pod uses or reports one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
-    if let Some((handle, error)) = collected.failed.first() {
-        return Err(format!("{handle}: {error}"));
+    if let Some((handle, source)) = collected.failed.into_iter().next() {
+        return Err(ReleaseError::RemainingHandle { handle, source });
     }
-    let surrendered = remove_host(&store, &clock, &node).await.map_err(|error| words(&error))?;
-    if let Some((block, error)) = surrendered.kept.first() {
-        return Err(format!("block {block}: {error}"));
+    let surrendered = remove_host(&store, &clock, &node).await?;
+    if let Some((block, source)) = surrendered.kept.into_iter().next() {
+        return Err(ReleaseError::RemainingBlock { block, source });
     }
     let (containers, blocks) = (collected.released.len(), surrendered.released.len());
     let what = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");

@@ -9,6 +9,7 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
 use super::interfaces::TornDown;
+use super::release_error::ReleaseError;
 
 /// The endpoints that list such addresses, each with these addresses.
 #[derive(Debug, Default)]
@@ -19,20 +20,18 @@ impl Endpoints {
     ///
     /// # Errors
     /// Returns an error if the datastore cannot be read, or if an endpoint of the node is invalid.
-    pub(super) async fn listing<S: Store>(store: &S, node: &str, leaked: &Leaked) -> Result<Endpoints, String> {
+    pub(super) async fn listing<S: Store>(store: &S, node: &str, leaked: &Leaked) -> Result<Endpoints, ReleaseError> {
         let leaving: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
         let mut batch = ReadBatch::new();
         let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
         let answers = store.read(&batch).await;
-        let answers = answers.map_err(|error| format!("the datastore does not tell its endpoints: {error}"))?;
+        let answers = answers.map_err(ReleaseError::UnreadableEndpoints)?;
         let mut listing = Vec::new();
         for (key, endpoint) in answers.each(&all) {
             let endpoint = match endpoint {
                 Ok(endpoint) => endpoint,
-                Err(error) if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) => {
-                    return Err(format!(
-                        "endpoint {key} may list theirs and cannot be read, mend or delete it: {error}"
-                    ));
+                Err(source) if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) => {
+                    return Err(ReleaseError::InvalidEndpoint { key, source });
                 }
                 Err(_) => continue,
             };
@@ -49,7 +48,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// Returns an error with the endpoints whose interfaces were not on this node, their addresses and the remedy.
-    pub(super) fn none_uses(&self, gone: TornDown<'_>) -> Result<(), String> {
+    pub(super) fn none_uses(&self, gone: TornDown<'_>) -> Result<(), ReleaseError> {
         let mut used = Vec::new();
         for (endpoint, listed) in &self.0 {
             let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);
@@ -58,22 +57,18 @@ impl Endpoints {
         if used.is_empty() {
             return Ok(());
         }
-        Err(format!(
-            "endpoints list theirs: {}; delete their pods or containers first, or, if their interfaces are on this node, say \
-             --tear-down-pods; an endpoint that nothing has any more goes by calicoctl delete workloadendpoint",
-            used.join(", ")
-        ))
+        Err(ReleaseError::UsedByEndpoints(used))
     }
 
     /// Deletes the endpoints at the revisions that were read.
     ///
     /// # Errors
     /// Returns an error if an endpoint was changed meanwhile, or if the datastore rejects the request.
-    pub(super) async fn delete<S: Store>(&self, store: &S) -> Result<(), String> {
+    pub(super) async fn delete<S: Store>(&self, store: &S) -> Result<(), ReleaseError> {
         for (Entry { key, revision, .. }, _) in &self.0 {
             match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {
                 Ok(_) | Err(StoreError::NotFound { .. }) => {}
-                Err(error) => return Err(format!("endpoint {key} still lists its addresses: {error}")),
+                Err(source) => return Err(ReleaseError::RemainingEndpoint { key: key.clone(), source }),
             }
         }
         Ok(())

@@ -85,10 +85,10 @@ fn look_at(path: &Path, installed: &Installed) -> FoundState {
 fn renewed(path: &Path) -> FoundState {
     let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
     let text = regular_file::text(path).unwrap_or_default();
-    match is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
-        true => FoundState::Changed("calico-node wrote it, and refreshes it".into()),
-        false => FoundState::Renewed,
+    if is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
+        return FoundState::Changed("calico-node wrote it, and refreshes it".into());
     }
+    FoundState::Renewed
 }
 
 /// Returns the programs that the remaining configurations name: those that are not ours, or were changed.

@@ -7,7 +7,7 @@ use libcalico::names::interface_prefix;
 
 use super::plan::Options;
 use super::report::UninstallReport;
-use crate::host_network::{HostNetwork, Interface, addresses_behind};
+use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind};
 
 /// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
 /// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
@@ -79,17 +79,16 @@ pub(super) fn behind_torn_down(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.
-pub(super) fn in_use(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, String> {
+pub(super) fn in_use(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
     let routes = network.routes()?;
     let mut used = Vec::new();
     for Interface { name, is_pods, .. } in network.interfaces()? {
         let addresses: Vec<String> = addresses_behind(&name, &routes).iter().map(ToString::to_string).collect();
         let is_used = is_pods || (is_calicos(&name) && !addresses.is_empty());
-        match is_used && !(torn_down && is_pods && is_calicos(&name)) {
-            true if addresses.is_empty() => used.push(name),
-            true => used.push(format!("{name} ({})", addresses.join(", "))),
-            false => {}
+        if !is_used || (torn_down && is_pods && is_calicos(&name)) {
+            continue;
         }
+        used.push(if addresses.is_empty() { name } else { format!("{name} ({})", addresses.join(", ")) });
     }
     used.sort();
     Ok(used)
@@ -103,12 +102,12 @@ fn is_calicos(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_network::testing::{Known, interface, route};
+    use crate::host_network::testing::{FixedNetwork, interface, route};
 
     #[test]
     fn an_address_is_used_through_a_pods_interface_or_a_route_through_one_that_is_named_so() {
         let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
-        let network = Known {
+        let network = FixedNetwork {
             interfaces: vec![
                 pods("cali1"),
                 interface("cali2", 1500),

@@ -23,6 +23,7 @@ mod plan;
 mod plugin_state;
 mod pods;
 mod preconditions;
+mod release_error;
 mod report;
 mod run;
 mod unowned_files;

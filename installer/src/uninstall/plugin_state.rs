@@ -60,16 +60,17 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
         }
         Err(error) => return report.leave(directory.display(), error),
     };
-    match Journal::new(layout.journal_dir()).entries().map(|entries| entries.len()) {
+    let journal = Journal::new(&directory);
+    match journal.entries().map(|entries| entries.len()) {
         Err(error) => report.leave(directory.display(), format!("it cannot be looked at: {error}")),
         Ok(n) if n > 0 => report.leave(
             directory.display(),
             format!(
-                "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the others run \
-                 `calico-ipam check` on another node; then delete this directory"
+                "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the \
+                 others run `calico-ipam check` on another node; then delete this directory"
             ),
         ),
-        Ok(_) => match if acts { remove_empty(&Journal::new(layout.journal_dir()), &directory, &lock) } else { Ok(()) } {
+        Ok(_) => match if acts { remove_empty(&journal, &directory, &lock) } else { Ok(()) } {
             Ok(()) => report.done("remove", directory.display()),
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 report.leave(directory.display(), "something else is in it, or a DEL noted a debt in this moment");

@@ -10,12 +10,13 @@ use libcalico::kubernetes::{AddressAnnotations, Pod, PodAddresses};
 use libcalico::store::{ReadBatch, Store};
 
 use super::interfaces::TornDown;
+use super::release_error::ReleaseError;
 
 /// Checks that no pod would lose its address.
 ///
 /// # Errors
 /// Returns an error with the pods that would, their addresses and the remedy, or if the API server cannot be queried.
-pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), String> {
+pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), ReleaseError> {
     let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
@@ -24,13 +25,10 @@ pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown
     }
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = leaving.keys().map(|key| batch.get::<Pod>(key)).collect();
-    let unanswered = |error: &dyn std::fmt::Display| {
-        format!("the API server does not say whether pods still have these addresses: {error}")
-    };
-    let answers = api.read(&batch).await.map_err(|error| unanswered(&error))?;
+    let answers = api.read(&batch).await.map_err(ReleaseError::UnreadablePods)?;
     let mut used = Vec::new();
     for (ticket, (key, addresses)) in tickets.iter().zip(&leaving) {
-        let Some(pod) = answers.get(ticket).map_err(|error| unanswered(&error))? else { continue };
+        let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else { continue };
         let Some(has) = addresses_of(&pod.value) else { continue };
         // A running ADD may have assigned the address while the pod reports no address yet, or that of its previous
         // sandbox.
@@ -42,11 +40,7 @@ pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown
     if used.is_empty() {
         return Ok(());
     }
-    Err(format!(
-        "pods of the API server use theirs: {}; delete these pods first, or, if their interfaces are on this node, say \
-         --tear-down-pods",
-        used.join(", ")
-    ))
+    Err(ReleaseError::UsedByPods(used))
 }
 
 /// Returns the addresses in the pod's status and annotations. Both are read because kubelet updates the status some

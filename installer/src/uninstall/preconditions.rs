@@ -1,5 +1,5 @@
-//! Finds preconditions of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than an
-//! installed one.
+//! Finds preconditions of an uninstallation. If there is one, nothing is changed: a half-uninstalled node is worse than
+//! an installed one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::path::Path;
 use netconf::NetConf;
 
 use super::plan::{FoundFile, FoundState, Options};
+use super::release_error::ConfError;
 use super::report::UninstallReport;
 use super::{addresses, files, interfaces};
 use crate::host_network::HostNetwork;
@@ -38,7 +39,7 @@ pub(super) struct Installed<'a> {
     /// The programs that remaining configurations name, each with the name of such a configuration.
     pub(super) named: &'a BTreeMap<String, String>,
     /// The installed configuration, or the reason why it cannot be read.
-    pub(super) conf: &'a Result<NetConf, String>,
+    pub(super) conf: &'a Result<NetConf, ConfError>,
 }
 
 /// Returns all blockers.
@@ -50,7 +51,7 @@ pub(super) fn find_blockers(node: &Installed<'_>, options: Options, network: &dy
         blockers.extend(still_served(node));
     }
     if let (true, Err(reason)) = (options.release_addresses, conf) {
-        blockers.push(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason: reason.clone() });
+        blockers.push(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason: reason.to_string() });
     }
     if !options.forget_gone {
         blockers.extend(elsewhere(found, layout, Path::new(net_dir)));
@@ -68,9 +69,10 @@ fn still_served(node: &Installed<'_>) -> Option<Blocker> {
     Some(Blocker {
         action: "uninstall",
         target: format!("beside {}", node.layout.net_dir(node.net_dir).join(name).display()),
-        reason: "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the file, or run \
-                 without --tear-down-pods and --release-addresses"
-            .to_owned(),
+        reason:
+            "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the \
+            file, or run without --tear-down-pods and --release-addresses"
+                .to_owned(),
     })
 }
 
@@ -81,8 +83,8 @@ fn of_another_machine(layout: &Layout) -> Option<Blocker> {
     (!is_here).then(|| Blocker {
         action: "uninstall",
         target: "from another machine".to_owned(),
-        reason: "--root has the files of another machine, whose interfaces are not here; run calico uninstall on that machine, or \
-                 without --tear-down-pods and --release-addresses"
+        reason: "--root has the files of another machine, whose interfaces are not here; run calico uninstall on that \
+            machine, or without --tear-down-pods and --release-addresses"
             .to_owned(),
     })
 }

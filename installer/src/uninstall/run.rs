@@ -8,6 +8,7 @@ use netconf::NetConf;
 use super::chained_plugins::ChainedPlugins;
 use super::plan::{Options, RemovalTask, Verdict, plan};
 use super::preconditions::{self, Installed};
+use super::release_error::ConfError;
 use super::report::UninstallReport;
 use super::{addresses, files, interfaces, plugin_state, unowned_files};
 use crate::atomic_file;
@@ -91,7 +92,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
 async fn first_steps(
     configurations: &[&RemovalTask],
     chained: &ChainedPlugins<'_>,
-    conf: Result<NetConf, String>,
+    conf: Result<NetConf, ConfError>,
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,

@@ -30,8 +30,11 @@ pub(super) fn name(layout: &Layout, is_noted: bool, report: &mut UninstallReport
 /// Reports the installer's copies of unreadable configurations.
 pub(super) fn name_copies(directory: &Path, report: &mut UninstallReport) {
     for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
-        report.leave(path.display(), "the copy of a configuration that was no JSON object and was replaced; it may hold a token: remove it when its plugins \
-             are added again");
+        report.leave(
+            path.display(),
+            "the copy of a configuration that was no JSON object and was replaced; it may \
+            hold a token: remove it when its plugins are added again",
+        );
     }
 }
 

@@ -37,8 +37,8 @@ pub(super) fn all(snapshot: &NodeSnapshot) -> Option<Finding> {
             some(&told)
         ),
         format!(
-            "if nobody uses the route, delete it: ip route delete {first}; else reserve the address with an IPReservation; after a \
-             restore of the datastore: `calico-ipam check`"
+            "if nobody uses the route, delete it: ip route delete {first}; else reserve the address with an \
+             IPReservation; after a restore of the datastore: `calico-ipam check`"
         ),
     ))
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::configuration::REINSTALL;
 use crate::doctor::finding::Finding;
 use crate::doctor::role::{MANIFEST_PATH, Permission};
-use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Granted, NodeSnapshot, Pool, TlsFile};
+use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Granted, NodeSnapshot, Pool, TlsFile, Unobserved};
 
 /// Runs the checks. Checks that need a response are skipped if there is none.
 pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
@@ -97,8 +97,8 @@ fn api_beside(cluster: &Cluster) -> Option<Finding> {
         Err(reason) => Finding::fail(
             NAME,
             format!("{place}: {reason}"),
-            "plugins ask it for each pod. Can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and _PORT \
-             for the installer (ConfigMap kubernetes-services-endpoint)",
+            "plugins ask it for each pod. Can this node reach it? Without kube-proxy set KUBERNETES_SERVICE_HOST and \
+             _PORT for the installer (ConfigMap kubernetes-services-endpoint)",
         ),
     })
 }
@@ -119,22 +119,23 @@ fn permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Finding> 
     let texts: Vec<String> = lacking.iter().map(|permission| permission.to_string()).collect();
     let seen = format!("the account may not {}", texts.join(", "));
     // Only pods with a virtual machine need these permissions.
-    Some(match lacking.iter().all(|permission| permission.group == "kubevirt.io") {
-        true => Finding::warn(name, seen, format!("{way_out}, if there are virtual machines in this cluster")),
-        false => Finding::fail(name, seen, way_out),
+    Some(if lacking.iter().all(|permission| permission.group == "kubevirt.io") {
+        Finding::warn(name, seen, format!("{way_out}, if there are virtual machines in this cluster"))
+    } else {
+        Finding::fail(name, seen, way_out)
     })
 }
 
 /// Returns a finding for a datastore that responds with an error. If the API server rejects the credentials, another
 /// finding gives the remedy.
-fn untold(name: &str, reason: &str, cluster: &Cluster) -> Finding {
+fn untold(name: &str, reason: &Unobserved, cluster: &Cluster) -> Finding {
     let way_in = match cluster.kind {
-        DatastoreKind::Kubernetes if cluster.refused.is_some() => return Finding::skipped(name, reason),
+        DatastoreKind::Kubernetes if cluster.refused.is_some() => return Finding::skipped(name, reason.clone()),
         DatastoreKind::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
         DatastoreKind::Etcd => GRANT_ETCD.into(),
         DatastoreKind::Local => "look whether the file can be read, and is whole: `calico-ipam check`".into(),
     };
-    Finding::fail(name, reason, way_in)
+    Finding::fail(name, reason.clone(), way_in)
 }
 
 fn node(cluster: &Cluster, snapshot: &NodeSnapshot) -> Option<Finding> {

@@ -51,7 +51,8 @@ fn of_calico(title: &str, file: &str, content: &Content) -> Finding {
         Some(reason) => Finding::fail(
             title,
             format!("{file}: Calico's plugin refuses it ({reason}): every ADD and DEL fails"),
-            "correct the value in the installer's environment or template (ConfigMap calico-config), and run the installer again",
+            "correct the value in the installer's environment or template (ConfigMap calico-config), and run the \
+             installer again",
         ),
         None => {
             Finding::ok(title, format!("{file}: network {network}, {}, cniVersion {cni_version}", plugins.join(", ")))
@@ -72,13 +73,11 @@ fn called(title: &str, first: &str, caller: &Content, ours: &SelectedConfig) -> 
     }
     let seen = format!("{first} runs {}; behind it {}", caller.plugins.join(", "), found.seen);
     let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
-    match caller.calls.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
-        true => Finding::ok(title, seen),
-        false => {
-            let way_out = format!("look whether its delegate is the network of {name}: {first} does not name it");
-            Finding::warn(title, seen, way_out)
-        }
+    if caller.calls.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
+        return Finding::ok(title, seen);
     }
+    let way_out = format!("look whether its delegate is the network of {name}: {first} does not name it");
+    Finding::warn(title, seen, way_out)
 }
 
 /// Reports files that no runtime selects because another file sorts before them.
@@ -96,9 +95,10 @@ pub(super) fn shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
     };
     let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
     let directory = snapshot.net_dir.display();
-    let way_out = match is_calicos {
-        true => format!("remove {directory}/{ours}: one of the two is left over"),
-        false => format!("remove {directory}/{ours} only if the network of this node is to be that of {first}"),
+    let way_out = if is_calicos {
+        format!("remove {directory}/{ours}: one of the two is left over")
+    } else {
+        format!("remove {directory}/{ours} only if the network of this node is to be that of {first}")
     };
     Some(Finding::warn("other configurations", seen, way_out))
 }

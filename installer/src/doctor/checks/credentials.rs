@@ -4,13 +4,13 @@ use crate::doctor::finding::{Finding, Severity};
 use crate::doctor::snapshot::{File, NodeSnapshot, TokenFile};
 use crate::token::Claims;
 
-const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o wide`; \
-                     beside upstream it is calico-node that renews)? Its log, and /readiness on port 9097, say what it lacks";
+const AGENT: &str = "is the agent running on this node (`kubectl -n kube-system get pods -l k8s-app=calico-cni -o \
+    wide`; beside upstream it is calico-node that renews)? Its log, and /readiness on port 9097, say what it lacks";
 
 /// The remedy for a rejected token. A running agent would have renewed the token by itself, so the agent is missing or
 /// its own credentials are rejected as well.
-const REFUSED: &str = "signing keys or the account were replaced: run the installer again, or delete the pod that renews the token \
-                       on this node (calico-cni, beside upstream calico-node)";
+const REFUSED: &str = "signing keys or the account were replaced: run the installer again, or delete the pod that \
+    renews the token on this node (calico-cni, beside upstream calico-node)";
 
 /// Checks the remaining lifetime of the token.
 pub(super) fn token(snapshot: &NodeSnapshot) -> Vec<Finding> {

@@ -1,7 +1,7 @@
 //! Checks for leftovers of ended processes and pods.
 
 use crate::doctor::finding::Finding;
-use crate::doctor::snapshot::{Cache, Holder, Lock, NodeSnapshot, PodInterface};
+use crate::doctor::snapshot::{Cache, Holder, Lock, NodeSnapshot, Observed, PodInterface};
 
 /// Number of items of one kind that a finding names.
 const NAMED: usize = 5;
@@ -54,7 +54,7 @@ fn cache(snapshot: &NodeSnapshot) -> Option<Finding> {
     })
 }
 
-fn interfaces(found: &Result<Vec<PodInterface>, String>) -> Vec<Finding> {
+fn interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
     const NAME: &str = "interfaces of pods";
     let found = match found {
         Ok(found) => found,
@@ -83,7 +83,8 @@ fn interfaces(found: &Result<Vec<PodInterface>, String>) -> Vec<Finding> {
             "routes to pods",
             format!("{} lead to an address that their endpoint does not have: {}", routes.len(), some(&told)),
             format!(
-                "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev {interface}"
+                "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev \
+                 {interface}"
             ),
         ));
     }
@@ -92,10 +93,10 @@ fn interfaces(found: &Result<Vec<PodInterface>, String>) -> Vec<Finding> {
 
 fn told(interface: &PodInterface) -> String {
     let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
-    match addresses.is_empty() {
-        true => interface.name.clone(),
-        false => format!("{} ({})", interface.name, addresses.join(", ")),
+    if addresses.is_empty() {
+        return interface.name.clone();
     }
+    format!("{} ({})", interface.name, addresses.join(", "))
 }
 
 pub(super) fn some(names: &[String]) -> String {

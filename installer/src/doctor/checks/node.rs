@@ -52,7 +52,8 @@ pub(super) fn mtu(snapshot: &NodeSnapshot) -> Finding {
             return Finding::warn(
                 NAME,
                 format!("/var/lib/calico/mtu cannot be read: {reason}; where plugins cannot either, no pod starts"),
-                "run it as root; if the file is damaged, remove it and run the installer again, or let calico-node write it",
+                "run it as root; if the file is damaged, remove it and run the installer again, or let calico-node \
+                 write it",
             );
         }
         file => file.as_ref().ok().and_then(|text| text.as_deref()),
@@ -136,9 +137,9 @@ pub(super) fn journal(snapshot: &NodeSnapshot) -> Finding {
             Finding::warn(
                 "journal",
                 format!("{} DELs have not given their addresses back yet: {}{more}", debts.len(), told.join("; ")),
-                "mend what the reason names; the next call of the plugin, or the agent, then pays. For those that stay, \
-                 /var/log/calico/cni/cni.log says why; `calico-ipam journal` lists all, and `calico-ipam journal adopt` gives them to \
-                 another datastore",
+                "mend what the reason names; the next call of the plugin, or the agent, then pays. For those that \
+                 stay, /var/log/calico/cni/cni.log says why; `calico-ipam journal` lists all, and `calico-ipam journal \
+                 adopt` gives them to another datastore",
             )
         }
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::doctor::role::{self, Permission, Scope};
-use crate::doctor::snapshot::Granted;
+use crate::doctor::snapshot::{Granted, Observed, Unobserved};
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
@@ -18,7 +18,7 @@ pub(super) struct ApiAnswers {
     /// The address of the API server.
     pub(super) place: String,
     /// The reason if it did not respond.
-    pub(super) reached: Result<(), String>,
+    pub(super) reached: Observed<()>,
     /// Its error if it rejects the credentials.
     pub(super) refused: Option<String>,
     /// The required permissions, and whether the account has them.
@@ -27,7 +27,7 @@ pub(super) struct ApiAnswers {
 
 impl ApiAnswers {
     /// Creates the observations for an unreachable API server.
-    pub(super) fn none(place: String, reason: String) -> Self {
+    pub(super) fn none(place: String, reason: Unobserved) -> Self {
         ApiAnswers { place, reached: Err(reason), refused: None, granted: Vec::new() }
     }
 }
@@ -37,7 +37,7 @@ pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>, deadline: D
     let place = format!("the API server of {config}");
     let client = match kubernetes::client(config).await {
         Ok(client) => client,
-        Err(error) => return ApiAnswers::none(place, error.to_string()),
+        Err(error) => return ApiAnswers::none(place, Unobserved::new(error)),
     };
     let (mut refused, mut granted) = (None, Vec::new());
     for permission in role::permissions(scope) {
@@ -48,10 +48,10 @@ pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>, deadline: D
                 if status.code == 401 {
                     refused = Some(said.clone());
                 }
-                Err(said)
+                Err(Unobserved::new(said))
             }
             Err(error) => {
-                let reason = datastore::error_chain::chain(&error);
+                let reason = Unobserved::new(datastore::error_chain::chain(&error));
                 granted.push(Granted { permission, allowed: Err(reason.clone()) });
                 return ApiAnswers { place, reached: Err(reason), refused, granted };
             }

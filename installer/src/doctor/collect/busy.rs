@@ -14,7 +14,7 @@ use libcalico::store::Store;
 use time::OffsetDateTime;
 
 use super::interfaces::{block_of, found};
-use crate::doctor::snapshot::BusyAddress;
+use crate::doctor::snapshot::{BusyAddress, Observed, Unobserved};
 use crate::host_network::{HostNetwork, Route};
 use crate::layout::Layout;
 
@@ -26,7 +26,7 @@ pub(super) fn noted(layout: &Layout) -> Vec<BusyAddress> {
 
 /// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
 /// are left out: another check reports such interfaces without an endpoint.
-pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Result<Vec<BusyAddress>, String> {
+pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<Vec<BusyAddress>> {
     let mut interfaces = network.interfaces()?;
     interfaces.retain(|interface| interface.is_pods);
     let is_pods = |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
@@ -35,14 +35,17 @@ pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Resu
     if routes.is_empty() {
         return Ok(Vec::new());
     }
-    let pools = store.list::<IpPool>(&ObjectSelect::default()).await.map_err(|error| format!("IPPools: {error}"))?;
+    let pools = store
+        .list::<IpPool>(&ObjectSelect::default())
+        .await
+        .map_err(|error| Unobserved::new(format!("IPPools: {error}")))?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
     let mut busy = Vec::new();
     for route in routes {
         let address = route.destination.network();
         let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
         if let Entry::Vacant(unread) = blocks.entry(cidr) {
-            let read = found(store.get::<Block>(&cidr).await).map_err(|error| error.to_string())?;
+            let read = found(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
             unread.insert(read.map(|entry| entry.value));
         }
         if is_free(blocks[&cidr].as_ref(), address) {

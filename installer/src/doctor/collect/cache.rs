@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::doctor::snapshot::Cache;
+use crate::doctor::snapshot::{Cache, Observed, Unobserved};
 
 /// libcni's cache directory on the node.
 pub(super) const DIRECTORY: &str = "/var/lib/cni/results";
@@ -34,11 +34,11 @@ struct Interface {
 
 /// Counts the results whose host interface is Calico's, and lists those whose interface no longer exists in the kernel.
 /// Returns `None` if the directory is missing.
-pub(super) fn look(directory: &Path, prefix: &str, interfaces: &[String]) -> Result<Option<Cache>, String> {
+pub(super) fn look(directory: &Path, prefix: &str, interfaces: &[String]) -> Observed<Option<Cache>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("{}: {error}", directory.display())),
+        Err(error) => return Err(Unobserved::new(format!("{}: {error}", directory.display()))),
     };
     let mut cache = Cache { directory: directory.to_owned(), results: 0, stale: Vec::new() };
     for entry in entries.flatten() {
@@ -88,6 +88,6 @@ mod tests {
         assert_eq!((cache.results, cache.stale), (2, vec!["net-a-eth0".to_owned()]));
         assert_eq!(look(&directory.path().join("gone"), "cali", &[]), Ok(None));
         let error = look(&directory.path().join("nonsense"), "cali", &[]).unwrap_err();
-        assert!(error.contains("nonsense: "), "{error}");
+        assert!(error.to_string().contains("nonsense: "), "{error}");
     }
 }

@@ -17,7 +17,7 @@ use super::api_server::{self, ApiAnswers};
 use super::interfaces::{self, NAMELESS};
 use super::{busy, etcd};
 use crate::doctor::role::Scope;
-use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Pool};
+use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Observed, Pool, Unobserved};
 use crate::host_network::HostNetwork;
 use crate::{mtu, node_conf};
 
@@ -31,14 +31,14 @@ pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -
         Ok(opened) => opened,
         Err(reason) => {
             let kind = DatastoreKind::from(conf.datastore.kind());
-            return Cluster { tls, ..Cluster::unreached(kind, "the configuration".into(), reason) };
+            return Cluster { tls, ..Cluster::unreached(kind, "the configuration".into(), reason.into()) };
         }
     };
     let api = ask_api_server(conf, &config).await;
     let cluster = match &config {
         // Opening the datastore would create the file.
         DatastoreConfig::Local(local) if !local.path.exists() => {
-            let reason = "there is no such file".to_owned();
+            let reason = "there is no such file".into();
             Cluster::unreached(DatastoreKind::Local, local.path.display().to_string(), reason)
         }
         config => ask_datastore(conf, config, &store, node, network).await,
@@ -63,10 +63,10 @@ async fn ask_datastore(
     let ready = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
     match &ready {
         Err(StoreError::Unavailable { datastore, reason, .. }) => {
-            return Cluster::unreached(kind, datastore.clone(), reason.clone());
+            return Cluster::unreached(kind, datastore.clone(), Unobserved::new(reason));
         }
         Err(StoreError::Unauthorized { reason }) if kind == DatastoreKind::Etcd && !etcd::is_answer(reason) => {
-            return Cluster::unreached(kind, place, reason.clone());
+            return Cluster::unreached(kind, place, Unobserved::new(reason));
         }
         // Any other error is a response.
         _ => {}
@@ -77,10 +77,10 @@ async fn ask_datastore(
         DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
-        _ if node.is_empty() => (None, Err(NAMELESS.to_owned())),
+        _ if node.is_empty() => (None, Err(NAMELESS.into())),
         Ok(entry) => (Some(Ok(true)), Ok(entry.value.metadata.labels)),
-        Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(format!("there is no Node {node}"))),
-        Err(error) => (Some(Err(error.to_string())), Err(error.to_string())),
+        Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(Unobserved::new(format!("there is no Node {node}")))),
+        Err(error) => (Some(Err(Unobserved::new(&error))), Err(Unobserved::new(&error))),
     };
     Cluster {
         kind,
@@ -95,7 +95,7 @@ async fn ask_datastore(
         ready: match ready {
             Ok(entry) => Ok(Some(entry.value.spec.datastore_ready)),
             Err(StoreError::NotFound { .. }) => Ok(None),
-            Err(error) => Err(format!("ClusterInformation: {error}")),
+            Err(error) => Err(Unobserved::new(format!("ClusterInformation: {error}"))),
         },
         pools: pools(store, &labels).await,
         blocks: blocks(store, node).await,
@@ -152,7 +152,7 @@ async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<A
         _ if kubernetes_api::is_there(conf, datastore) => {
             match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
                 Ok(config) => (config, Scope::Pods),
-                Err(error) => return Some(ApiAnswers::none("the configuration".into(), error.to_string())),
+                Err(error) => return Some(ApiAnswers::none("the configuration".into(), Unobserved::new(error))),
             }
         }
         _ => return None,
@@ -161,8 +161,11 @@ async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<A
 }
 
 /// Reads the pools. `labels` are the labels of the Node, or the reason why they are unknown.
-async fn pools(store: &Datastore, labels: &Result<Labels, String>) -> Result<Vec<Pool>, String> {
-    let pools = store.list::<IpPool>(&ObjectSelect::default()).await.map_err(|error| format!("IPPools: {error}"))?;
+async fn pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Vec<Pool>> {
+    let pools = store
+        .list::<IpPool>(&ObjectSelect::default())
+        .await
+        .map_err(|error| Unobserved::new(format!("IPPools: {error}")))?;
     let pool = |name: String, spec: &IpPoolSpec| Pool {
         name,
         cidr: spec.cidr.clone(),
@@ -174,21 +177,22 @@ async fn pools(store: &Datastore, labels: &Result<Labels, String>) -> Result<Vec
 }
 
 /// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels.
-fn selects(selector: &str, labels: &Result<Labels, String>) -> Result<bool, String> {
-    let parsed = Selector::parse(selector).map_err(|error| format!("nodeSelector `{selector}` is invalid: {error}"))?;
+fn selects(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
+    let parsed = Selector::parse(selector)
+        .map_err(|error| Unobserved::new(format!("nodeSelector `{selector}` is invalid: {error}")))?;
     if matches!(selector.trim(), "" | "all()") {
         return Ok(true);
     }
     labels.as_ref().map(|labels| parsed.matches(labels)).map_err(Clone::clone)
 }
 
-async fn blocks(store: &Datastore, node: &str) -> Result<BlockCount, String> {
+async fn blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
     if node.is_empty() {
         return Err(NAMELESS.into());
     }
     let claims = store.list::<BlockAffinity>(&AffinitySelect::of(Owner::Host(node.to_owned()))).await;
     let mut count = BlockCount::default();
-    for claim in claims.map_err(|error| format!("BlockAffinities: {error}"))? {
+    for claim in claims.map_err(|error| Unobserved::new(format!("BlockAffinities: {error}")))? {
         match claim.value.state {
             AffinityState::Confirmed | AffinityState::Unset => count.confirmed += 1,
             AffinityState::Pending | AffinityState::PendingDeletion => count.pending += 1,
@@ -206,8 +210,10 @@ mod tests {
         let labels = Ok(Labels::from([("zone".to_owned(), "a".to_owned())]));
         assert_eq!(selects("zone == 'a'", &labels), Ok(true));
         assert_eq!(selects("zone == 'b'", &labels), Ok(false));
-        assert!(selects("zone ==", &labels).unwrap_err().starts_with("nodeSelector `zone ==` is invalid: "));
-        let unknown = Err("why".to_owned());
+        assert!(
+            selects("zone ==", &labels).unwrap_err().to_string().starts_with("nodeSelector `zone ==` is invalid: ")
+        );
+        let unknown = Err("why".into());
         assert_eq!((selects("", &unknown), selects("all()", &unknown)), (Ok(true), Ok(true)));
         assert_eq!(selects("!has(zone)", &unknown), Err("why".into()));
     }

@@ -3,7 +3,7 @@
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
-use crate::doctor::snapshot::{Content, SelectedConfig};
+use crate::doctor::snapshot::{Content, Observed, SelectedConfig, Unobserved};
 use crate::layout::Layout;
 use crate::{active_config, conflist, node_conf, regular_file, template};
 
@@ -21,20 +21,17 @@ pub(super) struct Configurations {
 /// A file that was read.
 struct Read {
     chosen: SelectedConfig,
-    conf: Result<NetConf, String>,
+    conf: Observed<NetConf>,
 }
 
 /// Reads the configurations. `names` are the files that a runtime reads, in its order.
-pub(super) fn read(names: &Result<Vec<String>, String>, layout: &Layout, net_dir: &str) -> Configurations {
+pub(super) fn read(names: &Observed<Vec<String>>, layout: &Layout, net_dir: &str) -> Configurations {
     let mut names = names.iter().flatten().map(String::as_str);
     let Some(first) = names.next().map(|name| read_one(name, layout, net_dir)) else {
         return Configurations::default();
     };
     let delegates = first.chosen.content.as_ref().is_ok_and(Content::delegates);
-    let behind = match delegates {
-        true => delegate(names.map(|name| read_one(name, layout, net_dir)).collect()),
-        false => None,
-    };
+    let behind = if delegates { delegate(names.map(|name| read_one(name, layout, net_dir)).collect()) } else { None };
     match behind {
         Some(Read { chosen, conf }) => {
             Configurations { chosen: Some(first.chosen), delegate: Some(chosen), conf: conf.ok() }
@@ -52,14 +49,14 @@ fn delegate(mut rest: Vec<Read>) -> Option<Read> {
 }
 
 fn read_one(name: &str, layout: &Layout, net_dir: &str) -> Read {
-    let text = regular_file::text(&layout.net_dir(net_dir).join(name)).map_err(|error| error.to_string());
-    let conf = text.clone().and_then(|text| node_conf::parse(&text, layout, net_dir));
+    let text = regular_file::text(&layout.net_dir(net_dir).join(name)).map_err(Unobserved::new);
+    let conf = text.clone().and_then(|text| Ok(node_conf::parse(&text, layout, net_dir)?));
     let content = text.and_then(|text| content(&text, conf.as_ref().err(), layout, net_dir));
     Read { chosen: SelectedConfig { name: name.to_owned(), content }, conf }
 }
 
-fn content(text: &str, refused: Option<&String>, layout: &Layout, net_dir: &str) -> Result<Content, String> {
-    let conf = conflist::parse(text).map_err(|error| error.to_string())?;
+fn content(text: &str, refused: Option<&Unobserved>, layout: &Layout, net_dir: &str) -> Observed<Content> {
+    let conf = conflist::parse(text).map_err(Unobserved::new)?;
     let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
     let network = word(&conf, "name");
     let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
@@ -74,7 +71,7 @@ fn content(text: &str, refused: Option<&String>, layout: &Layout, net_dir: &str)
         calls: template::plugins(&conf).into_iter().flat_map(calls).collect(),
         network,
     };
-    content.refused = refused.filter(|_| content.is_calicos()).cloned();
+    content.refused = refused.filter(|_| content.is_calicos()).map(ToString::to_string);
     Ok(content)
 }
 
@@ -109,7 +106,7 @@ mod tests {
         for (name, text) in files {
             fs::write(net_dir.join(name), text).unwrap();
         }
-        let names = active_config::candidates(&net_dir).map_err(|error| error.to_string());
+        let names = active_config::candidates(&net_dir).map_err(Unobserved::new);
         super::read(&names, &Layout::below(root.path()), "/etc/cni/net.d")
     }
 

@@ -1,4 +1,4 @@
-//! NodeSnapshot that only etcd has: TLS files, users and roles.
+//! Observations that only etcd has: TLS files, users and roles.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +11,7 @@ use libcalico::store::{Kind, Revision, Store, StoreError, Write, WriteOp};
 use netconf::NetConf;
 
 use crate::doctor::role::Permission;
-use crate::doctor::snapshot::{Granted, TlsFile};
+use crate::doctor::snapshot::{Granted, Observed, TlsFile, Unobserved};
 
 /// A revision that no object ever has.
 const NEVER: &str = "9223372036854775807";
@@ -31,13 +31,14 @@ pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
     named.map(|(setting, path, label)| TlsFile { setting, path: path.into(), mode: mode(path, label) }).collect()
 }
 
-fn mode(path: &str, label: &str) -> Result<u32, String> {
+fn mode(path: &str, label: &str) -> Observed<u32> {
     let read = fs::metadata(path).and_then(|found| Ok((found.permissions().mode() & 0o7777, fs::read(path)?)));
-    let (mode, text) = read.map_err(|error| error.to_string())?;
-    match String::from_utf8_lossy(&text).lines().any(|line| line.starts_with("-----BEGIN ") && line.ends_with(label)) {
-        true => Ok(mode),
-        false => Err(format!("there is no {} in it", label.trim_end_matches('-'))),
+    let (mode, text) = read.map_err(Unobserved::new)?;
+    let is_start = |line: &str| line.starts_with("-----BEGIN ") && line.ends_with(label);
+    if String::from_utf8_lossy(&text).lines().any(is_start) {
+        return Ok(mode);
     }
+    Err(Unobserved::new(format!("there is no {} in it", label.trim_end_matches('-'))))
 }
 
 /// Returns true if etcd itself sent this error. Other errors come from the TLS handshake, before etcd got a request.
@@ -81,12 +82,12 @@ async fn reads<K: Kind>(store: &Datastore, key: &K::Key) -> Granted {
 }
 
 /// Converts the outcome of a request. A missing object or a conflict shows that the request was permitted.
-fn permitted(outcome: Result<(), StoreError>) -> Result<bool, String> {
+fn permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),
         Err(StoreError::Unauthorized { .. }) => Ok(false),
         Err(error) if error.is_race() => Ok(true),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(Unobserved::new(error)),
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
         conf.datastore.etcd_cert_file = key.clone();
         conf.datastore.etcd_key_file = key;
         let found = tls_files(&conf);
-        assert!(found[0].mode.as_ref().unwrap_err().contains("No such file"), "{found:?}");
+        assert!(found[0].mode.as_ref().unwrap_err().to_string().contains("No such file"), "{found:?}");
         assert_eq!(found[1].mode, Err("there is no CERTIFICATE in it".into()));
         assert_eq!(found[2].mode, Ok(0o600));
         conf.datastore.etcd_cert_file = certificate.clone();

@@ -18,7 +18,7 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::NetConf;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::PodInterface;
+use crate::doctor::snapshot::{Observed, PodInterface, Unobserved};
 use crate::host_network::{HostNetwork, addresses_behind};
 use crate::layout::CALICO_IPAM;
 
@@ -38,12 +38,15 @@ pub(super) async fn of_pods(
     store: &Datastore,
     node: &str,
     network: &dyn HostNetwork,
-) -> Result<Vec<PodInterface>, String> {
+) -> Observed<Vec<PodInterface>> {
     if node.is_empty() {
         return Err(NAMELESS.into());
     }
     if matches!(store, Datastore::Kubernetes(_)) && conf.ipam.ipam_type != CALICO_IPAM {
-        return Err(format!("addresses are given by {}, which says nothing of pods", conf.ipam.ipam_type));
+        return Err(Unobserved::new(format!(
+            "addresses are given by {}, which says nothing of pods",
+            conf.ipam.ipam_type
+        )));
     }
     let found = look(store, node, network).await?;
     if found.iter().all(PodInterface::is_in_order) {
@@ -53,12 +56,11 @@ pub(super) async fn of_pods(
     look(store, node, network).await
 }
 
-async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
+async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let mut interfaces = of_kernel(network)?;
-    let words = |error: StoreError| error.to_string();
     let endpoints = match store {
-        Datastore::Kubernetes(_) => of_blocks(store, node, &interfaces).await.map_err(words)?,
-        Datastore::Etcd(_) | Datastore::Local(_) => of_endpoints(store, node).await.map_err(words)?,
+        Datastore::Kubernetes(_) => of_blocks(store, node, &interfaces).await.map_err(Unobserved::new)?,
+        Datastore::Etcd(_) | Datastore::Local(_) => of_endpoints(store, node).await.map_err(Unobserved::new)?,
     };
     for interface in &mut interfaces {
         interface.endpoint = endpoints.get(&interface.name).cloned();
@@ -67,7 +69,7 @@ async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Resul
 }
 
 /// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
-fn of_kernel(network: &dyn HostNetwork) -> Result<Vec<PodInterface>, String> {
+fn of_kernel(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let prefix = interface_prefix(prefixes.as_deref());
     let routes = network.routes()?;
@@ -193,12 +195,12 @@ mod tests {
 
     use super::*;
     use crate::host_network::Interface;
-    use crate::host_network::testing::{Known, interface, route};
+    use crate::host_network::testing::{FixedNetwork, interface, route};
 
     #[test]
     fn addresses_of_pods_are_where_routes_to_one_address_lead() {
         let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
-        let network = Known {
+        let network = FixedNetwork {
             interfaces: vec![pods("cali1"), pods("cali2"), interface("cali-theirs", 1500), pods("veth1")],
             routes: vec![
                 route("10.65.0.1/32", &["cali1"]),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::stat::{major, minor};
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{Holder, Lock};
+use crate::doctor::snapshot::{Holder, Lock, Unobserved};
 
 /// Observation time. An ADD holds the IPAM lock while it waits for the datastore.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -18,7 +18,7 @@ const LOOKS: u32 = 30;
 
 /// Observes a lock until it is free, or has been held by the same process for the whole time.
 pub(super) async fn look(name: &'static str, path: &Path) -> Lock {
-    let holder = wait(path).await.map_err(|error| error.to_string());
+    let holder = wait(path).await.map_err(Unobserved::new);
     Lock { name, path: path.to_owned(), holder }
 }
 
@@ -112,6 +112,6 @@ mod tests {
     async fn a_lock_that_cannot_be_opened_is_not_free() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let lock = look("x", &file.path().join("lock")).await;
-        assert!(lock.holder.unwrap_err().contains("Not a directory"));
+        assert!(lock.holder.unwrap_err().to_string().contains("Not a directory"));
     }
 }

@@ -20,7 +20,7 @@ use ipam_plugin::{node_name, process};
 use netconf::NetConf;
 
 use self::configurations::Configurations;
-use super::snapshot::{File, NodeName, NodeSnapshot, TokenFile};
+use super::snapshot::{File, NodeName, NodeSnapshot, TokenFile, Unobserved};
 use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
@@ -30,7 +30,7 @@ use crate::{active_config, kubeconfig};
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
     let seen = layout.net_dir(net_dir);
-    let candidates = active_config::candidates(&seen).map_err(|error| error.to_string());
+    let candidates = active_config::candidates(&seen).map_err(Unobserved::new);
     let Configurations { chosen, delegate, conf } = configurations::read(&candidates, layout, net_dir);
     let node = conf.as_ref().map(read_node_name);
     let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
@@ -46,7 +46,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         delegate,
         programs,
         version: process::build_version().to_owned(),
-        notes: state.map(drop).map_err(|error| error.to_string()),
+        notes: state.map(drop).map_err(Unobserved::new),
         token: conf.as_ref().and_then(token_file),
         cluster: match &conf {
             Some(conf) => Some(cluster::ask(conf, &name, network).await),
@@ -55,7 +55,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
         mtu_file: node::mtu_file(layout),
         mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
-        uplinks: host_network::uplinks(network),
+        uplinks: host_network::uplinks(network).map_err(Unobserved::from),
         settings: node::settings(),
         journal: node::journal(layout),
         locks: node::locks(conf.as_ref(), layout).await,
@@ -68,7 +68,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
 
 fn read_node_name(conf: &NetConf) -> NodeName {
     NodeName {
-        name: node_name::of(conf).map_err(|error| error.to_string()),
+        name: node_name::of(conf).map_err(Unobserved::new),
         configured: conf.node.nodename.clone(),
         path: conf.node.nodename_file.clone().into(),
         written: fs::read_to_string(&conf.node.nodename_file).ok(),
@@ -85,5 +85,5 @@ fn token_file(conf: &NetConf) -> Option<TokenFile> {
         let claims = kubeconfig::token(&text).and_then(|token| Claims::of(token).ok());
         Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
     };
-    Some(TokenFile { path: path.into(), file: read().map_err(|error| error.to_string()) })
+    Some(TokenFile { path: path.into(), file: read().map_err(Unobserved::new) })
 }

@@ -11,7 +11,7 @@ use libcalico::names::interface_prefix;
 use netconf::NetConf;
 
 use super::{cache, locks};
-use crate::doctor::snapshot::{Cache, Lock, SETTINGS, Setting};
+use crate::doctor::snapshot::{Cache, Lock, Observed, SETTINGS, Setting, Unobserved};
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::mtu;
@@ -33,17 +33,17 @@ pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> 
 }
 
 /// Reads the MTU file. Returns `None` if it is missing.
-pub(super) fn mtu_file(layout: &Layout) -> Result<Option<String>, String> {
+pub(super) fn mtu_file(layout: &Layout) -> Observed<Option<String>> {
     match fs::read(layout.state_dir().join(mtu::NAME)) {
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(Unobserved::new(error)),
     }
 }
 
 /// Returns descriptions of the deferred DELs, oldest first.
-pub(super) fn journal(layout: &Layout) -> Result<Vec<String>, String> {
-    let refused = |error| format!("{}: {error}", layout.journal_dir().display());
+pub(super) fn journal(layout: &Layout) -> Observed<Vec<String>> {
+    let refused = |error| Unobserved::new(format!("{}: {error}", layout.journal_dir().display()));
     let mut debts = Vec::new();
     for entry in Journal::new(layout.journal_dir()).entries().map_err(refused)? {
         match entry.debt {
@@ -62,14 +62,17 @@ fn described(debt: &Debt, touched: SystemTime) -> String {
 }
 
 /// Reads libcni's cache and compares it with the kernel's interfaces.
-pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Result<Option<Cache>, String> {
+pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let directory = layout.path(cache::DIRECTORY);
     let cache = cache::look(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
     // In a container a missing directory only shows that it is not mounted.
     if cache.is_none() && layout.is_container() {
-        return Err(format!("{} is not seen from here: it is not mounted into this container", directory.display()));
+        return Err(Unobserved::new(format!(
+            "{} is not seen from here: it is not mounted into this container",
+            directory.display()
+        )));
     }
     Ok(cache)
 }
@@ -77,7 +80,7 @@ pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Result<Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_network::testing::Known;
+    use crate::host_network::testing::FixedNetwork;
 
     #[test]
     fn what_cannot_be_read_is_not_taken_for_absent() {
@@ -86,17 +89,17 @@ mod tests {
         assert_eq!((mtu_file(&layout), super::journal(&layout)), (Ok(None), Ok(Vec::new())));
         fs::create_dir_all(layout.state_dir().join(mtu::NAME)).unwrap();
         fs::write(layout.journal_dir(), "").unwrap();
-        assert!(mtu_file(&layout).unwrap_err().contains("directory"));
-        assert!(super::journal(&layout).unwrap_err().contains("cni-journal: "));
+        assert!(mtu_file(&layout).unwrap_err().to_string().contains("directory"));
+        assert!(super::journal(&layout).unwrap_err().to_string().contains("cni-journal: "));
     }
 
     #[test]
     fn a_cache_that_is_not_mounted_is_not_an_empty_one() {
         let root = tempfile::tempdir().unwrap();
-        let look = || cache(&Layout::below(root.path()), &Known::default());
+        let look = || cache(&Layout::below(root.path()), &FixedNetwork::default());
         assert_eq!(look(), Ok(None));
         fs::create_dir(root.path().join("host")).unwrap();
-        assert!(look().unwrap_err().contains("/var/lib/cni/results is not seen from here"));
+        assert!(look().unwrap_err().to_string().contains("/var/lib/cni/results is not seen from here"));
         fs::create_dir_all(root.path().join("var/lib/cni/results")).unwrap();
         assert!(look().unwrap().is_some());
     }

@@ -9,7 +9,7 @@ use netconf::NetConf;
 use serde::Deserialize;
 
 use crate::digest;
-use crate::doctor::snapshot::{Content, ProgramOrigin, ProgramState, RequiredProgram};
+use crate::doctor::snapshot::{Content, Observed, ProgramOrigin, ProgramState, RequiredProgram, Unobserved};
 use crate::layout::{CALICO, CALICO_IPAM};
 use crate::layout::{Layout, Place};
 use crate::state::State;
@@ -81,7 +81,7 @@ impl VersionProbe<'_> {
         }
         match self.versions(&path, cni_version) {
             Ok(versions) => ProgramState::Speaks(path, versions),
-            Err(reason) => ProgramState::Broken(path, reason),
+            Err(reason) => ProgramState::Broken(path, reason.into()),
         }
     }
 
@@ -97,11 +97,13 @@ impl VersionProbe<'_> {
         }
     }
 
-    fn versions(&self, path: &Path, cni_version: &str) -> Result<Vec<String>, String> {
+    fn versions(&self, path: &Path, cni_version: &str) -> Observed<Vec<String>> {
         let input = format!("{{\"cniVersion\":\"{cni_version}\"}}");
         let Answer { status, stdout } = self.ask(Command::new(path).env("CNI_COMMAND", "VERSION"), &input)?;
         let answer: Result<Versions, _> = serde_json::from_slice(&stdout);
-        answer.map(|versions| versions.supported_versions).map_err(|_| format!("does not answer VERSION ({status})"))
+        answer
+            .map(|versions| versions.supported_versions)
+            .map_err(|_| Unobserved::new(format!("does not answer VERSION ({status})")))
     }
 
     /// Returns the output of `-v` if it is a single word.
@@ -111,10 +113,10 @@ impl VersionProbe<'_> {
         Some(said.trim().to_owned()).filter(|said| !said.is_empty() && !said.contains(char::is_whitespace))
     }
 
-    fn ask(&self, command: &mut Command, input: &str) -> Result<Answer, String> {
+    fn ask(&self, command: &mut Command, input: &str) -> Observed<Answer> {
         let answer = timed_call::run(command, input.as_bytes(), Instant::now() + self.deadline);
-        let answer = answer.map_err(|error| format!("cannot be run: {error}"))?;
-        answer.ok_or_else(|| format!("does not answer within {:?}", self.deadline))
+        let answer = answer.map_err(|error| Unobserved::new(format!("cannot be run: {error}")))?;
+        answer.ok_or_else(|| Unobserved::new(format!("does not answer within {:?}", self.deadline)))
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use netconf::conf::DatastoreType;
 
+use super::observation::{Observed, Unobserved};
 use super::{BusyAddress, PodInterface};
 use crate::doctor::role::Permission;
 
@@ -16,7 +17,7 @@ pub struct Cluster {
     /// The address of the datastore.
     pub place: String,
     /// The duration of the first request, or the reason for its failure.
-    pub reached: Result<Duration, String>,
+    pub reached: Observed<Duration>,
     /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
     pub silent: Vec<(String, String)>,
     /// The TLS files for etcd.
@@ -28,24 +29,24 @@ pub struct Cluster {
     /// The required permissions in etcd, and whether the user has them.
     pub granted_by_etcd: Vec<Granted>,
     /// The API server used beside another datastore, and the result of a request to it; `None` if none is used.
-    pub api_beside: Option<(String, Result<(), String>)>,
+    pub api_beside: Option<(String, Observed<()>)>,
     /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
-    pub ready: Result<Option<Option<bool>>, String>,
+    pub ready: Observed<Option<Option<bool>>>,
     /// The pools.
-    pub pools: Result<Vec<Pool>, String>,
+    pub pools: Observed<Vec<Pool>>,
     /// The blocks of this node.
-    pub blocks: Result<BlockCount, String>,
+    pub blocks: Observed<BlockCount>,
     /// True if the Node of this name exists; `None` if the name is unknown.
-    pub node_exists: Option<Result<bool, String>>,
+    pub node_exists: Option<Observed<bool>>,
     /// The kernel's interfaces of pods.
-    pub interfaces: Result<Vec<PodInterface>, String>,
+    pub interfaces: Observed<Vec<PodInterface>>,
     /// Addresses that are free in IPAM although the kernel has a host route to them.
-    pub busy: Result<Vec<BusyAddress>, String>,
+    pub busy: Observed<Vec<BusyAddress>>,
 }
 
 impl Cluster {
     /// Returns the observations of an unreachable datastore.
-    pub(in crate::doctor) fn unreached(kind: DatastoreKind, place: String, reason: String) -> Self {
+    pub(in crate::doctor) fn unreached(kind: DatastoreKind, place: String, reason: Unobserved) -> Self {
         Cluster {
             kind,
             place,
@@ -95,7 +96,7 @@ pub struct TlsFile {
     /// The path of the file.
     pub path: PathBuf,
     /// The mode of the file, or the reason why it is unusable.
-    pub mode: Result<u32, String>,
+    pub mode: Observed<u32>,
 }
 
 /// A required permission.
@@ -104,7 +105,7 @@ pub struct Granted {
     /// The permission.
     pub permission: Permission,
     /// True if the account has the permission, or the reason for a missing answer.
-    pub allowed: Result<bool, String>,
+    pub allowed: Observed<bool>,
 }
 
 /// A pool.
@@ -117,7 +118,7 @@ pub struct Pool {
     /// True if the pool is enabled for pods.
     pub serves_pods: bool,
     /// True if the pool selects this node, or the reason for a missing answer.
-    pub selects_node: Result<bool, String>,
+    pub selects_node: Observed<bool>,
     /// Bytes that the pool's encapsulation adds to each packet.
     pub overhead: u32,
 }

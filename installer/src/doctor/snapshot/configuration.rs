@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::observation::Observed;
 use crate::template::ConfigProblem;
 use crate::token::Claims;
 
@@ -11,7 +12,7 @@ pub struct SelectedConfig {
     /// The file name.
     pub name: String,
     /// The content, or the reason why it cannot be read.
-    pub content: Result<Content, String>,
+    pub content: Observed<Content>,
 }
 
 /// Prefix of plugin types that delegate to other networks.
@@ -95,7 +96,7 @@ pub struct TokenFile {
     /// The path of the file.
     pub path: PathBuf,
     /// The content, or the reason why it cannot be read.
-    pub file: Result<File, String>,
+    pub file: Observed<File>,
 }
 
 /// The relevant content of a kubeconfig.

@@ -3,6 +3,7 @@
 mod cluster;
 mod configuration;
 mod node;
+mod observation;
 
 use std::path::PathBuf;
 
@@ -10,6 +11,7 @@ pub use cluster::{BlockCount, Cluster, DatastoreKind, Granted, Pool, TlsFile};
 pub use configuration::{Content, File, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile};
 pub use node::{BusyAddress, Cache, Holder, Lock, NodeName, PodInterface, Setting};
 pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
+pub use observation::{Observed, Unobserved};
 
 use crate::host_network::Interface;
 
@@ -21,7 +23,7 @@ pub struct NodeSnapshot {
     /// The configuration directory, as a path in this process's file system.
     pub net_dir: PathBuf,
     /// The names of the files there that a runtime reads, in its order. The runtime uses the first one (INST-160).
-    pub candidates: Result<Vec<String>, String>,
+    pub candidates: Observed<Vec<String>>,
     /// The first of these files.
     pub chosen: Option<SelectedConfig>,
     /// Calico's file among the others, if the first one delegates to another network.
@@ -31,7 +33,7 @@ pub struct NodeSnapshot {
     /// The version of this program.
     pub version: String,
     /// The error if the installer's records cannot be read. Missing records are no error.
-    pub notes: Result<(), String>,
+    pub notes: Observed<()>,
     /// The kubeconfig of Calico's configuration; `None` if the configuration names none.
     pub token: Option<TokenFile>,
     /// The name of this node; `None` without a readable configuration.
@@ -41,19 +43,19 @@ pub struct NodeSnapshot {
     /// The MTU in the configuration, 0 if unset; `None` without a readable configuration.
     pub configured_mtu: Option<u32>,
     /// The content of the MTU file; `None` if the file is missing.
-    pub mtu_file: Result<Option<String>, String>,
+    pub mtu_file: Observed<Option<String>>,
     /// True if ADD fails without the MTU file.
     pub mtu_file_required: bool,
     /// The interfaces with a default route.
-    pub uplinks: Result<Vec<Interface>, String>,
+    pub uplinks: Observed<Vec<Interface>>,
     /// The relevant kernel settings.
     pub settings: Vec<Setting>,
     /// Descriptions of the deferred DELs in the journal.
-    pub journal: Result<Vec<String>, String>,
+    pub journal: Observed<Vec<String>>,
     /// The locks that the processes of this node share.
     pub locks: Vec<Lock>,
     /// libcni's cached results; `None` if the cache is missing.
-    pub cache: Result<Option<Cache>, String>,
+    pub cache: Observed<Option<Cache>>,
     /// Addresses that ADDs could not use within the last minute.
     pub noted: Vec<BusyAddress>,
 }

@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::observation::Observed;
+
 /// Setting for forwarding packets between interfaces.
 pub(in crate::doctor) const FORWARD: &str = "net.ipv4.ip_forward";
 /// Setting for forwarding IPv6 packets.
@@ -16,7 +18,7 @@ pub(in crate::doctor) const SETTINGS: [&str; 3] = [FORWARD, FORWARD_IPV6, REVERS
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeName {
     /// The name that the plugins use, or their error.
-    pub name: Result<String, String>,
+    pub name: Observed<String>,
     /// `nodename` in the configuration; may be empty.
     pub configured: String,
     /// The file in which calico-node or the installer writes the name.
@@ -68,7 +70,7 @@ pub struct Lock {
     /// The lock file.
     pub path: PathBuf,
     /// The process that held the lock during the whole observation; `None` if the lock was released meanwhile.
-    pub holder: Result<Option<Holder>, String>,
+    pub holder: Observed<Option<Holder>>,
 }
 
 /// A process that holds a lock.

@@ -1,6 +1,7 @@
 //! Tests of the findings about the datastore and the API server.
 
 use super::*;
+use crate::doctor::snapshot::Observed;
 
 #[test]
 fn an_etcd_has_ways_out_of_its_own() {
@@ -78,7 +79,7 @@ fn what_the_datastore_says() {
     only("FAIL pools: none of 1 is enabled", |snapshot| {
         cluster(snapshot).pools = Ok(vec![pool("p", "10.0.0.0/8", false)])
     });
-    let selects = |selects_node: Result<bool, String>| {
+    let selects = |selects_node: Observed<bool>| {
         move |snapshot: &mut NodeSnapshot| cluster(snapshot).pools.as_mut().unwrap()[0].selects_node = selects_node
     };
     only("FAIL pools: none of 1 that are enabled selects this node", selects(Ok(false)));

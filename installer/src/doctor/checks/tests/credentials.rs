@@ -1,6 +1,7 @@
 //! Tests of the findings about the kubeconfig and its token.
 
 use super::*;
+use crate::doctor::snapshot::Unobserved;
 
 #[test]
 fn the_token_holds_for_long_enough() {
@@ -30,10 +31,10 @@ fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
     let refuse = |snapshot: &mut NodeSnapshot| {
         let cluster = cluster(snapshot);
         let said = "Unauthorized (401)".to_owned();
-        cluster.ready = Err(said.clone());
-        cluster.pools = Err(said.clone());
+        cluster.ready = Err(Unobserved::new(&said));
+        cluster.pools = Err(Unobserved::new(&said));
         for granted in &mut cluster.granted {
-            granted.allowed = Err(said.clone());
+            granted.allowed = Err(Unobserved::new(&said));
         }
         cluster.refused = Some(said);
     };
@@ -41,7 +42,8 @@ fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
     assert_eq!(
         found,
         [
-            "FAIL token: the token of system:serviceaccount:a:b holds for 22 h, but the API server refuses it: Unauthorized (401)",
+            "FAIL token: the token of system:serviceaccount:a:b holds for 22 h, but the API server refuses it: \
+             Unauthorized (401)",
             "skipped permissions: Unauthorized (401)",
             "skipped cluster information: Unauthorized (401)",
             "skipped pools: Unauthorized (401)",

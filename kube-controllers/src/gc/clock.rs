@@ -17,10 +17,12 @@ pub struct Clock {
 }
 
 impl Clock {
+    /// Starts a clock at zero.
     pub(super) fn start() -> Self {
         Clock { began: Instant::now(), ahead: Arc::default(), was_put: Arc::default() }
     }
 
+    /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
         self.began.elapsed() + Duration::from_millis(self.ahead.load(Ordering::Acquire))
     }

@@ -1,4 +1,4 @@
-//! Kubernetes Events of garbage collection. A pass posts one Event per node about released addresses. An address that a
+//! Kubernetes EventPublisher of garbage collection. A pass posts one Event per node about released addresses. An address that a
 //! pod uses without an allocation causes one Event per pod and address.
 
 use std::collections::BTreeMap;
@@ -11,35 +11,35 @@ use libcalico::ipam::gc::{Conflict, Rival, Suspect};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::gate::Gate;
+use super::gate::LeaderGate;
 use crate::events::{self, EventType, NAMESPACE};
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
 const NAMED: usize = 10;
-/// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
+/// Length of a message in bytes above which no further address is added. Readers of EventPublisher may accept only 1 KiB.
 const LONG: usize = 550;
 
-/// Number of Events that are posted at the same time.
+/// Number of EventPublisher that are posted at the same time.
 const AT_ONCE: usize = 8;
 
 /// The kind of message about leaked addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum GcEvent {
     /// The addresses were released.
     Reclaimed,
     /// The addresses would be released, but the mode is `report`.
     WouldReclaim,
 }
 
-/// Posts Events as long as the role allows it.
+/// Posts EventPublisher as long as the role allows it.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct EventPublisher {
     forbidden: AtomicBool,
 }
 
-impl Events {
+impl EventPublisher {
     /// Posts an Event per node about `suspects`. Failures are only logged, because nothing depends on Events.
-    pub(super) async fn tell(&self, client: &kube::Client, gate: &Gate, told: Told, suspects: &[&Suspect]) {
+    pub(super) async fn tell(&self, client: &kube::Client, gate: &LeaderGate, told: GcEvent, suspects: &[&Suspect]) {
         let told =
             by_node(suspects).into_iter().map(|(node, suspects)| event(node, told, &suspects, SystemTime::now()));
         let written: Vec<_> = told.map(|event| self.write(client, gate, event)).collect();
@@ -48,10 +48,10 @@ impl Events {
 
     /// Posts an Event about a conflict of the pod with this uid. Returns true if the Event exists, or if the role
     /// forbids it. There is one Event per pod and address, regardless of changes of the leader.
-    pub(super) async fn tell_conflict(
+    pub(super) async fn report_conflict(
         &self,
         client: &kube::Client,
-        gate: &Gate,
+        gate: &LeaderGate,
         conflict: &Conflict,
         uid: &str,
         rival: &Rival,
@@ -61,7 +61,7 @@ impl Events {
     }
 
     /// Posts an Event. Returns false if the Event has to be posted later.
-    async fn write(&self, client: &kube::Client, gate: &Gate, event: Value) -> bool {
+    async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
         // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
         // elsewhere.
         let everywhere = event["metadata"]["namespace"] == NAMESPACE;
@@ -100,10 +100,10 @@ fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> 
     by_node
 }
 
-fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Value {
+fn event(node: &str, told: GcEvent, suspects: &[&Suspect], now: SystemTime) -> Value {
     let (reason, verb) = match told {
-        Told::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
-        Told::WouldReclaim => ("LeakedAddressesFound", "would take back"),
+        GcEvent::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
+        GcEvent::WouldReclaim => ("LeakedAddressesFound", "would take back"),
     };
     let mut message = format!("{verb} {} leaked address(es): ", suspects.len());
     for (at, suspect) in suspects.iter().enumerate() {
@@ -115,7 +115,7 @@ fn event(node: &str, told: Told, suspects: &[&Suspect], now: SystemTime) -> Valu
         let separator = if at == 0 { "" } else { ", " };
         message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.evidence));
     }
-    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
+    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds EventPublisher with either.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
     events::event(&object, EventType::Normal, reason, &message, now)
 }
@@ -181,11 +181,11 @@ pub(super) mod tests {
             async move { Ok::<_, std::convert::Infallible>(answer) }
         });
         let client = kube::Client::new(service, "default");
-        let gate = Gate::new(crate::leader::Leadership::always(), stop.clone(), 0);
-        let (events, suspect) = (Events::default(), suspect(1, Some("a")));
-        events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
+        let gate = LeaderGate::new(crate::leader::Leadership::always(), stop.clone(), 0);
+        let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
+        events.tell(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
         stop.cancel();
-        events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
+        events.tell(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
@@ -201,15 +201,15 @@ pub(super) mod tests {
                 Ok::<_, std::convert::Infallible>(hyper::Response::new(kube::client::Body::from(b"{}".to_vec())))
             }
         });
-        let gate = Gate::new(crate::leader::Leadership::always(), stop, 0);
+        let gate = LeaderGate::new(crate::leader::Leadership::always(), stop, 0);
         let client = kube::Client::new(service, "default");
-        Events::default()
+        EventPublisher::default()
             .write(&client, &gate, json!({ "metadata": { "namespace": NAMESPACE }, "message": "a\n\x1b[2Kb" }))
             .await;
         assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
     }
 
-    /// A tenant may forbid Events about their own pods.
+    /// A tenant may forbid EventPublisher about their own pods.
     #[tokio::test]
     async fn an_event_that_is_forbidden_in_a_namespace_of_a_tenant_keeps_no_other_back() {
         let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -222,12 +222,12 @@ pub(super) mod tests {
             async move { Ok::<_, std::convert::Infallible>(hyper::Response::builder().status(code).body(body).unwrap()) }
         });
         let client = kube::Client::new(service, "default");
-        let gate = Gate::new(crate::leader::Leadership::always(), CancellationToken::new(), 0);
-        let (events, suspect) = (Events::default(), suspect(1, Some("a")));
+        let gate = LeaderGate::new(crate::leader::Leadership::always(), CancellationToken::new(), 0);
+        let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
         let conflict =
             Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
-        assert!(events.tell_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
-        events.tell(&client, &gate, Told::Reclaimed, &[&suspect]).await;
+        assert!(events.report_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
+        events.tell(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
         assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
     }
 
@@ -235,7 +235,7 @@ pub(super) mod tests {
     fn pods_with_the_longest_names_leave_a_message_within_a_kibibyte() {
         let mut long = suspect(1, Some("a"));
         long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
-        let event = event("a", Told::Reclaimed, &[&long; 9], UNIX_EPOCH);
+        let event = event("a", GcEvent::Reclaimed, &[&long; 9], UNIX_EPOCH);
         let message = event["message"].as_str().unwrap();
         assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());
     }
@@ -248,7 +248,7 @@ pub(super) mod tests {
         let by_node = by_node(&suspects);
         assert_eq!(by_node.iter().map(|(node, of)| (*node, of.len())).collect::<Vec<_>>(), [("a", 12), ("b", 1)]);
         let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
-        let event = event("a", Told::Reclaimed, &by_node["a"], at);
+        let event = event("a", GcEvent::Reclaimed, &by_node["a"], at);
         let message = event["message"].as_str().unwrap();
         let begin = "took back 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
         assert!(message.starts_with(begin), "{message}");

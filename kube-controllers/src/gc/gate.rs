@@ -1,4 +1,4 @@
-//! [`Gate`]: permission and rate limit of garbage collection's requests.
+//! [`LeaderGate`]: permission and rate limit of garbage collection's requests.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio_util::sync::CancellationToken;
 use crate::leader::Leadership;
 
 /// The check before each write: this replica may write, and the process is not stopping. Also limits the request rate.
-pub(super) struct Gate {
+pub(super) struct LeaderGate {
     leadership: Leadership,
     stop: CancellationToken,
-    pace: Option<Pace>,
+    pace: Option<RequestPacer>,
 }
 
-struct Pace {
+struct RequestPacer {
     interval: Duration,
     /// The earliest time of the next request.
     next: Mutex<Instant>,
 }
 
-impl Gate {
+impl LeaderGate {
     /// Creates a gate that admits `per_second` requests per second, or any number if that is 0.
     pub(super) fn new(leadership: Leadership, stop: CancellationToken, per_second: u32) -> Self {
         let pace = (per_second > 0)
-            .then(|| Pace { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
-        Gate { leadership, stop, pace }
+            .then(|| RequestPacer { interval: Duration::from_secs(1) / per_second, next: Mutex::new(Instant::now()) });
+        LeaderGate { leadership, stop, pace }
     }
 
     /// Returns true if writes are allowed now.
@@ -44,7 +44,7 @@ impl Gate {
     }
 }
 
-impl Pace {
+impl RequestPacer {
     /// Reserves `requests` requests at the time `now`. Returns the time at which they may be sent.
     fn take(&self, requests: u32, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +54,7 @@ impl Pace {
     }
 }
 
-impl WriteGate for Gate {
+impl WriteGate for LeaderGate {
     async fn admit(&self, writes: usize) -> bool {
         self.pace(writes).await;
         // Checked after the wait, which may have outlasted the Lease.
@@ -70,7 +70,7 @@ mod tests {
     async fn it_closes_with_the_datastore_and_with_the_process() {
         let (lock, unlocked) = tokio::sync::watch::channel(true);
         let stop = CancellationToken::new();
-        let gate = Gate::new(Leadership::always().while_unlocked(unlocked), stop.clone(), 0);
+        let gate = LeaderGate::new(Leadership::always().while_unlocked(unlocked), stop.clone(), 0);
         assert!(gate.admit(1).await);
         lock.send_replace(false);
         assert!(!gate.admit(1).await);
@@ -82,7 +82,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn requests_follow_each_other_as_fast_as_was_set() {
-        let gate = Gate::new(Leadership::always(), CancellationToken::new(), 10);
+        let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 10);
         let begin = Instant::now();
         for _ in 0..11 {
             assert!(gate.admit(1).await);
@@ -96,7 +96,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_leader_writes() {
         let (_sender, tenure) = tokio::sync::watch::channel(crate::leader::Tenure::No);
-        let gate = Gate::new(Leadership::new(tenure), CancellationToken::new(), 0);
+        let gate = LeaderGate::new(Leadership::new(tenure), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);
     }
 }

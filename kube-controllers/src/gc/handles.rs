@@ -17,9 +17,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Clock;
+use super::cache::ClusterCache;
 use super::claims::Claims;
-use super::gate::Gate;
-use super::listen::Known;
+use super::gate::LeaderGate;
 use crate::settings::Gc;
 
 /// Shortest and longest interval between two lists of all handles.
@@ -38,7 +38,7 @@ pub(super) struct HandleAudit {
     list: JoinSet<()>,
     /// The time at which the last list was started.
     listed: Option<Duration>,
-    told: HashSet<HandleId>,
+    reported: HashSet<HandleId>,
 }
 
 /// The wrong handles, shared between the list that finds them and the passes that repair them.
@@ -99,7 +99,7 @@ impl HandleAudit {
     pub(super) async fn mend(
         &mut self,
         calico: &Datastore,
-        gate: &Gate,
+        gate: &LeaderGate,
         mode: Gc,
         now: Duration,
         grace: Duration,
@@ -107,8 +107,8 @@ impl HandleAudit {
         let mut mended = Mended::default();
         let due = self.orphans.get().due(now, grace);
         if mode == Gc::Report {
-            self.told.retain(|id| self.orphans.get().is_wrong(id));
-            for suspect in due.iter().filter(|suspect| self.told.insert(suspect.id.clone())) {
+            self.reported.retain(|id| self.orphans.get().is_wrong(id));
+            for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
                 tracing::info!(handle = %suspect.id, "would mend a handle that counts wrongly");
             }
             return mended;
@@ -155,29 +155,29 @@ impl HandleAudit {
 }
 
 /// Lists handles and affinities. The grace period of a wrong one begins at the time of `clock` at which it is found.
-pub(super) async fn list(calico: Arc<Datastore>, known: Known, orphans: Orphans, claims: Claims, clock: Clock) {
+pub(super) async fn list(calico: Arc<Datastore>, cache: ClusterCache, orphans: Orphans, claims: Claims, clock: Clock) {
     let all = async {
-        list_all(&calico, &known, &orphans, &clock).await;
-        claims.list(&calico, &known, &clock).await;
+        list_all(&calico, &cache, &orphans, &clock).await;
+        claims.list(&calico, &cache, &clock).await;
     };
     if timeout(LIST_DEADLINE, all).await.is_err() {
         tracing::warn!("handles and affinities could not be listed in time; they are looked at the next time");
     }
     // The time of the next pass depends on the result.
-    known.wake();
+    cache.wake();
 }
 
-async fn list_all(calico: &Datastore, known: &Known, orphans: &Orphans, clock: &Clock) {
+async fn list_all(calico: &Datastore, cache: &ClusterCache, orphans: &Orphans, clock: &Clock) {
     let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
     loop {
         match handles.next().await {
             WatchEvent::Restarted => orphans.get().list_begins(),
-            WatchEvent::Put(entry) => orphans.get().listed(&entry, &known.index(), clock.now()),
+            WatchEvent::Put(entry) => orphans.get().listed(&entry, &cache.index(), clock.now()),
             WatchEvent::Gone(_) => {}
             WatchEvent::Synced => break,
         }
     }
-    orphans.get().list_ends(&known.index(), clock.now());
+    orphans.get().list_ends(&cache.index(), clock.now());
 }
 
 #[cfg(test)]

@@ -3,21 +3,20 @@
 //! ```text
 //! watches ─▶ index ─examine▶ confirmed leaks ─▶ lookup in the API ─▶ one write per block, one per handle
 //! ```
-//! Events of watches are applied to the index at once (`listen.rs`). When no event has come for a moment, or a deadline
-//! has passed, a pass assesses the changed entries (`pass.rs`). A leak that is confirmed by the caches is looked up in
-//! the API (`live.rs`) before the address is released. Every replica assesses; only the leader writes (`gate.rs`).
+//! EventPublisher of watches are applied to the index at once (`cache.rs`). When no event has come for a moment, or a deadline
+//! has passed, a pass assesses the changed entries (`pass/`). A leak that is confirmed by the caches is looked up in
+//! the API (`recheck/`) before the address is released. Every replica assesses; only the leader writes (`gate.rs`).
 
+mod cache;
 mod claims;
 mod clock;
 mod events;
-mod facts;
 mod gate;
 mod handles;
-mod kubevirt;
-mod listen;
-mod live;
 mod metrics;
 mod pass;
+mod projections;
+mod recheck;
 mod telemetry;
 
 use std::panic::AssertUnwindSafe;
@@ -28,10 +27,10 @@ use libcalico::ipam::gc::{Index, Scope, Settings};
 use time::OffsetDateTime;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use self::cache::ClusterCache;
 pub use self::clock::Clock;
-use self::listen::Known;
 use self::metrics::IpamMetrics;
-use self::pass::Collector;
+use self::pass::GcPass;
 use self::telemetry::PassMetrics;
 use crate::context::Context;
 use crate::runtime::Controller;
@@ -52,7 +51,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(5);
 
 /// The controller of garbage collection.
 pub struct GarbageCollection {
-    known: Known,
+    cache: ClusterCache,
     clock: Clock,
 }
 
@@ -67,12 +66,12 @@ impl Controller for GarbageCollection {
     const NAME: &'static str = "gc";
 
     fn new(context: &Context, feeds: &mut Feeds) -> Self {
-        let known = Known::new(context.mode, Index::new(Settings::default()), feeds);
-        GarbageCollection { known, clock: Clock::start() }
+        let cache = ClusterCache::new(context.mode, Index::new(Settings::default()), feeds);
+        GarbageCollection { cache, clock: Clock::start() }
     }
 
     async fn run(self, context: Context) {
-        let registered = IpamMetrics::new(self.known.clone())
+        let registered = IpamMetrics::new(self.cache.clone())
             .and_then(|ipam| context.metrics.register(ipam))
             .and_then(|()| PassMetrics::new(&context.metrics));
         let metrics = match registered {
@@ -81,22 +80,22 @@ impl Controller for GarbageCollection {
             Err(error) => return tracing::error!(%error, "garbage collection is not started: it has metrics already"),
         };
         let stop = context.stop.clone();
-        let too_late = async {
+        let write_deadline = async {
             stop.cancelled().await;
             sleep(LAST_WRITES).await;
         };
         // The gate closes when the process is stopping, so a pass ends after its current writes.
         tokio::select! {
-            () = too_late => tracing::warn!("a pass of garbage collection was cut off"),
-            () = passes(Collector::new(context.clone(), self.known, self.clock, metrics)) => {}
+            () = write_deadline => tracing::warn!("a pass of garbage collection was cut off"),
+            () = run_passes(GcPass::new(context.clone(), self.cache, self.clock, metrics)) => {}
         }
     }
 }
 
 /// Runs one pass after another until the process is stopping.
-async fn passes(mut collector: Collector) {
+async fn run_passes(mut collector: GcPass) {
     let stop = collector.context.stop.clone();
-    stop.run_until_cancelled(until_complete(&collector.known, &collector.metrics)).await;
+    stop.run_until_cancelled(wait_until_complete(&collector.cache, &collector.metrics)).await;
     let mut full_at = Instant::now();
     while !stop.is_cancelled() {
         let full = Instant::now() >= full_at;
@@ -108,7 +107,7 @@ async fn passes(mut collector: Collector) {
             Ok(()) => {
                 if full {
                     full_at = Instant::now() + FULL_PASS;
-                    collector.forget_told();
+                    collector.forget_reported();
                 }
                 let at = full.then(|| OffsetDateTime::now_utc().unix_timestamp());
                 collector.metrics.passed(began.elapsed(), at);
@@ -119,20 +118,20 @@ async fn passes(mut collector: Collector) {
                 stop.run_until_cancelled(sleep(AFTER_PANIC)).await;
             }
         }
-        stop.run_until_cancelled(wait(&collector, full_at)).await;
+        stop.run_until_cancelled(wait_until_due(&collector, full_at)).await;
     }
 }
 
 /// Waits until all required kinds have been listed. A kind whose list is forbidden is named in the log again and again.
-async fn until_complete(known: &Known, metrics: &PassMetrics) {
+async fn wait_until_complete(cache: &ClusterCache, metrics: &PassMetrics) {
     let mut remind_at = Instant::now() + REMINDER;
     loop {
-        known.required().for_each(|(kind, awaited)| metrics.awaits(kind, awaited));
-        if known.is_complete() {
+        cache.required().for_each(|(kind, awaited)| metrics.awaits(kind, awaited));
+        if cache.is_complete() {
             return;
         }
-        if timeout_at(remind_at, known.changed()).await.is_err() {
-            let awaited: Vec<&str> = known.required().filter_map(|(kind, awaited)| awaited.then_some(kind)).collect();
+        if timeout_at(remind_at, cache.changed()).await.is_err() {
+            let awaited: Vec<&str> = cache.required().filter_map(|(kind, awaited)| awaited.then_some(kind)).collect();
             tracing::warn!(awaited = awaited.join(", "), "nothing is collected before these have been listed");
             remind_at = Instant::now() + REMINDER;
         }
@@ -141,7 +140,7 @@ async fn until_complete(known: &Known, metrics: &PassMetrics) {
 
 /// Waits until a pass is due: events have come and paused, a deadline has passed, the settings have changed, or this
 /// replica has become the leader.
-async fn wait(collector: &Collector, full_at: Instant) {
+async fn wait_until_due(collector: &GcPass, full_at: Instant) {
     let now = (Instant::now(), collector.now());
     let due = collector.next().saturating_sub(now.1);
     let due = now.0.checked_add(due).map_or(full_at, |due| due.min(full_at));
@@ -149,7 +148,7 @@ async fn wait(collector: &Collector, full_at: Instant) {
     let (mut leadership, mut settings) = (collector.context.leadership.clone(), collector.context.settings.clone());
     settings.mark_unchanged();
     tokio::select! {
-        () = collector.known.changed() => {}
+        () = collector.cache.changed() => {}
         () = collector.clock.jumps() => return,
         () = sleep_until(due) => return,
         () = leadership.gained(), if !leads => return,
@@ -163,7 +162,7 @@ async fn wait(collector: &Collector, full_at: Instant) {
         }
         // Sleeps without being woken by each event: events that come meanwhile are assessed together.
         sleep_until(silent).await;
-        if collector.known.changed().now_or_never().is_none() {
+        if collector.cache.changed().now_or_never().is_none() {
             return;
         }
     }

@@ -8,8 +8,8 @@ async fn kinds_that_do_not_come_are_named_each_minute() {
     let metrics = Metrics::new();
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let passes = PassMetrics::new(&metrics).unwrap();
-    let known = Known::new(Mode::Etcd, Index::new(Settings::default()), &mut Feeds::default());
-    let waited = tokio::time::timeout(REMINDER * 2 + SILENCE, until_complete(&known, &passes)).await;
+    let cache = ClusterCache::new(Mode::Etcd, Index::new(Settings::default()), &mut Feeds::default());
+    let waited = tokio::time::timeout(REMINDER * 2 + SILENCE, wait_until_complete(&cache, &passes)).await;
     assert!(waited.is_err());
     let text = log.text();
     assert_eq!(text.matches("IPAMBlock, Pod, Node of Kubernetes, ").count(), 2, "{text}");

@@ -21,8 +21,8 @@ use std::time::Duration;
 
 use ipam_plugin::affinity::add_labels;
 use libcalico::api::ObjectKey;
+use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::Owner;
-use libcalico::names::LOAD_BALANCER_HOST;
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;

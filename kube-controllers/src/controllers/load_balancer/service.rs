@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service as KubernetesService, ServiceSpec};
 use libcalico::api::ObjectKey;
 use libcalico::ipam::HandleId;
-use libcalico::names::load_balancer_handle;
+use libcalico::ipam::load_balancer_handle;
 
 use crate::settings::AssignIps;
 use crate::watched::Service;

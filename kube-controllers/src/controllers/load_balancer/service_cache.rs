@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, ObjectKey};
+use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{Block, Owner};
-use libcalico::names::LOAD_BALANCER_HOST;
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
-use ipam_plugin::affinity::{FinishedClaim, finish_claim};
+use ipam_plugin::affinity::{FinishedAffinity, finish_affinity};
 use ipam_plugin::error::IpamError;
 use libcalico::ipam::gc::UnfinishedClaims;
 use libcalico::ipam::{AffinityKey, AffinitySelect, BlockAffinity, Owner};
 
 use super::Clock;
-use super::gate::Gate;
-use super::listen::Known;
+use super::cache::ClusterCache;
+use super::gate::LeaderGate;
 use crate::settings::Gc;
 
 /// The unfinished affinities, shared between the list that finds them and the passes that finish them.
@@ -29,7 +29,7 @@ impl Claims {
 
     /// Lists affinities and records the unfinished ones. Also records in the index which nodes have affinities, because
     /// a deleted node without blocks may still have some.
-    pub(super) async fn list(&self, calico: &Datastore, known: &Known, clock: &Clock) {
+    pub(super) async fn list(&self, calico: &Datastore, cache: &ClusterCache, clock: &Clock) {
         let mut nodes = HashSet::new();
         let Some(mut affinities) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
         loop {
@@ -39,7 +39,7 @@ impl Claims {
                     self.get().list_begins();
                 }
                 WatchEvent::Put(entry) => {
-                    self.get().listed(&entry, &known.index(), clock.now());
+                    self.get().listed(&entry, &cache.index(), clock.now());
                     match entry.key.owner {
                         Owner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
                         Owner::Host(_) | Owner::Virtual(_) => {}
@@ -50,7 +50,7 @@ impl Claims {
             }
         }
         self.get().list_ends();
-        nodes.iter().for_each(|node| known.index().affinity_names(node));
+        nodes.iter().for_each(|node| cache.index().affinity_names(node));
     }
 
     /// Returns the time at which an affinity is due, if any.
@@ -63,7 +63,7 @@ impl Claims {
     pub(super) async fn finish(
         &self,
         calico: &Datastore,
-        gate: &Gate,
+        gate: &LeaderGate,
         mode: Gc,
         now: Duration,
         grace: Duration,
@@ -80,15 +80,17 @@ impl Claims {
                 }
                 continue;
             }
-            match finish_claim(calico, gate, &key, &revision).await {
-                Ok(FinishedClaim::Confirmed) => {
+            match finish_affinity(calico, gate, &key, &revision).await {
+                Ok(FinishedAffinity::Confirmed) => {
                     tracing::info!(%block, %owner, "confirmed a claim that was not finished")
                 }
-                Ok(FinishedClaim::GivenUp) => tracing::info!(%block, %owner, "gave up an empty block, as was begun"),
-                Ok(FinishedClaim::Dropped) => {
+                Ok(FinishedAffinity::Released) => {
+                    tracing::info!(%block, %owner, "gave up an empty block, as was begun")
+                }
+                Ok(FinishedAffinity::Deleted) => {
                     tracing::info!(%block, %owner, "dropped a claim for no block of the node")
                 }
-                Ok(FinishedClaim::Left) => {
+                Ok(FinishedAffinity::Unchanged) => {
                     tracing::debug!(%block, %owner, "a claim is in order, or somebody changes it")
                 }
                 Err(IpamError::Stopped) => break,

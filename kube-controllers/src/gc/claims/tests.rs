@@ -12,8 +12,8 @@ use crate::leader::Leadership;
 const AT: fn(u64) -> Duration = Duration::from_secs;
 const GRACE: Duration = Duration::from_secs(20);
 
-fn gate(stop: &CancellationToken) -> Gate {
-    Gate::new(Leadership::always(), stop.clone(), 0)
+fn gate(stop: &CancellationToken) -> LeaderGate {
+    LeaderGate::new(Leadership::always(), stop.clone(), 0)
 }
 
 /// A node with a pending affinity for its own block, and another for a missing block, both seen at the same time.

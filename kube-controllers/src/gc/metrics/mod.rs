@@ -10,7 +10,7 @@ use libcalico::ipam::gc::{Index, Sample};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::listen::Known;
+use super::cache::ClusterCache;
 
 const NO_POOL: &str = "no_ippool";
 const NO_NODE: &str = "unknown_node";
@@ -77,17 +77,17 @@ const ALL: [&Family; 11] = [
 
 /// The collector that reads the index at each scrape.
 pub(super) struct IpamMetrics {
-    known: Known,
+    cache: ClusterCache,
     descriptions: Vec<Desc>,
 }
 
 impl IpamMetrics {
-    pub(super) fn new(known: Known) -> Result<Self, prometheus::Error> {
+    pub(super) fn new(cache: ClusterCache) -> Result<Self, prometheus::Error> {
         let describe = |family: &&Family| {
             let labels = family.labels.iter().map(|label| (*label).to_owned()).collect();
             Desc::new(family.name.into(), family.help.into(), labels, Default::default())
         };
-        Ok(IpamMetrics { known, descriptions: ALL.iter().map(describe).collect::<Result<_, _>>()? })
+        Ok(IpamMetrics { cache, descriptions: ALL.iter().map(describe).collect::<Result<_, _>>()? })
     }
 }
 
@@ -98,11 +98,11 @@ impl Collector for IpamMetrics {
 
     /// Returns no metric before all required kinds are known, as upstream does before its first sync (KC-156).
     fn collect(&self) -> Vec<MetricFamily> {
-        if !self.known.is_complete() {
+        if !self.cache.is_complete() {
             return Vec::new();
         }
         // Only the copy is made while the index is locked, so that a scrape does not delay watches.
-        let counted = Counted::of(&self.known.index());
+        let counted = Counted::of(&self.cache.index());
         families(&counted)
     }
 }
@@ -138,8 +138,8 @@ struct Place {
 
 impl Counted {
     fn of(index: &Index) -> Self {
-        let mut known = HashMap::<&str, Arc<str>>::new();
-        let mut name = |name| known.entry(name).or_insert_with(|| Arc::from(name)).clone();
+        let mut names = HashMap::<&str, Arc<str>>::new();
+        let mut name = |name| names.entry(name).or_insert_with(|| Arc::from(name)).clone();
         let pools = index.pools().into_iter();
         let pools =
             pools.map(|pool| CountedPool { name: name(pool.name), size: pool.size, reserved: pool.reserved }).collect();

@@ -13,21 +13,21 @@ use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
 use libcalico::store::{Store, StoreError};
 use time::OffsetDateTime;
 
-use super::Collector;
+use super::state::GcPass;
 
 /// Time for which the allocator's settings are cached while addresses are in cooldown. Upstream reads them at each pass
 /// (KC-450).
 const CONFIG_IS_FRESH: Duration = Duration::from_secs(30);
 
-impl Collector {
+impl GcPass {
     /// Returns addresses whose cooldown has ended to the free lists of their blocks, if no allocation writes the block
     /// otherwise (KC-450).
-    pub(super) async fn free_rested_addresses(&mut self) {
-        if self.known.index().next_cold(OffsetDateTime::now_utc()).is_none() {
+    pub(super) async fn release_cooled_addresses(&mut self) {
+        if self.cache.index().next_cold(OffsetDateTime::now_utc()).is_none() {
             return;
         }
         self.read_cooldown().await;
-        let blocks = self.known.index().cold_blocks(OffsetDateTime::now_utc(), self.now());
+        let blocks = self.cache.index().cold_blocks(OffsetDateTime::now_utc(), self.now());
         for block in &blocks {
             tracing::info!(%block, reason = "their time to rest is over", "releasing addresses that rested");
         }
@@ -59,19 +59,19 @@ impl Collector {
             Err(error) => return tracing::warn!(%error, "cannot read how long addresses rest"),
         };
         self.config_read = Some(now);
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         let settings = Settings { cooldown, ..*index.settings() };
         index.set_settings(settings);
     }
 
     /// Releases empty blocks of nodes that have other blocks (KC-455).
-    pub(super) async fn surrender_blocks(&self) {
-        let surrendered = self.known.index().surrender(self.now());
-        let given_up = surrendered.into_iter().map(|surrender| self.surrender_block(surrender));
-        stream::iter(given_up).buffer_unordered(self.parallel()).collect::<()>().await;
+    pub(super) async fn release_excess_blocks(&self) {
+        let excess = self.cache.index().surrender(self.now());
+        let releases = excess.into_iter().map(|surrender| self.release_excess_block(surrender));
+        stream::iter(releases).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 
-    async fn surrender_block(&self, Surrender { block, node }: Surrender) {
+    async fn release_excess_block(&self, Surrender { block, node }: Surrender) {
         if !self.gate.is_open() {
             return;
         }
@@ -81,7 +81,7 @@ impl Collector {
             Ok(()) => {
                 tracing::info!(%block, %owner, "gave up an empty block of a node that has others");
                 // Updates the index at once, so that the next pass keeps the last block of the node.
-                self.known.index().block_gone(&block);
+                self.cache.index().block_gone(&block);
             }
             Err(IpamError::BlockNotEmpty(_)) => tracing::debug!(%block, %owner, "block is in use again"),
             Err(IpamError::Stopped) => tracing::info!(%block, %owner, "an empty block is left to whoever leads now"),
@@ -93,19 +93,20 @@ impl Collector {
     }
 
     /// Releases the blocks of deleted nodes that hold no address any more.
-    pub(super) async fn release_nodes(&self) {
-        let gone = self.known.index().nodes_to_release(self.now());
-        let released = gone.into_iter().map(|node| self.release_gone_node(node));
+    pub(super) async fn release_deleted_nodes(&self) {
+        let gone = self.cache.index().nodes_to_release(self.now());
+        let released = gone.into_iter().map(|node| self.release_deleted_node(node));
         stream::iter(released).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 
-    async fn release_gone_node(&self, node: GoneNode) {
-        let done = self.release_node(&node).await;
+    async fn release_deleted_node(&self, node: GoneNode) {
+        let released = self.release_node(&node).await;
         let now = self.now();
-        let mut index = self.known.index();
-        match done {
-            true => index.node_released(&node.calico),
-            false => index.node_not_released(&node.calico, now),
+        let mut index = self.cache.index();
+        if released {
+            index.node_released(&node.calico);
+        } else {
+            index.node_not_released(&node.calico, now);
         }
     }
 
@@ -145,7 +146,7 @@ impl Collector {
     /// Logs the blocks that would be released, and repeats that when the grace period has passed again.
     pub(super) fn report_blocks(&self) {
         let now = self.now();
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         for Surrender { block, node } in index.surrender(now) {
             tracing::info!(%block, node, "would give up an empty block of a node that has others");
         }

@@ -8,8 +8,8 @@ use libcalico::ipam::gc::{Conflict, Rival, rival};
 use libcalico::ipam::{Block, Sight};
 use libcalico::store::{Store, StoreError};
 
-use super::Collector;
-use crate::gc::facts::pod_facts;
+use super::state::GcPass;
+use crate::gc::projections::pod_facts;
 
 /// The result of a second check of a conflict.
 enum Look {
@@ -21,30 +21,30 @@ enum Look {
     Unknown,
 }
 
-impl Collector {
+impl GcPass {
     /// Counts the conflicts, on each replica.
     pub(super) fn count_conflicts(&self) {
-        let (free, another) = self.known.index().conflicting(self.now());
+        let (free, another) = self.cache.index().conflicting(self.now());
         self.metrics.conflicts(free, another);
     }
 
     /// Reports the conflicts that have not been reported, by one Event per pod and address.
-    pub(super) async fn tell_conflicts(&self) {
-        let conflicts = self.known.index().conflicts(self.now());
-        let told = conflicts.into_iter().map(|conflict| self.tell_conflict(conflict));
+    pub(super) async fn report_conflicts(&self) {
+        let conflicts = self.cache.index().conflicts(self.now());
+        let told = conflicts.into_iter().map(|conflict| self.report_conflict(conflict));
         stream::iter(told).buffer_unordered(self.parallel()).collect::<()>().await;
     }
 
-    async fn tell_conflict(&self, conflict: Conflict) {
-        let look = self.look_at(&conflict).await;
+    async fn report_conflict(&self, conflict: Conflict) {
+        let look = self.recheck_conflict(&conflict).await;
         let told = match &look {
             Look::Same(uid, rival) => {
-                self.events.tell_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, rival).await
+                self.events.report_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, rival).await
             }
             Look::Over | Look::Unknown => false,
         };
         let now = self.now();
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         match look {
             Look::Over => index.conflict_over(&conflict),
             Look::Same(_, rival) if told => {
@@ -58,7 +58,7 @@ impl Collector {
     }
 
     /// Reads the pod and the block again, because a watch may lag behind.
-    async fn look_at(&self, conflict: &Conflict) -> Look {
+    async fn recheck_conflict(&self, conflict: &Conflict) -> Look {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {
             Sight::Present(pod) => pod,

@@ -10,25 +10,25 @@ use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
 
-use super::Collector;
-use crate::gc::events::Told;
-use crate::gc::live::Live;
+use super::state::GcPass;
+use crate::gc::events::GcEvent;
+use crate::gc::recheck::CurrentState;
 use crate::settings::Gc;
 
 /// Number of leaks that are checked and released together, as in upstream (KC-445).
 const AT_ONCE: usize = 10_000;
 
-impl Collector {
+impl GcPass {
     pub(super) async fn release_leaks(&mut self, mode: Gc) {
         // All due times are compared with the start of the pass. So a leak that is postponed does not come up again in
         // the same pass, however long the pass takes.
         let began = self.now();
         loop {
-            let suspects = self.known.index().suspects(began, AT_ONCE);
+            let suspects = self.cache.index().suspects(began, AT_ONCE);
             if suspects.is_empty() || !self.gate.is_open() {
                 return;
             }
-            let (mut plan, live) = self.look_again(suspects).await;
+            let (mut plan, live) = self.recheck(suspects).await;
             match mode {
                 Gc::Report => self.report(&plan).await,
                 Gc::Reclaim => {
@@ -41,8 +41,8 @@ impl Collector {
 
     /// Decides about suspects by the current state in the API. Returns the plan and that state. Records the kept
     /// suspects in the index.
-    async fn look_again(&self, suspects: Vec<Suspect>) -> (Plan, Live) {
-        let pods = self.known.index().subjects();
+    async fn recheck(&self, suspects: Vec<Suspect>) -> (Plan, CurrentState) {
+        let pods = self.cache.index().subjects();
         let live = self.reader().read(&suspects, pods).await;
         let decided = suspects.into_iter().map(|suspect| {
             let decision = suspect.revalidate(&live.facts(&suspect));
@@ -50,7 +50,7 @@ impl Collector {
         });
         let plan = plan(decided);
         let now = self.now();
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         for (suspect, keeper) in &plan.kept {
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
                 node = suspect.node.as_deref().map(display),
@@ -65,16 +65,17 @@ impl Collector {
 
     async fn report(&mut self, plan: &Plan) {
         let found: Vec<&Suspect> = plan.blocks.values().flatten().collect();
-        let new: Vec<&Suspect> = found.iter().copied().filter(|suspect| self.told.insert(identity(suspect))).collect();
+        let new: Vec<&Suspect> =
+            found.iter().copied().filter(|suspect| self.reported.insert(identity(suspect))).collect();
         for suspect in &new {
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
                 node = suspect.node.as_deref().map(display),
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
-        self.events.tell(&self.context.kubernetes, &self.gate, Told::WouldReclaim, &new).await;
+        self.events.tell(&self.context.kubernetes, &self.gate, GcEvent::WouldReclaim, &new).await;
         let now = self.now();
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         found.iter().for_each(|suspect| index.failed(suspect, now));
     }
 
@@ -115,7 +116,7 @@ impl Collector {
         let (gone, left): (Vec<&Suspect>, Vec<&Suspect>) =
             plan.blocks.values().flatten().partition(|suspect| released.contains(&suspect.address));
         {
-            let mut index = self.known.index();
+            let mut index = self.cache.index();
             gone.iter().for_each(|suspect| index.released(suspect));
             // Postponed until the next event of the block shows the result.
             left.iter().for_each(|suspect| index.failed(suspect, now));
@@ -126,17 +127,17 @@ impl Collector {
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);
-        self.events.tell(&self.context.kubernetes, &self.gate, Told::Reclaimed, &gone).await;
+        self.events.tell(&self.context.kubernetes, &self.gate, GcEvent::Reclaimed, &gone).await;
     }
 
     /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
-    pub(in crate::gc) fn forget_told(&mut self) {
-        if self.told.is_empty() {
+    pub(in crate::gc) fn forget_reported(&mut self) {
+        if self.reported.is_empty() {
             return;
         }
         let confirmed: HashSet<_> =
-            self.known.index().suspects(Duration::MAX, usize::MAX).iter().map(identity_of).collect();
-        self.told.retain(|told| confirmed.contains(told));
+            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity_of).collect();
+        self.reported.retain(|told| confirmed.contains(told));
     }
 }
 

@@ -14,8 +14,8 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use super::Collector;
-use crate::gc::live::Live;
+use super::state::GcPass;
+use crate::gc::recheck::CurrentState;
 use crate::settings::Mode;
 
 /// The endpoints of a namespace, on one node if the node is known: namespace and node.
@@ -34,10 +34,10 @@ struct Named<'s> {
 /// Endpoints by their keys. Unreadable ones have the error instead.
 type Endpoints = Vec<(ObjectKey, Result<Entry<WorkloadEndpoint>, StoreError>)>;
 
-impl Collector {
+impl GcPass {
     /// Deletes the endpoints that list addresses of the plan and whose pods are not running. Removes from the plan the
     /// addresses that an endpoint still lists, together with all addresses of their handles.
-    pub(super) async fn unlist(&self, plan: &mut Plan, live: &Live) {
+    pub(super) async fn unlist(&self, plan: &mut Plan, live: &CurrentState) {
         if self.context.mode != Mode::Etcd {
             return;
         }
@@ -49,17 +49,17 @@ impl Collector {
         let mut listed = BTreeSet::<HandleId>::new();
         for suspect in suspects() {
             for pod in named(suspect, live) {
-                let gave_up = match read.get(&group(&pod)) {
-                    Some(Some(endpoints)) => self.give_up(suspect, &pod, endpoints).await,
+                let deleted = match read.get(&group(&pod)) {
+                    Some(Some(endpoints)) => self.delete_endpoints(suspect, &pod, endpoints).await,
                     _ => false,
                 };
-                if !gave_up {
+                if !deleted {
                     listed.insert(suspect.handle.clone());
                 }
             }
         }
         let now = self.now();
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         for suspects in plan.blocks.values_mut() {
             suspects.retain(|suspect| {
                 let stays = listed.contains(&suspect.handle);
@@ -98,7 +98,7 @@ impl Collector {
     }
 
     /// Deletes the pod's endpoints that list the address of a suspect. Returns true if no such endpoint is left.
-    async fn give_up(&self, suspect: &Suspect, pod: &Named<'_>, endpoints: &Endpoints) -> bool {
+    async fn delete_endpoints(&self, suspect: &Suspect, pod: &Named<'_>, endpoints: &Endpoints) -> bool {
         let is_pods = |key: &ObjectKey| EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.pod == pod.name);
         for (key, found) in endpoints.iter().filter(|(key, _)| is_pods(key)) {
             let Entry { revision, value, .. } = match found {
@@ -138,7 +138,7 @@ impl Collector {
 
 /// Returns the pod that the suspect's allocation names. For an address of a virtual machine, returns the pods that own
 /// the address.
-fn named<'s>(suspect: &'s Suspect, live: &Live) -> Vec<Named<'s>> {
+fn named<'s>(suspect: &'s Suspect, live: &CurrentState) -> Vec<Named<'s>> {
     let pod = suspect.questions().pod.map(|(namespace, name)| Named {
         namespace,
         name,

@@ -4,95 +4,32 @@ mod blocks;
 mod conflicts;
 mod leaks;
 mod listings;
+mod state;
 
-use std::collections::HashSet;
-use std::net::IpAddr;
-use std::sync::Arc;
+pub(super) use state::GcPass;
+
 use std::time::Duration;
 
 use libcalico::ipam::gc::{Change, ChangeKind, Machines, Scope};
-use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 use tracing::field::display;
 
-use super::Clock;
-use super::claims::Claims;
-use super::events::Events;
-use super::gate::Gate;
-use super::handles::{self, HandleAudit};
-use super::kubevirt::KubeVirt;
-use super::listen::Known;
-use super::live::Reader;
-use super::telemetry::PassMetrics;
-use crate::context::Context;
+use super::handles;
+use super::recheck::KubeVirt;
 use crate::settings::{Gc, Settings};
 
-/// The state that passes share.
-pub(super) struct Collector {
-    pub(super) context: Context,
-    pub(super) known: Known,
-    pub(super) gate: Gate,
-    pub(super) metrics: PassMetrics,
-    events: Events,
-    handles: HandleAudit,
-    claims: Claims,
-    kubevirt: KubeVirt,
-    pub(super) clock: Clock,
-    config_read: Option<Duration>,
-    /// Leaks that a report has already logged.
-    told: HashSet<(HandleId, IpAddr, Option<u64>)>,
-    /// Affinities that a report has already logged.
-    told_claims: HashSet<AffinityKey>,
-}
+/// Shortest interval between two looks for addresses whose cooldown has ended.
+const RESTLESS: Duration = Duration::from_secs(1);
+/// Interval of passes over due entries on a replica that may not write.
+const STANDBY: Duration = Duration::from_secs(1);
 
-impl Collector {
-    pub(super) fn new(context: Context, known: Known, clock: Clock, metrics: PassMetrics) -> Self {
-        let limits = context.settings.borrow().gc_limits;
-        let gate = Gate::new(context.leadership.clone(), context.stop.clone(), limits.requests_per_second);
-        Collector {
-            context,
-            known,
-            gate,
-            metrics,
-            events: Events::default(),
-            handles: HandleAudit::default(),
-            claims: Claims::default(),
-            kubevirt: KubeVirt::default(),
-            clock,
-            config_read: None,
-            told: HashSet::new(),
-            told_claims: HashSet::new(),
-        }
-    }
-
-    /// Returns the time of the index.
-    pub(super) fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn settings(&self) -> Arc<Settings> {
-        self.context.settings.borrow().clone()
-    }
-
-    fn parallel(&self) -> usize {
-        self.settings().gc_limits.parallelism.max(1)
-    }
-
-    fn reader(&self) -> Reader<'_> {
-        Reader {
-            kubernetes: &self.context.kubernetes,
-            calico: &self.context.calico,
-            gate: &self.gate,
-            parallel: self.parallel(),
-        }
-    }
-
+impl GcPass {
     /// Assesses the entries, and acts on the result while this replica may write.
     pub(super) async fn pass(&mut self, scope: Scope) {
         let settings = self.settings();
-        self.look_for_kubevirt().await;
+        self.discover_kubevirt().await;
         self.apply(&settings);
-        let changes = self.known.index().examine(self.now(), scope);
+        let changes = self.cache.index().examine(self.now(), scope);
         self.note(&changes);
         self.count_conflicts();
         if !self.gate.is_open() {
@@ -106,15 +43,16 @@ impl Collector {
     }
 
     /// Runs discovery while this replica may write and an address belongs to a virtual machine.
-    async fn look_for_kubevirt(&mut self) {
+    async fn discover_kubevirt(&mut self) {
         let now = self.now();
         if !self.kubevirt.is_due(now) && self.gate.is_open() {
             return;
         }
-        let wanted = self.gate.is_open() && self.known.index().has_machines();
-        match wanted {
-            true => self.kubevirt.saw(self.reader().without_kubevirt().await, now),
-            false => self.kubevirt = KubeVirt::default(),
+        let wanted = self.gate.is_open() && self.cache.index().has_machines();
+        if wanted {
+            self.kubevirt.record(self.reader().without_kubevirt().await, now);
+        } else {
+            self.kubevirt = KubeVirt::default();
         }
     }
 
@@ -122,32 +60,32 @@ impl Collector {
         self.release_leaks(settings.gc).await;
         match settings.gc {
             Gc::Reclaim => {
-                self.free_rested_addresses().await;
-                self.surrender_blocks().await;
-                self.release_nodes().await;
+                self.release_cooled_addresses().await;
+                self.release_excess_blocks().await;
+                self.release_deleted_nodes().await;
             }
             Gc::Report => self.report_blocks(),
         }
         if let Some(grace) = settings.leak_grace_period.filter(|grace| !grace.is_zero()) {
-            let (calico, known) = (self.context.calico.clone(), self.known.clone());
+            let (calico, cache) = (self.context.calico.clone(), self.cache.clone());
             let (claims, clock) = (self.claims.clone(), self.clock.clone());
-            let of_all = |orphans| handles::list(calico.clone(), known, orphans, claims, clock);
+            let of_all = |orphans| handles::list(calico.clone(), cache, orphans, claims, clock);
             self.handles.list_if_due(self.now(), grace, of_all);
             let mended = self.handles.mend(&calico, &self.gate, settings.gc, self.now(), grace).await;
             self.metrics.mended(mended, self.handles.wrong());
-            let (now, told) = (self.now(), &mut self.told_claims);
+            let (now, told) = (self.now(), &mut self.reported_affinities);
             let failed = self.claims.finish(&calico, &self.gate, settings.gc, now, grace, told).await;
             (0..failed).for_each(|_| self.metrics.failed("claims"));
         }
         // Last, because there may be thousands of conflicts after a restore.
-        self.tell_conflicts().await;
+        self.report_conflicts().await;
     }
 
     /// Returns the time of the next pass if nothing changes before.
     pub(super) fn next(&self) -> Duration {
         let now = self.now();
         let settings = self.settings();
-        let index = self.known.index();
+        let index = self.cache.index();
         let cold = index.next_cold(OffsetDateTime::now_utc()).map(|wait| now + wait.max(RESTLESS));
         let acting = self.gate.is_open();
         // On a replica that does not act, entries stay due, so their deadlines do not count before the next turn.
@@ -162,15 +100,17 @@ impl Collector {
     }
 
     fn apply(&self, settings: &Settings) {
-        let mut index = self.known.index();
+        let mut index = self.cache.index();
         let in_force = libcalico::ipam::gc::Settings {
             leak_grace: settings.leak_grace_period,
-            machines: match self.kubevirt.is_gone() {
-                true => Machines::Undefined,
-                false if self.known.knows_machines() => Machines::Watched,
-                false => Machines::Unwatched,
+            machines: if self.kubevirt.is_gone() {
+                Machines::Undefined
+            } else if self.cache.knows_machines() {
+                Machines::Watched
+            } else {
+                Machines::Unwatched
             },
-            services: self.known.knows_services(),
+            services: self.cache.knows_services(),
             ..*index.settings()
         };
         index.set_settings(in_force);
@@ -194,11 +134,6 @@ impl Collector {
         }
     }
 }
-
-/// Shortest interval between two looks for addresses whose cooldown has ended.
-const RESTLESS: Duration = Duration::from_secs(1);
-/// Interval of passes over due entries on a replica that may not write.
-const STANDBY: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;

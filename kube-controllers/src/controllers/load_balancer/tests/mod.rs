@@ -7,8 +7,8 @@ mod settling;
 
 use k8s_openapi::api::core::v1::Service as KubernetesService;
 use libcalico::api::IpPoolSpec;
+use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{AssignRequest as BlockRequest, Owner, Reservations};
-use libcalico::names::LOAD_BALANCER_HOST;
 use libcalico::net::Cidr;
 use libcalico::store::Revision;
 use serde_json::{Value, json};

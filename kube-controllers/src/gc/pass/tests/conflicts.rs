@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    fn told(&self) -> Vec<String> {
+    fn reported(&self) -> Vec<String> {
         let events = self.events.lock().unwrap();
         events.iter().map(|event| event["message"].as_str().unwrap().split(", so").next().unwrap().to_owned()).collect()
     }
@@ -70,7 +70,7 @@ fn pod() -> Value {
 }
 
 /// Returns a replica whose watches have delivered the pod, and a block in which the address is free.
-async fn replica(server: &Server, calico: &Arc<Datastore>) -> Collector {
+async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
     let mut index = Index::new(libcalico::ipam::gc::Settings::default());
     let block = Block::new(BLOCK.parse().unwrap(), &Owner::Host("node-a".into()), OffsetDateTime::now_utc()).unwrap();
     if calico.get::<Block>(&block.cidr).await.is_err() {
@@ -82,7 +82,7 @@ async fn replica(server: &Server, calico: &Arc<Datastore>) -> Collector {
     collector(server.client(), calico.clone(), index, Leadership::always())
 }
 
-fn shown(collector: &Collector) -> bool {
+fn shown(collector: &GcPass) -> bool {
     let line = "kube_controllers_gc_conflicting_addresses{held=\"free\"} 1\n";
     collector.context.metrics.text().unwrap().contains(line)
 }
@@ -98,9 +98,9 @@ async fn an_address_of_a_running_pod_that_is_free_for_two_minutes_is_counted_and
             replica.pass(Scope::Changed).await;
             assert_eq!(shown(replica), counted, "after {wait} s more");
         }
-        assert_eq!(server.told().len(), told, "after {wait} s more");
+        assert_eq!(server.reported().len(), told, "after {wait} s more");
     }
-    assert_eq!(server.told(), ["this pod uses 10.0.0.5, which IPAM has free"]);
+    assert_eq!(server.reported(), ["this pod uses 10.0.0.5, which IPAM has free"]);
     let event = server.events.lock().unwrap()[0].clone();
     let of = json!({"apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "lost", "uid": "u1"});
     assert_eq!((&event["involvedObject"], &event["type"]), (&of, &json!("Warning")));
@@ -143,7 +143,7 @@ async fn a_conflict_that_a_fresh_look_does_not_find_is_not_told() {
         replica.pass(Scope::Changed).await;
         advance(Duration::from_secs(121)).await;
         replica.pass(Scope::Changed).await;
-        assert_eq!(server.told(), Vec::<String>::new());
+        assert_eq!(server.reported(), Vec::<String>::new());
         // The two minutes start over.
         replica.pass(Scope::Changed).await;
         assert!(!shown(&replica));

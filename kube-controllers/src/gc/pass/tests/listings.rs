@@ -90,7 +90,7 @@ async fn candidate_is_logged_at_info_with_its_pod() {
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let (_dir, calico) = embedded();
     let collector = collector(answering(&[]), calico, leaky().0, Leadership::always());
-    let suspect = collector.known.index().suspects(Duration::MAX, 1).remove(0);
+    let suspect = collector.cache.index().suspects(Duration::MAX, 1).remove(0);
     let Suspect { block, address, handle, holder, node, .. } = suspect;
     let kind = ChangeKind::Candidate(Evidence::PodGone);
     collector.note(&[Change { kind, block, address, handle, holder, node }]);

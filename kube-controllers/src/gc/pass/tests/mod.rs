@@ -13,8 +13,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use std::sync::Arc;
+
+use libcalico::ipam::HandleId;
+
 use super::*;
+use crate::context::Context;
 use crate::controllers::testing::{embedded, settings};
+use crate::gc::cache::ClusterCache;
+use crate::gc::clock::Clock;
+use crate::gc::telemetry::PassMetrics;
 use crate::leader::{Deadline, Leadership, Tenure};
 use crate::settings::Mode;
 use crate::status::Watchdog;
@@ -78,7 +86,7 @@ fn leaked(settings: libcalico::ipam::gc::Settings, handle: &str, owners: [&[(&st
     (index, block)
 }
 
-fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, leadership: Leadership) -> Collector {
+fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, leadership: Leadership) -> GcPass {
     let context = Context {
         kubernetes,
         calico,
@@ -89,9 +97,9 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lea
         watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
     };
-    let known = Known::new(Mode::Etcd, index, &mut Feeds::default());
+    let cache = ClusterCache::new(Mode::Etcd, index, &mut Feeds::default());
     let metrics = PassMetrics::new(&context.metrics).unwrap();
-    Collector::new(context, known, Clock::start(), metrics)
+    GcPass::new(context, cache, Clock::start(), metrics)
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,11 +107,11 @@ async fn a_leak_that_cannot_be_looked_at_is_looked_at_once_in_a_pass() {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::always());
-    assert_eq!(collector.known.index().suspects(Duration::ZERO, 10).len(), 1);
+    assert_eq!(collector.cache.index().suspects(Duration::ZERO, 10).len(), 1);
     timeout(ANSWER * 20, collector.release_leaks(Gc::Reclaim)).await.expect("it ends");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     // The postponement is counted from the response.
-    assert!(collector.known.index().suspects(collector.now(), 10).is_empty());
+    assert!(collector.cache.index().suspects(collector.now(), 10).is_empty());
 }
 
 #[tokio::test(start_paused = true)]

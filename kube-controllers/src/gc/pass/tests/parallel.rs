@@ -7,10 +7,10 @@ use crate::settings::GcLimits;
 const AT_ONCE: usize = 3;
 const ALL: u8 = 5;
 
-fn limited(collector: Collector) -> Collector {
+fn limited(collector: GcPass) -> GcPass {
     let gc_limits = GcLimits { parallelism: AT_ONCE, ..GcLimits::default() };
     let settings = watch::channel(Arc::new(Settings { gc_limits, ..settings() })).1;
-    Collector { context: Context { settings, ..collector.context }, ..collector }
+    GcPass { context: Context { settings, ..collector.context }, ..collector }
 }
 
 /// Returns an index with confirmed leaks of missing pods, in `blocks` blocks with `addresses` addresses each.
@@ -40,7 +40,7 @@ fn leaky_blocks(blocks: u8, addresses: u8) -> Index {
 }
 
 /// Returns the number of concurrent requests while `work` waits for the responses.
-async fn under_way(index: Index, work: impl AsyncFnOnce(&mut Collector)) -> usize {
+async fn under_way(index: Index, work: impl AsyncFnOnce(&mut GcPass)) -> usize {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let mut collector = limited(collector(silent(asked.clone()), calico, index, Leadership::always()));
@@ -51,7 +51,7 @@ async fn under_way(index: Index, work: impl AsyncFnOnce(&mut Collector)) -> usiz
 
 #[tokio::test(start_paused = true)]
 async fn gc_parallelism_says_how_many_pods_are_looked_at_at_once() {
-    let release = async |collector: &mut Collector| collector.release_leaks(Gc::Reclaim).await;
+    let release = async |collector: &mut GcPass| collector.release_leaks(Gc::Reclaim).await;
     assert_eq!(under_way(leaky_blocks(1, ALL), release).await, AT_ONCE);
 }
 
@@ -66,6 +66,6 @@ async fn gc_parallelism_says_how_many_nodes_that_are_gone_are_given_up_at_once()
     }
     index.examine(Duration::ZERO, Scope::Everything);
     assert_eq!(index.nodes_to_release(Duration::ZERO).len(), usize::from(ALL));
-    let release = async |collector: &mut Collector| collector.release_nodes().await;
+    let release = async |collector: &mut GcPass| collector.release_deleted_nodes().await;
     assert_eq!(under_way(index, release).await, AT_ONCE);
 }

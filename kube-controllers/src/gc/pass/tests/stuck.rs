@@ -1,7 +1,7 @@
 //! The watchdog detects a pass that waits forever, at each place where a pass waits.
 
 use super::*;
-use crate::gc::passes;
+use crate::gc::run_passes;
 use crate::status::Status;
 
 /// Duration of the right to write, and the interval of its renewals.
@@ -15,12 +15,12 @@ async fn liveness(index: Index) -> Vec<bool> {
     let tenure = || Tenure::Until(Deadline::now().plus(RIGHT));
     let (election, leads) = watch::channel(tenure());
     let collector = collector(silent(asked.clone()), calico, index, Leadership::new(leads));
-    collector.known.complete_all();
+    collector.cache.complete_all();
     let status = Status::new(dir.path().join("status.json"));
     let watchdog = collector.context.watchdog.clone();
     let mut live = Vec::new();
     tokio::select! {
-        () = passes(collector) => unreachable!("nobody stopped it"),
+        () = run_passes(collector) => unreachable!("nobody stopped it"),
         () = watchdog.watch(status.clone(), CancellationToken::new()) => unreachable!("nobody stopped it"),
         // Each renewal wakes the task of the pass, which does not count as progress of the pass.
         () = async { loop {

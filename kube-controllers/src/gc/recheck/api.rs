@@ -9,12 +9,12 @@ use libcalico::kubernetes::Resource;
 use serde::de::DeserializeOwned;
 
 use crate::api_reads;
-use crate::gc::gate::Gate;
+use crate::gc::gate::LeaderGate;
 use crate::runtime::Failure;
 
 pub(super) struct Api<'a> {
     pub(super) client: &'a kube::Client,
-    pub(super) gate: &'a Gate,
+    pub(super) gate: &'a LeaderGate,
 }
 
 impl Api<'_> {

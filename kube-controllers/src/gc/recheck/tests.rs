@@ -79,9 +79,9 @@ async fn decide_among(server: &Server, suspects: &[Suspect], pods: usize) -> Vec
     let dir = tempfile::tempdir().unwrap();
     let local = LocalConfig { path: dir.path().join("calico.db"), deadline: DEFAULT_DEADLINE };
     let calico = Datastore::open(&DatastoreConfig::Local(local)).unwrap();
-    let gate = Gate::new(Leadership::always(), CancellationToken::new(), 0);
+    let gate = LeaderGate::new(Leadership::always(), CancellationToken::new(), 0);
     let kubernetes = server.client();
-    let reader = Reader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
+    let reader = ApiReader { kubernetes: &kubernetes, calico: &calico, gate: &gate, parallel: 4 };
     let live = reader.read(suspects, pods).await;
     suspects.iter().map(|suspect| suspect.revalidate(&live.facts(suspect))).collect()
 }

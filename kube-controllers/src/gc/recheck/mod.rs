@@ -4,8 +4,10 @@
 //! a request each, concurrently over one connection.
 
 mod api;
-mod machines;
+mod kubevirt;
 mod pods;
+
+pub(super) use self::kubevirt::KubeVirt;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,41 +21,41 @@ use libcalico::kubernetes::{NODES, SERVICES};
 use libcalico::store::{Store, StoreError};
 
 use self::api::Api;
-use super::facts::pod_facts;
-use super::gate::Gate;
+use super::gate::LeaderGate;
+use super::projections::pod_facts;
 use crate::watched::Pod;
 
 /// The objects that were read for one pass.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(super) struct CurrentState {
     pods: BTreeMap<ObjectKey, Sight<Pod>>,
     machines: BTreeMap<ObjectKey, MachineSight>,
-    others: BTreeMap<Other, Sight<()>>,
+    others: BTreeMap<OtherObject, Sight<()>>,
 }
 
 /// An object of which only the existence matters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Other {
+enum OtherObject {
     Service(ObjectKey),
     KubernetesNode(ObjectKey),
     CalicoNode(ObjectKey),
 }
 
 /// The servers to read from, and the number of concurrent requests.
-pub(super) struct Reader<'a> {
+pub(super) struct ApiReader<'a> {
     pub(super) kubernetes: &'a kube::Client,
     pub(super) calico: &'a Datastore,
-    pub(super) gate: &'a Gate,
+    pub(super) gate: &'a LeaderGate,
     pub(super) parallel: usize,
 }
 
-impl Reader<'_> {
+impl ApiReader<'_> {
     /// Reads every object that the suspects depend on, each object once. The result of a failed read is unknown, and
     /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
-    pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> Live {
-        let asked: BTreeSet<Other> = suspects.iter().flat_map(others).collect();
-        let looked = asked.into_iter().map(|other| self.look_for(other));
-        Live {
+    pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> CurrentState {
+        let asked: BTreeSet<OtherObject> = suspects.iter().flat_map(others).collect();
+        let looked = asked.into_iter().map(|other| self.look_up(other));
+        CurrentState {
             pods: pods::read(&self.api(), suspects, pods, self.parallel).await,
             machines: self.read_machines(suspects).await,
             others: stream::iter(looked).buffer_unordered(self.parallel).collect().await,
@@ -71,7 +73,7 @@ impl Reader<'_> {
             found.extend(orphans.into_iter().map(|(_, key)| (key, sight)));
         }
         let looked = named.into_iter().map(|(_, key)| async move {
-            let sight = machines::sight(&self.api(), &key).await;
+            let sight = kubevirt::sight(&self.api(), &key).await;
             (key, sight)
         });
         let looked: Vec<_> = stream::iter(looked).buffer_unordered(self.parallel).collect().await;
@@ -83,18 +85,18 @@ impl Reader<'_> {
         Api { client: self.kubernetes, gate: self.gate }
     }
 
-    async fn look_for(&self, other: Other) -> (Other, Sight<()>) {
+    async fn look_up(&self, other: OtherObject) -> (OtherObject, Sight<()>) {
         let sight = match &other {
-            Other::Service(key) => self.api().exists(SERVICES, key).await,
-            Other::KubernetesNode(key) => self.api().exists(NODES, key).await,
-            Other::CalicoNode(key) => self.calico_node(&key.name).await,
+            OtherObject::Service(key) => self.api().exists(SERVICES, key).await,
+            OtherObject::KubernetesNode(key) => self.api().exists(NODES, key).await,
+            OtherObject::CalicoNode(key) => self.calico_node(&key.name).await,
         };
         (other, sight)
     }
 
     /// Checks if KubeVirt is missing.
     pub(super) async fn without_kubevirt(&self) -> MachineSight {
-        machines::without_kubevirt(&self.api()).await
+        kubevirt::without_kubevirt(&self.api()).await
     }
 
     /// Reads the present state of a pod.
@@ -121,11 +123,11 @@ impl Reader<'_> {
     }
 }
 
-impl Live {
+impl CurrentState {
     /// Returns the objects that a suspect depends on, as far as they were read.
     pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
         let asked = suspect.questions();
-        let of = |other: Option<Other>| {
+        let of = |other: Option<OtherObject>| {
             let found = other.and_then(|other| self.others.get(&other));
             found.copied().unwrap_or(Sight::Unknown)
         };
@@ -133,9 +135,9 @@ impl Live {
             pod: self.pod(asked.pod),
             machine: self.machine(asked.machine),
             owners: asked.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
-            service: of(asked.service.map(key).map(Other::Service)),
-            kubernetes_node: of(asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode)),
-            calico_node: of(asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode)),
+            service: of(asked.service.map(key).map(OtherObject::Service)),
+            kubernetes_node: of(asked.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode)),
+            calico_node: of(asked.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode)),
         }
     }
 
@@ -158,11 +160,11 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
     ObjectKey::namespaced(namespace, name)
 }
 
-fn others(suspect: &Suspect) -> Vec<Other> {
+fn others(suspect: &Suspect) -> Vec<OtherObject> {
     let asked = suspect.questions();
-    let service = asked.service.map(key).map(Other::Service);
-    let kubernetes_node = asked.kubernetes_node.map(ObjectKey::global).map(Other::KubernetesNode);
-    let calico_node = asked.calico_node.map(ObjectKey::global).map(Other::CalicoNode);
+    let service = asked.service.map(key).map(OtherObject::Service);
+    let kubernetes_node = asked.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode);
+    let calico_node = asked.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode);
     [service, kubernetes_node, calico_node].into_iter().flatten().collect()
 }
 

@@ -1,9 +1,14 @@
-//! Converts watched objects into the form that garbage collection uses.
+//! Converts watched objects into the form of the index, and puts them into it.
 
+use libcalico::api::{IpPool, ObjectKey};
+use libcalico::ipam::Block;
+use libcalico::ipam::gc::Index;
 use libcalico::ipam::{PodFacts, PodWords};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
+use libcalico::net::Cidr;
+use libcalico::store::Entry;
 
-use crate::watched::{Node, Pod};
+use crate::watched::{Machine, MachineInstance, Node, Pod, Service};
 
 /// Label of a node whose pods are being migrated from flannel, unless its value is `calico` (KC-457).
 const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
@@ -31,6 +36,52 @@ pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
 /// Returns true if the node still uses flannel's network.
 pub(super) fn is_migrating(node: &Node) -> bool {
     node.labels.get(MIGRATION_LABEL).is_some_and(|network| network != "calico")
+}
+
+fn names(key: &ObjectKey) -> (&str, &str) {
+    (key.namespace.as_deref().unwrap_or_default(), &key.name)
+}
+
+pub(super) fn put_block(index: &mut Index, block: &Entry<Block>) {
+    if let Err(problem) = index.put_block(&block.value) {
+        tracing::error!(block = %block.key, %problem, "a block is left out; `calico-ipam check` tells more");
+    }
+}
+
+pub(super) fn put_pod(index: &mut Index, pod: &Pod) {
+    let (namespace, name) = names(&pod.name);
+    // The index also contains pods on the host network. Their addresses are the host's and belong to no pool.
+    index.put_pod(namespace, name, &pod_facts(pod));
+}
+
+pub(super) fn put_service(index: &mut Index, service: &Service) {
+    let (namespace, name) = names(&service.name);
+    match service.spec.type_.as_deref() {
+        Some("LoadBalancer") => index.put_service(namespace, name),
+        _ => index.service_gone(namespace, name),
+    }
+}
+
+pub(super) fn put_machine(index: &mut Index, machine: &Machine) {
+    let (namespace, name) = names(&machine.name);
+    index.put_machine(namespace, name);
+}
+
+pub(super) fn put_instance(index: &mut Index, instance: &MachineInstance) {
+    let (namespace, name) = names(&instance.name);
+    index.put_instance(namespace, name);
+}
+
+pub(super) fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
+    let name = &pool.key.name;
+    match pool.value.spec.cidr.parse::<Cidr>() {
+        Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
+        Ok(_) => index.pool_gone(name),
+        Err(error) => {
+            tracing::warn!(pool = name, %error, "a pool is left out of the metrics");
+            index.pool_gone(name);
+        }
+    }
 }
 
 #[cfg(test)]

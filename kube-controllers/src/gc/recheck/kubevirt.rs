@@ -1,15 +1,43 @@
-//! [`KubeVirt`]: detects that KubeVirt has been removed, so that addresses of its virtual machines are leaked.
+//! Lookup of virtual machines, and of KubeVirt itself. Without KubeVirt, addresses of its virtual machines are leaked.
 
 use std::time::Duration;
 
-use libcalico::ipam::MachineSight;
+use libcalico::api::ObjectKey;
+use libcalico::ipam::{MachineSight, Sight};
+use libcalico::kubernetes::{VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
+
+use super::api::Api;
+
+const GROUP: &str = "kubevirt.io";
+
+/// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream (KC-436), any instance counts:
+/// it may outlive its VirtualMachine, and its launcher pod is running then.
+pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> MachineSight {
+    for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
+        match api.exists(resource, key).await {
+            Sight::Absent => {}
+            Sight::Present(()) => return MachineSight::Present,
+            Sight::Unknown => return MachineSight::Unknown,
+        }
+    }
+    MachineSight::Absent
+}
+
+/// Checks if the API server serves neither kind. Returns [`MachineSight::Undefined`] if so, and otherwise
+/// [`MachineSight::Unknown`], because no particular machine was looked up.
+pub(super) async fn without_kubevirt(api: &Api<'_>) -> MachineSight {
+    match api.serves(GROUP, &[VIRTUAL_MACHINES.plural, VIRTUAL_MACHINE_INSTANCES.plural]).await {
+        Sight::Absent => MachineSight::Undefined,
+        Sight::Present(()) | Sight::Unknown => MachineSight::Unknown,
+    }
+}
 
 /// Interval of discovery requests while an address belongs to a virtual machine.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// The result of the last discovery.
 #[derive(Debug, Default)]
-pub(super) struct KubeVirt {
+pub(in crate::gc) struct KubeVirt {
     /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
     looked: Option<Duration>,
     is_gone: bool,
@@ -18,22 +46,22 @@ pub(super) struct KubeVirt {
 impl KubeVirt {
     /// Returns true if the API server served neither kind at the last discovery. The grace period of an address begins
     /// with the first such result, and any other result ends it.
-    pub(super) fn is_gone(&self) -> bool {
+    pub(in crate::gc) fn is_gone(&self) -> bool {
         self.is_gone
     }
 
     /// Returns true if discovery is due.
-    pub(super) fn is_due(&self, now: Duration) -> bool {
+    pub(in crate::gc) fn is_due(&self, now: Duration) -> bool {
         self.looked.is_none_or(|looked| now >= looked + PERIOD)
     }
 
     /// Returns the time of the next discovery, if any.
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
+    pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
         self.looked.map(|looked| looked + PERIOD)
     }
 
     /// Records the result of a discovery.
-    pub(super) fn saw(&mut self, sight: MachineSight, now: Duration) {
+    pub(in crate::gc) fn record(&mut self, sight: MachineSight, now: Duration) {
         *self = KubeVirt { looked: Some(now), is_gone: sight == MachineSight::Undefined };
     }
 }
@@ -54,7 +82,7 @@ mod tests {
             (3, MachineSight::Undefined, true),
         ] {
             assert!(kubevirt.is_due(at(minute)));
-            kubevirt.saw(sight, at(minute));
+            kubevirt.record(sight, at(minute));
             assert_eq!(kubevirt.is_gone(), is_gone, "minute {minute}");
             assert!(!kubevirt.is_due(at(minute)));
             assert_eq!(kubevirt.next_deadline(), Some(at(minute + 1)));

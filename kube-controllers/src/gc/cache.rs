@@ -3,21 +3,20 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
-use libcalico::ipam::Block;
+use libcalico::api::{IpReservation, Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{Feed, Index};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 use tokio::sync::Notify;
 
-use super::facts::{is_migrating, pod_facts};
+use super::projections::{is_migrating, put_block, put_instance, put_machine, put_pod, put_pool, put_service};
 use crate::settings::Mode;
-use crate::watched::{Machine, MachineInstance, Node, Pod, Service, Watched};
+use crate::watched::{Node, Watched};
 use crate::watches::{Event, Feeds};
 
 /// The index of garbage collection, with a notification of changes. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct ClusterCache {
     shared: Arc<Shared>,
 }
 
@@ -25,12 +24,12 @@ struct Shared {
     index: Mutex<Index>,
     changed: Notify,
     /// Kinds of which no list has been complete yet.
-    awaited: Mutex<BTreeSet<Awaited>>,
+    awaited: Mutex<BTreeSet<RequiredKind>>,
 }
 
 /// The watched kinds. No address is assessed before the required kinds have been listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Awaited {
+enum RequiredKind {
     Blocks,
     Pods,
     KubernetesNodes,
@@ -42,72 +41,75 @@ enum Awaited {
     Instances,
 }
 
-impl Awaited {
-    const ALL: [Awaited; 9] = [
-        Awaited::Blocks,
-        Awaited::Pods,
-        Awaited::KubernetesNodes,
-        Awaited::CalicoNodes,
-        Awaited::Pools,
-        Awaited::Reservations,
-        Awaited::Services,
-        Awaited::Machines,
-        Awaited::Instances,
+impl RequiredKind {
+    const ALL: [RequiredKind; 9] = [
+        RequiredKind::Blocks,
+        RequiredKind::Pods,
+        RequiredKind::KubernetesNodes,
+        RequiredKind::CalicoNodes,
+        RequiredKind::Pools,
+        RequiredKind::Reservations,
+        RequiredKind::Services,
+        RequiredKind::Machines,
+        RequiredKind::Instances,
     ];
 
     /// Returns the name for operators.
     fn name(self) -> &'static str {
         match self {
-            Awaited::Blocks => "IPAMBlock",
-            Awaited::Pods => "Pod",
-            Awaited::KubernetesNodes => "Node of Kubernetes",
-            Awaited::CalicoNodes => "Node of Calico",
-            Awaited::Pools => "IPPool",
-            Awaited::Reservations => "IPReservation",
-            Awaited::Services => "Service",
-            Awaited::Machines => "VirtualMachine",
-            Awaited::Instances => "VirtualMachineInstance",
+            RequiredKind::Blocks => "IPAMBlock",
+            RequiredKind::Pods => "Pod",
+            RequiredKind::KubernetesNodes => "Node of Kubernetes",
+            RequiredKind::CalicoNodes => "Node of Calico",
+            RequiredKind::Pools => "IPPool",
+            RequiredKind::Reservations => "IPReservation",
+            RequiredKind::Services => "Service",
+            RequiredKind::Machines => "VirtualMachine",
+            RequiredKind::Instances => "VirtualMachineInstance",
         }
     }
 
     /// Returns true if the kind is not required. Addresses of Services and virtual machines stay until their kinds are
     /// known.
     fn can_wait(self) -> bool {
-        matches!(self, Awaited::Services | Awaited::Machines | Awaited::Instances | Awaited::Reservations)
+        matches!(
+            self,
+            RequiredKind::Services | RequiredKind::Machines | RequiredKind::Instances | RequiredKind::Reservations
+        )
     }
 }
 
-impl Known {
+impl ClusterCache {
     /// Subscribes the index to all watches.
     pub(super) fn new(mode: Mode, index: Index, feeds: &mut Feeds) -> Self {
-        use Awaited::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
-        let awaited = BTreeSet::from(Awaited::ALL);
-        let known = Known {
+        use RequiredKind::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
+        let awaited = BTreeSet::from(RequiredKind::ALL);
+        let cache = ClusterCache {
             shared: Arc::new(Shared { index: Mutex::new(index), changed: Notify::new(), awaited: Mutex::new(awaited) }),
         };
         feeds
             .blocks
-            .subscribe(known.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
-        feeds.pods.subscribe(known.listener(Pods, Feed::Pods, put_pod, named(Index::pod_gone)));
-        feeds.services.subscribe(known.listener(Services, Feed::Services, put_service, named(Index::service_gone)));
-        feeds.machines.subscribe(known.listener(Machines, Feed::Machines, put_machine, named(Index::machine_gone)));
-        feeds.machine_instances.subscribe(known.listener(
+            .subscribe(cache.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
+        feeds.pods.subscribe(cache.listener(Pods, Feed::Pods, put_pod, by_names(Index::pod_gone)));
+        feeds.services.subscribe(cache.listener(Services, Feed::Services, put_service, by_names(Index::service_gone)));
+        feeds.machines.subscribe(cache.listener(Machines, Feed::Machines, put_machine, by_names(Index::machine_gone)));
+        feeds.machine_instances.subscribe(cache.listener(
             Instances,
             Feed::Instances,
             put_instance,
-            named(Index::instance_gone),
+            by_names(Index::instance_gone),
         ));
-        feeds.ip_pools.subscribe(known.listener(Pools, Feed::Pools, put_pool, |index, key: &ObjectKey| {
+        feeds.ip_pools.subscribe(cache.listener(Pools, Feed::Pools, put_pool, |index, key: &ObjectKey| {
             index.pool_gone(&key.name);
         }));
-        feeds.ip_reservations.subscribe(known.listener(
+        feeds.ip_reservations.subscribe(cache.listener(
             Reservations,
             Feed::Reservations,
             |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
             |index, key: &ObjectKey| index.reservation_gone(&key.name),
         ));
-        known.subscribe_to_nodes(mode, feeds);
-        known
+        cache.subscribe_to_nodes(mode, feeds);
+        cache
     }
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
@@ -115,13 +117,13 @@ impl Known {
         match mode {
             Mode::Etcd => {
                 feeds.nodes.subscribe(self.listener(
-                    Awaited::KubernetesNodes,
+                    RequiredKind::KubernetesNodes,
                     Feed::KubernetesNodes,
                     |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
                     |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
                 ));
                 feeds.calico_nodes.subscribe(self.listener(
-                    Awaited::CalicoNodes,
+                    RequiredKind::CalicoNodes,
                     Feed::CalicoNodes,
                     |index, node: &Entry<CalicoNode>| {
                         index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
@@ -130,13 +132,13 @@ impl Known {
                 ));
             }
             Mode::Kubernetes(_) => {
-                let known = self.clone();
-                feeds.nodes.subscribe(move |event: &Event<'_, Node>| known.hear_node(event));
+                let cache = self.clone();
+                feeds.nodes.subscribe(move |event: &Event<'_, Node>| cache.apply_node(event));
             }
         }
     }
 
-    fn hear_node(&self, event: &Event<'_, Node>) {
+    fn apply_node(&self, event: &Event<'_, Node>) {
         let mut index = self.index();
         match event {
             Event::Restarted => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_begins(feed)),
@@ -149,22 +151,22 @@ impl Known {
         };
         drop(index);
         if matches!(event, Event::Synced) {
-            self.complete(Awaited::KubernetesNodes);
-            self.complete(Awaited::CalicoNodes);
+            self.complete(RequiredKind::KubernetesNodes);
+            self.complete(RequiredKind::CalicoNodes);
         }
         self.shared.changed.notify_one();
     }
 
     fn listener<T: Watched>(
         &self,
-        awaited: Awaited,
+        awaited: RequiredKind,
         feed: Feed,
         put: impl Fn(&mut Index, &T) + Send + 'static,
         gone: impl Fn(&mut Index, &T::Key) + Send + 'static,
     ) -> impl FnMut(&Event<'_, T>) + Send + 'static {
-        let known = self.clone();
+        let cache = self.clone();
         move |event| {
-            let mut index = known.index();
+            let mut index = cache.index();
             match event {
                 Event::Restarted => index.list_begins(feed),
                 Event::Put(object) => put(&mut index, object),
@@ -173,13 +175,13 @@ impl Known {
             }
             drop(index);
             if matches!(event, Event::Synced) {
-                known.complete(awaited);
+                cache.complete(awaited);
             }
-            known.shared.changed.notify_one();
+            cache.shared.changed.notify_one();
         }
     }
 
-    fn complete(&self, feed: Awaited) {
+    fn complete(&self, feed: RequiredKind) {
         self.awaited().remove(&feed);
     }
 
@@ -189,7 +191,7 @@ impl Known {
         self.awaited().clear();
     }
 
-    fn awaited(&self) -> MutexGuard<'_, BTreeSet<Awaited>> {
+    fn awaited(&self) -> MutexGuard<'_, BTreeSet<RequiredKind>> {
         self.shared.awaited.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -201,19 +203,19 @@ impl Known {
     /// Returns the required kinds, with true for each that has not been listed yet.
     pub(super) fn required(&self) -> impl Iterator<Item = (&'static str, bool)> {
         let awaited = self.awaited().clone();
-        let required = Awaited::ALL.into_iter().filter(|feed| !feed.can_wait());
+        let required = RequiredKind::ALL.into_iter().filter(|feed| !feed.can_wait());
         required.map(move |feed| (feed.name(), awaited.contains(&feed)))
     }
 
     /// Returns true if all virtual machines are known.
     pub(super) fn knows_machines(&self) -> bool {
         let awaited = self.awaited();
-        !awaited.contains(&Awaited::Machines) && !awaited.contains(&Awaited::Instances)
+        !awaited.contains(&RequiredKind::Machines) && !awaited.contains(&RequiredKind::Instances)
     }
 
     /// Returns true if all Services are known.
     pub(super) fn knows_services(&self) -> bool {
-        !self.awaited().contains(&Awaited::Services)
+        !self.awaited().contains(&RequiredKind::Services)
     }
 
     /// Wakes the next pass, as an event of a watch does.
@@ -233,52 +235,6 @@ impl Known {
     }
 }
 
-fn named(gone: fn(&mut Index, &str, &str)) -> impl Fn(&mut Index, &ObjectKey) + Send + 'static {
+fn by_names(gone: fn(&mut Index, &str, &str)) -> impl Fn(&mut Index, &ObjectKey) + Send + 'static {
     move |index, key| gone(index, key.namespace.as_deref().unwrap_or_default(), &key.name)
-}
-
-fn names(key: &ObjectKey) -> (&str, &str) {
-    (key.namespace.as_deref().unwrap_or_default(), &key.name)
-}
-
-fn put_block(index: &mut Index, block: &Entry<Block>) {
-    if let Err(problem) = index.put_block(&block.value) {
-        tracing::error!(block = %block.key, %problem, "a block is left out; `calico-ipam check` tells more");
-    }
-}
-
-fn put_pod(index: &mut Index, pod: &Pod) {
-    let (namespace, name) = names(&pod.name);
-    // The index also contains pods on the host network. Their addresses are the host's and belong to no pool.
-    index.put_pod(namespace, name, &pod_facts(pod));
-}
-
-fn put_service(index: &mut Index, service: &Service) {
-    let (namespace, name) = names(&service.name);
-    match service.spec.type_.as_deref() {
-        Some("LoadBalancer") => index.put_service(namespace, name),
-        _ => index.service_gone(namespace, name),
-    }
-}
-
-fn put_machine(index: &mut Index, machine: &Machine) {
-    let (namespace, name) = names(&machine.name);
-    index.put_machine(namespace, name);
-}
-
-fn put_instance(index: &mut Index, instance: &MachineInstance) {
-    let (namespace, name) = names(&instance.name);
-    index.put_instance(namespace, name);
-}
-
-fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {
-    let name = &pool.key.name;
-    match pool.value.spec.cidr.parse::<Cidr>() {
-        Ok(cidr) if pool.value.metadata.deletion_timestamp.is_none() => index.put_pool(name, cidr),
-        Ok(_) => index.pool_gone(name),
-        Err(error) => {
-            tracing::warn!(pool = name, %error, "a pool is left out of the metrics");
-            index.pool_gone(name);
-        }
-    }
 }

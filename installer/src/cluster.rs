@@ -126,8 +126,8 @@ pub fn ensure(
             return Ok(());
         }
     };
-    let done = process::block_on(add_missing(&store, who, conf, settings));
-    done.map_err(|error| if conf.datastore.kind() == DatastoreType::Etcdv3 { error.of_etcd() } else { error })
+    let added = process::block_on(add_missing(&store, who, conf, settings));
+    added.map_err(|error| if conf.datastore.kind() == DatastoreType::Etcdv3 { error.of_etcd() } else { error })
 }
 
 async fn add_missing(

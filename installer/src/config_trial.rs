@@ -55,15 +55,15 @@ pub fn try_out(
         Err(reason) => return ConfigTrial::NotTried(reason.to_string()),
     };
     loop {
-        let said = match attempt(plugin, &input, until) {
-            Ok(said) if said.is_empty() => return ConfigTrial::Passed,
-            Ok(said) => said,
+        let failure = match run_plugin(plugin, &input, until) {
+            Ok(failure) if failure.is_empty() => return ConfigTrial::Passed,
+            Ok(failure) => failure,
             Err(error) => error.to_string(),
         };
         if Instant::now() + PAUSE >= until {
-            return ConfigTrial::Failed(said);
+            return ConfigTrial::Failed(failure);
         }
-        tracing::info!("the new configuration does not work yet, trying again: {said}");
+        tracing::info!("the new configuration does not work yet, trying again: {failure}");
         thread::sleep(PAUSE);
     }
 }
@@ -82,13 +82,13 @@ fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Resul
 }
 
 /// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
-fn attempt(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
+fn run_plugin(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
     let answer = timed_call::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
-    Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| said(&answer)))
+    Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| error_text(&answer)))
 }
 
 /// Returns the text of a CNI error.
-fn said(Answer { status, stdout }: &Answer) -> String {
+fn error_text(Answer { status, stdout }: &Answer) -> String {
     if status.success() {
         return String::new();
     }
@@ -126,7 +126,7 @@ mod tests {
 
     fn one_attempt(text: &str, time: Duration) -> String {
         let dir = tempfile::tempdir().unwrap();
-        attempt(&script(&dir, text), "{}", Instant::now() + time).unwrap()
+        run_plugin(&script(&dir, text), "{}", Instant::now() + time).unwrap()
     }
 
     #[test]

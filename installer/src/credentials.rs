@@ -51,7 +51,7 @@ fn kept(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
     let token = kubeconfig::token(&text)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
     let account = format!("system:serviceaccount:{}:{name}", pod.namespace);
-    is_fresh(&Claims::of(token).ok()?, &account, i64::try_from(now).ok()?).then(|| token.to_owned())
+    is_fresh(&Claims::decode(token).ok()?, &account, i64::try_from(now).ok()?).then(|| token.to_owned())
 }
 
 /// Returns true if the token belongs to `account` and more than half of its lifetime remains. A token that seems to be

@@ -106,8 +106,8 @@ impl std::fmt::Debug for Kubeconfig<'_> {
 /// Returns the token in a file that this installer or calico-node wrote (INST-24). This is no general parser of
 /// kubeconfigs.
 pub fn token(file: &str) -> Option<&str> {
-    let found = file.lines().find_map(|line| line.trim().strip_prefix("token:"))?;
-    let token = found.trim().trim_matches('"');
+    let line = file.lines().find_map(|line| line.trim().strip_prefix("token:"))?;
+    let token = line.trim().trim_matches('"');
     (!token.is_empty()).then_some(token)
 }
 

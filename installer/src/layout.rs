@@ -168,7 +168,7 @@ impl Layout {
     /// Translates a path on the node. Paths inside the configuration directory `net_dir_on_node` move with it; all
     /// others are the same below the root.
     #[must_use]
-    pub fn of_node(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
+    pub fn translate(&self, on_node: &Path, net_dir_on_node: &Path) -> PathBuf {
         match on_node.strip_prefix(net_dir_on_node) {
             Ok(inside) => self.net_dir(net_dir_on_node).join(inside),
             Err(_) => self.path(on_node),
@@ -233,7 +233,10 @@ mod tests {
         assert_eq!(layout.own_plugins().unwrap(), Path::new("/opt/cni/bin"));
         assert_eq!(layout.state_dir(), Path::new("/var/lib/calico"));
         let kubeconfig = Path::new("/etc/cni/net.d/calico-kubeconfig");
-        assert_eq!(layout.of_node(kubeconfig, Path::new(NET_DIR)), Path::new("/host/etc/cni/net.d/calico-kubeconfig"));
+        assert_eq!(
+            layout.translate(kubeconfig, Path::new(NET_DIR)),
+            Path::new("/host/etc/cni/net.d/calico-kubeconfig")
+        );
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub fn is_read(conf: &NetConf) -> bool {
 ///
 /// # Errors
 /// Returns an error if there is no uplink.
-pub fn of_node(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
+pub fn lowest_uplink_mtu(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
     uplinks.iter().map(|uplink| uplink.mtu).min().ok_or(UnknownMtu::NoUplink)
 }
 
@@ -59,7 +59,7 @@ pub fn of_node(uplinks: &[Interface]) -> Result<u32, UnknownMtu> {
 /// # Errors
 /// Returns an error without an enabled pool. The number might be too large once a pool with encapsulation exists, and
 /// pods would keep it.
-pub fn of_pods(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
+pub fn pod_mtu(lowest: u32, pools: &[IpPoolSpec]) -> Result<u32, UnknownMtu> {
     let enabled = pools.iter().filter(|pool| !pool.disabled);
     let overhead = enabled.map(overhead).max().ok_or(UnknownMtu::NoPool)?;
     Ok(lowest.saturating_sub(overhead))
@@ -111,14 +111,14 @@ fn ensure_by(
         (false, false) => return Ok(MtuFile::Theirs),
         (true, true) => MtuFile::Same,
         (true, false) => {
-            state.note_over(Place::State, NAME, wanted.clone(), there.as_deref());
+            state.record_replacement(Place::State, NAME, wanted.clone(), there.as_deref());
             state.save(layout)?;
             put(&path, text.as_bytes())?;
             MtuFile::Written
         }
     };
     // The file is in place, so its predecessor is no longer ours. The caller saves the record.
-    state.note(Place::State, NAME, Some(wanted), false);
+    state.record(Place::State, NAME, Some(wanted), false);
     Ok(change)
 }
 
@@ -150,16 +150,16 @@ mod tests {
     fn the_narrowest_uplink_and_the_largest_overhead_count() {
         let uplinks = [interface("eth0", 9000), interface("eth1", 1500)];
         let pools = [pool("10.0.0.0/16", "Never", "Always"), pool("fd00::/48", "Always", "Never")];
-        assert_eq!(of_pods(of_node(&uplinks).unwrap(), &pools), Ok(1430));
-        assert_eq!(of_pods(9000, &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
-        assert_eq!(of_node(&[]), Err(UnknownMtu::NoUplink));
+        assert_eq!(pod_mtu(lowest_uplink_mtu(&uplinks).unwrap(), &pools), Ok(1430));
+        assert_eq!(pod_mtu(9000, &[pool("10.0.0.0/16", "Never", "Never")]), Ok(9000));
+        assert_eq!(lowest_uplink_mtu(&[]), Err(UnknownMtu::NoUplink));
     }
 
     #[test]
     fn without_a_pool_nobody_knows_what_encapsulation_will_take() {
-        assert_eq!(of_pods(9000, &[]), Err(UnknownMtu::NoPool));
+        assert_eq!(pod_mtu(9000, &[]), Err(UnknownMtu::NoPool));
         let disabled = IpPoolSpec { disabled: true, ..pool("10.0.0.0/16", "Always", "") };
-        assert_eq!(of_pods(9000, &[disabled]), Err(UnknownMtu::NoPool));
+        assert_eq!(pod_mtu(9000, &[disabled]), Err(UnknownMtu::NoPool));
     }
 
     #[test]
@@ -202,7 +202,7 @@ mod tests {
                 ensure(&layout, 1450, &mut State::default()).unwrap();
                 let mut state = State::load(&layout).unwrap();
                 let digest = |text: &str| digest::of_bytes(text.as_bytes());
-                state.note_over(Place::State, NAME, digest(noted), Some(&digest("1450")));
+                state.record_replacement(Place::State, NAME, digest(noted), Some(&digest("1450")));
                 let file = layout.state_dir().join(NAME);
                 fs::write(&file, there).unwrap();
 
@@ -221,17 +221,17 @@ mod tests {
         let layout = Layout::below(root.path());
         let mut state = State::default();
         ensure(&layout, 1450, &mut state).unwrap();
-        let is_noted = |number: &str| {
+        let is_recorded = |number: &str| {
             let noted = State::load(&layout).unwrap();
             noted.is_ours(Place::State, NAME, &digest::of_bytes(number.as_bytes()))
         };
         let put = |path: &Path, text: &[u8]| {
-            assert!(is_noted("1450") && is_noted("1430"));
+            assert!(is_recorded("1450") && is_recorded("1430"));
             atomic_file::replace(path, text, MODE).map(drop)
         };
         assert_eq!(ensure_by(&layout, 1430, &mut state, put).unwrap(), MtuFile::Written);
         state.save(&layout).unwrap();
-        assert!(!is_noted("1450") && is_noted("1430"), "what Felix writes from now on is its own");
+        assert!(!is_recorded("1450") && is_recorded("1430"), "what Felix writes from now on is its own");
     }
 
     #[test]

@@ -111,7 +111,7 @@ fn translated(paths: &str, path_of: impl Fn(&Path) -> PathBuf) -> String {
 /// # Errors
 /// Returns an error if the text is invalid, or if Calico's plugin is not in it or rejects it.
 pub fn parse(text: &str, layout: &Layout, net_dir: &str) -> Result<NetConf, NodeConfError> {
-    read(plugin(value(text)?, |path| layout.of_node(path, Path::new(net_dir)))?)
+    read(plugin(value(text)?, |path| layout.translate(path, Path::new(net_dir)))?)
 }
 
 /// Parses a configuration file as JSON. Foreign entries that do not fit into a [`Value`] are read as [`chain_of`] reads

@@ -73,7 +73,7 @@ pub enum NodeNameSource<'a> {
 
 /// Returns the name of the node that `layout` describes.
 #[must_use]
-pub fn of_this_run<'a>(settings: &'a Settings, layout: &Layout) -> NodeNameSource<'a> {
+pub fn find_source<'a>(settings: &'a Settings, layout: &Layout) -> NodeNameSource<'a> {
     match &settings.node_name {
         Some(name) => NodeNameSource::Variable(name),
         None if layout.is_container() || settings.host_name.is_empty() => NodeNameSource::Unknown,
@@ -141,11 +141,11 @@ mod tests {
         let (silent, said) = (settings(&[]), settings(&[("KUBERNETES_NODE_NAME", "node1")]));
         let root = tempfile::tempdir().unwrap();
         let image = Layout::below(root.path());
-        assert_eq!(of_this_run(&silent, &Layout::node()), NodeNameSource::Host("host.example"));
-        assert_eq!(of_this_run(&silent, &image), NodeNameSource::Builder("host.example"));
-        assert_eq!(of_this_run(&silent, &Layout::container()), NodeNameSource::Unknown);
-        assert_eq!(of_this_run(&said, &image), NodeNameSource::Variable("node1"));
-        of_this_run(&silent, &image).ensure_or_warn(&image);
+        assert_eq!(find_source(&silent, &Layout::node()), NodeNameSource::Host("host.example"));
+        assert_eq!(find_source(&silent, &image), NodeNameSource::Builder("host.example"));
+        assert_eq!(find_source(&silent, &Layout::container()), NodeNameSource::Unknown);
+        assert_eq!(find_source(&said, &image), NodeNameSource::Variable("node1"));
+        find_source(&silent, &image).ensure_or_warn(&image);
         assert!(!image.state_dir().exists());
         NodeNameSource::Host("host.example").ensure_or_warn(&image);
         assert_eq!(fs::read(image.state_dir().join(NAME)).unwrap(), b"host.example");

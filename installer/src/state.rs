@@ -133,35 +133,35 @@ impl State {
     }
 
     /// Records a file. `replaces` is true if the present file is not ours; this stays recorded.
-    pub fn note(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
+    pub fn record(&mut self, place: Place, name: &str, digest: Option<String>, replaces: bool) {
         let files = self.files.entry(place).or_default();
         let replaced = replaces || files.get(name).is_some_and(|known| known.replaced);
         files.insert(name.to_owned(), Installed { digest, replaced, ..Installed::default() });
     }
 
     /// Records a file that will replace the present one, whose digest is `there`. If the present file is ours, both
-    /// digests count as ours until [`note`](State::note) records that the new file is in place, because a killed run
-    /// may leave either. Otherwise the record says that a file was replaced.
-    pub fn note_over(&mut self, place: Place, name: &str, digest: String, there: Option<&str>) {
+    /// digests count as ours until [`record`](State::record) records that the new file is in place, because a killed
+    /// run may leave either. Otherwise the record says that a file was replaced.
+    pub fn record_replacement(&mut self, place: Place, name: &str, digest: String, there: Option<&str>) {
         let other = there.filter(|there| *there != digest);
         let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);
-        self.note(place, name, Some(digest), other.is_some() && former.is_none());
-        if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
-            noted.former = former;
+        self.record(place, name, Some(digest), other.is_some() && former.is_none());
+        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+            recorded.former = former;
         }
     }
 
     /// Records the digest of the text that a recorded file was made from.
-    pub fn note_origin(&mut self, place: Place, name: &str, origin: Option<String>) {
-        if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
-            noted.origin = origin;
+    pub fn record_origin(&mut self, place: Place, name: &str, origin: Option<String>) {
+        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+            recorded.origin = origin;
         }
     }
 
     /// Records our plugins in a recorded configuration.
-    pub fn note_renderings(&mut self, place: Place, name: &str, renderings: Vec<Rendering>) {
-        if let Some(noted) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
-            noted.renderings = renderings;
+    pub fn record_renderings(&mut self, place: Place, name: &str, renderings: Vec<Rendering>) {
+        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+            recorded.renderings = renderings;
         }
     }
 
@@ -198,12 +198,12 @@ mod tests {
         let layout = Layout::below(root.path());
         assert_eq!(State::load(&layout).unwrap(), State::default());
         let mut state = State { version: "v1".into(), net_dir: "/etc/cni/net.d".into(), ..State::default() };
-        state.note_over(Place::Bin, "portmap", "aa".into(), Some("another's"));
-        state.note(Place::Net, "calico-kubeconfig", None, false);
+        state.record_replacement(Place::Bin, "portmap", "aa".into(), Some("another's"));
+        state.record(Place::Net, "calico-kubeconfig", None, false);
         state.save(&layout).unwrap();
         assert_eq!(State::load(&layout).unwrap(), state);
 
-        state.note(Place::Bin, "portmap", Some("bb".into()), false);
+        state.record(Place::Bin, "portmap", Some("bb".into()), false);
         assert!(state.is_ours(Place::Bin, "portmap", "bb") && !state.is_ours(Place::Bin, "portmap", "aa"));
         assert!(state.get(Place::Bin, "portmap").unwrap().replaced);
         assert!(!state.is_ours(Place::SecondaryBin, "portmap", "bb"));
@@ -215,13 +215,13 @@ mod tests {
     fn the_former_file_is_ours_until_the_new_one_is_in_place() {
         let is_ours = |state: &State, digest: &str| state.is_ours(Place::State, "mtu", digest);
         let mut state = State::default();
-        state.note(Place::State, "mtu", Some("aa".into()), false);
-        state.note_over(Place::State, "mtu", "bb".into(), Some("aa"));
+        state.record(Place::State, "mtu", Some("aa".into()), false);
+        state.record_replacement(Place::State, "mtu", "bb".into(), Some("aa"));
         assert!(!state.get(Place::State, "mtu").unwrap().replaced, "it is ours");
         let text = serde_json::to_string(&state).unwrap();
         let mut state: State = serde_json::from_str(&text).unwrap();
         assert!(is_ours(&state, "aa") && is_ours(&state, "bb") && !is_ours(&state, "cc"));
-        state.note(Place::State, "mtu", Some("bb".into()), false);
+        state.record(Place::State, "mtu", Some("bb".into()), false);
         assert!(is_ours(&state, "bb") && !is_ours(&state, "aa"));
     }
 
@@ -230,11 +230,11 @@ mod tests {
     fn whichever_file_a_failed_run_left_gives_way_as_ours() {
         for left in ["aa", "bb"] {
             let mut state = State::default();
-            state.note(Place::Bin, "portmap", Some("aa".into()), false);
-            state.note_over(Place::Bin, "portmap", "bb".into(), Some("aa"));
-            state.note_over(Place::Bin, "portmap", "cc".into(), Some(left));
-            let noted = state.get(Place::Bin, "portmap").unwrap();
-            assert!(noted.is(left) && noted.is("cc") && !noted.replaced, "{noted:?}");
+            state.record(Place::Bin, "portmap", Some("aa".into()), false);
+            state.record_replacement(Place::Bin, "portmap", "bb".into(), Some("aa"));
+            state.record_replacement(Place::Bin, "portmap", "cc".into(), Some(left));
+            let recorded = state.get(Place::Bin, "portmap").unwrap();
+            assert!(recorded.is(left) && recorded.is("cc") && !recorded.replaced, "{recorded:?}");
         }
     }
 
@@ -249,11 +249,11 @@ mod tests {
                 .renderings
                 .is_empty()
         );
-        state.note(Place::Net, "10-calico.conflist", Some("aa".into()), false);
+        state.record(Place::Net, "10-calico.conflist", Some("aa".into()), false);
         assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
         let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
         let rendering = Rendering::new(&crate::plugin_chain::chain_of(chain.as_bytes()).unwrap());
-        state.note_renderings(Place::Net, "10-calico.conflist", vec![rendering]);
+        state.record_renderings(Place::Net, "10-calico.conflist", vec![rendering]);
         let text = serde_json::to_string(&state).unwrap();
         assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);

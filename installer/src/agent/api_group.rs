@@ -29,23 +29,23 @@ impl ApiGroupWatch {
     /// Waits until the objects are in another group than at the agent's start, and returns both groups. If the
     /// configuration already named another group at the start, this is logged only: a restarted agent would read the
     /// same configuration.
-    pub(super) async fn moved(self) -> (ApiGroup, ApiGroup) {
-        let began = settled_group(PERIOD, || self.ask()).await;
+    pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
+        let began = settled_group(PERIOD, || self.read_group()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != began) {
-            tracing::error!("{}", way_out(configured, began));
+            tracing::error!("{}", describe_remedy(configured, began));
         }
-        let now = changed_group(began, PERIOD, || self.ask()).await;
+        let now = changed_group(began, PERIOD, || self.read_group()).await;
         (began, now)
     }
 
     /// Asks the API server, with the current token of the pod.
-    async fn ask(&self) -> Result<ApiGroup, Box<dyn Error>> {
+    async fn read_group(&self) -> Result<ApiGroup, Box<dyn Error>> {
         let access = self.account.access(DEADLINE)?;
         Ok(Kubernetes::lasting(&access).present_group().await?)
     }
 }
 
-fn way_out(configured: ApiGroup, found: ApiGroup) -> String {
+fn describe_remedy(configured: ApiGroup, found: ApiGroup) -> String {
     let (configured, found) = (configured.api_version(), found.api_version());
     format!(
         "the plugins' configuration names the API group {configured}, and Calico's objects are in {found}: set \

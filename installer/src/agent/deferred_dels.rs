@@ -86,7 +86,7 @@ impl Plugins {
 /// Replays deferred DELs through `replay` with the plugins' credentials. The pause between passes is one minute; it
 /// grows while none of the remaining entries can be replayed. A node without a configuration of Calico's plugins has no
 /// entries. Never returns.
-pub(crate) async fn look_after(
+pub(crate) async fn replay_repeatedly(
     file: &Path,
     layout: &Layout,
     net_dir: &str,
@@ -128,7 +128,7 @@ pub(crate) async fn look_after(
 /// Reads the identity of the datastore and replays deferred DELs once, through `replay`. Serves an installation that
 /// leaves no agent running. If the datastore fails or needs longer than `patience`, later calls of the plugin do this
 /// work.
-pub(crate) async fn once(
+pub(crate) async fn replay_once(
     file: &Path,
     layout: &Layout,
     net_dir: &str,
@@ -189,7 +189,7 @@ mod tests {
         };
         let hour = sleep(Duration::from_secs(3600));
         tokio::select! {
-            () = look_after(&file, &layout, "/etc/cni/net.d", pay) => {}
+            () = replay_repeatedly(&file, &layout, "/etc/cni/net.d", pay) => {}
             () = hour => {}
         }
         seen.into_inner()
@@ -217,7 +217,7 @@ mod tests {
         let layout = Layout::below(root.path());
         let pay = async |_: &Plugins| panic!("nobody is asked");
         let file = root.path().join("none.conflist");
-        let looking = look_after(&file, &layout, "/etc/cni/net.d", pay);
+        let looking = replay_repeatedly(&file, &layout, "/etc/cni/net.d", pay);
         assert!(tokio::time::timeout(Duration::from_secs(600), looking).await.is_err());
     }
 }

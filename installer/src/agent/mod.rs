@@ -40,7 +40,7 @@ use crate::token::{TokenCheck, TokenError, TokenRequest, check_token};
 use projected_token::ProjectedToken;
 use refresh_delay::{HeldToken, Moment, RefreshAttempt};
 use refresh_schedule::{RefreshReason, RefreshSchedule};
-pub use status::Kept;
+pub use status::FileCheck;
 use status::{SharedStatus, Status};
 
 /// Time limit for one test of the token.
@@ -69,7 +69,7 @@ pub enum AgentError {
 struct Agent<K> {
     /// The source and target of the plugins' token; `None` if another process refreshes the token, or outside of a pod.
     token: Option<Refresher>,
-    table: RefreshSchedule,
+    schedule: RefreshSchedule,
     keep: K,
     status: SharedStatus,
 }
@@ -94,7 +94,7 @@ pub async fn run(
     pod: Option<ServiceAccount>,
     kubeconfig: PathBuf,
     group: Option<ApiGroupWatch>,
-    keep: impl FnMut() -> Kept,
+    keep: impl FnMut() -> FileCheck,
     replay: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -106,12 +106,12 @@ pub async fn run(
     }
     *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
     let answering = server::start(settings.listen, status.clone()).await?;
-    let mut agent = Agent { token, table: RefreshSchedule::new(settings.pace, now), keep, status };
+    let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), keep, status };
     tokio::select! {
         () = agent.work() => {}
         () = replay => {}
         () = answering => {}
-        (was, now) = moved(group) => {
+        (was, now) = wait_for_move(group) => {
             return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });
         }
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
@@ -120,23 +120,23 @@ pub async fn run(
     Ok(())
 }
 
-async fn moved(group: Option<ApiGroupWatch>) -> (ApiGroup, ApiGroup) {
+async fn wait_for_move(group: Option<ApiGroupWatch>) -> (ApiGroup, ApiGroup) {
     match group {
-        Some(group) => group.moved().await,
+        Some(group) => group.wait_for_move().await,
         None => std::future::pending().await,
     }
 }
 
-impl<K: FnMut() -> Kept> Agent<K> {
+impl<K: FnMut() -> FileCheck> Agent<K> {
     /// Runs forever.
     async fn work(&mut self) {
         loop {
             let now = Moment::now();
-            if self.table.keep(now) {
-                self.look_after_files();
+            if self.schedule.is_repair_due(now) {
+                self.check_files();
             }
-            self.look_after_token(now).await;
-            let idle = self.table.idle(Moment::now());
+            self.refresh_if_due(now).await;
+            let idle = self.schedule.time_to_next(Moment::now());
             let Some(token) = &mut self.token else {
                 sleep(idle).await;
                 continue;
@@ -148,10 +148,10 @@ impl<K: FnMut() -> Kept> Agent<K> {
         }
     }
 
-    fn look_after_files(&mut self) {
-        let Kept { mended, missing } = (self.keep)();
+    fn check_files(&mut self) {
+        let FileCheck { restored, missing } = (self.keep)();
         let mut status = self.status.get();
-        status.counts.mended += mended;
+        status.counts.restored += restored;
         if missing != status.missing
             && let Some(missing) = &missing
         {
@@ -160,16 +160,16 @@ impl<K: FnMut() -> Kept> Agent<K> {
         status.missing = missing;
     }
 
-    async fn look_after_token(&mut self, now: Moment) {
+    async fn refresh_if_due(&mut self, now: Moment) {
         let Some(token) = &self.token else { return };
-        if let Some(reason) = self.table.attempt(now) {
+        if let Some(reason) = self.schedule.refresh_reason(now) {
             return self.renew(reason).await;
         }
-        if !self.table.trial(now) {
+        if !self.schedule.is_check_due(now) {
             return;
         }
-        match token.trial().await {
-            TokenCheck::Holds => self.status.get().answer(),
+        match token.check().await {
+            TokenCheck::Holds => self.status.get().record_answer(),
             TokenCheck::Refused => {
                 self.status.get().counts.refused += 1;
                 self.renew(RefreshReason::Refused).await;
@@ -177,7 +177,7 @@ impl<K: FnMut() -> Kept> Agent<K> {
             TokenCheck::Unanswered(reason) => {
                 let mut status = self.status.get();
                 status.unanswered += 1;
-                status.fail(reason);
+                status.record_failure(reason);
             }
         }
     }
@@ -202,11 +202,11 @@ impl<K: FnMut() -> Kept> Agent<K> {
                 status.counts.failures += 1;
                 // An API server that rejects the request is reachable.
                 status.unanswered = if failure.is_silence { status.unanswered + 1 } else { 0 };
-                status.fail(failure.text);
+                status.record_failure(failure.text);
             }
         }
         status.last = Some(attempt);
-        status.pause = self.table.attempted(attempt, status.held, fastrand::f64());
+        status.pause = self.schedule.record_attempt(attempt, status.held, fastrand::f64());
     }
 }
 
@@ -226,7 +226,7 @@ impl From<TokenError> for Failure {
 impl Refresher {
     fn new(settings: &AgentSettings, pod: ServiceAccount, file: PathBuf) -> Self {
         let directory = pod.token_file.parent().map(PathBuf::from).unwrap_or_default();
-        let request = TokenRequest { lifetime: settings.lifetime, ..TokenRequest::of(&settings.account) };
+        let request = TokenRequest { lifetime: settings.lifetime, ..TokenRequest::for_account(&settings.account) };
         Refresher { projected: ProjectedToken::new(directory), pod, request, file }
     }
 
@@ -239,7 +239,7 @@ impl Refresher {
     }
 
     /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
-    async fn trial(&self) -> TokenCheck {
+    async fn check(&self) -> TokenCheck {
         let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Refused };
         check_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await

@@ -68,7 +68,7 @@ impl fmt::Display for RefreshReason {
 }
 
 impl RefreshSchedule {
-    /// Creates a timetable on which a token request and a check of the files are due.
+    /// Creates a schedule on which a token request and a check of the files are due.
     pub fn new(pace: RefreshPace, now: Moment) -> Self {
         RefreshSchedule {
             pace,
@@ -81,7 +81,7 @@ impl RefreshSchedule {
     }
 
     /// Returns the reason for requesting a token now, or `None` if no request is due.
-    pub fn attempt(&mut self, now: Moment) -> Option<RefreshReason> {
+    pub fn refresh_reason(&mut self, now: Moment) -> Option<RefreshReason> {
         let went = |to: Duration, from: Duration| to.saturating_sub(from);
         let jumped =
             refresh_delay::jumped(went(now.boot, self.seen.boot), went(now.calendar, self.seen.calendar), TOLERANCE);
@@ -96,7 +96,7 @@ impl RefreshSchedule {
     }
 
     /// Records an attempt and returns the pause until the next one.
-    pub fn attempted(&mut self, attempt: RefreshAttempt, held: Option<HeldToken>, random: f64) -> Duration {
+    pub fn record_attempt(&mut self, attempt: RefreshAttempt, held: Option<HeldToken>, random: f64) -> Duration {
         let pause = refresh_delay::pause(held, attempt, self.pace.interval, random);
         self.begun = true;
         self.attempt_at = attempt.at + pause;
@@ -106,7 +106,7 @@ impl RefreshSchedule {
     }
 
     /// Returns true if the token is to be tested now, and then schedules the next test.
-    pub fn trial(&mut self, now: Moment) -> bool {
+    pub fn is_check_due(&mut self, now: Moment) -> bool {
         let due = self.begun && now.boot >= self.trial_at;
         if due {
             self.trial_at = now.boot + self.pace.trial;
@@ -115,7 +115,7 @@ impl RefreshSchedule {
     }
 
     /// Returns true if the installed files are to be checked now, and then schedules the next check.
-    pub fn keep(&mut self, now: Moment) -> bool {
+    pub fn is_repair_due(&mut self, now: Moment) -> bool {
         let due = now.boot >= self.keep_at;
         if due {
             self.keep_at = now.boot + KEEP;
@@ -124,7 +124,7 @@ impl RefreshSchedule {
     }
 
     /// Returns the time until the next action, at most `TICK`.
-    pub fn idle(&self, now: Moment) -> Duration {
+    pub fn time_to_next(&self, now: Moment) -> Duration {
         let next = self.attempt_at.min(self.trial_at).min(self.keep_at);
         next.saturating_sub(now.boot).min(TICK)
     }
@@ -141,79 +141,79 @@ mod tests {
         Moment { boot: Duration::from_secs(seconds), calendar: Duration::from_secs(1_700_000_000 + seconds) }
     }
 
-    /// Returns a timetable whose first token arrived at second 100 and is renewed at second 250.
+    /// Returns a schedule whose first token arrived at second 100 and is renewed at second 250.
     fn begun() -> RefreshSchedule {
-        let mut table = RefreshSchedule::new(PACE, at(100));
-        assert_eq!(table.attempt(at(100)), Some(RefreshReason::Start));
+        let mut schedule = RefreshSchedule::new(PACE, at(100));
+        assert_eq!(schedule.refresh_reason(at(100)), Some(RefreshReason::Start));
         let attempt = RefreshAttempt { at: at(100).boot, succeeded: true };
-        let pause = table.attempted(attempt, Some(HeldToken { since: attempt.at, lifetime: TOKEN }), 0.0);
+        let pause = schedule.record_attempt(attempt, Some(HeldToken { since: attempt.at, lifetime: TOKEN }), 0.0);
         assert_eq!(pause, Duration::from_secs(150));
-        table
+        schedule
     }
 
     #[test]
     fn a_token_is_asked_for_when_it_is_time_and_not_before() {
-        let mut table = begun();
-        assert_eq!(table.attempt(at(110)), None);
-        assert_eq!(table.attempt(at(249)), None);
-        assert_eq!(table.attempt(at(250)), Some(RefreshReason::Due));
+        let mut schedule = begun();
+        assert_eq!(schedule.refresh_reason(at(110)), None);
+        assert_eq!(schedule.refresh_reason(at(249)), None);
+        assert_eq!(schedule.refresh_reason(at(250)), Some(RefreshReason::Due));
     }
 
     #[test]
     fn after_a_failure_it_is_seconds() {
-        let mut table = begun();
-        let pause = table.attempted(RefreshAttempt { at: at(250).boot, succeeded: false }, None, 1.0);
+        let mut schedule = begun();
+        let pause = schedule.record_attempt(RefreshAttempt { at: at(250).boot, succeeded: false }, None, 1.0);
         assert_eq!(pause, Duration::from_secs(10));
-        assert_eq!(table.attempt(at(259)), None);
-        assert_eq!(table.attempt(at(260)), Some(RefreshReason::Due));
+        assert_eq!(schedule.refresh_reason(at(259)), None);
+        assert_eq!(schedule.refresh_reason(at(260)), Some(RefreshReason::Due));
     }
 
     #[test]
     fn a_clock_that_was_set_is_a_reason_in_both_directions_and_once() {
         for calendar in [1_700_003_000, 1_600_000_000] {
-            let mut table = begun();
+            let mut schedule = begun();
             let jumped = Moment { boot: at(110).boot, calendar: Duration::from_secs(calendar) };
-            assert_eq!(table.attempt(jumped), Some(RefreshReason::ClockJump));
+            assert_eq!(schedule.refresh_reason(jumped), Some(RefreshReason::ClockJump));
             let later = Moment { boot: at(112).boot, calendar: Duration::from_secs(calendar + 2) };
-            assert_eq!(table.attempt(later), None);
+            assert_eq!(schedule.refresh_reason(later), None);
         }
     }
 
     #[test]
     fn a_machine_that_slept_is_only_late() {
-        let mut table = begun();
-        assert_eq!(table.attempt(at(9000)), Some(RefreshReason::Due));
+        let mut schedule = begun();
+        assert_eq!(schedule.refresh_reason(at(9000)), Some(RefreshReason::Due));
     }
 
     #[test]
     fn the_token_is_tried_between_renewals() {
-        let mut table = begun();
-        assert!(!table.trial(at(129)));
-        assert!(table.trial(at(130)) && !table.trial(at(131)));
-        assert!(table.trial(at(160)));
-        table.attempted(RefreshAttempt { at: at(170).boot, succeeded: true }, None, 0.0);
-        assert!(!table.trial(at(195)) && table.trial(at(200)));
+        let mut schedule = begun();
+        assert!(!schedule.is_check_due(at(129)));
+        assert!(schedule.is_check_due(at(130)) && !schedule.is_check_due(at(131)));
+        assert!(schedule.is_check_due(at(160)));
+        schedule.record_attempt(RefreshAttempt { at: at(170).boot, succeeded: true }, None, 0.0);
+        assert!(!schedule.is_check_due(at(195)) && schedule.is_check_due(at(200)));
     }
 
     #[test]
     fn nothing_is_tried_before_there_was_a_token() {
-        let mut table = RefreshSchedule::new(PACE, at(100));
-        assert!(!table.trial(at(1000)));
+        let mut schedule = RefreshSchedule::new(PACE, at(100));
+        assert!(!schedule.is_check_due(at(1000)));
     }
 
     #[test]
     fn what_was_installed_is_looked_for_once_a_minute() {
-        let mut table = begun();
-        assert!(table.keep(at(100)) && !table.keep(at(159)) && table.keep(at(160)));
+        let mut schedule = begun();
+        assert!(schedule.is_repair_due(at(100)) && !schedule.is_repair_due(at(159)) && schedule.is_repair_due(at(160)));
     }
 
     #[test]
     fn the_agent_sleeps_until_the_next_thing_and_never_long() {
-        let mut table = begun();
-        assert_eq!(table.idle(at(100)), Duration::ZERO, "to look for what was installed");
-        table.keep(at(100));
-        assert_eq!(table.idle(at(101)), TICK);
-        assert_eq!(table.idle(at(127)), Duration::from_secs(3));
-        assert_eq!(table.idle(at(131)), Duration::ZERO);
+        let mut schedule = begun();
+        assert_eq!(schedule.time_to_next(at(100)), Duration::ZERO, "to look for what was installed");
+        schedule.is_repair_due(at(100));
+        assert_eq!(schedule.time_to_next(at(101)), TICK);
+        assert_eq!(schedule.time_to_next(at(127)), Duration::from_secs(3));
+        assert_eq!(schedule.time_to_next(at(131)), Duration::ZERO);
     }
 }

@@ -57,15 +57,15 @@ pub const VARIABLES: [Variable; 6] = [
 impl AgentSettings {
     /// Reads the settings from the environment. An empty variable counts as unset.
     pub fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, AgentSettingsError> {
-        let said = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        let duration = |name| match said(name) {
+        let value_of = |name| lookup(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let duration = |name| match value_of(name) {
             None => Ok(None),
             Some(value) => match value.parse::<GoDuration>() {
                 Ok(span) if !span.duration().is_zero() => Ok(Some(span.duration())),
                 _ => Err(AgentSettingsError { name, value, wanted: "a duration above 0, such as 90s, 5m or 1h30m" }),
             },
         };
-        let listen = match said("CNI_AGENT_LISTEN") {
+        let listen = match value_of("CNI_AGENT_LISTEN") {
             None => Some(DEFAULT_LISTEN),
             Some(value) if value == "off" => None,
             Some(value) => match value.parse::<SocketAddr>() {
@@ -84,8 +84,8 @@ impl AgentSettings {
         });
         let trial = duration("CNI_TOKEN_TRIAL_INTERVAL")?.unwrap_or(DEFAULT_TRIAL);
         Ok(AgentSettings {
-            manages_token: !said("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
-            account: said("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
+            manages_token: !value_of("CALICO_MANAGE_CNI").is_some_and(|value| value.eq_ignore_ascii_case("false")),
+            account: value_of("CALICO_CNI_SERVICE_ACCOUNT").unwrap_or_else(|| DEFAULT_ACCOUNT.into()),
             lifetime: duration("CNI_TOKEN_LIFETIME")?.unwrap_or(DEFAULT_LIFETIME).max(LEAST_LIFETIME),
             pace: RefreshPace { interval, trial },
             listen,
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let said = settings(&[
+        let value_of = settings(&[
             ("CALICO_MANAGE_CNI", "False"),
             ("CALICO_CNI_SERVICE_ACCOUNT", "canal"),
             ("CNI_TOKEN_LIFETIME", "1m"),
@@ -136,7 +136,7 @@ mod tests {
             pace: RefreshPace { interval: Some(Duration::from_millis(100)), trial: Duration::from_secs(1) },
             listen: None,
         };
-        assert_eq!(said.unwrap(), expected);
+        assert_eq!(value_of.unwrap(), expected);
     }
 
     #[test]

@@ -40,9 +40,9 @@ pub struct Status {
 
 /// The result of one check of the installed files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct FileCheck {
     /// Number of files that were missing or changed and have been restored.
-    pub mended: u64,
+    pub restored: u64,
     /// The problem that remains, if any.
     pub missing: Option<String>,
 }
@@ -97,7 +97,7 @@ pub struct Counts {
     /// Detected clock jumps.
     pub clock_jumps: u64,
     /// Restored files that were missing or changed.
-    pub mended: u64,
+    pub restored: u64,
 }
 
 impl Status {
@@ -126,7 +126,7 @@ impl Status {
     }
 
     /// Records a failure, and logs a warning if the reason is a new one.
-    pub fn fail(&mut self, reason: String) {
+    pub fn record_failure(&mut self, reason: String) {
         if self.failure.as_ref() == Some(&reason) {
             tracing::debug!("still: {reason}");
         } else {
@@ -137,7 +137,7 @@ impl Status {
 
     /// Records that the API server responded. This clears the reason of an unreachable server. Any other reason stays
     /// until a token request succeeds.
-    pub fn answer(&mut self) {
+    pub fn record_answer(&mut self) {
         if self.unanswered > 0 {
             tracing::info!("the API server answers again");
             (self.failure, self.unanswered) = (None, 0);
@@ -163,7 +163,7 @@ impl Status {
 
     /// Returns the metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        let Counts { refreshes, failures, refused, clock_jumps, mended } = self.counts;
+        let Counts { refreshes, failures, refused, clock_jumps, restored } = self.counts;
         let mut text = String::new();
         let mut metric = |kind: &str, name: &str, help: &str, value: i128| {
             let _ = write!(
@@ -191,7 +191,7 @@ impl Status {
             "counter",
             "files_mended_total",
             "Installed files that were missing or changed and put back.",
-            mended.into(),
+            restored.into(),
         );
         let ok = i128::from(self.missing.is_none());
         metric("gauge", "install_ok", "Whether everything that was installed is in place.", ok);
@@ -255,7 +255,7 @@ mod tests {
     fn an_answer_ends_a_silence_and_no_other_failure() {
         let failing = |unanswered| Status { unanswered, failure: Some("why".into()), ..good() };
         let answered = |mut status: Status| {
-            status.answer();
+            status.record_answer();
             (status.failure, status.unanswered)
         };
         assert_eq!(answered(failing(1)), (None, 0));

@@ -81,7 +81,7 @@ async fn agent_whose_objects_moved_to_another_group_ends_with_an_error_that_name
     let group = ApiGroupWatch { account, configured: Some(ApiGroup::CrdV1) };
     let kubeconfig = directory.path().join("calico-kubeconfig");
     let error = tokio::select! {
-        ended = run(&settings, None, kubeconfig, Some(group), Kept::default, pending()) => ended.unwrap_err(),
+        ended = run(&settings, None, kubeconfig, Some(group), FileCheck::default, pending()) => ended.unwrap_err(),
         _ = tokio::spawn(hour()) => panic!("the agent goes on"),
     };
     let expected = "Calico's objects moved from the API group crd.projectcalico.org/v1 to projectcalico.org/v3: the \

@@ -42,7 +42,7 @@ impl Binaries {
     /// # Errors
     /// Returns an error if no directory is usable, or if a program of this container cannot be read.
     pub fn plan(settings: &Settings, layout: &Layout, state: &State) -> Result<Binaries, BinariesError> {
-        let own = SourceProgram::of_this_process()?;
+        let own = SourceProgram::current()?;
         let extra = source::extra_plugins(layout, &settings.extra_plugins)?;
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
         for (place, directory) in layout.bin_dirs() {
@@ -70,9 +70,9 @@ impl Binaries {
     }
 
     /// Records in the state the files that will be installed, together with the files that they replace.
-    pub fn note(&self, state: &mut State) {
+    pub fn record(&self, state: &mut State) {
         for (place, task) in self.ours() {
-            state.note_over(place, &task.name, task.source.digest.clone(), task.there.as_deref());
+            state.record_replacement(place, &task.name, task.source.digest.clone(), task.there.as_deref());
         }
     }
 
@@ -95,7 +95,7 @@ impl Binaries {
             }
         }
         for (place, task) in self.ours().filter(|(place, _)| ready.iter().any(|(known, _)| known == place)) {
-            state.note(place, &task.name, Some(task.source.digest.clone()), false);
+            state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
         if ready.is_empty() { Err(BinariesError::NoDirectory { skipped: self.skipped }) } else { Ok(ready) }
     }
@@ -110,18 +110,18 @@ impl Binaries {
 
 /// Removes records of programs that no longer exist after a successful run: they are no longer wanted, or their
 /// directory was skipped. The records of a missing directory stay, as that directory may only be unmounted.
-pub fn forget_missing(layout: &Layout, state: &mut State) {
+pub fn remove_missing_records(layout: &Layout, state: &mut State) {
     let is_gone = |path: PathBuf| path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
-        let noted = state.files.get(&place).into_iter().flat_map(|files| files.keys());
-        let gone: Vec<String> = noted.filter(|name| is_gone(directory.join(name))).cloned().collect();
+        let recorded = state.files.get(&place).into_iter().flat_map(|files| files.keys());
+        let gone: Vec<String> = recorded.filter(|name| is_gone(directory.join(name))).cloned().collect();
         gone.iter().for_each(|name| state.forget(place, name));
     }
 }
 
 /// Returns the names of all programs that this container installs.
 #[must_use]
-pub fn names(settings: &Settings, layout: &Layout) -> Vec<String> {
+pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
     let extra = source::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);
     [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }

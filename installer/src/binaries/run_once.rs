@@ -40,14 +40,14 @@ pub enum RunError {
         source: io::Error,
     },
     /// The program ran and failed.
-    #[error("{} -v ended with {status}: {said}", .path.display())]
+    #[error("{} -v ended with {status}: {stderr}", .path.display())]
     Failed {
         /// The path of the program.
         path: PathBuf,
         /// The exit status.
         status: std::process::ExitStatus,
         /// The program's stderr.
-        said: String,
+        stderr: String,
     },
 }
 
@@ -61,8 +61,8 @@ pub fn run_once(program: &Path) -> Result<String, RunError> {
     let ran = spawn(&mut command).and_then(Child::wait_with_output);
     let output = ran.map_err(|source| explain(program, source))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(RunError::Failed { path: program.into(), status: output.status, said });
+        let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(RunError::Failed { path: program.into(), status: output.status, stderr });
     }
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     tracing::info!("CNI plugin version: {version}");

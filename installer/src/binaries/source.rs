@@ -33,7 +33,7 @@ pub struct SourceProgram {
 
 impl SourceProgram {
     /// Returns this process's program, which serves as both of Calico's plugins.
-    pub fn of_this_process() -> Result<SourceProgram, BinariesError> {
+    pub fn current() -> Result<SourceProgram, BinariesError> {
         Self::read(OWN.into(), CALICO.into())
     }
 
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn this_program_can_be_read() {
-        let own = SourceProgram::of_this_process().unwrap();
+        let own = SourceProgram::current().unwrap();
         assert_eq!(own.digest, digest::of_file(&std::env::current_exe().unwrap()).unwrap());
         assert!(own.mode & 0o100 != 0);
     }

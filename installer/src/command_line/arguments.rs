@@ -30,7 +30,7 @@ pub(super) enum ParsedArguments {
     /// Print the help.
     Help,
     /// The arguments are invalid, for this reason.
-    Nonsense(String),
+    Invalid(String),
 }
 
 impl OptionSpec {
@@ -42,7 +42,7 @@ impl OptionSpec {
                 return ParsedArguments::Help;
             }
             let Some(text) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
-                return ParsedArguments::Nonsense(format!("`{argument}` is not known"));
+                return ParsedArguments::Invalid(format!("`{argument}` is not known"));
             };
             let (name, value) = match text.split_once('=') {
                 Some((name, value)) => (name, Some(value.to_owned())),
@@ -53,10 +53,10 @@ impl OptionSpec {
             } else if let Some(name) = find(self.options, name) {
                 match value.or_else(|| arguments.next()).filter(|value| !value.is_empty()) {
                     Some(value) => given.0.push((name, value)),
-                    None => return ParsedArguments::Nonsense(format!("`{argument}` needs a value")),
+                    None => return ParsedArguments::Invalid(format!("`{argument}` needs a value")),
                 }
             } else {
-                return ParsedArguments::Nonsense(format!("`{argument}` is not known"));
+                return ParsedArguments::Invalid(format!("`{argument}` is not known"));
             }
         }
         ParsedArguments::Run(given)
@@ -86,7 +86,7 @@ impl GivenOptions {
 }
 
 /// Runs `command` with the parsed arguments, or prints the help, or reports invalid arguments with exit status 2.
-pub(super) fn with(
+pub(super) fn run_with(
     name: &str,
     help: impl FnOnce() -> String,
     asked: ParsedArguments,
@@ -98,8 +98,8 @@ pub(super) fn with(
             print(&help());
             ExitCode::SUCCESS
         }
-        ParsedArguments::Nonsense(what) => {
-            complain(&format!("calico {name}: {what}; see `calico {name} --help`"));
+        ParsedArguments::Invalid(what) => {
+            print_error(&format!("calico {name}: {what}; see `calico {name} --help`"));
             ExitCode::from(2)
         }
     }
@@ -112,7 +112,7 @@ pub(super) fn print(text: &str) {
 }
 
 /// Prints a line to stderr.
-pub(super) fn complain(line: &str) {
+pub(super) fn print_error(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", printable::lines(line));
 }
 
@@ -145,7 +145,7 @@ mod tests {
             ("-o", "`-o` needs a value"),
             ("--root=", "`--root=` needs a value"),
         ] {
-            assert_eq!(parse(line), ParsedArguments::Nonsense(complaint.into()), "{line}");
+            assert_eq!(parse(line), ParsedArguments::Invalid(complaint.into()), "{line}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use ipam_plugin::process;
 
-use super::arguments::{OptionSpec, complain, print, with};
+use super::arguments::{OptionSpec, print, print_error, run_with};
 use crate::doctor::{self, Format};
 use crate::host_network::HostNetwork;
 use crate::layout::{BIN_DIR, NET_DIR};
@@ -38,7 +38,7 @@ Examples:
 
 /// Runs the command.
 pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
-    with(
+    run_with(
         "doctor",
         || HELP.into(),
         SPEC.parse(arguments),
@@ -47,7 +47,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
                 None | Some("text" | "table") => Format::Text,
                 Some("json") => Format::Json,
                 Some(other) => {
-                    complain(&format!("calico doctor: `{other}` is no format; write text or json"));
+                    print_error(&format!("calico doctor: `{other}` is no format; write text or json"));
                     return ExitCode::from(2);
                 }
             };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libcalico::api::{DurationError, GoDuration};
 
-use super::arguments::{GivenOptions, OptionSpec, complain, with};
+use super::arguments::{GivenOptions, OptionSpec, print_error, run_with};
 use crate::agent::DEFAULT_LISTEN;
 use crate::health::{Probe, ask};
 
@@ -25,19 +25,19 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
 
 /// Runs the command.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
-    with(
+    run_with(
         "health",
         || HELP.into(),
         SPEC.parse(arguments),
         |given| match parse_query(given) {
             Err(what) => {
-                complain(&format!("calico health: {what}; see `calico health --help`"));
+                print_error(&format!("calico health: {what}; see `calico health --help`"));
                 ExitCode::from(2)
             }
             Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
-                    complain(&error.to_string());
+                    print_error(&error.to_string());
                     ExitCode::FAILURE
                 }
             },

@@ -9,8 +9,8 @@ use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 use ipam_plugin::variable::list;
 
-use super::arguments::{OptionSpec, with};
-use super::node_command::{CommandError, ended, environment, stay};
+use super::arguments::{OptionSpec, run_with};
+use super::node_command::{CommandError, exit_code, read_environment, run_agent};
 use crate::agent::{Pass, Plugins, ReplayError, deferred_dels};
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
@@ -29,11 +29,11 @@ pub fn install(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
-    with("install", help, SPEC.parse(arguments), |given| {
+    run_with("install", help, SPEC.parse(arguments), |given| {
         logging::init(LogConfig::new("cni-installer"));
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
-        ended(run(&layout, network, replay))
+        exit_code(run(&layout, network, replay))
     })
 }
 
@@ -42,18 +42,18 @@ fn run(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), CommandError> {
-    let (settings, lookup) = environment()?;
+    let (settings, lookup) = read_environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-        return stay(&installation, InstallReconciler::of_own(installation), &lookup, replay);
+        return run_agent(&installation, InstallReconciler::for_own_installation(installation), &lookup, replay);
     }
     if !settings.try_for.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
-        process::block_on(deferred_dels::once(&conf, layout, &settings.net_dir, LEARNING, replay));
+        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, LEARNING, replay));
     }
     Ok(())
 }

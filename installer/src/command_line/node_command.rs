@@ -29,7 +29,7 @@ pub(super) enum CommandError {
 }
 
 /// Returns exit status 0, or logs the error and returns exit status 1.
-pub(super) fn ended(outcome: Result<(), CommandError>) -> ExitCode {
+pub(super) fn exit_code(outcome: Result<(), CommandError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -40,16 +40,16 @@ pub(super) fn ended(outcome: Result<(), CommandError>) -> ExitCode {
 }
 
 /// Returns the settings, and a function that looks up environment variables.
-pub(super) fn environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), SettingsError> {
+pub(super) fn read_environment() -> Result<(Settings, impl Fn(&str) -> Option<String>), SettingsError> {
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Ok((Settings::from_environment(&lookup, hostname.trim())?, lookup))
 }
 
 /// Runs the agent until SIGTERM (INST-37). `replay` replays deferred DELs; the plugin provides it.
-pub(super) fn stay(
+pub(super) fn run_agent(
     installation: &Installation<'_>,
-    mut upkeep: InstallReconciler<'_>,
+    mut reconciler: InstallReconciler<'_>,
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), CommandError> {
@@ -61,7 +61,14 @@ pub(super) fn stay(
     let group = on_kubernetes
         .zip(account)
         .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: group_of(&conf) });
-    let replaying = deferred_dels::look_after(&conf, layout, &settings.net_dir, replay);
-    process::block_on(agent::run(&agent_settings, account.cloned(), kubeconfig, group, || upkeep.keep(), replaying))?;
+    let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
+    process::block_on(agent::run(
+        &agent_settings,
+        account.cloned(),
+        kubeconfig,
+        group,
+        || reconciler.reconcile(),
+        replaying,
+    ))?;
     Ok(())
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::variable::list;
 
-use super::arguments::{OptionSpec, with};
-use super::node_command::{CommandError, ended, environment, stay};
+use super::arguments::{OptionSpec, run_with};
+use super::node_command::{CommandError, exit_code, read_environment, run_agent};
 use crate::agent::{Pass, Plugins, ReplayError, VARIABLES};
 use crate::host_network::HostNetwork;
 use crate::install::{InstallReconciler, Installation};
@@ -22,9 +22,9 @@ pub fn refresh_token(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
-    with("refresh-token", help, SPEC.parse(arguments), |given| {
+    run_with("refresh-token", help, SPEC.parse(arguments), |given| {
         logging::init(LogConfig::new("cni-agent"));
-        ended(run(&given.layout(), network, replay))
+        exit_code(run(&given.layout(), network, replay))
     })
 }
 
@@ -33,10 +33,10 @@ fn run(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> Result<(), CommandError> {
-    let (settings, lookup) = environment()?;
+    let (settings, lookup) = read_environment()?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
-    stay(&installation, InstallReconciler::of_anyones(installation), &lookup, replay)
+    run_agent(&installation, InstallReconciler::for_any_installation(installation), &lookup, replay)
 }
 
 fn help() -> String {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 
-use super::arguments::{OptionSpec, complain, print, with};
+use super::arguments::{OptionSpec, print, print_error, run_with};
 use crate::host_network::HostNetwork;
 use crate::layout::BIN_DIR;
 use crate::uninstall::{self, Options};
@@ -41,7 +41,7 @@ run, with exit status 1; the next run goes on with it.
 
 /// Runs the command.
 pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
-    with(
+    run_with(
         "uninstall",
         || HELP.into(),
         SPEC.parse(arguments),
@@ -63,7 +63,7 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn Host
                     if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
                 }
                 Err(error) => {
-                    complain(&format!("calico uninstall: {error}"));
+                    print_error(&format!("calico uninstall: {error}"));
                     ExitCode::FAILURE
                 }
             }

@@ -100,27 +100,30 @@ impl Conflist {
     }
 
     /// Records in the state that the configuration will be written, and the file that it replaces.
-    pub fn note(&self, target: &Target, state: &mut State) {
+    pub fn record(&self, target: &Target, state: &mut State) {
         let name = &target.name;
         let there = regular_file::contents(&target.path()).ok();
         let now = self.merged(there.as_deref(), target, &[]).rendering;
-        let noted = state.get(Place::Net, name).cloned().unwrap_or_default();
+        let recorded = state.get(Place::Net, name).cloned().unwrap_or_default();
         // Our own configuration with foreign entries does not count as replaced, because those entries stay.
-        let replaced = there.as_ref().filter(|there| noted.is(&digest::of_bytes(there)) || !is_ours_in(there, &noted));
+        let replaced =
+            there.as_ref().filter(|there| recorded.is(&digest::of_bytes(there)) || !is_ours_in(there, &recorded));
         let replaced = replaced.map(|there| digest::of_bytes(there));
         let there = there.and_then(|there| chain_of(&there)).unwrap_or_default();
-        let in_place = Rendering::in_place(&noted.renderings, &there).cloned();
-        state.note_over(Place::Net, name, self.digest(), replaced.as_deref());
-        state.note_origin(Place::Net, name, self.origin.clone());
+        let in_place = Rendering::in_place(&recorded.renderings, &there).cloned();
+        state.record_replacement(Place::Net, name, self.digest(), replaced.as_deref());
+        state.record_origin(Place::Net, name, self.origin.clone());
         let in_place = in_place.filter(|in_place| *in_place != now);
-        state.note_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
+        state.record_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
     }
 
     /// Returns true if the state records this configuration, with whatever token.
     #[must_use]
-    pub fn is_noted(&self, target: &Target, state: &State) -> bool {
-        let noted = state.get(Place::Net, &target.name);
-        noted.is_some_and(|noted| noted.is(&self.digest()) || self.origin.is_some() && self.origin == noted.origin)
+    pub fn is_recorded(&self, target: &Target, state: &State) -> bool {
+        let recorded = state.get(Place::Net, &target.name);
+        recorded.is_some_and(|recorded| {
+            recorded.is(&self.digest()) || self.origin.is_some() && self.origin == recorded.origin
+        })
     }
 
     pub(super) fn digest(&self) -> String {
@@ -131,6 +134,6 @@ impl Conflist {
 /// Returns the configuration of Calico's plugins in a file, or `None` if it contains none of them. A template may hold
 /// other plugins only.
 fn calicos(conf: &Map<String, Value>, layout: &Layout, net_dir: &Path) -> Result<Option<NetConf>, NodeConfError> {
-    let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.of_node(path, net_dir)).ok();
+    let plugin = node_conf::plugin(Value::Object(conf.clone()), |path| layout.translate(path, net_dir)).ok();
     plugin.map(node_conf::read).transpose()
 }

@@ -19,7 +19,7 @@ pub struct Former {
     /// The path of the file.
     pub path: PathBuf,
     /// The state's record of the file.
-    pub noted: Installed,
+    pub recorded: Installed,
 }
 
 impl Former {
@@ -30,7 +30,7 @@ impl Former {
         let former = |name: &String, state: &State| Former {
             name: name.clone(),
             path: target.directory.join(name),
-            noted: state.get(Place::Net, name).cloned().unwrap_or_default(),
+            recorded: state.get(Place::Net, name).cloned().unwrap_or_default(),
         };
         let mut all = Vec::new();
         let old = &settings.old_conf_name;
@@ -54,7 +54,7 @@ impl Former {
             let former = former(&name, state);
             match regular_file::contents(&former.path) {
                 _ if all.iter().any(|known| known.name == name) => {}
-                Ok(text) if is_ours_in(&text, &former.noted) => all.push(former),
+                Ok(text) if is_ours_in(&text, &former.recorded) => all.push(former),
                 Ok(_) => tracing::warn!("{} was changed since it was installed and stays", former.path.display()),
                 Err(error) if error.kind() == ErrorKind::NotFound => state.forget(Place::Net, &name),
                 Err(error) => {
@@ -73,6 +73,6 @@ impl Former {
 
 /// Returns the configurations that are recorded under other names.
 fn stale(state: &State, name: &str) -> Vec<String> {
-    let noted = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
-    noted.filter(|noted| *noted != name && is_read(noted)).cloned().collect()
+    let recorded = state.files.get(&Place::Net).into_iter().flat_map(|files| files.keys());
+    recorded.filter(|recorded| *recorded != name && is_read(recorded)).cloned().collect()
 }

@@ -18,24 +18,24 @@ pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
 
 /// Returns true if the text is the installed configuration, with or without foreign entries.
 #[must_use]
-pub fn is_ours_in(text: &[u8], noted: &Installed) -> bool {
-    let whole = |there: &Chain| noted.renderings.iter().any(|rendering| rendering.is_whole_in(there));
-    noted.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
+pub fn is_ours_in(text: &[u8], recorded: &Installed) -> bool {
+    let whole = |there: &Chain| recorded.renderings.iter().any(|rendering| rendering.is_whole_in(there));
+    recorded.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
 }
 
 /// Returns true if the text is the installed one and contains no foreign entry. The digest alone does not show this:
 /// the text that the installer renders may contain the same entry as another program.
-pub(super) fn is_wholly_ours(text: &[u8], noted: &Installed) -> bool {
-    noted.is(&digest::of_bytes(text)) && noted.renderings.iter().all(|rendering| rendering.foreign.is_empty())
+pub(super) fn is_wholly_ours(text: &[u8], recorded: &Installed) -> bool {
+    recorded.is(&digest::of_bytes(text)) && recorded.renderings.iter().all(|rendering| rendering.foreign.is_empty())
 }
 
 /// Returns the entries that other programs added to the installed configuration.
 #[must_use]
-pub fn foreign_in(text: &[u8], noted: &Installed) -> Vec<Entry> {
-    if is_wholly_ours(text, noted) {
+pub fn foreign_in(text: &[u8], recorded: &Installed) -> Vec<Entry> {
+    if is_wholly_ours(text, recorded) {
         return Vec::new();
     }
-    chain_of(text).map(|there| there.foreign(&Chain::default(), &noted.renderings)).unwrap_or_default()
+    chain_of(text).map(|there| there.foreign(&Chain::default(), &recorded.renderings)).unwrap_or_default()
 }
 
 /// Returns true if a configuration contains Calico's plugin, or delegates to it as Canal's does.

@@ -19,7 +19,7 @@ pub struct Target {
     /// The mode that the file has at least.
     pub mode: u32,
     /// The state's record of the file. It is empty on the first run, and if no state is kept.
-    pub noted: Installed,
+    pub recorded: Installed,
 }
 
 impl Target {
@@ -30,20 +30,20 @@ impl Target {
         let target = |name: String| Target {
             directory: directory.to_owned(),
             mode: settings.conf_mode,
-            noted: state.get(Place::Net, &name).cloned().unwrap_or_default(),
+            recorded: state.get(Place::Net, &name).cloned().unwrap_or_default(),
             name,
         };
-        let asked = target(settings.conf_name.clone());
-        if !asked.name.ends_with(".conf") {
-            return asked;
+        let named = target(settings.conf_name.clone());
+        if !named.name.ends_with(".conf") {
+            return named;
         }
-        let mut list = target(format!("{}list", asked.name));
-        if list.noted == Installed::default() {
-            list.noted = asked.noted.clone();
+        let mut list = target(format!("{}list", named.name));
+        if list.recorded == Installed::default() {
+            list.recorded = named.recorded.clone();
         }
         match regular_file::contents(&list.path()) {
-            Ok(text) if is_extended(&text, &list.noted) => list,
-            _ => asked,
+            Ok(text) if is_extended(&text, &list.recorded) => list,
+            _ => named,
         }
     }
 
@@ -57,13 +57,13 @@ impl Target {
     pub(super) fn is_whole(&self, there: Option<&[u8]>) -> bool {
         match there {
             Some(text) => chain_of(text).is_some(),
-            None => self.noted.digest.is_none(),
+            None => self.recorded.digest.is_none(),
         }
     }
 }
 
 /// Returns true if the text is a list with Calico's plugin and foreign entries.
-fn is_extended(text: &[u8], noted: &Installed) -> bool {
+fn is_extended(text: &[u8], recorded: &Installed) -> bool {
     let Some(there) = chain_of(text) else { return false };
-    is_calicos(text) && there.is_list() && !there.foreign(&Chain::default(), &noted.renderings).is_empty()
+    is_calicos(text) && there.is_list() && !there.foreign(&Chain::default(), &recorded.renderings).is_empty()
 }

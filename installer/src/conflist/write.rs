@@ -54,7 +54,7 @@ impl Conflist {
                 copied.as_ref().ok()?;
             }
             // The next text to read is this one, or this one with another program's change.
-            target.noted.renderings.push(last.rendering.clone());
+            target.recorded.renderings.push(last.rendering.clone());
             proposed = Some(text.clone());
             Some(text)
         };
@@ -77,10 +77,10 @@ impl Conflist {
     }
 
     /// Records in the state that the configuration was written.
-    pub fn note_written(&self, target: &Target, written: &Written, state: &mut State) {
-        state.note(Place::Net, &target.name, Some(self.digest()), false);
-        state.note_origin(Place::Net, &target.name, self.origin.clone());
-        state.note_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
+    pub fn record_written(&self, target: &Target, written: &Written, state: &mut State) {
+        state.record(Place::Net, &target.name, Some(self.digest()), false);
+        state.record_origin(Place::Net, &target.name, self.origin.clone());
+        state.record_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
     }
 
     /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one.
@@ -101,7 +101,7 @@ impl Conflist {
         match removed {
             Ok(written) => {
                 tracing::info!("removed {}", former.path.display());
-                state.note_renderings(Place::Net, &target.name, vec![written.rendering]);
+                state.record_renderings(Place::Net, &target.name, vec![written.rendering]);
                 state.forget(Place::Net, &former.name);
             }
             Err(error) => {
@@ -130,23 +130,25 @@ impl Conflist {
     }
 
     pub(super) fn merged(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Merged {
-        let Some(there) = there.and_then(|text| self.known(text, &target.noted)) else {
+        let Some(there) = there.and_then(|text| self.foreign_chain(text, &target.recorded)) else {
             // Without a usable file, the foreign entries keep their places in the first readable former configuration.
             let mut former = former.iter();
-            let first = former.by_ref().find_map(|former| Some((self.known(&former.text()?, &former.noted)?, former)));
+            let first = former
+                .by_ref()
+                .find_map(|former| Some((self.foreign_chain(&former.text()?, &former.recorded)?, former)));
             let merged = first.map_or_else(
                 || self.rendered.alone(),
-                |(there, former)| self.rendered.over(&there, &former.noted.renderings),
+                |(there, former)| self.rendered.over(&there, &former.recorded.renderings),
             );
             return self.with_former(merged, former.as_slice());
         };
-        self.with_former(self.rendered.over(&there, &target.noted.renderings), former)
+        self.with_former(self.rendered.over(&there, &target.recorded.renderings), former)
     }
 
     fn with_former(&self, mut merged: Merged, former: &[Former]) -> Merged {
         for former in former {
-            let there = former.text().and_then(|text| self.known(&text, &former.noted));
-            let foreign = there.map(|there| there.foreign(&self.rendered.pattern, &former.noted.renderings));
+            let there = former.text().and_then(|text| self.foreign_chain(&text, &former.recorded));
+            let foreign = there.map(|there| there.foreign(&self.rendered.pattern, &former.recorded.renderings));
             merged.adopt(foreign.unwrap_or_default());
         }
         merged
@@ -154,7 +156,7 @@ impl Conflist {
 
     /// Returns the plugins of a text that may contain foreign entries. Returns `None` if the text is wholly ours or is
     /// no configuration.
-    fn known(&self, text: &[u8], noted: &Installed) -> Option<Chain> {
-        chain_of(text).filter(|_| !is_wholly_ours(text, noted))
+    fn foreign_chain(&self, text: &[u8], recorded: &Installed) -> Option<Chain> {
+        chain_of(text).filter(|_| !is_wholly_ours(text, recorded))
     }
 }

@@ -30,5 +30,5 @@ use crate::layout::Layout;
 pub async fn examine(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> DoctorReport {
     let snapshot = collect(layout, net_dir, network).await;
     let node = snapshot.node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
-    DoctorReport { node, findings: checks::all(&snapshot) }
+    DoctorReport { node, findings: checks::run_all(&snapshot) }
 }

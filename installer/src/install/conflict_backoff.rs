@@ -19,7 +19,7 @@ pub(super) struct ConflictBackoff {
 
 impl ConflictBackoff {
     /// Returns true if the configuration is to be repaired now. `is_changed` is the result of the present check.
-    pub(super) fn puts_back(&mut self, is_changed: bool) -> bool {
+    pub(super) fn is_repair_due(&mut self, is_changed: bool) -> bool {
         if !is_changed {
             *self = ConflictBackoff::default();
             return false;
@@ -33,15 +33,14 @@ impl ConflictBackoff {
 
     /// Records the result of a repair. A repair that another program undid counts as one; a failed write does not, so
     /// it is retried at each check.
-    pub(super) fn ended(&mut self, installed: &Result<(), InstallError>) {
-        let is_contested = |error: &InstallError| matches!(error, InstallError::File(error) if error.is_contested());
-        if installed.as_ref().err().is_none_or(is_contested) {
-            self.has_put_back();
+    pub(super) fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
+        if installed.as_ref().err().is_none_or(InstallError::is_contested) {
+            self.record_repair();
         }
     }
 
     /// Records a repair.
-    fn has_put_back(&mut self) {
+    fn record_repair(&mut self) {
         self.writes += 1;
         self.rest = match self.writes.checked_sub(PATIENCE) {
             Some(more) => (1 << more.min(8)).min(LONGEST),
@@ -50,7 +49,7 @@ impl ConflictBackoff {
     }
 
     /// Returns the reason why the configuration is not repaired now.
-    pub(super) fn told(&self, path: &Path) -> String {
+    pub(super) fn reason(&self, path: &Path) -> String {
         let bak = path.with_added_extension("cilium_bak");
         let program = if bak.exists() {
             format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
@@ -80,16 +79,16 @@ mod tests {
         let mut conflict = ConflictBackoff::default();
         let mut written = Vec::new();
         for look in 0..60 {
-            if conflict.puts_back(true) {
-                conflict.has_put_back();
+            if conflict.is_repair_due(true) {
+                conflict.record_repair();
                 written.push(look);
             }
         }
         assert_eq!(written, [0, 1, 2, 3, 4, 6, 9, 14, 23, 40, 57]);
-        assert!(!conflict.puts_back(false));
-        assert!(conflict.puts_back(true), "it was left alone in between");
+        assert!(!conflict.is_repair_due(false));
+        assert!(conflict.is_repair_due(true), "it was left alone in between");
         // A repair that fails to write is tried at each check.
-        assert!((0..60).all(|_| conflict.puts_back(true)));
+        assert!((0..60).all(|_| conflict.is_repair_due(true)));
     }
 
     #[test]
@@ -98,9 +97,9 @@ mod tests {
             let mut conflict = ConflictBackoff::default();
             let mut tries = 0;
             for _ in 0..60 {
-                if conflict.puts_back(true) {
+                if conflict.is_repair_due(true) {
                     let (path, source) = (PathBuf::from("/x"), Error::from(kind));
-                    conflict.ended(&Err(AtomicFileError { action: "change", path, source }.into()));
+                    conflict.record_outcome(&Err(AtomicFileError { action: "change", path, source }.into()));
                     tries += 1;
                 }
             }
@@ -114,12 +113,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         let conflict = ConflictBackoff { writes: 6, rest: 1 };
-        let told = conflict.told(&path);
+        let reason = conflict.reason(&path);
         assert!(
-            told.contains("another program") && told.contains("6 times") && told.ends_with("in 2 minutes"),
-            "{told}"
+            reason.contains("another program") && reason.contains("6 times") && reason.ends_with("in 2 minutes"),
+            "{reason}"
         );
         std::fs::write(dir.path().join("10-calico.conflist.cilium_bak"), "").unwrap();
-        assert!(conflict.told(&path).contains("cni.exclusive"), "{}", conflict.told(&path));
+        assert!(conflict.reason(&path).contains("cni.exclusive"), "{}", conflict.reason(&path));
     }
 }

@@ -37,3 +37,10 @@ pub enum InstallError {
     #[error(transparent)]
     State(#[from] StateError),
 }
+
+impl InstallError {
+    /// Returns true if another program rewrote a file again and again while it was written.
+    pub(super) fn is_contested(&self) -> bool {
+        matches!(self, InstallError::File(error) if error.is_contested())
+    }
+}

@@ -67,19 +67,19 @@ impl Installation<'_> {
         let conflist = self.render(&tls)?;
         let binaries = Binaries::plan(settings, layout, &before)?;
         let mut state = before.clone();
-        binaries.note(&mut state);
+        binaries.record(&mut state);
         let target = Target::new(&net_dir, settings, &before);
-        conflist.note(&target, &mut state);
+        conflist.record(&target, &mut state);
         if account.is_some() {
-            state.note(Place::Net, kubeconfig::NAME, None, false);
+            state.record(Place::Net, kubeconfig::NAME, None, false);
         }
         self.save(&state);
 
         assets.copy(&net_dir)?;
         // On failure the records of unusable directories have been restored, so they are saved again.
         let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
-        binaries::forget_missing(layout, &mut state);
-        nodename::of_this_run(settings, layout).ensure_or_warn(layout);
+        binaries::remove_missing_records(layout, &mut state);
+        nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| asks) {
             self.write_credentials(account, &net_dir)?;
         }
@@ -165,7 +165,7 @@ impl Installation<'_> {
             return;
         }
         let net_dir = Path::new(&settings.net_dir);
-        let path_of = |path: &Path| self.layout.of_node(path, net_dir);
+        let path_of = |path: &Path| self.layout.translate(path, net_dir);
         match config_trial::try_out(&conflist.conf, plugin, settings.try_for, path_of) {
             ConfigTrial::Passed => tracing::info!("the new configuration works: the datastore is ready"),
             ConfigTrial::NotTried(reason) => tracing::info!("the new configuration is not tried: {reason}"),
@@ -219,7 +219,7 @@ fn put_in_place(
         Change::Written => tracing::info!("wrote {}", target.path().display()),
         Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
     }
-    conflist.note_written(target, &written, state);
+    conflist.record_written(target, &written, state);
     let target = Target::new(&target.directory, settings, state);
     former.iter().for_each(|former| conflist.remove_former(former, &target, state));
     Ok(())

@@ -61,8 +61,8 @@ impl Installation<'_> {
     }
 
     fn write_known_mtu(&self, conf: &NetConf, deadline: Duration, state: &mut State) -> Result<(), Cause> {
-        let lowest = mtu::of_node(&host_network::uplinks(self.network)?)?;
-        let mtu = mtu::of_pods(lowest, &node_conf::pools(conf, deadline)?)?;
+        let lowest = mtu::lowest_uplink_mtu(&host_network::uplinks(self.network)?)?;
+        let mtu = mtu::pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
         match mtu::ensure(self.layout, mtu, state)? {
             MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
             MtuFile::Same | MtuFile::Theirs => {}

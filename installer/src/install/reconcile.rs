@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::conflict_backoff::ConflictBackoff;
 use super::error::InstallError;
 use super::installation::Installation;
-use crate::agent::Kept;
+use crate::agent::FileCheck;
 use crate::conflist::Target;
 use crate::state::State;
 use crate::{binaries, mtu};
@@ -29,21 +29,21 @@ pub struct InstallReconciler<'a> {
 
 impl<'a> InstallReconciler<'a> {
     /// Creates a reconciler for a process that has just run the installation.
-    pub fn of_own(installation: Installation<'a>) -> InstallReconciler<'a> {
-        InstallReconciler { keeps: Some(true), ..InstallReconciler::of_anyones(installation) }
+    pub fn for_own_installation(installation: Installation<'a>) -> InstallReconciler<'a> {
+        InstallReconciler { keeps: Some(true), ..InstallReconciler::for_any_installation(installation) }
     }
 
     /// Creates a reconciler that first determines if the files were installed from this environment. Files of another
     /// environment are left to the agent of that environment.
-    pub fn of_anyones(installation: Installation<'a>) -> InstallReconciler<'a> {
+    pub fn for_any_installation(installation: Installation<'a>) -> InstallReconciler<'a> {
         InstallReconciler { installation, keeps: None, reported_mtu: None, conflict: ConflictBackoff::default() }
     }
 
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
     /// server is contacted except to compute a missing MTU file.
-    pub fn keep(&mut self) -> Kept {
-        let missing = match self.keeps() {
-            Ok(false) => return Kept::default(),
+    pub fn reconcile(&mut self) -> FileCheck {
+        let missing = match self.find_ownership() {
+            Ok(false) => return FileCheck::default(),
             Ok(true) => {
                 self.write_late_mtu();
                 self.installation.missing()
@@ -52,37 +52,39 @@ impl<'a> InstallReconciler<'a> {
         };
         let Missing { configuration, others } = match missing {
             Ok(missing) => missing,
-            Err(error) => return Kept { mended: 0, missing: Some(error.to_string()) },
+            Err(error) => return FileCheck { restored: 0, missing: Some(error.to_string()) },
         };
-        let is_left = !self.conflict.puts_back(configuration.is_some()) && others.is_empty();
+        let is_left = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_left) {
-            return Kept { mended: 0, missing: Some(self.conflict.told(path)) };
+            return FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) };
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
         if missing.is_empty() {
-            return Kept::default();
+            return FileCheck::default();
         }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
         let installed = self.installation.install(false);
         if is_configuration {
-            self.conflict.ended(&installed);
+            self.conflict.record_outcome(&installed);
         }
         match installed {
             // The path is missing if its directory was skipped.
-            Ok(()) => Kept { mended: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None },
-            Err(error) => Kept { mended: 0, missing: Some(error.to_string()) },
+            Ok(()) => {
+                FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None }
+            }
+            Err(error) => FileCheck { restored: 0, missing: Some(error.to_string()) },
         }
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
     /// again.
-    fn keeps(&mut self) -> Result<bool, InstallError> {
+    fn find_ownership(&mut self) -> Result<bool, InstallError> {
         if let Some(keeps) = self.keeps {
             return Ok(keeps);
         }
-        let keeps = self.installation.is_noted()?;
+        let keeps = self.installation.is_recorded()?;
         if !keeps {
             let name = &self.installation.settings.conf_name;
             tracing::info!("only the token is looked after: {name} was not installed from this environment");
@@ -127,12 +129,12 @@ impl Installation<'_> {
     /// Returns true if the recorded configuration is the one that this environment yields. Unlike
     /// [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated and an
     /// installation is not.
-    fn is_noted(&self) -> Result<bool, InstallError> {
+    fn is_recorded(&self) -> Result<bool, InstallError> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
         let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
         let tls = self.tls_assets()?.on_node(&settings.net_dir);
-        Ok(self.render(&tls)?.is_noted(&target, &state))
+        Ok(self.render(&tls)?.is_recorded(&target, &state))
     }
 
     /// Returns the installed paths that are missing or changed. Writes nothing.
@@ -145,10 +147,10 @@ impl Installation<'_> {
         let rendered = self.render(&assets.on_node(&settings.net_dir))?;
         let configuration = (!rendered.is_written(&target)).then(|| target.path());
         let mut others = assets.missing(&net_dir)?;
-        let names = binaries::names(settings, layout);
+        let names = binaries::program_names(settings, layout);
         for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
-            let noted = names.iter().filter(|name| state.get(place, name).is_some());
-            others.extend(noted.map(|name| directory.join(name)).filter(|path| !path.is_file()));
+            let recorded = names.iter().filter(|name| state.get(place, name).is_some());
+            others.extend(recorded.map(|name| directory.join(name)).filter(|path| !path.is_file()));
         }
         Ok(Missing { configuration, others })
     }

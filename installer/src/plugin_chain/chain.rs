@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::document::{Unreadable, Verbatim, elements, values};
-use super::entry::{Entry, is_calico, is_same, kind};
+use super::entry::{Entry, PlaceFor, is_calico, is_same, kind};
 use super::likeness::canonical;
 
 const PLUGINS: &str = "plugins";
@@ -17,17 +17,6 @@ const OF_THE_LIST: [&str; 2] = ["name", "cniVersion"];
 
 /// Plugin types that several programs and people add, each with parameters of its own.
 const REPEATED: [&str; 2] = ["tuning", "bandwidth"];
-
-/// The relation of an entry to a configuration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlaceFor {
-    /// The configuration contains the same entry.
-    Same,
-    /// The configuration contains another entry of this type, added by its owner.
-    Other,
-    /// The entry can be added.
-    More,
-}
 
 /// A configuration as a list of plugins.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -9,6 +9,17 @@ use crate::layout::CALICO;
 /// A plugin in a list.
 pub type Entry = Verbatim<Map<String, Value>>;
 
+/// The relation of an entry to a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceFor {
+    /// The configuration contains the same entry.
+    Same,
+    /// The configuration contains another entry of this type, added by its owner.
+    Other,
+    /// The entry can be added.
+    More,
+}
+
 /// Returns the type of a plugin. Runtimes match the key without regard to case.
 pub fn kind(entry: &Entry) -> &str {
     let found = entry

@@ -1,7 +1,7 @@
 //! [`Merged`]: our rendered entries, merged with the foreign entries of the present configuration.
 
-use super::chain::{Chain, PlaceFor};
-use super::entry::{Entry, is_calico, is_same, kind};
+use super::chain::Chain;
+use super::entry::{Entry, PlaceFor, is_calico, is_same, kind};
 use super::rendering::Rendering;
 
 /// Plugin types that only extend the network of a plugin before them.
@@ -35,16 +35,16 @@ pub(crate) struct Merged {
 
 impl Rendered {
     /// Returns the configuration to write over `there`: our entries as rendered now replace ours, and foreign entries
-    /// stay in place. `noted` are the recorded renderings, of which one may be in place.
-    pub(crate) fn over(&self, there: &Chain, noted: &[Rendering]) -> Merged {
-        let noted = Rendering::in_place(noted, there);
-        let ours = there.ours(&self.pattern, noted);
-        let taken = self.taken(there, &ours, noted);
-        if !ours.contains(&true) && !noted.is_some_and(|noted| is_bereft(there, noted)) {
+    /// stay in place. `recorded` are the recorded renderings, of which one may be in place.
+    pub(crate) fn over(&self, there: &Chain, recorded: &[Rendering]) -> Merged {
+        let recorded = Rendering::in_place(recorded, there);
+        let ours = there.ours(&self.pattern, recorded);
+        let taken = self.taken(there, &ours, recorded);
+        if !ours.contains(&true) && !recorded.is_some_and(|recorded| is_bereft(there, recorded)) {
             return self.alone();
         }
         let is_foreign = |key: &&String| {
-            !self.chain.keys.contains_key(*key) && !noted.is_some_and(|noted| noted.keys.contains(*key))
+            !self.chain.keys.contains_key(*key) && !recorded.is_some_and(|recorded| recorded.keys.contains(*key))
         };
         let foreign_keys: Vec<String> = there.keys.keys().filter(is_foreign).cloned().collect();
         let others = there.entries.iter().zip(&ours).filter(|(_, is_ours)| !**is_ours);
@@ -73,8 +73,8 @@ impl Rendered {
 
     /// Returns the types of entries that were identified as ours only because known templates generate them, and that
     /// this rendering does not contain.
-    fn taken(&self, there: &Chain, ours: &[bool], noted: Option<&Rendering>) -> Vec<String> {
-        let is_known = |entry: &Entry| noted.is_some_and(|noted| noted.owns(entry).is_some());
+    fn taken(&self, there: &Chain, ours: &[bool], recorded: Option<&Rendering>) -> Vec<String> {
+        let is_known = |entry: &Entry| recorded.is_some_and(|recorded| recorded.owns(entry).is_some());
         let is_rendered = |entry: &Entry| self.chain.entries.iter().any(|rendered| kind(rendered) == kind(entry));
         let entries = there.entries.iter().zip(ours).filter(|(_, is_ours)| **is_ours).map(|(entry, _)| entry);
         let taken = entries.filter(|entry| !is_calico(entry) && !is_known(entry) && !is_rendered(entry));
@@ -118,9 +118,9 @@ impl Merged {
 
 /// Returns true for a recorded list that another program rewrote without our entries: its first plugin is recorded as
 /// foreign, or only extends a network. The first plugin of another network's configuration would create a network.
-fn is_bereft(there: &Chain, noted: &Rendering) -> bool {
+fn is_bereft(there: &Chain, recorded: &Rendering) -> bool {
     let first = there.entries.first();
-    first.is_some_and(|first| CONTINUING.contains(&kind(first)) || noted.owns(first) == Some(false))
+    first.is_some_and(|first| CONTINUING.contains(&kind(first)) || recorded.owns(first) == Some(false))
 }
 
 /// Puts our entries into the places of our present entries, in order, and further ones after the last place. If

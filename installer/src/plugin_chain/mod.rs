@@ -12,9 +12,9 @@ mod merged;
 mod ownership;
 mod rendering;
 
-pub use self::chain::{Chain, PlaceFor, chain_of};
+pub use self::chain::{Chain, chain_of};
 pub use self::document::{Unreadable, Verbatim};
-pub use self::entry::{Entry, kind};
+pub use self::entry::{Entry, PlaceFor, kind};
 pub(crate) use self::merged::{Merged, Rendered};
 pub use self::rendering::Rendering;
 

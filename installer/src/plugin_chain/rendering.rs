@@ -16,7 +16,7 @@ pub struct Rendering {
     /// The keys of the list, or the keys of a single plugin that belong to a list.
     pub keys: BTreeSet<String>,
     /// Our plugins, in order.
-    pub plugins: Vec<NotedPlugin>,
+    pub plugins: Vec<RecordedPlugin>,
     /// SHA-256 of each entry that was foreign at the time of the write.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub foreign: BTreeSet<String>,
@@ -25,7 +25,7 @@ pub struct Rendering {
 /// A recorded plugin.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NotedPlugin {
+pub struct RecordedPlugin {
     /// Its `type`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -36,7 +36,7 @@ pub struct NotedPlugin {
 impl Rendering {
     /// Returns the record of a configuration in which all entries are ours.
     pub fn new(chain: &Chain) -> Rendering {
-        let plugin = |entry: &Entry| NotedPlugin { kind: kind(entry).to_owned(), digest: digest_of(entry) };
+        let plugin = |entry: &Entry| RecordedPlugin { kind: kind(entry).to_owned(), digest: digest_of(entry) };
         Rendering {
             keys: chain.keys.keys().cloned().collect(),
             plugins: chain.entries.iter().map(plugin).collect(),
@@ -46,14 +46,14 @@ impl Rendering {
 
     /// Returns the recorded rendering that is in place: the one with the most entries in `there`, and the first of
     /// equals. After a killed run any of the recorded ones may be in place.
-    pub fn in_place<'a>(noted: &'a [Rendering], there: &Chain) -> Option<&'a Rendering> {
-        let degree = |noted: &&Rendering| {
-            let plugins = there.entries.iter().filter(|entry| noted.has(entry)).count();
-            let keys = noted.keys.iter().filter(|key| there.keys.contains_key(*key)).count();
-            let missing = [noted.plugins.len().saturating_sub(plugins), noted.keys.len() - keys];
+    pub fn in_place<'a>(recorded: &'a [Rendering], there: &Chain) -> Option<&'a Rendering> {
+        let degree = |recorded: &&Rendering| {
+            let plugins = there.entries.iter().filter(|entry| recorded.has(entry)).count();
+            let keys = recorded.keys.iter().filter(|key| there.keys.contains_key(*key)).count();
+            let missing = [recorded.plugins.len().saturating_sub(plugins), recorded.keys.len() - keys];
             (plugins, Reverse(missing[0]), keys, Reverse(missing[1]))
         };
-        noted.iter().rev().max_by_key(degree)
+        recorded.iter().rev().max_by_key(degree)
     }
 
     /// Returns true if the rendering contains this entry.

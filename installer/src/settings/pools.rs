@@ -43,8 +43,8 @@ impl PoolRequest {
             nat: "CALICO_IPV6POOL_NAT_OUTGOING",
             selector: "CALICO_IPV6POOL_NODE_SELECTOR",
         };
-        let asked = [ipv4, ipv6].into_iter().map(|family| family.read(environment));
-        asked.filter_map(Result::transpose).collect()
+        let requests = [ipv4, ipv6].into_iter().map(|family| family.read(environment));
+        requests.filter_map(Result::transpose).collect()
     }
 }
 

@@ -35,39 +35,39 @@ pub enum ConfigProblem {
 /// Returns the problems of a configuration, given as text and parsed. Programs are searched in `directories`.
 #[must_use]
 pub fn find_problems(text: &str, conf: &Map<String, Value>, directories: &[PathBuf]) -> Vec<ConfigProblem> {
-    let mut found: Vec<_> = placeholders(text).into_iter().map(ConfigProblem::Placeholder).collect();
+    let mut problems: Vec<_> = placeholders(text).into_iter().map(ConfigProblem::Placeholder).collect();
     let plugins = plugins(conf);
     if plugins.is_empty() {
-        found.push(ConfigProblem::NoPlugin);
+        problems.push(ConfigProblem::NoPlugin);
     }
     for name in plugins.iter().map(|plugin| kind(plugin)).filter(|name| !name.is_empty()) {
         let is_there = |directory: &PathBuf| Path::new(directory).join(name).is_file();
         if !directories.iter().any(is_there) {
-            found.push(ConfigProblem::MissingProgram { name: name.to_owned(), directories: directories.to_vec() });
+            problems.push(ConfigProblem::MissingProgram { name: name.to_owned(), directories: directories.to_vec() });
         }
     }
     let version = conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
     if plugins.first().is_some_and(|first| kind(first) == "calico") && is_too_new(version) {
-        found.push(ConfigProblem::TooNew { version: version.to_owned() });
+        problems.push(ConfigProblem::TooNew { version: version.to_owned() });
     }
-    found
+    problems
 }
 
 /// Returns the different words of the form `__UPPER_CASE__`.
 fn placeholders(text: &str) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
+    let mut problems: Vec<String> = Vec::new();
     let mut rest = text;
     while let Some(start) = rest.find("__") {
         let inside = &rest[start + 2..];
         let length = inside.find(|c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '_')).unwrap_or(inside.len());
         let word =
             inside[..length].strip_suffix("__").filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()));
-        if let Some(word) = word.map(|word| format!("__{word}__")).filter(|word| !found.contains(word)) {
-            found.push(word);
+        if let Some(word) = word.map(|word| format!("__{word}__")).filter(|word| !problems.contains(word)) {
+            problems.push(word);
         }
         rest = &inside[length..];
     }
-    found
+    problems
 }
 
 fn is_too_new(version: &str) -> bool {

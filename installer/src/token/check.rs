@@ -28,7 +28,7 @@ pub enum TokenCheck {
 
 /// Tests the token in `access`.
 pub async fn check_token(access: &KubernetesConfig, deadline: Duration) -> TokenCheck {
-    let asked = async {
+    let request_with_token = async {
         let client = kubernetes::client(access).await.map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
         let request =
             Request::get(TARGET).body(Vec::new()).map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
@@ -43,7 +43,7 @@ pub async fn check_token(access: &KubernetesConfig, deadline: Duration) -> Token
             Err(error) => Err(TokenCheck::Unanswered(datastore::error_chain::chain(&error))),
         }
     };
-    match timeout(deadline, asked).await {
+    match timeout(deadline, request_with_token).await {
         Ok(Ok(())) => TokenCheck::Holds,
         Ok(Err(trial)) => trial,
         Err(_) => TokenCheck::Unanswered(format!("nothing came within {deadline:?}")),
@@ -72,7 +72,7 @@ pub struct NoClaims;
 
 impl Claims {
     /// Decodes the claims in the second of the three parts.
-    pub fn of(token: &str) -> Result<Self, NoClaims> {
+    pub fn decode(token: &str) -> Result<Self, NoClaims> {
         let parts: Vec<&str> = token.trim().split('.').collect();
         let [_, claims, _] = parts[..] else { return Err(NoClaims) };
         let json = BASE64URL_NOPAD.decode(claims.trim_end_matches('=').as_bytes()).map_err(|_| NoClaims)?;
@@ -92,9 +92,9 @@ mod tests {
     fn a_token_tells_its_end_and_its_owner() {
         let text = token(r#"{"exp":1700003600,"iat":1700000000,"sub":"system:serviceaccount:a:b","aud":["x"]}"#);
         let claims = Claims { exp: 1_700_003_600, iat: 1_700_000_000, sub: "system:serviceaccount:a:b".into() };
-        assert_eq!(Claims::of(&text), Ok(claims));
+        assert_eq!(Claims::decode(&text), Ok(claims));
         assert_eq!(
-            Claims::of(&format!("{}\n", token(r#"{"exp":7}"#))).map(|claims| (claims.exp, claims.iat)),
+            Claims::decode(&format!("{}\n", token(r#"{"exp":7}"#))).map(|claims| (claims.exp, claims.iat)),
             Ok((7, 0))
         );
     }
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn what_is_no_such_token_is_refused() {
         for text in ["", "a.b", "a.b.c.d", "a.%%.c"].map(str::to_owned) {
-            assert_eq!(Claims::of(&text), Err(NoClaims), "{text}");
+            assert_eq!(Claims::decode(&text), Err(NoClaims), "{text}");
         }
         for claims in ["{}", r#"{"exp":"soon"}"#, "[]"] {
-            assert_eq!(Claims::of(&token(claims)), Err(NoClaims), "{claims}");
+            assert_eq!(Claims::decode(&token(claims)), Err(NoClaims), "{claims}");
         }
     }
 }

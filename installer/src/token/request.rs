@@ -42,7 +42,7 @@ pub struct IssuedToken {
 
 impl TokenRequest {
     /// Returns a request for a token of this service account, with the default lifetime and time limit.
-    pub fn of(name: impl Into<String>) -> Self {
+    pub fn for_account(name: impl Into<String>) -> Self {
         TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, deadline: DEADLINE }
     }
 
@@ -116,7 +116,7 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
     let expires = expires.map_err(|source| InvalidResponse::Expiry { text: end.to_owned(), source })?.unix_timestamp();
     let granted = answer["spec"]["expirationSeconds"].as_i64();
     // Both the time of issue and the expiry are from the API server's clock.
-    let lifetime = match Claims::of(token) {
+    let lifetime = match Claims::decode(token) {
         Ok(claims) if claims.iat > 0 => Some(expires - claims.iat),
         _ => granted,
     };
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     fn request() -> TokenRequest {
-        TokenRequest::of(crate::token::DEFAULT_ACCOUNT)
+        TokenRequest::for_account(crate::token::DEFAULT_ACCOUNT)
     }
 
     fn pod() -> ServiceAccount {

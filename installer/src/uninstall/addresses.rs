@@ -59,10 +59,11 @@ pub(super) async fn release(
 ) -> bool {
     if conf.as_ref().is_ok_and(|conf| conf.datastore.kind() == DatastoreType::Etcdv3) {
         let what = if options.release_addresses { "other endpoints of this node" } else { "endpoints of this node" };
-        report.leave(what, "they stay in the datastore; kube-controllers removes them when the Node is deleted");
+        report
+            .add_remaining(what, "they stay in the datastore; kube-controllers removes them when the Node is deleted");
     }
     if !options.release_addresses {
-        report.leave(
+        report.add_remaining(
             WHAT,
             "they stay in the datastore; --release-addresses gives them back, and kube-controllers those of pods when \
              the Node is deleted",
@@ -75,23 +76,23 @@ pub(super) async fn release(
     };
     match outcome {
         Ok(Released { what, besides }) => {
-            report.done("release", what);
+            report.add_success("release", what);
             for (handle, addresses) in besides {
                 let reason = "it is of no container of this network; who made it gives it back, or kube-controllers";
-                report.leave(format!("{addresses}, held as {handle}"), reason);
+                report.add_remaining(format!("{addresses}, held as {handle}"), reason);
             }
             true
         }
         Err(reason) => {
-            report.fail("release", WHAT, reason);
+            report.add_failure("release", WHAT, reason);
             false
         }
     }
 }
 
 /// Checks that no pod is connected after the interfaces were deleted.
-fn none_is_used(network: &dyn HostNetwork) -> Result<(), ReleaseError> {
-    match interfaces::in_use(network, false)?.as_slice() {
+fn check_disconnected(network: &dyn HostNetwork) -> Result<(), ReleaseError> {
+    match interfaces::connected_pods(network, false)?.as_slice() {
         [] => Ok(()),
         used => Err(ReleaseError::Connected(used.to_vec())),
     }
@@ -112,7 +113,7 @@ async fn release_unused(
     network: &dyn HostNetwork,
 ) -> Result<Released, ReleaseError> {
     if options.yes {
-        none_is_used(network)?;
+        check_disconnected(network)?;
     }
     let node = node_name::of(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
@@ -128,17 +129,17 @@ async fn release_unused(
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
         let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
-        pods::none_uses(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
+        pods::check_unused(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
     }
     let endpoints = match conf.datastore.kind() {
         // On Kubernetes the endpoints are annotations of the pods.
         DatastoreType::Kubernetes => Endpoints::default(),
         DatastoreType::Etcdv3 | DatastoreType::Local => Endpoints::listing(&store, &node, &leaked).await?,
     };
-    // The local datastore serves this machine only, and `none_is_used` has checked the interfaces of its kernel.
+    // The local datastore serves this machine only, and `check_disconnected` has checked the interfaces of its kernel.
     let is_seen = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
     if !is_seen {
-        endpoints.none_uses(TornDown { node: &node, addresses: torn_down })?;
+        endpoints.check_unused(TornDown { node: &node, addresses: torn_down })?;
     }
     if !options.yes {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
@@ -146,7 +147,7 @@ async fn release_unused(
     }
     // An address may be released only if no endpoint lists it.
     endpoints.delete(&store).await?;
-    // `none_is_used` and `none_uses` have shown that no pod uses or reports one of these addresses.
+    // `check_disconnected` and `check_unused` have shown that no pod uses or reports one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });

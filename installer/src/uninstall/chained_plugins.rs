@@ -23,25 +23,25 @@ impl<'a> ChainedPlugins<'a> {
     /// Examines the configuration directory.
     pub(super) fn new(configurations: &[&'a RemovalTask], state: &State, directory: &Path) -> ChainedPlugins<'a> {
         let goes = |task: &&&RemovalTask| task.verdict == Verdict::Remove;
-        let noted = |task: &RemovalTask| state.get(task.place, &task.name).cloned().unwrap_or_default();
-        let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, noted(task))).collect();
+        let recorded = |task: &RemovalTask| state.get(task.place, &task.name).cloned().unwrap_or_default();
+        let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, recorded(task))).collect();
         let names = active_config::candidates(directory).unwrap_or_default();
         let is_going = |name: &String| going.iter().any(|(task, _)| task.path == directory.join(name));
         let following = names.into_iter().find(|name| !is_going(name)).map(|name| directory.join(name));
-        ChainedPlugins { going, following: following.filter(|path| takes_more(path)) }
+        ChainedPlugins { going, following: following.filter(|path| accepts_entries(path)) }
     }
 
     /// Moves the foreign plugins, or reports the plan. Returns false if that fails.
-    pub(super) fn move_on(&self, acts: bool, report: &mut UninstallReport) -> bool {
+    pub(super) fn move_foreign(&self, acts: bool, report: &mut UninstallReport) -> bool {
         let mut succeeded = true;
-        for (task, noted) in &self.going {
+        for (task, recorded) in &self.going {
             let path = if task.path.exists() { task.path.clone() } else { files::retired(&task.path) };
-            let mut foreign = conflist::foreign_in(&regular_file::contents(&path).unwrap_or_default(), noted);
+            let mut foreign = conflist::foreign_in(&regular_file::contents(&path).unwrap_or_default(), recorded);
             if let Some(there) = self.following.as_ref().and_then(|path| chain_of(&regular_file::contents(path).ok()?))
             {
                 for other in foreign.iter().filter(|entry| there.place_for(entry) == PlaceFor::Other) {
                     let kind = plugin_chain::kind(other);
-                    report.leave(
+                    report.add_remaining(
                         format!("the plugin {kind} that another program chained into {}", task.path.display()),
                         "it is left out: the configuration that follows has one already",
                     );
@@ -54,7 +54,7 @@ impl<'a> ChainedPlugins<'a> {
             }
             let what = format!("the plugins {} that others chained into {}", kinds.join(", "), task.path.display());
             let Some(following) = &self.following else {
-                report.done(
+                report.add_success(
                     "remove",
                     format!("{what}: no configuration of Calico's follows that they could be chained into"),
                 );
@@ -62,9 +62,9 @@ impl<'a> ChainedPlugins<'a> {
             };
             let target = format!("{what} to {}", following.display());
             match if acts { add(following, &foreign) } else { Ok(()) } {
-                Ok(()) => report.done("move", target),
+                Ok(()) => report.add_success("move", target),
                 Err(error) => {
-                    report.fail("move", target, error);
+                    report.add_failure("move", target, error);
                     succeeded = false;
                 }
             }
@@ -74,7 +74,7 @@ impl<'a> ChainedPlugins<'a> {
 }
 
 /// Returns true if a file is a list that contains Calico's plugin.
-fn takes_more(path: &Path) -> bool {
+fn accepts_entries(path: &Path) -> bool {
     let text = regular_file::contents(path).unwrap_or_default();
     conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list())
 }
@@ -116,9 +116,9 @@ mod tests {
             fs::write(&path, GOING.replace("]}", &format!(", {others}]}}"))).unwrap();
             fs::write(directory.path().join("20-calico.conflist"), FOLLOWING).unwrap();
             let mut state = State::default();
-            state.note(Place::Net, &name, Some("aa".to_owned()), false);
+            state.record(Place::Net, &name, Some("aa".to_owned()), false);
             let rendering = plugin_chain::Rendering::new(&chain_of(GOING.as_bytes()).unwrap());
-            state.note_renderings(Place::Net, &name, vec![rendering]);
+            state.record_renderings(Place::Net, &name, vec![rendering]);
             let task = RemovalTask { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
             Node { directory, task, state }
         }
@@ -134,7 +134,7 @@ mod tests {
         for acts in [false, true] {
             let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
             let chained = ChainedPlugins::new(&[&node.task], &node.state, node.directory.path());
-            assert!(chained.move_on(acts, &mut report));
+            assert!(chained.move_foreign(acts, &mut report));
             let left = format!(
                 "the plugin istio-cni that another program chained into {}: it is left out: the configuration that \
                  follows has one already\n",
@@ -154,7 +154,7 @@ mod tests {
         fs::remove_file(node.following()).unwrap();
         fs::create_dir(node.following()).unwrap();
         let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
-        assert!(!chained.move_on(true, &mut report));
+        assert!(!chained.move_foreign(true, &mut report));
         let said = report.to_string();
         assert!(said.starts_with("FAILED to move the plugins mesh that others chained into"), "{said}");
         assert!(!report.succeeded() && node.task.path.exists());

@@ -48,7 +48,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// Returns an error with the endpoints whose interfaces were not on this node, their addresses and the remedy.
-    pub(super) fn none_uses(&self, gone: TornDown<'_>) -> Result<(), ReleaseError> {
+    pub(super) fn check_unused(&self, gone: TornDown<'_>) -> Result<(), ReleaseError> {
         let mut used = Vec::new();
         for (endpoint, listed) in &self.0 {
             let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);

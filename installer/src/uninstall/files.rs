@@ -21,7 +21,7 @@ const RETIRED: &str = "removed";
 const CALICO_NODE: &str = "Installed by calico/node";
 
 /// Examines every file that the state records.
-pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<FoundFile> {
+pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<FoundFile> {
     let mut found = Vec::new();
     for (place, files) in &state.files {
         let directory = layout.dir(*place, Path::new(net_dir));
@@ -34,21 +34,21 @@ pub(super) fn look(state: &State, layout: &Layout, net_dir: &str) -> Vec<FoundFi
                 (false, Some(retired)) => (retired, None),
                 (_, retired) => (path, retired),
             };
-            let state = look_at(&path, installed);
+            let state = inspect_file(&path, installed);
             // After such a run another program may have written a new file.
             if let Some(path) = second.filter(|_| state != FoundState::Same) {
-                let (name, state) = (format!("{name}.{RETIRED}"), look_at(&path, installed));
+                let (name, state) = (format!("{name}.{RETIRED}"), inspect_file(&path, installed));
                 found.push(FoundFile { place: *place, name, path, state, replaced: false });
             }
             found.push(FoundFile { place: *place, name: name.clone(), path, state, replaced: installed.replaced });
         }
     }
-    found.extend(tls_of(&found, &layout.net_dir(net_dir)));
+    found.extend(find_tls_files(&found, &layout.net_dir(net_dir)));
     found
 }
 
 /// Returns the TLS files for etcd if the configuration will be removed. Only the configuration refers to them.
-fn tls_of(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
+fn find_tls_files(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
     if !found.iter().any(|file| file.is_configuration() && file.state == FoundState::Same) {
         return Vec::new();
     }
@@ -63,7 +63,7 @@ fn tls_of(found: &[FoundFile], net_dir: &Path) -> Vec<FoundFile> {
 
 /// Compares a file with its record. A network configuration counts as unchanged if it contains all our plugins, because
 /// other programs add theirs.
-fn look_at(path: &Path, installed: &Installed) -> FoundState {
+fn inspect_file(path: &Path, installed: &Installed) -> FoundState {
     let is_extended = || {
         !installed.renderings.is_empty()
             && regular_file::contents(path).is_ok_and(|text| conflist::is_ours_in(&text, installed))
@@ -78,11 +78,11 @@ fn look_at(path: &Path, installed: &Installed) -> FoundState {
     match &installed.digest {
         Some(_) if installed.is(&there) || is_extended() => FoundState::Same,
         Some(_) => FoundState::Changed("it is not the file that was installed: somebody changed it since".into()),
-        None => renewed(path),
+        None => check_renewed(path),
     }
 }
 
-fn renewed(path: &Path) -> FoundState {
+fn check_renewed(path: &Path) -> FoundState {
     let is_kubeconfig = path.file_name().is_some_and(|name| name == kubeconfig::NAME);
     let text = regular_file::text(path).unwrap_or_default();
     if is_kubeconfig && text.lines().next().is_some_and(|first| first.contains(CALICO_NODE)) {
@@ -92,7 +92,7 @@ fn renewed(path: &Path) -> FoundState {
 }
 
 /// Returns the programs that the remaining configurations name: those that are not ours, or were changed.
-pub(super) fn named_by_others(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
+pub(super) fn programs_of_others(layout: &Layout, net_dir: &str, found: &[FoundFile]) -> BTreeMap<String, String> {
     let directory = layout.net_dir(net_dir);
     let goes = |name: &str| {
         found.iter().any(|file| file.place == Place::Net && file.name == name && file.state == FoundState::Same)
@@ -132,20 +132,20 @@ pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
     match fs::rename(&task.path, retired(&task.path)) {
         Ok(()) => true,
         Err(error) => {
-            report.fail("remove", task.path.display(), error);
+            report.add_failure("remove", task.path.display(), error);
             false
         }
     }
 }
 
 /// Reports a configuration that stays, or that was renamed and is removed by a later run.
-pub(super) fn leave_retired(task: &RemovalTask, report: &mut UninstallReport) {
+pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
     if let Verdict::Leave(reason) = &task.verdict {
-        return report.leave(task.path.display(), reason);
+        return report.add_remaining(task.path.display(), reason);
     }
     let path = if is_retired(&task.path) { task.path.clone() } else { retired(&task.path) };
     if path.exists() {
-        report.leave(path.display(), "no runtime reads it by this name; the next run goes on with it");
+        report.add_remaining(path.display(), "no runtime reads it by this name; the next run goes on with it");
     }
 }
 
@@ -153,33 +153,33 @@ pub(super) fn leave_retired(task: &RemovalTask, report: &mut UninstallReport) {
 pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
         Verdict::Gone => {
-            report.gone(task.path.display());
+            report.add_missing(task.path.display());
             return true;
         }
         Verdict::Leave(reason) => {
-            report.leave(task.path.display(), reason);
+            report.add_remaining(task.path.display(), reason);
             return false;
         }
         Verdict::Remove => {}
     }
     if !acts {
-        report.done("remove", task.path.display());
+        report.add_success("remove", task.path.display());
         return false;
     }
     let was_retired = task.is_configuration() && !is_retired(&task.path);
     let path = if was_retired { retired(&task.path) } else { task.path.clone() };
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            report.fail("remove", task.path.display(), error);
+            report.add_failure("remove", task.path.display(), error);
             false
         }
         _ if was_retired && task.path.exists() => {
             let reason = "somebody has put it back: delete the DaemonSet first, whose agent does, then run it again";
-            report.fail("remove", task.path.display(), reason);
+            report.add_failure("remove", task.path.display(), reason);
             false
         }
         _ => {
-            report.done("remove", task.path.display());
+            report.add_success("remove", task.path.display());
             true
         }
     }
@@ -244,13 +244,13 @@ mod tests {
         let mut state = State::default();
         for (name, digest) in [("10-calico.conflist", Some("aa".to_owned())), (kubeconfig::NAME, None)] {
             nix::unistd::mkfifo(&net_dir.join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
-            state.note(Place::Net, name, digest, false);
+            state.record(Place::Net, name, digest, false);
         }
-        let found = look(&state, &layout, "/etc/cni/net.d");
+        let found = inspect(&state, &layout, "/etc/cni/net.d");
         let unreadable =
             |found: &FoundFile| matches!(&found.state, FoundState::Unreadable(why) if why.contains("no regular file"));
         assert!(found.len() == 2 && found.iter().all(unreadable), "{found:?}");
-        assert!(named_by_others(&layout, "/etc/cni/net.d", &found).is_empty());
+        assert!(programs_of_others(&layout, "/etc/cni/net.d", &found).is_empty());
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         fs::create_dir_all(&net_dir).unwrap();
         let odd = r#"{"name": "n", "plugins": [{"type": "bridge", "s": "\ud800", "n": 1e400}]}"#;
         fs::write(net_dir.join("05-other.conflist"), odd).unwrap();
-        let named = named_by_others(&layout, "/etc/cni/net.d", &[]);
+        let named = programs_of_others(&layout, "/etc/cni/net.d", &[]);
         assert!(named.keys().eq(["bridge", "loopback"]), "{named:?}");
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     let interfaces = match network.interfaces() {
         Ok(interfaces) => interfaces,
         Err(reason) => {
-            report.fail("remove", "the interfaces of pods", reason);
+            report.add_failure("remove", "the interfaces of pods", reason);
             return !options.tear_down_pods;
         }
     };
@@ -48,15 +48,15 @@ pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mu
     for name in names {
         let what = format!("interface {name}");
         if !options.tear_down_pods {
-            report.leave(what, "its pod is still connected; --tear-down-pods deletes it");
+            report.add_remaining(what, "its pod is still connected; --tear-down-pods deletes it");
         } else if !options.yes {
-            report.done("remove", what);
+            report.add_success("remove", what);
         } else {
             match network.remove_pod_interface(&name) {
-                Ok(true) => report.done("remove", what),
-                Ok(false) => report.leave(what, "it is no interface of a pod of Calico's"),
+                Ok(true) => report.add_success("remove", what),
+                Ok(false) => report.add_remaining(what, "it is no interface of a pod of Calico's"),
                 Err(reason) => {
-                    report.fail("remove", what, reason);
+                    report.add_failure("remove", what, reason);
                     all_done = false;
                 }
             }
@@ -79,7 +79,7 @@ pub(super) fn behind_torn_down(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
 ///
 /// # Errors
 /// Returns an error if the kernel cannot be queried.
-pub(super) fn in_use(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
+pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
     let routes = network.routes()?;
     let mut used = Vec::new();
     for Interface { name, is_pods, .. } in network.interfaces()? {
@@ -123,8 +123,11 @@ mod tests {
                 route("10.65.0.9/32", &["eth0"]),
             ],
         };
-        assert_eq!(in_use(&network, false).unwrap(), ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]);
-        assert_eq!(in_use(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
+        assert_eq!(
+            connected_pods(&network, false).unwrap(),
+            ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]
+        );
+        assert_eq!(connected_pods(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
         assert_eq!(behind_torn_down(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
     }
 }

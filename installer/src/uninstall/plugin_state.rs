@@ -24,8 +24,8 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
     let group = layout.state_dir().join(group);
     if group.exists() {
         match if acts { gone(fs::remove_file(&group)) } else { Ok(()) } {
-            Ok(()) => report.done("remove", group.display()),
-            Err(error) => report.fail("remove", group.display(), error),
+            Ok(()) => report.add_success("remove", group.display()),
+            Err(error) => report.add_failure("remove", group.display(), error),
         }
     }
     if layout.journal_dir().exists() {
@@ -56,14 +56,14 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
         Err(LockError::Busy { .. }) => {
             let reason =
                 "somebody holds its lock, as a DEL does that pays debts; when that ended and it is empty, it can go";
-            return report.leave(directory.display(), reason);
+            return report.add_remaining(directory.display(), reason);
         }
-        Err(error) => return report.leave(directory.display(), error),
+        Err(error) => return report.add_remaining(directory.display(), error),
     };
     let journal = Journal::new(&directory);
     match journal.entries().map(|entries| entries.len()) {
-        Err(error) => report.leave(directory.display(), format!("it cannot be looked at: {error}")),
-        Ok(n) if n > 0 => report.leave(
+        Err(error) => report.add_remaining(directory.display(), format!("it cannot be looked at: {error}")),
+        Ok(n) if n > 0 => report.add_remaining(
             directory.display(),
             format!(
                 "{n} DELs could not give their addresses back yet: kube-controllers collects those of pods; for the \
@@ -71,11 +71,14 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
             ),
         ),
         Ok(_) => match if acts { remove_empty(&journal, &directory, &lock) } else { Ok(()) } {
-            Ok(()) => report.done("remove", directory.display()),
+            Ok(()) => report.add_success("remove", directory.display()),
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-                report.leave(directory.display(), "something else is in it, or a DEL noted a debt in this moment");
+                report.add_remaining(
+                    directory.display(),
+                    "something else is in it, or a DEL noted a debt in this moment",
+                );
             }
-            Err(error) => report.fail("remove", directory.display(), error),
+            Err(error) => report.add_failure("remove", directory.display(), error),
         },
     }
 }
@@ -144,7 +147,7 @@ mod tests {
             };
             let tasks: Vec<RemovalTask> = verdicts.iter().map(task).collect();
             let mut state = State::default();
-            noted.iter().for_each(|place| state.note(*place, "calico", None, false));
+            noted.iter().for_each(|place| state.record(*place, "calico", None, false));
             let mut report = UninstallReport { acted: acts, ..UninstallReport::default() };
             remove(&tasks, &state, &self.layout, acts, &mut report);
             report.to_string()

@@ -16,7 +16,7 @@ use super::release_error::ReleaseError;
 ///
 /// # Errors
 /// Returns an error with the pods that would, their addresses and the remedy, or if the API server cannot be queried.
-pub(super) async fn none_uses<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), ReleaseError> {
+pub(super) async fn check_unused<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), ReleaseError> {
     let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {
@@ -54,6 +54,6 @@ fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
         pod_ips: &listed,
         annotations: AddressAnnotations::of(&pod.metadata.annotations),
     };
-    let told = addresses.parse_reported().chain(addresses.parse_noted());
-    (!addresses.has_ended()).then(|| told.flatten().map(|cidr| cidr.network()).collect())
+    let reported = addresses.parse_reported().chain(addresses.parse_noted());
+    (!addresses.has_ended()).then(|| reported.flatten().map(|cidr| cidr.network()).collect())
 }

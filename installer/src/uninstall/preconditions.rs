@@ -24,7 +24,7 @@ pub(super) struct Blocker {
 impl Blocker {
     /// Adds the blocker to the report.
     pub(super) fn report(self, report: &mut UninstallReport) {
-        report.refuse(self.action, self.target, self.reason);
+        report.add_refusal(self.action, self.target, self.reason);
     }
 }
 
@@ -57,7 +57,7 @@ pub(super) fn find_blockers(node: &Installed<'_>, options: Options, network: &dy
         blockers.extend(elsewhere(found, layout, Path::new(net_dir)));
     }
     if options.release_addresses {
-        blockers.extend(in_use(options, network));
+        blockers.extend(connected_pods(options, network));
     }
     blockers
 }
@@ -133,8 +133,8 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
 }
 
 /// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
-fn in_use(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
-    let reason = match interfaces::in_use(network, options.tear_down_pods) {
+fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
+    let reason = match interfaces::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
             "pods are connected with theirs: {}; delete these pods first, or say --tear-down-pods",

@@ -64,8 +64,8 @@ pub(super) enum ReleaseError {
     UnreadablePods(StoreError),
     /// Endpoints list addresses that were not behind a deleted interface.
     #[error(
-        "endpoints list theirs: {}; delete their pods or containers first, or, if their interfaces are on this node, say \
-         --tear-down-pods; an endpoint that nothing has any more goes by calicoctl delete workloadendpoint",
+        "endpoints list theirs: {}; delete their pods or containers first, or, if their interfaces are on this node, \
+         say --tear-down-pods; an endpoint that nothing has any more goes by calicoctl delete workloadendpoint",
         .0.join(", ")
     )]
     UsedByEndpoints(Vec<String>),

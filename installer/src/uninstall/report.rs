@@ -10,7 +10,7 @@ pub struct UninstallReport {
     /// The steps, in order.
     pub steps: Vec<ReportedStep>,
     /// The remaining items, with reasons.
-    pub left: Vec<Remaining>,
+    pub remaining: Vec<Remaining>,
 }
 
 /// A step.
@@ -46,39 +46,39 @@ pub struct Remaining {
 
 impl UninstallReport {
     /// Adds a step.
-    pub(super) fn done(&mut self, action: &'static str, target: impl Display) {
+    pub(super) fn add_success(&mut self, action: &'static str, target: impl Display) {
         self.steps.push(ReportedStep { action, target: target.to_string(), outcome: Outcome::Done });
     }
 
     /// Adds a step for an object that was missing already.
-    pub(super) fn gone(&mut self, target: impl Display) {
+    pub(super) fn add_missing(&mut self, target: impl Display) {
         self.steps.push(ReportedStep { action: "remove", target: target.to_string(), outcome: Outcome::DoneAlready });
     }
 
     /// Adds a failed step, and its object to the remaining items.
-    pub(super) fn fail(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
-        self.leave(&target, format!("see `FAILED to {action}` above"));
-        self.refuse(action, target, reason);
+    pub(super) fn add_failure(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
+        self.add_remaining(&target, format!("see `FAILED to {action}` above"));
+        self.add_refusal(action, target, reason);
     }
 
     /// Adds a step that was not tried.
-    pub(super) fn refuse(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
+    pub(super) fn add_refusal(&mut self, action: &'static str, target: impl Display, reason: impl Display) {
         let outcome = Outcome::Failed(reason.to_string());
         self.steps.push(ReportedStep { action, target: target.to_string(), outcome });
     }
 
     /// Returns true if the report names the object.
-    pub(super) fn names(&self, target: &str) -> bool {
+    pub(super) fn mentions(&self, target: &str) -> bool {
         self.steps
             .iter()
             .map(|step| &step.target)
-            .chain(self.left.iter().map(|left| &left.target))
-            .any(|it| it == target)
+            .chain(self.remaining.iter().map(|item| &item.target))
+            .any(|name| name == target)
     }
 
     /// Adds a remaining item.
-    pub(super) fn leave(&mut self, target: impl Display, reason: impl Display) {
-        self.left.push(Remaining { target: target.to_string(), reason: reason.to_string() });
+    pub(super) fn add_remaining(&mut self, target: impl Display, reason: impl Display) {
+        self.remaining.push(Remaining { target: target.to_string(), reason: reason.to_string() });
     }
 
     /// Returns true if no step failed.
@@ -98,10 +98,10 @@ impl Display for UninstallReport {
                 (Outcome::Failed(reason), _) => writeln!(f, "FAILED to {action} {target}: {reason}")?,
             }
         }
-        if !self.left.is_empty() {
+        if !self.remaining.is_empty() {
             writeln!(f, "left on this node:")?;
         }
-        for Remaining { target, reason } in &self.left {
+        for Remaining { target, reason } in &self.remaining {
             writeln!(f, "  {target}: {reason}")?;
         }
         match (self.acted, self.succeeded()) {
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn it_ends_with_what_is_left_and_why() {
         let mut report = UninstallReport { acted: true, ..UninstallReport::default() };
-        report.done("remove", "/opt/cni/bin/calico");
-        report.leave("/opt/cni/bin/portmap", "it is not ours");
+        report.add_success("remove", "/opt/cni/bin/calico");
+        report.add_remaining("/opt/cni/bin/portmap", "it is not ours");
         assert!(report.succeeded());
-        report.fail("remove", "/x", "read-only");
+        report.add_failure("remove", "/x", "read-only");
         assert!(!report.succeeded());
         let expected = "removed /opt/cni/bin/calico\nFAILED to remove /x: read-only\nleft on this node:\n  \
                         /opt/cni/bin/portmap: it is not ours\n  /x: see `FAILED to remove` above\n";
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn a_dry_run_says_so() {
         let mut report = UninstallReport::default();
-        report.done("release", "3 addresses");
+        report.add_success("release", "3 addresses");
         assert_eq!(
             report.to_string(),
             "would release 3 addresses\nnothing was changed; --yes does what is said above\n"

@@ -23,14 +23,17 @@ use crate::state::{self, State, StateError};
 pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -> Result<UninstallReport, StateError> {
     let mut state = State::load(layout)?;
     let net_dir = if state.net_dir.is_empty() { NET_DIR.to_owned() } else { state.net_dir.clone() };
-    let found = files::look(&state, layout, &net_dir);
-    let named = files::named_by_others(layout, &net_dir, &found);
+    let found = files::inspect(&state, layout, &net_dir);
+    let named = files::programs_of_others(layout, &net_dir, &found);
     let tasks = plan(&found, &named);
     let mut report = UninstallReport { acted: options.yes, ..UninstallReport::default() };
     if state.files.is_empty() {
         // Pods on this node belong to another installation, such as upstream's, so their interfaces and addresses stay.
-        report.leave("everything", format!("no run of the installer is noted in {}", state::path(layout).display()));
-        unowned_files::name(layout, false, &mut report);
+        report.add_remaining(
+            "everything",
+            format!("no run of the installer is noted in {}", state::path(layout).display()),
+        );
+        unowned_files::report_unowned(layout, false, &mut report);
         return Ok(report);
     }
     // The configuration is read now because its kubeconfig is removed later.
@@ -40,7 +43,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     let blockers = preconditions::find_blockers(&node, options, network);
     if !blockers.is_empty() {
         blockers.into_iter().for_each(|blocker| blocker.report(&mut report));
-        report.leave("everything", "nothing is changed while something is in the way");
+        report.add_remaining("everything", "nothing is changed while something is in the way");
         return Ok(report);
     }
 
@@ -50,8 +53,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
         // repeated.
         state.torn_down.extend(interfaces::behind_torn_down(network));
-        if options.yes && !note(&state, layout, &mut report) {
-            report.leave(
+        if options.yes && !save_records(&state, layout, &mut report) {
+            report.add_remaining(
                 "everything",
                 "nothing is changed: a later run could not tell which interfaces this run deleted",
             );
@@ -59,37 +62,37 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         }
     }
     let chained = ChainedPlugins::new(&configurations, &state, &layout.net_dir(&net_dir));
-    match first_steps(&configurations, &chained, conf, options, &state.torn_down, network, &mut report).await {
+    match run_first_steps(&configurations, &chained, conf, options, &state.torn_down, network, &mut report).await {
         Err(reason) => {
-            report.leave("programs, kubeconfig and TLS files", reason);
-            configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
+            report.add_remaining("programs, kubeconfig and TLS files", reason);
+            configurations.iter().for_each(|task| files::report_retired(task, &mut report));
         }
         Ok(()) => {
             remove(&others, &mut state, options.yes, &mut report);
             // The renamed configuration shows the next run that this one started, so it is removed last.
-            if options.yes && !note(&state, layout, &mut report) {
-                configurations.iter().for_each(|task| files::leave_retired(task, &mut report));
+            if options.yes && !save_records(&state, layout, &mut report) {
+                configurations.iter().for_each(|task| files::report_retired(task, &mut report));
             } else {
                 remove(&configurations, &mut state, options.yes, &mut report);
             }
             plugin_state::remove(&tasks, &state, layout, options.yes, &mut report);
             if options.yes {
                 sweep(layout, &net_dir);
-                finish(&state, layout, &mut report);
+                remove_state(&state, layout, &mut report);
             }
         }
     }
-    let is_noted = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
-    unowned_files::name(layout, is_noted, &mut report);
-    unowned_files::name_copies(&layout.net_dir(&net_dir), &mut report);
-    report.leave("/var/log/calico", "logs are kept");
+    let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
+    unowned_files::report_unowned(layout, is_recorded, &mut report);
+    unowned_files::report_backups(&layout.net_dir(&net_dir), &mut report);
+    report.add_remaining("/var/log/calico", "logs are kept");
     Ok(report)
 }
 
 /// Runs the steps that need the installed files: moves foreign plugins, renames the configurations, deletes the
 /// interfaces of pods, and releases the addresses once no interface uses them. An error is the reason why the remaining
 /// files stay.
-async fn first_steps(
+async fn run_first_steps(
     configurations: &[&RemovalTask],
     chained: &ChainedPlugins<'_>,
     conf: Result<NetConf, ConfError>,
@@ -100,7 +103,7 @@ async fn first_steps(
 ) -> Result<(), &'static str> {
     const NOT_MOVED: &str =
         "plugins that others chained into the configuration cannot be moved: run it again when they can";
-    if !chained.move_on(options.yes, report) {
+    if !chained.move_foreign(options.yes, report) {
         return Err(NOT_MOVED);
     }
     let mut are_retired = true;
@@ -109,7 +112,7 @@ async fn first_steps(
     }
     // Moves plugins that other programs added before the rename.
     let mut late = UninstallReport::default();
-    if options.yes && !chained.move_on(true, &mut late) {
+    if options.yes && !chained.move_foreign(true, &mut late) {
         report.steps.extend(late.steps);
         return Err(NOT_MOVED);
     }
@@ -133,7 +136,7 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
             state.forget(task.place, &task.name);
         }
         if state.get(task.place, &task.name).is_none() && task.replaced {
-            report.leave(task.path.display(), "what was there before the installation is not brought back");
+            report.add_remaining(task.path.display(), "what was there before the installation is not brought back");
         }
     }
 }
@@ -149,29 +152,31 @@ fn sweep(layout: &Layout, net_dir: &str) {
 }
 
 /// Saves the remaining records, if any. Returns true if the next run can read them.
-fn note(state: &State, layout: &Layout, report: &mut UninstallReport) -> bool {
+fn save_records(state: &State, layout: &Layout, report: &mut UninstallReport) -> bool {
     if state.files.is_empty() {
         return true;
     }
     let saved = state.save(layout);
     let path = state::path(layout).display().to_string();
     match &saved {
-        Err(_) if report.names(&path) => {}
-        Err(error) => report.fail("note what is left in", path, error),
+        Err(_) if report.mentions(&path) => {}
+        Err(error) => report.add_failure("note what is left in", path, error),
         Ok(()) => {}
     }
     saved.is_ok()
 }
 
 /// Removes the state file if it records no file, and else saves it.
-fn finish(state: &State, layout: &Layout, report: &mut UninstallReport) {
+fn remove_state(state: &State, layout: &Layout, report: &mut UninstallReport) {
     if !state.files.is_empty() {
-        note(state, layout, report);
+        save_records(state, layout, report);
         return;
     }
     let path = state::path(layout);
     match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => report.fail("remove", path.display(), error),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            report.add_failure("remove", path.display(), error)
+        }
         _ => {}
     }
 }

@@ -14,23 +14,23 @@ use crate::{nodename, state};
 /// The directory for files of the plugins and calico-node that do not survive a reboot.
 const RUN_DIR: &str = "/var/run/calico";
 
-/// Reports all files that the report does not name yet. `is_noted` is true if the state file stays.
-pub(super) fn name(layout: &Layout, is_noted: bool, report: &mut UninstallReport) {
+/// Reports all files that the report does not name yet. `is_recorded` is true if the state file stays.
+pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
     for path in entries(&layout.state_dir()) {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !report.names(&path.display().to_string()) && (is_noted || name != state::NAME) {
-            report.leave(path.display(), reason(&name));
+        if !report.mentions(&path.display().to_string()) && (is_recorded || name != state::NAME) {
+            report.add_remaining(path.display(), reason(&name));
         }
     }
     for path in entries(&layout.path(RUN_DIR)) {
-        report.leave(path.display(), "plugins and calico-node share it; it is gone after a reboot");
+        report.add_remaining(path.display(), "plugins and calico-node share it; it is gone after a reboot");
     }
 }
 
 /// Reports the installer's copies of unreadable configurations.
-pub(super) fn name_copies(directory: &Path, report: &mut UninstallReport) {
+pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
     for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
-        report.leave(
+        report.add_remaining(
             path.display(),
             "the copy of a configuration that was no JSON object and was replaced; it may \
             hold a token: remove it when its plugins are added again",
@@ -73,10 +73,10 @@ mod tests {
         }
         fs::write(run.join("ipam.lock"), "").unwrap();
         let mut report = UninstallReport::default();
-        report.done("remove", layout.state_dir().join("mtu").display());
-        name(&layout, false, &mut report);
+        report.add_success("remove", layout.state_dir().join("mtu").display());
+        report_unowned(&layout, false, &mut report);
         let name_of = |target: &str| target.rsplit('/').next().unwrap().to_owned();
-        let left: Vec<_> = report.left.iter().map(|left| (name_of(&left.target), left.reason.as_str())).collect();
+        let left: Vec<_> = report.remaining.iter().map(|left| (name_of(&left.target), left.reason.as_str())).collect();
         let database = "it is the datastore of this node: pools, addresses, endpoints";
         let expected = [
             ("calico.db", database),
@@ -87,9 +87,9 @@ mod tests {
         ];
         assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
         fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();
-        name_copies(&run, &mut report);
-        assert!(report.left.last().unwrap().target.ends_with("10-calico.conflist.unreadable"));
-        name(&layout, true, &mut report);
-        assert!(report.names(&layout.state_dir().join(state::NAME).display().to_string()));
+        report_backups(&run, &mut report);
+        assert!(report.remaining.last().unwrap().target.ends_with("10-calico.conflist.unreadable"));
+        report_unowned(&layout, true, &mut report);
+        assert!(report.mentions(&layout.state_dir().join(state::NAME).display().to_string()));
     }
 }

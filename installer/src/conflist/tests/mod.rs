@@ -82,11 +82,11 @@ fn another_token_is_not_another_template() {
     let (with, without) = (r#"{"type": "flannel", "token": "__SERVICEACCOUNT_TOKEN__"}"#, r#"{"type": "flannel"}"#);
     let mut state = State::default();
     let written = Written { change: Change::Written, rendering: Rendering::default() };
-    of(with, "first").note_written(&target, &written, &mut state);
-    assert!(of(with, "second").is_noted(&target, &state));
-    assert!(!of(without, "first").is_noted(&target, &state));
-    of(without, "first").note_written(&target, &written, &mut state);
-    assert!(of(without, "second").is_noted(&target, &state) && !of(with, "first").is_noted(&target, &state));
+    of(with, "first").record_written(&target, &written, &mut state);
+    assert!(of(with, "second").is_recorded(&target, &state));
+    assert!(!of(without, "first").is_recorded(&target, &state));
+    of(without, "first").record_written(&target, &written, &mut state);
+    assert!(of(without, "second").is_recorded(&target, &state) && !of(with, "first").is_recorded(&target, &state));
 }
 
 #[test]
@@ -122,17 +122,17 @@ fn what_was_installed_under_another_name_goes_unless_somebody_changed_it() {
     let (ours, changed) = ("20-calico.conflist", "30-calico.conflist");
     let mut state = State::default();
     for name in [ours, changed, "40-gone.conflist"] {
-        state.note(Place::Net, name, Some(digest::of_bytes(STRANGE.as_bytes())), false);
+        state.record(Place::Net, name, Some(digest::of_bytes(STRANGE.as_bytes())), false);
     }
-    state.note(Place::Net, "calico-kubeconfig", None, false);
+    state.record(Place::Net, "calico-kubeconfig", None, false);
     fs::write(dir.path().join(ours), STRANGE).unwrap();
     fs::write(dir.path().join(changed), CALICOS).unwrap();
     fs::write(dir.path().join("calico-kubeconfig"), "").unwrap();
     remove_former(dir.path(), &settings(&[]), &mut state);
     let left = |name: &str| dir.path().join(name).exists();
     assert_eq!((left(ours), left(changed), left("calico-kubeconfig")), (false, true, true));
-    let noted: Vec<_> = state.files[&Place::Net].keys().map(String::as_str).collect();
-    assert_eq!(noted, [changed, "calico-kubeconfig"]);
+    let recorded: Vec<_> = state.files[&Place::Net].keys().map(String::as_str).collect();
+    assert_eq!(recorded, [changed, "calico-kubeconfig"]);
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn another_configuration_of_that_name_is_noted_as_replaced() {
     let mut state = State::default();
     let mut write = || {
         let target = target(dir.path(), &settings, &state);
-        conflist.note(&target, &mut state);
+        conflist.record(&target, &mut state);
         let change = conflist.write(&target, &[]).unwrap().change;
         (change, state.get(Place::Net, "10-calico.conflist").unwrap().replaced)
     };
@@ -161,12 +161,12 @@ fn the_configuration_that_a_failed_run_left_is_still_ours() {
     let mut state = State::default();
     let first = render(&[], Path::new(NOWHERE)).unwrap();
     let target = target(dir.path(), &settings, &state);
-    first.note(&target, &mut state);
+    first.record(&target, &mut state);
     let written = first.write(&target, &[]).unwrap();
-    first.note_written(&target, &written, &mut state);
-    render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().note(&target, &mut state);
-    let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
-    assert!(noted.is(&digest::of_bytes(first.text.as_bytes())) && !noted.replaced, "{noted:?}");
+    first.record_written(&target, &written, &mut state);
+    render(&[("CNI_MTU", "1400")], Path::new(NOWHERE)).unwrap().record(&target, &mut state);
+    let recorded = state.get(Place::Net, "10-calico.conflist").unwrap();
+    assert!(recorded.is(&digest::of_bytes(first.text.as_bytes())) && !recorded.replaced, "{recorded:?}");
 }
 
 /// Returns the configuration with a foreign plugin at its end.
@@ -191,13 +191,13 @@ fn ours_with_the_plugin_of_another_is_not_noted_as_replaced() {
     {
         let conflist = render(variables, Path::new(NOWHERE)).unwrap();
         let target = target(dir.path(), &settings, &state);
-        conflist.note(&target, &mut state);
+        conflist.record(&target, &mut state);
         assert_eq!(state.get(Place::Net, "10-calico.conflist").unwrap().replaced, text.is_some());
         let written = conflist.write(&target, &[]).unwrap();
-        conflist.note_written(&target, &written, &mut state);
-        let noted = state.get(Place::Net, "10-calico.conflist").unwrap();
+        conflist.record_written(&target, &written, &mut state);
+        let recorded = state.get(Place::Net, "10-calico.conflist").unwrap();
         fs::write(&file, extended(&fs::read_to_string(&file).unwrap())).unwrap();
-        assert!(is_ours_in(&fs::read(&file).unwrap(), noted));
+        assert!(is_ours_in(&fs::read(&file).unwrap(), recorded));
         if variables.len() == 1 && text.is_none() {
             fs::write(&file, CALICOS).unwrap();
         }
@@ -217,10 +217,10 @@ fn a_run_that_is_killed_loses_neither_ours_nor_anothers_plugin() {
             let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
             let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
             let target = target(dir.path(), &settings, &state);
-            conflist.note(&target, &mut state);
+            conflist.record(&target, &mut state);
             let written = writes.then(|| conflist.write(&target, &[]).unwrap());
             if let Some(written) = written.filter(|_| is_whole) {
-                conflist.note_written(&target, &written, &mut state);
+                conflist.record_written(&target, &written, &mut state);
             }
         };
         run(tuning, true, true);
@@ -241,11 +241,11 @@ fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
     let before = target(dir.path(), &old, &state);
     let written = conflist.write(&before, &[]).unwrap();
-    conflist.note_written(&before, &written, &mut state);
+    conflist.record_written(&before, &written, &mut state);
     let after = target(dir.path(), &new, &state);
     let former = Former::find(&after, &new, &mut state);
     let written = conflist.write(&after, &former).unwrap();
-    conflist.note_written(&after, &written, &mut state);
+    conflist.record_written(&after, &written, &mut state);
     let after = target(dir.path(), &new, &state);
     fs::write(before.path(), extended(&fs::read_to_string(before.path()).unwrap())).unwrap();
     former.iter().for_each(|former| conflist.remove_former(former, &after, &mut state));

@@ -28,17 +28,17 @@ impl Node {
         let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
         let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
         let target = target(self.directory.path(), &settings, &self.state);
-        conflist.note(&target, &mut self.state);
+        conflist.record(&target, &mut self.state);
         let written = conflist.write(&target, &[]).unwrap();
-        conflist.note_written(&target, &written, &mut self.state);
+        conflist.record_written(&target, &written, &mut self.state);
     }
 
     /// Starts a run that is killed after it recorded the configuration.
-    fn note(&mut self, template: &str) {
+    fn record(&mut self, template: &str) {
         let settings = settings(&[("CNI_NETWORK_CONFIG", template)]);
         let conflist = Conflist::render(&settings, &settings.values, &Layout::below(Path::new(NOWHERE))).unwrap();
         let target = target(self.directory.path(), &settings, &self.state);
-        conflist.note(&target, &mut self.state);
+        conflist.record(&target, &mut self.state);
     }
 
     /// Writes the file as another program would.
@@ -66,8 +66,8 @@ fn install_of_a_template_that_has_a_neighbours_entry_leaves_it_the_neighbours() 
     for template in [CALICOS, &with_tuning(), CALICOS] {
         node.install(template);
         assert_eq!(kinds(&node.path()), ["calico", "tuning"], "{template}");
-        let noted = node.state.get(Place::Net, FILE).unwrap();
-        assert_eq!(foreign_in(node.text().as_bytes(), noted).len(), 1, "{template}");
+        let recorded = node.state.get(Place::Net, FILE).unwrap();
+        assert_eq!(foreign_in(node.text().as_bytes(), recorded).len(), 1, "{template}");
     }
 }
 
@@ -76,7 +76,7 @@ fn a_run_that_is_killed_before_its_write_leaves_a_neighbours_entry_the_neighbour
     let mut node = Node::new();
     node.install(CALICOS);
     node.write(with_tuning());
-    node.note(&with_tuning());
+    node.record(&with_tuning());
     node.install(CALICOS);
     assert_eq!(kinds(&node.path()), ["calico", "tuning"]);
 }
@@ -189,7 +189,7 @@ fn what_is_no_regular_file_is_read_by_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let settings = settings(&[("CNI_OLD_CONF_NAME", "05-old.conflist"), ("CNI_CONF_NAME", "10-calico.conf")]);
     let mut state = State::default();
-    state.note(Place::Net, "20-noted.conflist", Some("aa".into()), false);
+    state.record(Place::Net, "20-noted.conflist", Some("aa".into()), false);
     for name in ["05-old.conflist", "20-noted.conflist", "10-calico.conflist", "10-calico.conf"] {
         nix::unistd::mkfifo(&dir.path().join(name), nix::sys::stat::Mode::S_IRUSR).unwrap();
     }
@@ -197,7 +197,7 @@ fn what_is_no_regular_file_is_read_by_nothing() {
     assert_eq!(target.name, "10-calico.conf");
     assert!(Former::find(&target, &settings, &mut state).is_empty());
     let conflist = render(&[], Path::new(NOWHERE)).unwrap();
-    conflist.note(&target, &mut state);
+    conflist.record(&target, &mut state);
     assert!(!conflist.is_written(&target));
     let error = conflist.write(&target, &[]).unwrap_err().to_string();
     assert!(error.contains("10-calico.conf: it is no regular file"), "{error}");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::leftovers::some;
+use super::leftovers::join_first;
 use crate::doctor::finding::Finding;
 use crate::doctor::snapshot::{BusyAddress, NodeSnapshot};
 
@@ -11,7 +11,7 @@ const NAME: &str = "busy addresses";
 
 /// Returns a finding for free addresses with a host route: those that ADDs noted in the last minute, and those in the
 /// kernel's routing table. An unreachable datastore is the subject of another finding.
-pub(super) fn all(snapshot: &NodeSnapshot) -> Option<Finding> {
+pub(super) fn check(snapshot: &NodeSnapshot) -> Option<Finding> {
     let cluster = snapshot.cluster.as_ref().filter(|cluster| cluster.reached.is_ok());
     let (routed, reason) = match cluster.map(|cluster| &cluster.busy) {
         Some(Ok(routed)) => (&routed[..], None),
@@ -20,21 +20,21 @@ pub(super) fn all(snapshot: &NodeSnapshot) -> Option<Finding> {
         None => (&[][..], None),
     };
     // A note wins over the routing table because it describes the route in more detail.
-    let told = |busy: &BusyAddress| (busy.address, format!("{} (route {})", busy.address, busy.route));
-    let busy: BTreeMap<IpAddr, String> = routed.iter().chain(&snapshot.noted).map(told).collect();
+    let described = |busy: &BusyAddress| (busy.address, format!("{} (route {})", busy.address, busy.route));
+    let busy: BTreeMap<IpAddr, String> = routed.iter().chain(&snapshot.noted).map(described).collect();
     let Some(first) = busy.keys().next() else {
         return Some(match reason {
             Some(reason) => Finding::skipped(NAME, reason),
             None => Finding::ok(NAME, "none: no host route leads to an address that IPAM has free"),
         });
     };
-    let told: Vec<String> = busy.values().cloned().collect();
+    let described: Vec<String> = busy.values().cloned().collect();
     Some(Finding::warn(
         NAME,
         format!(
             "{} addresses that IPAM may give to pods have a host route, and ADDs pass over them: {}",
             busy.len(),
-            some(&told)
+            join_first(&described)
         ),
         format!(
             "if nobody uses the route, delete it: ip route delete {first}; else reserve the address with an \

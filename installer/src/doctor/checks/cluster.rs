@@ -8,7 +8,7 @@ use crate::doctor::role::{MANIFEST_PATH, Permission};
 use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Granted, NodeSnapshot, Pool, TlsFile, Unobserved};
 
 /// Runs the checks. Checks that need a response are skipped if there is none.
-pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
+pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let Some(cluster) = &snapshot.cluster else {
         return vec![Finding::skipped("datastore", "no configuration says where it is")];
     };
@@ -128,7 +128,7 @@ fn permissions(name: &str, asked: &[Granted], way_out: &str) -> Option<Finding> 
 
 /// Returns a finding for a datastore that responds with an error. If the API server rejects the credentials, another
 /// finding gives the remedy.
-fn untold(name: &str, reason: &Unobserved, cluster: &Cluster) -> Finding {
+fn report_unreadable(name: &str, reason: &Unobserved, cluster: &Cluster) -> Finding {
     let way_in = match cluster.kind {
         DatastoreKind::Kubernetes if cluster.refused.is_some() => return Finding::skipped(name, reason.clone()),
         DatastoreKind::Kubernetes => format!("kubectl apply -f {MANIFEST_PATH}, and the CRDs of deploy/crds"),
@@ -176,7 +176,7 @@ fn cluster_information(cluster: &Cluster) -> Finding {
             "there is no ClusterInformation default: every ADD fails, and each DEL notes a debt",
             "run kube-controllers, or the installer, or `calico-ipam init`",
         ),
-        Err(reason) => untold(NAME, reason, cluster),
+        Err(reason) => report_unreadable(NAME, reason, cluster),
     }
 }
 
@@ -184,12 +184,12 @@ fn pools(cluster: &Cluster) -> Finding {
     const NAME: &str = "pools";
     let way_out = "create an IPPool (`calico-ipam init --pool 10.65.0.0/16`), or enable one";
     match &cluster.pools {
-        Err(reason) => untold(NAME, reason, cluster),
+        Err(reason) => report_unreadable(NAME, reason, cluster),
         Ok(pools) if pools.is_empty() => Finding::fail(NAME, "there is none: no pod gets an address", way_out),
         Ok(pools) => {
             let enabled: Vec<&Pool> = pools.iter().filter(|pool| pool.serves_pods).collect();
             let of_node: Vec<&Pool> = enabled.iter().copied().filter(|pool| pool.is_of_node()).collect();
-            let told = of_node.iter().map(|Pool { name, cidr, .. }| format!("{name} {cidr}"));
+            let listed = of_node.iter().map(|Pool { name, cidr, .. }| format!("{name} {cidr}"));
             let unsaid = of_node.iter().find_map(|pool| Some((&pool.name, pool.selects_node.as_ref().err()?)));
             match (enabled.len(), of_node.len(), unsaid) {
                 (0, ..) => Finding::fail(NAME, format!("none of {} is enabled for pods", pools.len()), way_out),
@@ -203,7 +203,7 @@ fn pools(cluster: &Cluster) -> Finding {
                     format!("whether {name} selects this node is not known: {reason}"),
                     "look at its nodeSelector and the labels of the Node",
                 ),
-                (.., None) => Finding::ok(NAME, told.collect::<Vec<_>>().join(", ")),
+                (.., None) => Finding::ok(NAME, listed.collect::<Vec<_>>().join(", ")),
             }
         }
     }

@@ -8,7 +8,7 @@ pub(super) const REINSTALL: &str =
     "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
 
 /// Checks that the selected file exists and is ours.
-pub(super) fn chosen(snapshot: &NodeSnapshot) -> Finding {
+pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "configuration";
     let directory = snapshot.net_dir.display();
     let names = match &snapshot.candidates {
@@ -29,7 +29,7 @@ pub(super) fn chosen(snapshot: &NodeSnapshot) -> Finding {
         }
     };
     if content.is_calicos() {
-        return of_calico(NAME, name, content);
+        return check_calico(NAME, name, content);
     }
     // Multus and similar plugins sort first and call Calico by themselves.
     if let Some(delegate) = &snapshot.delegate {
@@ -45,7 +45,7 @@ pub(super) fn chosen(snapshot: &NodeSnapshot) -> Finding {
 }
 
 /// Checks that Calico's plugin accepts the configuration.
-fn of_calico(title: &str, file: &str, content: &Content) -> Finding {
+fn check_calico(title: &str, file: &str, content: &Content) -> Finding {
     let Content { network, plugins, cni_version, refused, .. } = content;
     match refused {
         Some(reason) => Finding::fail(
@@ -67,7 +67,7 @@ fn called(title: &str, first: &str, caller: &Content, ours: &SelectedConfig) -> 
         Ok(content) => content,
         Err(reason) => return Finding::fail(title, format!("{name}, behind {first}: {reason}"), REINSTALL),
     };
-    let found = of_calico(title, name, content);
+    let found = check_calico(title, name, content);
     if found.state != Severity::Ok {
         return found;
     }
@@ -81,7 +81,7 @@ fn called(title: &str, first: &str, caller: &Content, ours: &SelectedConfig) -> 
 }
 
 /// Reports files that no runtime selects because another file sorts before them.
-pub(super) fn shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
+pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
     let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
     let is_called = |name: &str| snapshot.delegate.as_ref().is_some_and(|delegate| delegate.name == name);
@@ -104,16 +104,16 @@ pub(super) fn shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
 }
 
 /// Reports further problems of the configuration, one finding each. Missing programs are the subject of another check.
-pub(super) fn oddities(snapshot: &NodeSnapshot) -> Vec<Finding> {
+pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, content) in snapshot.contents() {
-        findings.extend(content.problems.iter().filter_map(|odd| oddity(name, odd)));
-        findings.extend(appended(snapshot, content));
+        findings.extend(content.problems.iter().filter_map(|odd| check_problem(name, odd)));
+        findings.extend(check_appended(snapshot, content));
     }
     findings
 }
 
-fn oddity(file: &str, odd: &template::ConfigProblem) -> Option<Finding> {
+fn check_problem(file: &str, odd: &template::ConfigProblem) -> Option<Finding> {
     Some(match odd {
         template::ConfigProblem::MissingProgram { .. } => return None,
         template::ConfigProblem::Placeholder(placeholder) => Finding::fail(
@@ -130,7 +130,7 @@ fn oddity(file: &str, odd: &template::ConfigProblem) -> Option<Finding> {
     })
 }
 
-fn appended(snapshot: &NodeSnapshot, content: &Content) -> Option<Finding> {
+fn check_appended(snapshot: &NodeSnapshot, content: &Content) -> Option<Finding> {
     let (first, network) = (content.appended.first()?, &content.network);
     Some(Finding::warn(
         "appended plugins",

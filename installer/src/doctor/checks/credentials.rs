@@ -13,13 +13,13 @@ const REFUSED: &str = "signing keys or the account were replaced: run the instal
     renews the token on this node (calico-cni, beside upstream calico-node)";
 
 /// Checks the remaining lifetime of the token.
-pub(super) fn token(snapshot: &NodeSnapshot) -> Vec<Finding> {
+pub(super) fn check_token(snapshot: &NodeSnapshot) -> Vec<Finding> {
     const NAME: &str = "token";
     let refused = snapshot.cluster.as_ref().and_then(|cluster| cluster.refused.as_ref());
     let Some(TokenFile { path, file }) = &snapshot.token else {
         let way_out = "correct what the configuration has for the API server (k8s_auth_token, certificates)";
-        let seen = |said| format!("the API server does not know who asks: {said}");
-        return refused.map(|said| Finding::fail(NAME, seen(said), way_out)).into_iter().collect();
+        let seen = |refusal| format!("the API server does not know who asks: {refusal}");
+        return refused.map(|refusal| Finding::fail(NAME, seen(refusal), way_out)).into_iter().collect();
     };
     let place = path.display();
     let file = match file {
@@ -28,22 +28,22 @@ pub(super) fn token(snapshot: &NodeSnapshot) -> Vec<Finding> {
             return vec![Finding::fail("kubeconfig", format!("{place}: {reason}"), "run the installer again")];
         }
     };
-    let mut findings = vec![guarded(&place.to_string(), file)];
-    let told = match &file.claims {
-        Some(claims) => lifetime(claims, snapshot.now),
+    let mut findings = vec![check_mode(&place.to_string(), file)];
+    let finding = match &file.claims {
+        Some(claims) => check_lifetime(claims, snapshot.now),
         None => Finding::skipped(NAME, format!("{place} holds no token that says when it ends")),
     };
     findings.push(match refused {
-        Some(said) if told.state != Severity::Fail => {
-            Finding::fail(NAME, format!("{}, but the API server refuses it: {said}", told.seen), REFUSED)
+        Some(refusal) if finding.state != Severity::Fail => {
+            Finding::fail(NAME, format!("{}, but the API server refuses it: {refusal}", finding.seen), REFUSED)
         }
-        _ => told,
+        _ => finding,
     });
     findings
 }
 
 /// Checks the mode of the file, and that it verifies the API server's certificate.
-fn guarded(place: &str, file: &File) -> Finding {
+fn check_mode(place: &str, file: &File) -> Finding {
     const NAME: &str = "kubeconfig";
     if file.mode & 0o077 != 0 {
         let seen = format!("{place} has mode {:04o}: others can read the token", file.mode);
@@ -58,16 +58,16 @@ fn guarded(place: &str, file: &File) -> Finding {
 
 /// Checks the remaining lifetime. The agent renews a token after a quarter to half of its lifetime (INST-44), so the
 /// last quarter is late.
-fn lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Finding {
+fn check_lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Finding {
     const NAME: &str = "token";
-    let left = exp - now;
+    let remaining = exp - now;
     let owner = if sub.is_empty() { String::new() } else { format!(" of {sub}") };
-    if left <= 0 {
-        return Finding::fail(NAME, format!("the token{owner} expired {} ago", span(-left)), AGENT);
+    if remaining <= 0 {
+        return Finding::fail(NAME, format!("the token{owner} expired {} ago", format_span(-remaining)), AGENT);
     }
-    let seen = format!("the token{owner} holds for {}", span(left));
+    let seen = format!("the token{owner} holds for {}", format_span(remaining));
     match (exp - iat) / 4 {
-        quarter if *iat > 0 && left < quarter => {
+        quarter if *iat > 0 && remaining < quarter => {
             Finding::warn(NAME, format!("{seen}, less than a quarter of its lifetime"), AGENT)
         }
         _ => Finding::ok(NAME, seen),
@@ -75,7 +75,7 @@ fn lifetime(Claims { exp, iat, sub }: &Claims, now: i64) -> Finding {
 }
 
 /// Formats a number of seconds for people.
-fn span(seconds: i64) -> String {
+fn format_span(seconds: i64) -> String {
     match seconds {
         0..=119 => format!("{seconds} s"),
         120..=7199 => format!("{} min", seconds / 60),

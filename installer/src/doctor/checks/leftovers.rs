@@ -7,16 +7,16 @@ use crate::doctor::snapshot::{Cache, Holder, Lock, NodeSnapshot, Observed, PodIn
 const NAMED: usize = 5;
 
 /// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
-pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = snapshot.locks.iter().map(lock).collect();
-    findings.extend(cache(snapshot));
+pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = snapshot.locks.iter().map(check_lock).collect();
+    findings.extend(check_cache(snapshot));
     if let Some(cluster) = snapshot.cluster.as_ref().filter(|cluster| cluster.reached.is_ok()) {
-        findings.extend(interfaces(&cluster.interfaces));
+        findings.extend(check_interfaces(&cluster.interfaces));
     }
     findings
 }
 
-fn lock(Lock { name, path, holder }: &Lock) -> Finding {
+fn check_lock(Lock { name, path, holder }: &Lock) -> Finding {
     let place = path.display();
     let Holder { process, command } = match holder {
         Ok(None) => return Finding::ok(*name, "free"),
@@ -34,7 +34,7 @@ fn lock(Lock { name, path, holder }: &Lock) -> Finding {
     )
 }
 
-fn cache(snapshot: &NodeSnapshot) -> Option<Finding> {
+fn check_cache(snapshot: &NodeSnapshot) -> Option<Finding> {
     const NAME: &str = "libcni cache";
     Some(match &snapshot.cache {
         Ok(None) => return None,
@@ -44,7 +44,11 @@ fn cache(snapshot: &NodeSnapshot) -> Option<Finding> {
         }
         Ok(Some(Cache { directory, results, stale })) => Finding::warn(
             NAME,
-            format!("{} of {results} results are of containers whose interface is gone: {}", stale.len(), some(stale)),
+            format!(
+                "{} of {results} results are of containers whose interface is gone: {}",
+                stale.len(),
+                join_first(stale)
+            ),
             format!(
                 "the runtime's DEL removes them, after a reboot within minutes; what stays and is of no container \
                  (`crictl pods`) can be removed from {}",
@@ -54,7 +58,7 @@ fn cache(snapshot: &NodeSnapshot) -> Option<Finding> {
     })
 }
 
-fn interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
+fn check_interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
     const NAME: &str = "interfaces of pods";
     let found = match found {
         Ok(found) => found,
@@ -65,10 +69,10 @@ fn interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
     match without.first() {
         None => findings.push(Finding::ok(NAME, format!("{}, each with its endpoint", found.len()))),
         Some(first) => {
-            let told: Vec<String> = without.iter().map(|interface| told(interface)).collect();
+            let described: Vec<String> = without.iter().map(|interface| describe(interface)).collect();
             findings.push(Finding::warn(
                 NAME,
-                format!("{} of {} have no endpoint: {}", without.len(), found.len(), some(&told)),
+                format!("{} of {} have no endpoint: {}", without.len(), found.len(), join_first(&described)),
                 format!("if their pods are gone (`crictl pods`), delete them: ip link delete {}", first.name),
             ));
         }
@@ -78,10 +82,14 @@ fn interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
         .flat_map(|interface| interface.stray_addresses().map(|address| (address.to_string(), interface.name.as_str())))
         .collect();
     if let Some((address, interface)) = routes.first() {
-        let told: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
+        let described: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
         findings.push(Finding::warn(
             "routes to pods",
-            format!("{} lead to an address that their endpoint does not have: {}", routes.len(), some(&told)),
+            format!(
+                "{} lead to an address that their endpoint does not have: {}",
+                routes.len(),
+                join_first(&described)
+            ),
             format!(
                 "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev \
                  {interface}"
@@ -91,7 +99,7 @@ fn interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
     findings
 }
 
-fn told(interface: &PodInterface) -> String {
+fn describe(interface: &PodInterface) -> String {
     let addresses: Vec<String> = interface.addresses.iter().map(ToString::to_string).collect();
     if addresses.is_empty() {
         return interface.name.clone();
@@ -99,7 +107,7 @@ fn told(interface: &PodInterface) -> String {
     format!("{} ({})", interface.name, addresses.join(", "))
 }
 
-pub(super) fn some(names: &[String]) -> String {
+pub(super) fn join_first(names: &[String]) -> String {
     let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > NAMED { format!("{named} …") } else { named }
 }

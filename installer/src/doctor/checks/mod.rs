@@ -15,18 +15,18 @@ use super::finding::Finding;
 use super::snapshot::NodeSnapshot;
 
 /// Runs all checks.
-pub fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
-    let mut findings = vec![configuration::chosen(snapshot)];
-    findings.extend(configuration::shadowed(snapshot));
-    findings.extend(configuration::oddities(snapshot));
-    findings.extend(programs::all(snapshot));
-    findings.push(node::name(snapshot));
-    findings.extend(credentials::token(snapshot));
-    findings.extend(cluster::all(snapshot));
-    findings.push(node::mtu(snapshot));
-    findings.push(node::settings(snapshot));
-    findings.push(node::journal(snapshot));
-    findings.extend(leftovers::all(snapshot));
-    findings.extend(busy::all(snapshot));
+pub fn run_all(snapshot: &NodeSnapshot) -> Vec<Finding> {
+    let mut findings = vec![configuration::check_selected(snapshot)];
+    findings.extend(configuration::check_shadowed(snapshot));
+    findings.extend(configuration::check_problems(snapshot));
+    findings.extend(programs::check(snapshot));
+    findings.push(node::check_name(snapshot));
+    findings.extend(credentials::check_token(snapshot));
+    findings.extend(cluster::check(snapshot));
+    findings.push(node::check_mtu(snapshot));
+    findings.push(node::check_settings(snapshot));
+    findings.push(node::check_journal(snapshot));
+    findings.extend(leftovers::check(snapshot));
+    findings.extend(busy::check(snapshot));
     findings
 }

@@ -10,7 +10,7 @@ const DEBTS_TOLD: usize = 5;
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
 
 /// Checks the node name that the plugins use.
-pub(super) fn name(snapshot: &NodeSnapshot) -> Finding {
+pub(super) fn check_name(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "nodename";
     let Some(NodeName { name, configured, path, written, optional }) = &snapshot.node else {
         return Finding::skipped(NAME, NO_CONFIGURATION);
@@ -36,7 +36,7 @@ pub(super) fn name(snapshot: &NodeSnapshot) -> Finding {
 }
 
 /// Checks that packets of pods fit through every uplink.
-pub(super) fn mtu(snapshot: &NodeSnapshot) -> Finding {
+pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "MTU";
     let Some(configured) = snapshot.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
     if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {
@@ -94,7 +94,7 @@ pub(super) fn mtu(snapshot: &NodeSnapshot) -> Finding {
 }
 
 /// Checks kernel settings that affect forwarding and source addresses of pods' packets.
-pub(super) fn settings(snapshot: &NodeSnapshot) -> Finding {
+pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Finding {
     const NAME: &str = "kernel settings";
     let value =
         |name: &str| snapshot.settings.iter().find(|setting| setting.name == name).and_then(|s| s.value.as_deref());
@@ -124,7 +124,7 @@ pub(super) fn settings(snapshot: &NodeSnapshot) -> Finding {
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
-pub(super) fn journal(snapshot: &NodeSnapshot) -> Finding {
+pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Finding {
     match &snapshot.journal {
         Err(reason) => Finding::skipped("journal", reason.clone()),
         Ok(debts) if debts.is_empty() => Finding::ok("journal", "empty"),

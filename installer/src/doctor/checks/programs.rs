@@ -6,9 +6,9 @@ use crate::doctor::snapshot::{NodeSnapshot, ProgramOrigin, ProgramState, Require
 use crate::layout::{CALICO, CALICO_IPAM};
 
 /// Returns one finding for each program, and one if the records cannot be read.
-pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
+pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
-        snapshot.programs.iter().map(|program| of_program(program, &snapshot.version)).collect();
+        snapshot.programs.iter().map(|program| check_program(program, &snapshot.version)).collect();
     findings.extend(snapshot.notes.as_ref().err().map(|reason| {
         let way_out =
             "until it can be read, `calico uninstall` leaves everything; remove it and run the installer again";
@@ -17,7 +17,7 @@ pub(super) fn all(snapshot: &NodeSnapshot) -> Vec<Finding> {
     findings
 }
 
-fn of_program(program: &RequiredProgram, own_version: &str) -> Finding {
+fn check_program(program: &RequiredProgram, own_version: &str) -> Finding {
     let RequiredProgram { name, cni_version: wanted, state, .. } = program;
     let title = format!("program {name}");
     match state {
@@ -42,17 +42,17 @@ fn of_program(program: &RequiredProgram, own_version: &str) -> Finding {
         }
         ProgramState::Speaks(path, versions) => {
             let newest = versions.last().map_or("?", String::as_str);
-            let told = match &program.version {
+            let seen = match &program.version {
                 Some(version) => format!("{} {version}, up to {newest}", path.display()),
                 None => format!("{}, up to {newest}", path.display()),
             };
-            of_one_that_works(title, told, program, own_version)
+            check_origin(title, seen, program, own_version)
         }
     }
 }
 
 /// Checks the origin of a working program. It may be upstream's, or from an installation that did not finish.
-fn of_one_that_works(title: String, told: String, program: &RequiredProgram, own_version: &str) -> Finding {
+fn check_origin(title: String, seen: String, program: &RequiredProgram, own_version: &str) -> Finding {
     let other = program.version.as_deref().filter(|version| *version != own_version);
     match (program.origin, other) {
         (ProgramOrigin::Other, _) => {
@@ -62,16 +62,16 @@ fn of_one_that_works(title: String, told: String, program: &RequiredProgram, own
                 CALICO | CALICO_IPAM => format!("unless it was meant, as with another installer: {REINSTALL}"),
                 _ => format!("unless it was meant: remove it, and {REINSTALL}"),
             };
-            Finding::warn(title, format!("{told}, is not the file that was installed"), way_out)
+            Finding::warn(title, format!("{seen}, is not the file that was installed"), way_out)
         }
         (ProgramOrigin::Former, _) => Finding::warn(
             title,
-            format!("{told}, is that of an earlier installation: the last one did not end"),
+            format!("{seen}, is that of an earlier installation: the last one did not end"),
             REINSTALL,
         ),
         (ProgramOrigin::Installed | ProgramOrigin::Unknown, Some(_)) => {
-            Finding::warn(title, format!("{told}, is not of this doctor's version, {own_version}"), REINSTALL)
+            Finding::warn(title, format!("{seen}, is not of this doctor's version, {own_version}"), REINSTALL)
         }
-        (ProgramOrigin::Installed | ProgramOrigin::Unknown, None) => Finding::ok(title, told),
+        (ProgramOrigin::Installed | ProgramOrigin::Unknown, None) => Finding::ok(title, seen),
     }
 }

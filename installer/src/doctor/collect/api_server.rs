@@ -33,7 +33,7 @@ impl ApiAnswers {
 }
 
 /// Sends the requests, each with the time limit `deadline`. After a request without a response no further one is sent.
-pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>, deadline: Duration) -> ApiAnswers {
+pub(super) async fn query(config: &KubernetesConfig, scope: Scope<'_>, deadline: Duration) -> ApiAnswers {
     let place = format!("the API server of {config}");
     let client = match kubernetes::client(config).await {
         Ok(client) => client,
@@ -41,14 +41,14 @@ pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>, deadline: D
     };
     let (mut refused, mut granted) = (None, Vec::new());
     for permission in role::permissions(scope) {
-        let allowed = match may(&client, &permission, deadline).await {
+        let allowed = match has_permission(&client, &permission, deadline).await {
             Ok(allowed) => Ok(allowed),
             Err(kube::Error::Api(status)) => {
-                let said = format!("{} ({})", status.message, status.code);
+                let refusal = format!("{} ({})", status.message, status.code);
                 if status.code == 401 {
-                    refused = Some(said.clone());
+                    refused = Some(refusal.clone());
                 }
-                Err(Unobserved::new(said))
+                Err(Unobserved::new(refusal))
             }
             Err(error) => {
                 let reason = Unobserved::new(datastore::error_chain::chain(&error));
@@ -62,7 +62,11 @@ pub(super) async fn ask(config: &KubernetesConfig, scope: Scope<'_>, deadline: D
 }
 
 /// Returns true if the account of `client` has a permission in all namespaces.
-async fn may(client: &kube::Client, permission: &Permission, deadline: Duration) -> Result<bool, kube::Error> {
+async fn has_permission(
+    client: &kube::Client,
+    permission: &Permission,
+    deadline: Duration,
+) -> Result<bool, kube::Error> {
     let (resource, subresource) = permission.resource.split_once('/').unwrap_or((&permission.resource, ""));
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",

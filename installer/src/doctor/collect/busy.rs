@@ -13,20 +13,20 @@ use libcalico::net::Cidr;
 use libcalico::store::Store;
 use time::OffsetDateTime;
 
-use super::interfaces::{block_of, found};
+use super::interfaces::{block_of, or_missing};
 use crate::doctor::snapshot::{BusyAddress, Observed, Unobserved};
 use crate::host_network::{HostNetwork, Route};
 use crate::layout::Layout;
 
 /// Returns the addresses that ADDs noted within the last minute.
-pub(super) fn noted(layout: &Layout) -> Vec<BusyAddress> {
+pub(super) fn read_notes(layout: &Layout) -> Vec<BusyAddress> {
     let notes = busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     notes.into_iter().map(|note| BusyAddress { address: note.address, route: note.route }).collect()
 }
 
 /// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
 /// are left out: another check reports such interfaces without an endpoint.
-pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<Vec<BusyAddress>> {
+pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<Vec<BusyAddress>> {
     let mut interfaces = network.interfaces()?;
     interfaces.retain(|interface| interface.is_pods);
     let is_pods = |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
@@ -45,11 +45,11 @@ pub(super) async fn routed(store: &Datastore, network: &dyn HostNetwork) -> Obse
         let address = route.destination.network();
         let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
         if let Entry::Vacant(unread) = blocks.entry(cidr) {
-            let read = found(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
+            let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
             unread.insert(read.map(|entry| entry.value));
         }
         if is_free(blocks[&cidr].as_ref(), address) {
-            busy.push(BusyAddress { address, route: words(route) });
+            busy.push(BusyAddress { address, route: describe(route) });
         }
     }
     Ok(busy)
@@ -61,7 +61,7 @@ fn is_free(block: Option<&Block>, address: IpAddr) -> bool {
     block.is_some_and(|block| block.allocation(address).is_none())
 }
 
-fn words(route: &Route) -> String {
+fn describe(route: &Route) -> String {
     match &route.interfaces[..] {
         [] => "that drops packets".into(),
         interfaces => format!("through {}", interfaces.join(", ")),

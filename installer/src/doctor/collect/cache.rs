@@ -34,7 +34,7 @@ struct Interface {
 
 /// Counts the results whose host interface is Calico's, and lists those whose interface no longer exists in the kernel.
 /// Returns `None` if the directory is missing.
-pub(super) fn look(directory: &Path, prefix: &str, interfaces: &[String]) -> Observed<Option<Cache>> {
+pub(super) fn read(directory: &Path, prefix: &str, interfaces: &[String]) -> Observed<Option<Cache>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -84,10 +84,10 @@ mod tests {
             r#"{"result":{"interfaces":[{"name":"lo","sandbox":"/x"}]}}"#,
         )
         .unwrap();
-        let cache = look(directory.path(), "cali", &["cali2".into()]).unwrap().unwrap();
+        let cache = read(directory.path(), "cali", &["cali2".into()]).unwrap().unwrap();
         assert_eq!((cache.results, cache.stale), (2, vec!["net-a-eth0".to_owned()]));
-        assert_eq!(look(&directory.path().join("gone"), "cali", &[]), Ok(None));
-        let error = look(&directory.path().join("nonsense"), "cali", &[]).unwrap_err();
+        assert_eq!(read(&directory.path().join("gone"), "cali", &[]), Ok(None));
+        let error = read(&directory.path().join("nonsense"), "cali", &[]).unwrap_err();
         assert!(error.to_string().contains("nonsense: "), "{error}");
     }
 }

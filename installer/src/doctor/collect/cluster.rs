@@ -25,7 +25,7 @@ use crate::{mtu, node_conf};
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Queries the servers that `conf` names.
-pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
+pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
     let tls = etcd::tls_files(conf);
     let (config, store) = match node_conf::datastore(conf, DEADLINE) {
         Ok(opened) => opened,
@@ -34,14 +34,14 @@ pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -
             return Cluster { tls, ..Cluster::unreached(kind, "the configuration".into(), reason.into()) };
         }
     };
-    let api = ask_api_server(conf, &config).await;
+    let api = query_api_server(conf, &config).await;
     let cluster = match &config {
         // Opening the datastore would create the file.
         DatastoreConfig::Local(local) if !local.path.exists() => {
             let reason = "there is no such file".into();
             Cluster::unreached(DatastoreKind::Local, local.path.display().to_string(), reason)
         }
-        config => ask_datastore(conf, config, &store, node, network).await,
+        config => query_datastore(conf, config, &store, node, network).await,
     };
     let mut cluster = Cluster { tls, ..cluster };
     if let Some(ApiAnswers { place, reached, refused, granted }) = api {
@@ -51,7 +51,7 @@ pub(super) async fn ask(conf: &NetConf, node: &str, network: &dyn HostNetwork) -
     cluster
 }
 
-async fn ask_datastore(
+async fn query_datastore(
     conf: &NetConf,
     config: &DatastoreConfig,
     store: &Datastore,
@@ -73,7 +73,7 @@ async fn ask_datastore(
     }
     let after = begun.elapsed();
     let (silent, granted_by_etcd) = match config {
-        DatastoreConfig::Etcd(config) => (silent(config).await, etcd::permissions(store, node).await),
+        DatastoreConfig::Etcd(config) => (find_silent_members(config).await, etcd::test_permissions(store, node).await),
         DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
@@ -97,11 +97,11 @@ async fn ask_datastore(
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(Unobserved::new(format!("ClusterInformation: {error}"))),
         },
-        pools: pools(store, &labels).await,
-        blocks: blocks(store, node).await,
+        pools: read_pools(store, &labels).await,
+        blocks: count_blocks(store, node).await,
         node_exists,
-        interfaces: interfaces::of_pods(conf, store, node, network).await,
-        busy: busy::routed(store, network).await,
+        interfaces: interfaces::read_pod_interfaces(conf, store, node, network).await,
+        busy: busy::find_routed(store, network).await,
     }
 }
 
@@ -117,7 +117,7 @@ fn describe(config: &DatastoreConfig) -> (DatastoreKind, String) {
 
 /// Returns the members of etcd that do not respond. The client uses the first member that responds, so each member is
 /// queried alone.
-async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
+async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
         let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
@@ -140,7 +140,7 @@ async fn silent(config: &EtcdConfig) -> Vec<(String, String)> {
 }
 
 /// Queries the API server if the plugins use it, as the datastore or beside another one.
-async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiAnswers> {
+async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiAnswers> {
     let (config, scope) = match datastore {
         DatastoreConfig::Kubernetes(config) => {
             let scope = match config.group {
@@ -157,11 +157,11 @@ async fn ask_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<A
         }
         _ => return None,
     };
-    Some(api_server::ask(&config, scope, DEADLINE).await)
+    Some(api_server::query(&config, scope, DEADLINE).await)
 }
 
 /// Reads the pools. `labels` are the labels of the Node, or the reason why they are unknown.
-async fn pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Vec<Pool>> {
+async fn read_pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Vec<Pool>> {
     let pools = store
         .list::<IpPool>(&ObjectSelect::default())
         .await
@@ -170,14 +170,14 @@ async fn pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Vec<Poo
         name,
         cidr: spec.cidr.clone(),
         serves_pods: !spec.disabled && spec.allows(AllowedUse::Workload),
-        selects_node: selects(&spec.node_selector, labels),
+        selects_node: is_selected(&spec.node_selector, labels),
         overhead: mtu::overhead(spec),
     };
     Ok(pools.iter().map(|entry| pool(entry.key.name.clone(), &entry.value.spec)).collect())
 }
 
 /// Returns true if a pool's selector matches the node. A selector for all nodes needs no labels.
-fn selects(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
+fn is_selected(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
     let parsed = Selector::parse(selector)
         .map_err(|error| Unobserved::new(format!("nodeSelector `{selector}` is invalid: {error}")))?;
     if matches!(selector.trim(), "" | "all()") {
@@ -186,7 +186,7 @@ fn selects(selector: &str, labels: &Observed<Labels>) -> Observed<bool> {
     labels.as_ref().map(|labels| parsed.matches(labels)).map_err(Clone::clone)
 }
 
-async fn blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
+async fn count_blocks(store: &Datastore, node: &str) -> Observed<BlockCount> {
     if node.is_empty() {
         return Err(NAMELESS.into());
     }
@@ -208,21 +208,21 @@ mod tests {
     #[test]
     fn a_pool_selects_by_the_labels_of_the_node() {
         let labels = Ok(Labels::from([("zone".to_owned(), "a".to_owned())]));
-        assert_eq!(selects("zone == 'a'", &labels), Ok(true));
-        assert_eq!(selects("zone == 'b'", &labels), Ok(false));
+        assert_eq!(is_selected("zone == 'a'", &labels), Ok(true));
+        assert_eq!(is_selected("zone == 'b'", &labels), Ok(false));
         assert!(
-            selects("zone ==", &labels).unwrap_err().to_string().starts_with("nodeSelector `zone ==` is invalid: ")
+            is_selected("zone ==", &labels).unwrap_err().to_string().starts_with("nodeSelector `zone ==` is invalid: ")
         );
         let unknown = Err("why".into());
-        assert_eq!((selects("", &unknown), selects("all()", &unknown)), (Ok(true), Ok(true)));
-        assert_eq!(selects("!has(zone)", &unknown), Err("why".into()));
+        assert_eq!((is_selected("", &unknown), is_selected("all()", &unknown)), (Ok(true), Ok(true)));
+        assert_eq!(is_selected("!has(zone)", &unknown), Err("why".into()));
     }
 
     #[tokio::test]
     async fn a_member_that_cannot_be_opened_does_not_answer() {
         let endpoints = ["http://[a", "http://[b"].map(str::to_owned).to_vec();
         let config = EtcdConfig { endpoints, tls: None, credentials: None, deadline: DEADLINE };
-        let told: Vec<String> = silent(&config).await.into_iter().map(|(endpoint, _)| endpoint).collect();
+        let told: Vec<String> = find_silent_members(&config).await.into_iter().map(|(endpoint, _)| endpoint).collect();
         assert_eq!(told, config.endpoints);
     }
 }

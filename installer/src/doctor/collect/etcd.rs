@@ -28,10 +28,10 @@ pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
         ("etcd_key_file", &datastore.etcd_key_file, "PRIVATE KEY-----"),
     ];
     let named = named.into_iter().filter(|(_, path, _)| !path.is_empty());
-    named.map(|(setting, path, label)| TlsFile { setting, path: path.into(), mode: mode(path, label) }).collect()
+    named.map(|(setting, path, label)| TlsFile { setting, path: path.into(), mode: read_mode(path, label) }).collect()
 }
 
-fn mode(path: &str, label: &str) -> Observed<u32> {
+fn read_mode(path: &str, label: &str) -> Observed<u32> {
     let read = fs::metadata(path).and_then(|found| Ok((found.permissions().mode() & 0o7777, fs::read(path)?)));
     let (mode, text) = read.map_err(Unobserved::new)?;
     let is_start = |line: &str| line.starts_with("-----BEGIN ") && line.ends_with(label);
@@ -48,7 +48,7 @@ pub(super) fn is_answer(refusal: &str) -> bool {
 
 /// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write in a transaction
 /// before it evaluates the condition. The conditions used here never hold, so nothing is written.
-pub(super) async fn permissions(store: &Datastore, node: &str) -> Vec<Granted> {
+pub(super) async fn test_permissions(store: &Datastore, node: &str) -> Vec<Granted> {
     let global = |name: &str| ObjectKey::global(name);
     let mut granted = vec![
         reads::<ClusterInformation>(store, &global("default")).await,
@@ -66,7 +66,7 @@ pub(super) async fn permissions(store: &Datastore, node: &str) -> Vec<Granted> {
     ] {
         let op = WriteOp::Update(b"{}".to_vec(), Revision(NEVER.into()));
         let write = Write { kind, key: format!("{kind}(calico-doctor)"), path, op };
-        let allowed = permitted(store.write_one(write).await.map(drop));
+        let allowed = is_permitted(store.write_one(write).await.map(drop));
         granted.push(Granted { permission: permission("write", kind), allowed });
     }
     granted
@@ -77,12 +77,12 @@ fn permission(verb: &str, resource: &str) -> Permission {
 }
 
 async fn reads<K: Kind>(store: &Datastore, key: &K::Key) -> Granted {
-    let allowed = permitted(store.get::<K>(key).await.map(drop));
+    let allowed = is_permitted(store.get::<K>(key).await.map(drop));
     Granted { permission: permission("read", K::KIND), allowed }
 }
 
 /// Converts the outcome of a request. A missing object or a conflict shows that the request was permitted.
-fn permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
+fn is_permitted(outcome: Result<(), StoreError>) -> Observed<bool> {
     match outcome {
         Ok(()) => Ok(true),
         Err(StoreError::Unauthorized { .. }) => Ok(false),

@@ -33,7 +33,7 @@ type Endpoints = BTreeMap<String, Vec<IpAddr>>;
 
 /// Returns the interfaces of this node's pods. If one seems stray, all are read a second time, because an ADD creates
 /// the interface before the endpoint.
-pub(super) async fn of_pods(
+pub(super) async fn read_pod_interfaces(
     conf: &NetConf,
     store: &Datastore,
     node: &str,
@@ -48,19 +48,19 @@ pub(super) async fn of_pods(
             conf.ipam.ipam_type
         )));
     }
-    let found = look(store, node, network).await?;
+    let found = compare(store, node, network).await?;
     if found.iter().all(PodInterface::is_in_order) {
         return Ok(found);
     }
     sleep(PATIENCE).await;
-    look(store, node, network).await
+    compare(store, node, network).await
 }
 
-async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
-    let mut interfaces = of_kernel(network)?;
+async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
+    let mut interfaces = read_kernel_interfaces(network)?;
     let endpoints = match store {
-        Datastore::Kubernetes(_) => of_blocks(store, node, &interfaces).await.map_err(Unobserved::new)?,
-        Datastore::Etcd(_) | Datastore::Local(_) => of_endpoints(store, node).await.map_err(Unobserved::new)?,
+        Datastore::Kubernetes(_) => read_endpoints_of_pods(store, node, &interfaces).await.map_err(Unobserved::new)?,
+        Datastore::Etcd(_) | Datastore::Local(_) => read_endpoints(store, node).await.map_err(Unobserved::new)?,
     };
     for interface in &mut interfaces {
         interface.endpoint = endpoints.get(&interface.name).cloned();
@@ -69,7 +69,7 @@ async fn look(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Obser
 }
 
 /// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
-fn of_kernel(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
+fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let prefix = interface_prefix(prefixes.as_deref());
     let routes = network.routes()?;
@@ -83,7 +83,7 @@ fn of_kernel(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
 }
 
 /// Returns the endpoints of this node.
-async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
+async fn read_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreError> {
     let mut names = ReadBatch::new();
     let keys = names.list_keys::<WorkloadEndpoint>(&ObjectSelect::default());
     let answers = store.read(&names).await?;
@@ -103,7 +103,11 @@ async fn of_endpoints(store: &Datastore, node: &str) -> Result<Endpoints, StoreE
 }
 
 /// Returns the endpoints of the pods to which IPAM assigned the addresses of `interfaces`.
-async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -> Result<Endpoints, StoreError> {
+async fn read_endpoints_of_pods(
+    store: &Datastore,
+    node: &str,
+    interfaces: &[PodInterface],
+) -> Result<Endpoints, StoreError> {
     let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
     let mut endpoints = Endpoints::new();
@@ -113,7 +117,7 @@ async fn of_blocks(store: &Datastore, node: &str, interfaces: &[PodInterface]) -
             let block = match blocks.entry(cidr) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unread) => {
-                    unread.insert(found(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
+                    unread.insert(or_missing(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
                 }
             };
             let allocation = block.as_ref().and_then(|block| block.allocation(*address));
@@ -178,10 +182,10 @@ async fn endpoint_of(
     };
     let Ok(name) = identifiers.name() else { return Ok(None) };
     let key = ObjectKey::namespaced(namespace, name);
-    Ok(found(store.get::<WorkloadEndpoint>(&key).await)?.map(|endpoint| endpoint.value))
+    Ok(or_missing(store.get::<WorkloadEndpoint>(&key).await)?.map(|endpoint| endpoint.value))
 }
 
-pub(super) fn found<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+pub(super) fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(StoreError::NotFound { .. }) => Ok(None),
@@ -209,7 +213,7 @@ mod tests {
                 route("fe80::/64", &["cali1"]),
             ],
         };
-        let found = of_kernel(&network).unwrap();
+        let found = read_kernel_interfaces(&network).unwrap();
         let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.addresses.len())).collect();
         assert_eq!(found, [("cali1", 2), ("cali2", 0)]);
     }

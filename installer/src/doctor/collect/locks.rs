@@ -17,28 +17,28 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const LOOKS: u32 = 30;
 
 /// Observes a lock until it is free, or has been held by the same process for the whole time.
-pub(super) async fn look(name: &'static str, path: &Path) -> Lock {
+pub(super) async fn observe(name: &'static str, path: &Path) -> Lock {
     let holder = wait(path).await.map_err(Unobserved::new);
     Lock { name, path: path.to_owned(), holder }
 }
 
 /// Returns the process that held the lock all the time, or `None` once the lock is free or another process holds it.
 async fn wait(path: &Path) -> io::Result<Option<Holder>> {
-    let mut holder = look_once(path)?;
+    let mut holder = observe_once(path)?;
     let first = holder.clone();
     for _ in 0..LOOKS {
         if holder.is_none() || holder != first {
             return Ok(None);
         }
         sleep(PATIENCE / LOOKS).await;
-        holder = look_once(path)?;
+        holder = observe_once(path)?;
     }
     Ok(holder)
 }
 
 /// Takes the lock and releases it again. Returns the holder if the lock is held. A missing file is not created and
 /// counts as free.
-fn look_once(path: &Path) -> io::Result<Option<Holder>> {
+fn observe_once(path: &Path) -> io::Result<Option<Holder>> {
     let file = match File::options().read(true).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -51,13 +51,13 @@ fn look_once(path: &Path) -> io::Result<Option<Holder>> {
     }
     let found = file.metadata()?;
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let process = process(&locks, major(found.dev()), minor(found.dev()), found.ino());
+    let process = find_process(&locks, major(found.dev()), minor(found.dev()), found.ino());
     Ok(Some(Holder { command: process.map(command).unwrap_or_default(), process }))
 }
 
 /// Returns the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`. A
 /// waiting process has an arrow after the number. Processes of other PID namespaces are not listed.
-fn process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
+fn find_process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
     let of = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let [_, "FLOCK", _, _, process, file, ..] = fields[..] else { return None };
@@ -87,22 +87,22 @@ mod tests {
             2: FLOCK  ADVISORY  WRITE 11 00:1a:1234 0 EOF\n\
             2: -> FLOCK  ADVISORY  WRITE 12 08:01:1234 0 EOF\n\
             3: FLOCK  ADVISORY  WRITE 13 08:01:1234 0 EOF\n";
-        assert_eq!(process(locks, 8, 1, 1234), Some(13));
-        assert_eq!(process(locks, 0, 26, 1234), Some(11));
-        assert_eq!(process(locks, 8, 1, 1), None);
-        assert_eq!(process("nonsense\n1: FLOCK a b c d\n", 8, 1, 1), None);
+        assert_eq!(find_process(locks, 8, 1, 1234), Some(13));
+        assert_eq!(find_process(locks, 0, 26, 1234), Some(11));
+        assert_eq!(find_process(locks, 8, 1, 1), None);
+        assert_eq!(find_process("nonsense\n1: FLOCK a b c d\n", 8, 1, 1), None);
     }
 
     #[test]
     fn a_lock_that_is_held_has_its_process_and_a_free_one_has_none() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ipam.lock");
-        assert_eq!(look_once(&path).unwrap(), None);
+        assert_eq!(observe_once(&path).unwrap(), None);
         assert!(!path.exists(), "to look for it is not to make it");
         let file = File::create(&path).unwrap();
-        assert_eq!(look_once(&path).unwrap(), None);
+        assert_eq!(observe_once(&path).unwrap(), None);
         file.lock().unwrap();
-        let holder = look_once(&path).unwrap().unwrap();
+        let holder = observe_once(&path).unwrap().unwrap();
         assert_eq!(holder.process, Some(std::process::id()));
         assert!(holder.command.contains("installer"), "{}", holder.command);
     }
@@ -111,7 +111,7 @@ mod tests {
     #[tokio::test]
     async fn a_lock_that_cannot_be_opened_is_not_free() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let lock = look("x", &file.path().join("lock")).await;
+        let lock = observe("x", &file.path().join("lock")).await;
         assert!(lock.holder.unwrap_err().to_string().contains("Not a directory"));
     }
 }

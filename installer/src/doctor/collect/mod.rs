@@ -37,7 +37,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let state = State::load(layout);
     let noted = state.as_ref().ok();
     let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
-    let programs = programs::all(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
+    let programs = programs::examine(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     NodeSnapshot {
         now: i64::try_from(now).unwrap_or_default(),
@@ -47,20 +47,20 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         programs,
         version: process::build_version().to_owned(),
         notes: state.map(drop).map_err(Unobserved::new),
-        token: conf.as_ref().and_then(token_file),
+        token: conf.as_ref().and_then(read_token_file),
         cluster: match &conf {
-            Some(conf) => Some(cluster::ask(conf, &name, network).await),
+            Some(conf) => Some(cluster::query(conf, &name, network).await),
             None => None,
         },
         configured_mtu: conf.as_ref().map(|conf| conf.interface.mtu),
-        mtu_file: node::mtu_file(layout),
+        mtu_file: node::read_mtu_file(layout),
         mtu_file_required: conf.as_ref().is_some_and(|conf| conf.interface.require_mtu_file),
         uplinks: host_network::uplinks(network).map_err(Unobserved::from),
-        settings: node::settings(),
-        journal: node::journal(layout),
-        locks: node::locks(conf.as_ref(), layout).await,
-        cache: node::cache(layout, network),
-        noted: busy::noted(layout),
+        settings: node::read_settings(),
+        journal: node::read_journal(layout),
+        locks: node::observe_locks(conf.as_ref(), layout).await,
+        cache: node::read_cache(layout, network),
+        noted: busy::read_notes(layout),
         candidates,
         node,
     }
@@ -76,13 +76,13 @@ fn read_node_name(conf: &NetConf) -> NodeName {
     }
 }
 
-fn token_file(conf: &NetConf) -> Option<TokenFile> {
+fn read_token_file(conf: &NetConf) -> Option<TokenFile> {
     // The key may list several files, of which the first wins.
     let path = conf.kubernetes.kubeconfig.split(':').find(|path| !path.is_empty())?;
     let read = || -> std::io::Result<File> {
         let mode = fs::metadata(path)?.permissions().mode() & 0o7777;
         let text = crate::regular_file::text(path.as_ref())?;
-        let claims = kubeconfig::token(&text).and_then(|token| Claims::of(token).ok());
+        let claims = kubeconfig::token(&text).and_then(|token| Claims::decode(token).ok());
         Ok(File { mode, trusts_anybody: kubeconfig::trusts_anybody(&text), claims })
     };
     Some(TokenFile { path: path.into(), file: read().map_err(Unobserved::new) })

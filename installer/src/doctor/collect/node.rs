@@ -17,23 +17,23 @@ use crate::layout::Layout;
 use crate::mtu;
 
 /// Reads the relevant kernel settings.
-pub(super) fn settings() -> Vec<Setting> {
+pub(super) fn read_settings() -> Vec<Setting> {
     let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
     SETTINGS.map(|name| Setting { name, value: value(name).map(|text| text.trim().to_owned()) }).into()
 }
 
 /// Observes the IPAM lock and the lock of the journal.
-pub(super) async fn locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
+pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
     let mut locks = Vec::new();
     if let Some(conf) = conf {
-        locks.push(locks::look("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
+        locks.push(locks::observe("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
     }
-    locks.push(locks::look("journal lock", &layout.journal_lock()).await);
+    locks.push(locks::observe("journal lock", &layout.journal_lock()).await);
     locks
 }
 
 /// Reads the MTU file. Returns `None` if it is missing.
-pub(super) fn mtu_file(layout: &Layout) -> Observed<Option<String>> {
+pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
     match fs::read(layout.state_dir().join(mtu::NAME)) {
         Ok(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -42,12 +42,12 @@ pub(super) fn mtu_file(layout: &Layout) -> Observed<Option<String>> {
 }
 
 /// Returns descriptions of the deferred DELs, oldest first.
-pub(super) fn journal(layout: &Layout) -> Observed<Vec<String>> {
+pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     let refused = |error| Unobserved::new(format!("{}: {error}", layout.journal_dir().display()));
     let mut debts = Vec::new();
     for entry in Journal::new(layout.journal_dir()).entries().map_err(refused)? {
         match entry.debt {
-            Ok(debt) => debts.push((debt.age(entry.touched), described(&debt, entry.touched))),
+            Ok(debt) => debts.push((debt.age(entry.touched), describe(&debt, entry.touched))),
             Err(error) => debts.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display()))),
         }
     }
@@ -55,18 +55,18 @@ pub(super) fn journal(layout: &Layout) -> Observed<Vec<String>> {
     Ok(debts.into_iter().map(|(_, words)| words).collect())
 }
 
-fn described(debt: &Debt, touched: SystemTime) -> String {
+fn describe(debt: &Debt, touched: SystemTime) -> String {
     let age = short_age(debt.age(touched));
     let reason = if debt.reason.is_empty() { String::new() } else { format!(" because of: {}", debt.reason) };
     format!("{} owes {} for {age}{reason}", debt.workload(), debt.datastore)
 }
 
 /// Reads libcni's cache and compares it with the kernel's interfaces.
-pub(super) fn cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
+pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let directory = layout.path(cache::DIRECTORY);
-    let cache = cache::look(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
+    let cache = cache::read(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
     // In a container a missing directory only shows that it is not mounted.
     if cache.is_none() && layout.is_container() {
         return Err(Unobserved::new(format!(
@@ -86,17 +86,17 @@ mod tests {
     fn what_cannot_be_read_is_not_taken_for_absent() {
         let root = tempfile::tempdir().unwrap();
         let layout = Layout::below(root.path());
-        assert_eq!((mtu_file(&layout), super::journal(&layout)), (Ok(None), Ok(Vec::new())));
+        assert_eq!((read_mtu_file(&layout), read_journal(&layout)), (Ok(None), Ok(Vec::new())));
         fs::create_dir_all(layout.state_dir().join(mtu::NAME)).unwrap();
         fs::write(layout.journal_dir(), "").unwrap();
-        assert!(mtu_file(&layout).unwrap_err().to_string().contains("directory"));
-        assert!(super::journal(&layout).unwrap_err().to_string().contains("cni-journal: "));
+        assert!(read_mtu_file(&layout).unwrap_err().to_string().contains("directory"));
+        assert!(read_journal(&layout).unwrap_err().to_string().contains("cni-journal: "));
     }
 
     #[test]
     fn a_cache_that_is_not_mounted_is_not_an_empty_one() {
         let root = tempfile::tempdir().unwrap();
-        let look = || cache(&Layout::below(root.path()), &FixedNetwork::default());
+        let look = || read_cache(&Layout::below(root.path()), &FixedNetwork::default());
         assert_eq!(look(), Ok(None));
         fs::create_dir(root.path().join("host")).unwrap();
         assert!(look().unwrap_err().to_string().contains("/var/lib/cni/results is not seen from here"));
@@ -106,6 +106,6 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_looked_at() {
-        assert!(settings().iter().any(|setting| setting.value.is_some()));
+        assert!(read_settings().iter().any(|setting| setting.value.is_some()));
     }
 }

@@ -36,7 +36,7 @@ struct VersionProbe<'a> {
 }
 
 /// Examines the plugins of the configurations, the IPAM plugin and `loopback`.
-pub(super) fn all(
+pub(super) fn examine(
     contents: &[&Content],
     conf: Option<&NetConf>,
     layout: &Layout,
@@ -54,7 +54,7 @@ pub(super) fn all(
     let mut programs: Vec<RequiredProgram> = Vec::new();
     for (name, cni_version) in wanted.into_iter().filter(|(name, _)| !name.is_empty()) {
         if !programs.iter().any(|known| known.name == name) {
-            programs.push(looker.look(name, cni_version));
+            programs.push(looker.examine(name, cni_version));
         }
     }
     programs
@@ -62,7 +62,7 @@ pub(super) fn all(
 
 impl VersionProbe<'_> {
     /// Examines the first regular file of this name. Runtimes choose it in the same way, whatever its mode (INST-165).
-    fn look(&self, name: String, cni_version: String) -> RequiredProgram {
+    fn examine(&self, name: String, cni_version: String) -> RequiredProgram {
         let mut found = self.directories.iter().map(|(place, directory)| (*place, directory.join(&name)));
         let Some((place, path)) = found.find(|(_, path)| path.is_file()) else {
             let state = ProgramState::Missing;
@@ -147,7 +147,7 @@ mod tests {
         program(here, "good", ANSWER, 0o755);
         program(here, "mute", "exit 3", 0o755);
         program(here, "dead", "", 0o644);
-        let look = |name: &str| looker(here, None).look(name.into(), "1.0.0".into()).state;
+        let look = |name: &str| looker(here, None).examine(name.into(), "1.0.0".into()).state;
         assert_eq!(look("good"), ProgramState::Speaks(here.join("good"), vec!["0.4.0".into(), "1.0.0".into()]));
         assert_eq!(look("dead"), ProgramState::NotExecutable(here.join("dead")));
         assert_eq!(look("gone"), ProgramState::Missing);
@@ -160,7 +160,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         program(directory.path(), "portmap", "exec sleep 1000", 0o755);
         let looker = VersionProbe { deadline: Duration::from_millis(50), ..looker(directory.path(), None) };
-        let ProgramState::Broken(_, reason) = looker.look("portmap".into(), "1.0.0".into()).state else { panic!() };
+        let ProgramState::Broken(_, reason) = looker.examine("portmap".into(), "1.0.0".into()).state else { panic!() };
         assert_eq!(reason, "does not answer within 50ms");
     }
 
@@ -171,15 +171,15 @@ mod tests {
         program(here, "portmap", ANSWER, 0o755);
         let digest = digest::of_file(&here.join("portmap")).unwrap();
         let mut state = State::default();
-        let origin = |state: &State| looker(here, Some(state)).look("portmap".into(), String::new()).origin;
+        let origin = |state: &State| looker(here, Some(state)).examine("portmap".into(), String::new()).origin;
         assert_eq!(origin(&state), ProgramOrigin::Unknown);
-        state.note(Place::Bin, "portmap", None, false);
+        state.record(Place::Bin, "portmap", None, false);
         assert_eq!(origin(&state), ProgramOrigin::Unknown);
-        state.note(Place::Bin, "portmap", Some(digest.clone()), false);
+        state.record(Place::Bin, "portmap", Some(digest.clone()), false);
         assert_eq!(origin(&state), ProgramOrigin::Installed);
-        state.note_over(Place::Bin, "portmap", "other".into(), Some(&digest));
+        state.record_replacement(Place::Bin, "portmap", "other".into(), Some(&digest));
         assert_eq!(origin(&state), ProgramOrigin::Former);
-        state.note(Place::Bin, "portmap", Some("other".into()), false);
+        state.record(Place::Bin, "portmap", Some("other".into()), false);
         assert_eq!(origin(&state), ProgramOrigin::Other);
     }
 
@@ -190,7 +190,7 @@ mod tests {
         for name in ["calico", "portmap"] {
             program(directory.path(), name, &version, 0o755);
         }
-        let version = |name: &str| looker(directory.path(), None).look(name.into(), "1.0.0".into()).version;
+        let version = |name: &str| looker(directory.path(), None).examine(name.into(), "1.0.0".into()).version;
         assert_eq!((version("calico").as_deref(), version("portmap")), (Some("v1.2.3"), None));
     }
 }

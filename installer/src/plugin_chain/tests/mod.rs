@@ -41,17 +41,17 @@ fn istio() -> Value {
     json!({ "type": "istio-cni", "name": "istio-cni", "ipam": {}, "dns": {} })
 }
 
-/// Merges today's rendering with the present configuration. `noted` is the previous rendering.
+/// Merges today's rendering with the present configuration. `recorded` is the previous rendering.
 #[track_caller]
-fn over(today: Value, there: Value, noted: Option<Value>) -> Value {
-    let noted: Vec<Rendering> = noted.map(|noted| Rendering::new(&list(noted))).into_iter().collect();
-    let merged = rendered(&list(today)).over(&list(there), &noted);
+fn over(today: Value, there: Value, recorded: Option<Value>) -> Value {
+    let recorded: Vec<Rendering> = recorded.map(|recorded| Rendering::new(&list(recorded))).into_iter().collect();
+    let merged = rendered(&list(today)).over(&list(there), &recorded);
     merged.chain.to_list()["plugins"].clone()
 }
 
 #[test]
 fn entries_of_others_stay_in_their_place_when_ours_change() {
-    let noted = || Some(json!([calico(1), portmap()]));
+    let recorded = || Some(json!([calico(1), portmap()]));
     for (there, today, expected) in [
         (json!([calico(1), portmap(), istio()]), json!([calico(2), portmap()]), json!([calico(2), portmap(), istio()])),
         (
@@ -68,7 +68,7 @@ fn entries_of_others_stay_in_their_place_when_ours_change() {
         // Its owner removed istio's entry.
         (json!([calico(1), portmap()]), json!([calico(2), portmap()]), json!([calico(2), portmap()])),
     ] {
-        assert_eq!(over(today, there.clone(), noted()), expected, "{there}");
+        assert_eq!(over(today, there.clone(), recorded()), expected, "{there}");
     }
 }
 
@@ -104,8 +104,8 @@ fn a_second_entry_of_a_type_of_ours_is_anothers() {
 #[test]
 fn calicos_plugin_is_never_there_twice() {
     let there = json!([calico(7), istio(), calico(8)]);
-    for noted in [None, Some(json!([calico(1)])), Some(json!([calico(7)]))] {
-        assert_eq!(over(json!([calico(1)]), there.clone(), noted), json!([calico(1), istio()]));
+    for recorded in [None, Some(json!([calico(1)])), Some(json!([calico(7)]))] {
+        assert_eq!(over(json!([calico(1)]), there.clone(), recorded), json!([calico(1), istio()]));
     }
 }
 
@@ -126,8 +126,8 @@ fn where_nothing_is_noted_ours_are_calicos_and_what_templates_make() {
 
 #[test]
 fn without_an_entry_of_ours_it_is_another_network() {
-    for noted in [None, Some(json!([calico(1), portmap()]))] {
-        let merged = over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), noted);
+    for recorded in [None, Some(json!([calico(1), portmap()]))] {
+        let merged = over(json!([calico(1)]), json!([{ "type": "cilium-cni" }, istio()]), recorded);
         assert_eq!(merged, json!([calico(1)]));
     }
 }
@@ -167,11 +167,11 @@ fn a_single_plugin_becomes_a_list_with_entries_of_others() {
     let rendered = rendered(&chain(single.clone()));
     let entry = json!({ "name": "canal", "type": "flannel", "mtu": 1 });
     let there = list(json!([entry, istio()]));
-    for noted in [vec![], vec![Rendering::new(&rendered.chain)]] {
-        let merged = rendered.over(&there, &noted);
+    for recorded in [vec![], vec![Rendering::new(&rendered.chain)]] {
+        let merged = rendered.over(&there, &recorded);
         let expected = json!({ "name": "canal", "cniVersion": "0.3.1", "plugins": [entry, istio()] });
         assert!(merged.chain.says_the_same_as(&chain(expected)), "{merged:?}");
-        let alone = rendered.over(&list(json!([entry])), &noted);
+        let alone = rendered.over(&list(json!([entry])), &recorded);
         assert!(alone.is_only_ours() && !alone.chain.is_list());
     }
     assert!(!rendered.chain.says_the_same_as(&list(json!([entry]))));
@@ -254,8 +254,8 @@ proptest! {
         there in proptest::collection::vec(prop_oneof![an_entry(), a_neighbour()], 0..7),
     ) {
         let (today, there) = (list(json!(today)), list(json!(there)));
-        let noted: Vec<Rendering> = before.map(|before| Rendering::new(&list(json!(before)))).into_iter().collect();
-        let merged = rendered(&today).over(&there, &noted);
+        let recorded: Vec<Rendering> = before.map(|before| Rendering::new(&list(json!(before)))).into_iter().collect();
+        let merged = rendered(&today).over(&there, &recorded);
         // Calico's plugin occurs once.
         prop_assert_eq!(merged.chain.calicos(), 1);
         // All our entries are present, in order unless an equal foreign entry exists. All other entries are foreign.
@@ -268,15 +268,15 @@ proptest! {
         let mut found = there.entries.iter();
         prop_assert!(foreign.iter().all(|entry| found.any(|found| found == *entry)));
         // A second merge changes nothing, neither with the record before the write nor with the record after it.
-        for noted in [[noted, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
-            prop_assert_eq!(&rendered(&today).over(&merged.chain, &noted).chain, &merged.chain);
+        for recorded in [[recorded, vec![merged.rendering.clone()]].concat(), vec![merged.rendering.clone()]] {
+            prop_assert_eq!(&rendered(&today).over(&merged.chain, &recorded).chain, &merged.chain);
         }
     }
 
     #[test]
     fn neighbours_stay_through_any_change_of_ours(
         renderings in proptest::collection::vec(a_rendering(), 1..5),
-        is_noted in any::<bool>(),
+        is_recorded in any::<bool>(),
         neighbours in proptest::collection::vec((any::<prop::sample::Index>(), a_neighbour()), 0..4),
     ) {
         let mut there = list(json!(with_neighbours(renderings[0].clone(), neighbours)));
@@ -284,11 +284,11 @@ proptest! {
         let expected: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
         for pair in renderings.windows(2) {
             let [before, today] = [&pair[0], &pair[1]].map(|plugins| list(json!(plugins)));
-            let noted = if is_noted { vec![Rendering::new(&before)] } else { Vec::new() };
-            there = rendered(&today).over(&there, &noted).chain;
+            let recorded = if is_recorded { vec![Rendering::new(&before)] } else { Vec::new() };
+            there = rendered(&today).over(&there, &recorded).chain;
             let kept: Vec<Entry> = there.entries.iter().filter(is_neighbours).cloned().collect();
             prop_assert_eq!(&kept, &expected);
-            if is_noted {
+            if is_recorded {
                 // No entry of an earlier rendering remains.
                 let rest = there.entries.iter().filter(|entry| !is_neighbours(entry));
                 prop_assert_eq!(count(rest), count(&today.entries));

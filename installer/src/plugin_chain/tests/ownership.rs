@@ -4,63 +4,63 @@ use super::*;
 
 #[test]
 fn over_with_a_note_of_before_upstreams_installer_takes_what_its_template_makes_for_ours() {
-    let noted = Some(json!([calico(1), portmap()]));
+    let recorded = Some(json!([calico(1), portmap()]));
     let there = json!([calico(7), portmap(), bandwidth(), istio()]);
-    let merged = over(json!([calico(1), portmap()]), there, noted);
+    let merged = over(json!([calico(1), portmap()]), there, recorded);
     assert_eq!(merged, json!([calico(1), portmap(), istio()]));
 }
 
 #[test]
 fn over_names_what_it_takes_for_ours_without_a_note_and_does_not_write_again() {
     let today = rendered(&list(json!([calico(1), portmap()])));
-    let noted = today.alone().rendering;
+    let recorded = today.alone().rendering;
     let there = json!([calico(7), portmap(), bandwidth(), istio()]);
-    assert_eq!(today.over(&list(there), std::slice::from_ref(&noted)).taken, ["bandwidth"]);
+    assert_eq!(today.over(&list(there), std::slice::from_ref(&recorded)).taken, ["bandwidth"]);
     for there in [json!([calico(7), portmap(), istio()]), json!([calico(1), portmap(), bandwidth()])] {
-        assert_eq!(today.over(&list(there), std::slice::from_ref(&noted)).taken, Vec::<String>::new());
+        assert_eq!(today.over(&list(there), std::slice::from_ref(&recorded)).taken, Vec::<String>::new());
     }
 }
 
 #[test]
 fn over_of_a_noted_list_without_ours_keeps_the_others_behind_calicos_plugin() {
-    let noted = || Some(json!([calico(1), portmap()]));
+    let recorded = || Some(json!([calico(1), portmap()]));
     let today = || json!([calico(1), portmap()]);
     for (there, expected) in [
         (json!([istio(), tuning("2")]), json!([calico(1), portmap(), istio(), tuning("2")])),
         (json!([istio(), portmap()]), json!([calico(1), istio(), portmap()])),
         (json!([portmap(), tuning("2")]), json!([calico(1), portmap(), tuning("2")])),
     ] {
-        assert_eq!(over(today(), there.clone(), noted()), expected, "{there}");
+        assert_eq!(over(today(), there.clone(), recorded()), expected, "{there}");
     }
 }
 
 #[test]
 fn over_where_another_entry_equals_a_later_rendering_adds_no_second() {
-    let noted = Some(json!([calico(1), portmap()]));
+    let recorded = Some(json!([calico(1), portmap()]));
     let there = json!([calico(1), tuning("9"), portmap()]);
-    let merged = over(json!([calico(2), portmap(), tuning("9")]), there, noted);
+    let merged = over(json!([calico(2), portmap(), tuning("9")]), there, recorded);
     assert_eq!(merged, json!([calico(2), tuning("9"), portmap()]));
 }
 
 /// Merges as `over` does, with the record that the previous write left.
 #[track_caller]
 fn over_after(today: Value, there: Value, before: (Value, Value)) -> Value {
-    let noted = rendered(&list(before.0)).over(&list(before.1), &[]).rendering;
-    rendered(&list(today)).over(&list(there), &[noted]).chain.to_list()["plugins"].clone()
+    let recorded = rendered(&list(before.0)).over(&list(before.1), &[]).rendering;
+    rendered(&list(today)).over(&list(there), &[recorded]).chain.to_list()["plugins"].clone()
 }
 
 #[test]
 fn over_where_ours_was_edited_keeps_what_is_noted_as_anothers() {
     let ours = json!([calico(1), portmap()]);
-    let noted = || {
-        let mut noted = rendered(&list(ours.clone())).over(&list(ours.clone()), &[]).rendering;
-        noted.leave(&list(json!([bandwidth()])).entries[0]);
-        noted
+    let recorded = || {
+        let mut recorded = rendered(&list(ours.clone())).over(&list(ours.clone()), &[]).rendering;
+        recorded.leave(&list(json!([bandwidth()])).entries[0]);
+        recorded
     };
     for there in [json!([calico(9), portmap(), bandwidth()]), json!([calico(1), portmap(), bandwidth()])] {
-        let merged = rendered(&list(ours.clone())).over(&list(there), &[noted()]);
+        let merged = rendered(&list(ours.clone())).over(&list(there), &[recorded()]);
         assert_eq!(merged.chain.to_list()["plugins"], json!([calico(1), portmap(), bandwidth()]));
-        assert_eq!(merged.rendering, noted());
+        assert_eq!(merged.rendering, recorded());
     }
 }
 

@@ -29,16 +29,16 @@ fn an_etcd_has_ways_out_of_its_own() {
     });
     let mut snapshot = good();
     on_etcd(&mut snapshot).node_exists = Some(Ok(false));
-    let told = all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
+    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
     assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-ipam init --node node1"));
     for kind in [DatastoreKind::Kubernetes, DatastoreKind::Etcd, DatastoreKind::Local] {
         let mut snapshot = good();
         cluster(&mut snapshot).kind = kind;
         cluster(&mut snapshot).pools = Err("refused".into());
-        let told: Vec<String> = all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
+        let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
         assert_eq!(told.concat().contains("kubectl"), kind == DatastoreKind::Kubernetes, "{told:?}");
         cluster(&mut snapshot).reached = Err("away".into());
-        let told: Vec<String> = all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
+        let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
         let word = match kind {
             DatastoreKind::Kubernetes => "kube-proxy",
             DatastoreKind::Etcd => "etcdctl",
@@ -87,7 +87,7 @@ fn what_the_datastore_says() {
     let mut snapshot = good();
     let other = Pool { selects_node: Ok(false), ..pool("other", "10.66.0.0/16", true) };
     cluster(&mut snapshot).pools.as_mut().unwrap().push(other);
-    let told = all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
+    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
     assert_eq!((told.state, told.seen.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
     only("FAIL pools: refused", |snapshot| cluster(snapshot).pools = Err("refused".into()));
     only("warn blocks: this node has 1, and 1 that", |snapshot| {

@@ -54,7 +54,7 @@ fn behind_multus_nobody_is_told_to_remove_calicos_configuration() {
     for calls in ["k8s-pod-network", "10-calico", "10-calico.conflist"] {
         let mut snapshot = good();
         behind_multus(&mut snapshot, calls);
-        let found = all(&snapshot);
+        let found = run_all(&snapshot);
         assert!(found.iter().all(|finding| finding.state == Severity::Ok), "{found:?}");
         assert!(
             found[0].seen.starts_with("00-multus.conf runs multus-shim; behind it 10-calico.conflist: network k8s")
@@ -82,7 +82,7 @@ fn behind_multus_nobody_is_told_to_remove_calicos_configuration() {
 fn ways_out(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
-    all(&snapshot).into_iter().map(|finding| finding.way_out).filter(|way_out| !way_out.is_empty()).collect()
+    run_all(&snapshot).into_iter().map(|finding| finding.way_out).filter(|way_out| !way_out.is_empty()).collect()
 }
 
 #[test]
@@ -90,7 +90,9 @@ fn files_behind_the_first_are_told_and_harmless_unless_they_are_calicos() {
     let mut snapshot = good();
     snapshot.candidates = Ok(vec!["10-calico.conflist".into(), "99-bridge.conf".into()]);
     assert!(
-        all(&snapshot).iter().any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded")
+        run_all(&snapshot)
+            .iter()
+            .any(|finding| finding.seen == "99-bridge.conf after 10-calico.conflist, never loaded")
     );
     only("warn other configurations", |snapshot| {
         snapshot.candidates = Ok(vec!["10-calico.conflist".into(), "20-calico.conflist".into()]);

@@ -51,7 +51,7 @@ fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
     );
     let mut snapshot = good();
     refuse(&mut snapshot);
-    let told = all(&snapshot).into_iter().find(|finding| finding.name == "token").unwrap();
+    let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "token").unwrap();
     assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-node"), "{told:?}");
     let without = wrong(|snapshot| {
         refuse(snapshot);

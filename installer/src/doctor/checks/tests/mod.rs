@@ -119,7 +119,7 @@ fn setting(name: &'static str, value: &str) -> Setting {
 fn wrong(change: impl FnOnce(&mut NodeSnapshot)) -> Vec<String> {
     let mut snapshot = good();
     change(&mut snapshot);
-    let findings = all(&snapshot).into_iter().filter(|finding| finding.state != Severity::Ok);
+    let findings = run_all(&snapshot).into_iter().filter(|finding| finding.state != Severity::Ok);
     let told = findings.inspect(|finding| {
         assert_eq!(finding.way_out.is_empty(), finding.state == Severity::Skipped, "{finding:?}");
     });
@@ -147,7 +147,7 @@ fn node(snapshot: &mut NodeSnapshot) -> &mut NodeName {
 
 #[test]
 fn an_empty_node_is_told_in_few_words() {
-    let states: Vec<Severity> = all(&NodeSnapshot::default()).iter().map(|finding| finding.state).collect();
+    let states: Vec<Severity> = run_all(&NodeSnapshot::default()).iter().map(|finding| finding.state).collect();
     let skipped = [Severity::Skipped; 3];
     assert_eq!(states, [&[Severity::Fail][..], &skipped, &[Severity::Ok, Severity::Ok]].concat());
 }
@@ -155,7 +155,7 @@ fn an_empty_node_is_told_in_few_words() {
 #[test]
 fn a_good_node_has_nothing_to_tell() {
     assert_eq!(wrong(|_| {}), Vec::<String>::new());
-    let names: Vec<String> = all(&good()).into_iter().map(|finding| finding.name).collect();
+    let names: Vec<String> = run_all(&good()).into_iter().map(|finding| finding.name).collect();
     assert_eq!(
         names,
         [
@@ -184,7 +184,7 @@ fn a_good_node_has_nothing_to_tell() {
     );
     let mut snapshot = good();
     on_etcd(&mut snapshot);
-    let names: Vec<String> = all(&snapshot).into_iter().map(|finding| finding.name).collect();
+    let names: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.name).collect();
     assert_eq!(names[8..13], ["TLS files", "datastore", "etcd permissions", "API server", "permissions"]);
     let nothing = wrong(|snapshot| {
         on_etcd(snapshot);

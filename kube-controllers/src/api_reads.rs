@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::runtime::Failure;
+use crate::runtime::ReconcileError;
 
 /// A page of a list. A proxy between us and the API server may return something else with a success status; such a
 /// response must never count as an empty list.
@@ -50,7 +50,7 @@ impl<T> List<T> {
 struct Anything {}
 
 /// Returns true if the object exists.
-pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectKey) -> Result<bool, Failure> {
+pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectKey) -> Result<bool, ReconcileError> {
     Ok(metadata::<Anything>(kubernetes, resource, key).await?.is_some())
 }
 
@@ -59,7 +59,7 @@ pub async fn object<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
-) -> Result<Option<T>, Failure> {
+) -> Result<Option<T>, ReconcileError> {
     read(kubernetes, resource, key, "application/json").await
 }
 
@@ -68,7 +68,7 @@ pub async fn metadata<T: DeserializeOwned + 'static>(
     kubernetes: &kube::Client,
     resource: Resource,
     key: &ObjectKey,
-) -> Result<Option<T>, Failure> {
+) -> Result<Option<T>, ReconcileError> {
     read(kubernetes, resource, key, METADATA).await
 }
 
@@ -79,12 +79,13 @@ async fn read<T: DeserializeOwned + 'static>(
     resource: Resource,
     key: &ObjectKey,
     accept: &str,
-) -> Result<Option<T>, Failure> {
+) -> Result<Option<T>, ReconcileError> {
     let query = format!("fieldSelector={}&limit=1", escaped(&format!("metadata.name={}", key.name)));
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
     let (items, following) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
-    let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let failed =
+        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"));
     let item = match (items.first(), following) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
@@ -124,7 +125,7 @@ struct PodNetwork {
 }
 
 /// Returns true if the node has a pod that does not use the host network and has not finished.
-pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<bool, Failure> {
+pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<bool, ReconcileError> {
     let selector = format!("spec.nodeName={},status.phase!=Succeeded,status.phase!=Failed", node.name);
     let mut next = Some(String::new());
     while let Some(token) = next {
@@ -142,8 +143,9 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
 }
 
 /// Returns true if the API server serves one of these kinds, given by their plurals, in any version of `group`.
-pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("discovery of {group} in Kubernetes: {error}"));
+pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
+    let failed =
+        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("discovery of {group} in Kubernetes: {error}"));
     let read = async |path: &str| {
         let request = hyper::Request::get(path).header(hyper::header::ACCEPT, "application/json").body(Vec::new());
         kubernetes.request_text(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))
@@ -168,8 +170,9 @@ async fn page<T: DeserializeOwned + 'static>(
     accept: &str,
     resource: Resource,
     what: &str,
-) -> Result<(Vec<T>, Option<String>), Failure> {
-    let failed = |error: &dyn std::fmt::Display| Failure::Retry(format!("reading {what} from Kubernetes: {error}"));
+) -> Result<(Vec<T>, Option<String>), ReconcileError> {
+    let failed =
+        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"));
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;

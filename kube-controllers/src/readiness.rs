@@ -65,40 +65,40 @@ async fn follow(
     let select = ObjectSelect { name_prefix: NAME.into(), ..ObjectSelect::default() };
     // Only the embedded datastore cannot be watched, and kube-controllers does not run on it.
     let Some(mut watch) = calico.watch::<ClusterInformation>(&select) else { return };
-    let (told, said) = watch::channel(None);
-    let hearing = async {
-        let mut known = Known::default();
+    let (sender, ready) = watch::channel(None);
+    let watching = async {
+        let mut state = ReadyState::default();
         loop {
-            known.hear(watch.next().await);
-            if known.named {
+            state.apply(watch.next().await);
+            if state.named {
                 found();
             }
-            told.send_if_modified(|told| std::mem::replace(told, known.ready) != known.ready);
+            sender.send_if_modified(|ready| std::mem::replace(ready, state.ready) != state.ready);
         }
     };
     let initialize = async || initialize(&calico, &elected).await;
     let unlocking = async {
         // Initializes first, because ClusterInformation itself may be missing.
         if insist("initialise the datastore", &stop, initialize).await.is_some() {
-            unlock(said, unlocked, &stop, initialize).await;
+            unlock(ready, unlocked, &stop, initialize).await;
         }
     };
     tokio::select! {
         () = stop.cancelled() => {}
-        () = hearing => {}
+        () = watching => {}
         () = unlocking => {}
     }
 }
 
-/// Publishes each value of `said` in `unlocked`. Initializes the datastore before it publishes true.
+/// Publishes each value of `changes` in `unlocked`. Initializes the datastore before it publishes true.
 async fn unlock<E: Display>(
-    mut said: watch::Receiver<Option<bool>>,
+    mut changes: watch::Receiver<Option<bool>>,
     unlocked: watch::Sender<bool>,
     stop: &CancellationToken,
     initialize: impl AsyncFn() -> Result<(), E>,
 ) {
     loop {
-        let ready = *said.borrow_and_update();
+        let ready = *changes.borrow_and_update();
         match ready {
             None => {}
             Some(false) => {
@@ -110,14 +110,14 @@ async fn unlock<E: Display>(
             }
             Some(true) => tokio::select! {
                 biased;
-                Ok(()) = said.changed() => continue,
+                Ok(()) = changes.changed() => continue,
                 Some(()) = insist("initialise the datastore", stop, &initialize) => {
                     unlocked.send_replace(true);
                     tracing::info!("ClusterInformation({NAME}) says that the datastore is ready");
                 }
             },
         }
-        if said.changed().await.is_err() {
+        if changes.changed().await.is_err() {
             return;
         }
     }
@@ -125,16 +125,16 @@ async fn unlock<E: Display>(
 
 /// The state of ClusterInformation according to the watch.
 #[derive(Debug, Default)]
-struct Known {
+struct ReadyState {
     /// `None` until the first list is complete.
     ready: Option<bool>,
     /// Whether to treat the object as existing: the list in progress, or a later event, named it.
     named: bool,
 }
 
-impl Known {
+impl ReadyState {
     /// Applies an event. A missing object counts as not ready, and a missing field leaves the state unchanged (KC-425).
-    fn hear(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
+    fn apply(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
         match event {
             WatchEvent::Restarted => self.named = false,
             WatchEvent::Put(entry) if entry.key.name == NAME => {
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
     use crate::controllers::testing::embedded;
-    use crate::leader::Tenure;
+    use crate::leader::LeadershipTerm;
 
     fn put(name: &str, ready: Option<bool>) -> WatchEvent<Entry<ClusterInformation>, ObjectKey> {
         let spec = ClusterInformationSpec { datastore_ready: ready, ..ClusterInformationSpec::default() };
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn it_is_ready_when_its_object_says_so_and_not_without_it() {
-        let mut known = Known::default();
+        let mut state = ReadyState::default();
         for (event, ready) in [
             (WatchEvent::Restarted, None),
             (put("default-other", Some(true)), None),
@@ -192,8 +192,8 @@ mod tests {
             (WatchEvent::Restarted, Some(true)),
             (WatchEvent::Synced, Some(false)),
         ] {
-            known.hear(event);
-            assert_eq!(known.ready, ready);
+            state.apply(event);
+            assert_eq!(state.ready, ready);
         }
     }
 
@@ -202,16 +202,16 @@ mod tests {
         let (_dir, calico) = embedded();
         // A new embedded datastore already has a ClusterInformation.
         calico.delete::<ClusterInformation>(&ObjectKey::global(NAME), None).await.unwrap();
-        let (tenure, elected) = watch::channel(Tenure::No);
+        let (term, elected) = watch::channel(LeadershipTerm::No);
         let elected = Leadership::new(elected);
         let missing = verify(&calico, &elected).await;
         assert!(matches!(missing, Err(StoreError::NotFound { .. })), "{missing:?}");
         let mut making = pin!(initialize(&calico, &elected));
         assert!(making.as_mut().now_or_never().is_none(), "it waits");
         assert!(verify(&calico, &elected).await.is_err(), "nothing was made");
-        tenure.send_replace(Tenure::Always);
+        term.send_replace(LeadershipTerm::Always);
         making.await.unwrap();
-        tenure.send_replace(Tenure::No);
+        term.send_replace(LeadershipTerm::No);
         verify(&calico, &elected).await.unwrap();
     }
 

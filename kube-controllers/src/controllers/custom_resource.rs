@@ -7,7 +7,7 @@ use libcalico::api::{Object, Spec};
 use libcalico::kubernetes::ApiGroup;
 use serde_json::{Value, json};
 
-use crate::runtime::Failure;
+use crate::runtime::ReconcileError;
 
 /// The objects of one kind in `projectcalico.org/v3`.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ impl CustomResources {
         name: &str,
         version: &str,
         finalizers: &[String],
-    ) -> Result<String, Failure> {
+    ) -> Result<String, ReconcileError> {
         let patch = json!({ "metadata": { "resourceVersion": version, "finalizers": finalizers } });
         let patched = self.api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         self.version(name, "finalizers", patched)
@@ -40,13 +40,13 @@ impl CustomResources {
         name: &str,
         version: &str,
         conditions: &[Value],
-    ) -> Result<String, Failure> {
+    ) -> Result<String, ReconcileError> {
         let patch = json!({ "metadata": { "resourceVersion": version }, "status": { "conditions": conditions } });
         let patched = self.api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         self.version(name, "conditions", patched)
     }
 
-    fn version(&self, name: &str, what: &str, patched: kube::Result<DynamicObject>) -> Result<String, Failure> {
+    fn version(&self, name: &str, what: &str, patched: kube::Result<DynamicObject>) -> Result<String, ReconcileError> {
         let kind = self.kind;
         let patched = patched.map_err(|error| reconcile_error(&format!("write {what} of {kind} {name}"), &error))?;
         Ok(patched.metadata.resource_version.unwrap_or_default())
@@ -73,11 +73,11 @@ pub(super) fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {
 }
 
 /// Converts an error. A rejection as invalid is permanent, and any other error is retried.
-pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> Failure {
+pub(super) fn reconcile_error(what: &str, error: &kube::Error) -> ReconcileError {
     let text = format!("{what}: {error}");
     match error {
-        kube::Error::Api(status) if status.code == 422 => Failure::Permanent(text),
-        _ => Failure::Retry(text),
+        kube::Error::Api(status) if status.code == 422 => ReconcileError::Permanent(text),
+        _ => ReconcileError::Retry(text),
     }
 }
 

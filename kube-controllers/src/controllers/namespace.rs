@@ -11,7 +11,7 @@ use libcalico::validation::{ValidationError, validate_profile};
 use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;
 use crate::watched;
-use crate::watches::{Feed, Feeds};
+use crate::watches::{Subscribers, Watches};
 
 /// Synchronizes each namespace to the profile `kns.<name>`.
 pub type NamespaceController = SyncController<Namespaces>;
@@ -28,8 +28,8 @@ impl SyncedKind for Namespaces {
     type Cached = Arc<BTreeMap<String, String>>;
     type Target = ProfileSpec;
 
-    fn feed(feeds: &mut Feeds) -> &mut Feed<watched::Namespace> {
-        &mut feeds.namespaces
+    fn watch(watches: &mut Watches) -> &mut Subscribers<watched::Namespace> {
+        &mut watches.namespaces
     }
 
     /// Returns the labels. Label changes of a known namespace are ignored while it is being deleted, as in upstream

@@ -10,7 +10,7 @@ use libcalico::validation::{ValidationError, admit_policy};
 use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;
 use crate::watched;
-use crate::watches::{Feed, Feeds};
+use crate::watches::{Subscribers, Watches};
 
 /// Synchronizes each network policy to the Calico policy `knp.default.<name>`.
 pub type PolicyController = SyncController<Policies>;
@@ -27,8 +27,8 @@ impl SyncedKind for Policies {
     type Cached = Arc<NetworkPolicySpec>;
     type Target = PolicySpec<InNamespace>;
 
-    fn feed(feeds: &mut Feeds) -> &mut Feed<watched::NetworkPolicy> {
-        &mut feeds.network_policies
+    fn watch(watches: &mut Watches) -> &mut Subscribers<watched::NetworkPolicy> {
+        &mut watches.network_policies
     }
 
     fn cache(source: &watched::NetworkPolicy, _: Option<&Self::Cached>) -> Self::Cached {

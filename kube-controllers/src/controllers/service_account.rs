@@ -11,7 +11,7 @@ use libcalico::validation::{ValidationError, validate_profile};
 use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;
 use crate::watched;
-use crate::watches::{Feed, Feeds};
+use crate::watches::{Subscribers, Watches};
 
 /// Synchronizes each service account to the profile `ksa.<namespace>.<name>`.
 pub type ServiceAccountController = SyncController<ServiceAccounts>;
@@ -28,8 +28,8 @@ impl SyncedKind for ServiceAccounts {
     type Cached = Arc<BTreeMap<String, String>>;
     type Target = ProfileSpec;
 
-    fn feed(feeds: &mut Feeds) -> &mut Feed<watched::ServiceAccount> {
-        &mut feeds.service_accounts
+    fn watch(watches: &mut Watches) -> &mut Subscribers<watched::ServiceAccount> {
+        &mut watches.service_accounts
     }
 
     fn cache(source: &watched::ServiceAccount, _: Option<&Self::Cached>) -> Self::Cached {

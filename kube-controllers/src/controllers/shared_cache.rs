@@ -6,7 +6,7 @@ use std::hash::Hash;
 
 use crate::runtime::Queue;
 use crate::watched::Watched;
-use crate::watches::{Event, Feed};
+use crate::watches::{Event, Subscribers};
 
 /// A cache that event handlers fill and workers read. Clones share it.
 #[derive(Debug, Default)]
@@ -29,12 +29,12 @@ impl<C: Send + 'static> SharedCache<C> {
     /// Passes the events of a watch to `apply`, and adds the keys that it returns to the queue.
     pub(super) fn subscribe<T: Watched, K: Clone + Eq + Hash + Send + 'static>(
         &self,
-        feed: &mut Feed<T>,
+        subscribers: &mut Subscribers<T>,
         queue: &Queue<K>,
         apply: fn(&mut C, &Event<'_, T>) -> Vec<K>,
     ) {
         let (cache, queue) = (self.clone(), queue.clone());
-        feed.subscribe(move |event: &Event<'_, T>| {
+        subscribers.subscribe(move |event: &Event<'_, T>| {
             let changed = apply(&mut cache.lock(), event);
             changed.into_iter().for_each(|key| queue.add(key));
         });

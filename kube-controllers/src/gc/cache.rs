@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use super::projections::{is_migrating, put_block, put_instance, put_machine, put_pod, put_pool, put_service};
 use crate::settings::Mode;
 use crate::watched::{Node, Watched};
-use crate::watches::{Event, Feeds};
+use crate::watches::{Event, Watches};
 
 /// The index of garbage collection, with a notification of changes. Cheap to clone.
 #[derive(Clone)]
@@ -81,48 +81,58 @@ impl RequiredKind {
 
 impl ClusterCache {
     /// Subscribes the index to all watches.
-    pub(super) fn new(mode: Mode, index: Index, feeds: &mut Feeds) -> Self {
+    pub(super) fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
         use RequiredKind::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
         let awaited = BTreeSet::from(RequiredKind::ALL);
         let cache = ClusterCache {
             shared: Arc::new(Shared { index: Mutex::new(index), changed: Notify::new(), awaited: Mutex::new(awaited) }),
         };
-        feeds
+        watches
             .blocks
             .subscribe(cache.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
-        feeds.pods.subscribe(cache.listener(Pods, Feed::Pods, put_pod, by_names(Index::pod_gone)));
-        feeds.services.subscribe(cache.listener(Services, Feed::Services, put_service, by_names(Index::service_gone)));
-        feeds.machines.subscribe(cache.listener(Machines, Feed::Machines, put_machine, by_names(Index::machine_gone)));
-        feeds.machine_instances.subscribe(cache.listener(
+        watches.pods.subscribe(cache.listener(Pods, Feed::Pods, put_pod, by_names(Index::pod_gone)));
+        watches.services.subscribe(cache.listener(
+            Services,
+            Feed::Services,
+            put_service,
+            by_names(Index::service_gone),
+        ));
+        watches.machines.subscribe(cache.listener(
+            Machines,
+            Feed::Machines,
+            put_machine,
+            by_names(Index::machine_gone),
+        ));
+        watches.machine_instances.subscribe(cache.listener(
             Instances,
             Feed::Instances,
             put_instance,
             by_names(Index::instance_gone),
         ));
-        feeds.ip_pools.subscribe(cache.listener(Pools, Feed::Pools, put_pool, |index, key: &ObjectKey| {
+        watches.ip_pools.subscribe(cache.listener(Pools, Feed::Pools, put_pool, |index, key: &ObjectKey| {
             index.pool_gone(&key.name);
         }));
-        feeds.ip_reservations.subscribe(cache.listener(
+        watches.ip_reservations.subscribe(cache.listener(
             Reservations,
             Feed::Reservations,
             |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
             |index, key: &ObjectKey| index.reservation_gone(&key.name),
         ));
-        cache.subscribe_to_nodes(mode, feeds);
+        cache.subscribe_to_nodes(mode, watches);
         cache
     }
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
-    fn subscribe_to_nodes(&self, mode: Mode, feeds: &mut Feeds) {
+    fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
         match mode {
             Mode::Etcd => {
-                feeds.nodes.subscribe(self.listener(
+                watches.nodes.subscribe(self.listener(
                     RequiredKind::KubernetesNodes,
                     Feed::KubernetesNodes,
                     |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
                     |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
                 ));
-                feeds.calico_nodes.subscribe(self.listener(
+                watches.calico_nodes.subscribe(self.listener(
                     RequiredKind::CalicoNodes,
                     Feed::CalicoNodes,
                     |index, node: &Entry<CalicoNode>| {
@@ -133,7 +143,7 @@ impl ClusterCache {
             }
             Mode::Kubernetes(_) => {
                 let cache = self.clone();
-                feeds.nodes.subscribe(move |event: &Event<'_, Node>| cache.apply_node(event));
+                watches.nodes.subscribe(move |event: &Event<'_, Node>| cache.apply_node(event));
             }
         }
     }
@@ -141,16 +151,16 @@ impl ClusterCache {
     fn apply_node(&self, event: &Event<'_, Node>) {
         let mut index = self.index();
         match event {
-            Event::Restarted => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_begins(feed)),
-            Event::Put(node) => {
+            Event::ListStart => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_begins(feed)),
+            Event::Upsert(node) => {
                 let name = &node.name.name;
                 [index.put_kubernetes_node(name, is_migrating(node)), index.put_calico_node(name, Some(name))]
             }
-            Event::Gone(key) => [index.kubernetes_node_gone(&key.name), index.calico_node_gone(&key.name)],
-            Event::Synced => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_ends(feed)),
+            Event::Delete(key) => [index.kubernetes_node_gone(&key.name), index.calico_node_gone(&key.name)],
+            Event::ListEnd => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_ends(feed)),
         };
         drop(index);
-        if matches!(event, Event::Synced) {
+        if matches!(event, Event::ListEnd) {
             self.complete(RequiredKind::KubernetesNodes);
             self.complete(RequiredKind::CalicoNodes);
         }
@@ -168,13 +178,13 @@ impl ClusterCache {
         move |event| {
             let mut index = cache.index();
             match event {
-                Event::Restarted => index.list_begins(feed),
-                Event::Put(object) => put(&mut index, object),
-                Event::Gone(key) => gone(&mut index, key),
-                Event::Synced => index.list_ends(feed),
+                Event::ListStart => index.list_begins(feed),
+                Event::Upsert(object) => put(&mut index, object),
+                Event::Delete(key) => gone(&mut index, key),
+                Event::ListEnd => index.list_ends(feed),
             }
             drop(index);
-            if matches!(event, Event::Synced) {
+            if matches!(event, Event::ListEnd) {
                 cache.complete(awaited);
             }
             cache.shared.changed.notify_one();

@@ -95,8 +95,8 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_leader_writes() {
-        let (_sender, tenure) = tokio::sync::watch::channel(crate::leader::Tenure::No);
-        let gate = LeaderGate::new(Leadership::new(tenure), CancellationToken::new(), 0);
+        let (_sender, term) = tokio::sync::watch::channel(crate::leader::LeadershipTerm::No);
+        let gate = LeaderGate::new(Leadership::new(term), CancellationToken::new(), 0);
         assert!(!gate.admit(1).await);
     }
 }

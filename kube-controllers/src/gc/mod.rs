@@ -34,7 +34,7 @@ use self::pass::GcPass;
 use self::telemetry::PassMetrics;
 use crate::context::Context;
 use crate::runtime::Controller;
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// Interval at which all entries are assessed again although nothing changed, as a safety net.
 const FULL_PASS: Duration = Duration::from_secs(300);
@@ -65,8 +65,8 @@ impl GarbageCollection {
 impl Controller for GarbageCollection {
     const NAME: &'static str = "gc";
 
-    fn new(context: &Context, feeds: &mut Feeds) -> Self {
-        let cache = ClusterCache::new(context.mode, Index::new(Settings::default()), feeds);
+    fn new(context: &Context, watches: &mut Watches) -> Self {
+        let cache = ClusterCache::new(context.mode, Index::new(Settings::default()), watches);
         GarbageCollection { cache, clock: Clock::start() }
     }
 

@@ -8,7 +8,7 @@ use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use crate::watched::{Machine, MachineInstance, Node, Pod, Service};
+use crate::watched::{Node, Pod, Service, WatchedVm, WatchedVmi};
 
 /// Label of a node whose pods are being migrated from flannel, unless its value is `calico` (KC-457).
 const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
@@ -62,12 +62,12 @@ pub(super) fn put_service(index: &mut Index, service: &Service) {
     }
 }
 
-pub(super) fn put_machine(index: &mut Index, machine: &Machine) {
+pub(super) fn put_machine(index: &mut Index, machine: &WatchedVm) {
     let (namespace, name) = names(&machine.name);
     index.put_machine(namespace, name);
 }
 
-pub(super) fn put_instance(index: &mut Index, instance: &MachineInstance) {
+pub(super) fn put_instance(index: &mut Index, instance: &WatchedVmi) {
     let (namespace, name) = names(&instance.name);
     index.put_instance(namespace, name);
 }
@@ -90,7 +90,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::watched::{Projection, Wanted, Words};
+    use crate::watched::{Projection, ProjectionOptions, StringInterner};
 
     fn pod(change: impl FnOnce(&mut Value)) -> Pod {
         let mut pod = json!({
@@ -99,7 +99,7 @@ mod tests {
             "status": {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]},
         });
         change(&mut pod);
-        Pod::project(&pod.to_string(), &mut Words::default(), Wanted::default()).unwrap()
+        Pod::project(&pod.to_string(), &mut StringInterner::default(), ProjectionOptions::default()).unwrap()
     }
 
     fn has(pod: &Pod, address: &str) -> Option<bool> {

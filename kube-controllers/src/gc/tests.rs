@@ -8,7 +8,7 @@ async fn kinds_that_do_not_come_are_named_each_minute() {
     let metrics = Metrics::new();
     let (log, _logging) = Captured::on_this_thread(LogSeverity::Info);
     let passes = PassMetrics::new(&metrics).unwrap();
-    let cache = ClusterCache::new(Mode::Etcd, Index::new(Settings::default()), &mut Feeds::default());
+    let cache = ClusterCache::new(Mode::Etcd, Index::new(Settings::default()), &mut Watches::default());
     let waited = tokio::time::timeout(REMINDER * 2 + SILENCE, wait_until_complete(&cache, &passes)).await;
     assert!(waited.is_err());
     let text = log.text();

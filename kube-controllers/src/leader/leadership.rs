@@ -17,13 +17,13 @@ const LOOK: Duration = Duration::from_secs(1);
 /// writes happen only while [`Leadership::holds`].
 #[derive(Debug, Clone)]
 pub struct Leadership {
-    tenure: watch::Receiver<Tenure>,
+    term: watch::Receiver<LeadershipTerm>,
     unlocked: watch::Receiver<bool>,
 }
 
 /// The time for which this replica is the leader.
 #[derive(Debug, Clone, Copy)]
-pub enum Tenure {
+pub enum LeadershipTerm {
     /// This replica is not the leader.
     No,
     /// Leader until the deadline, unless the Lease is renewed.
@@ -46,14 +46,14 @@ pub struct Deadline {
 pub struct MayNotWrite;
 
 impl Leadership {
-    /// Creates the right to write from the election's updates in `tenure`.
-    pub fn new(tenure: watch::Receiver<Tenure>) -> Self {
-        Leadership { tenure, unlocked: always(true) }
+    /// Creates the right to write from the election's updates in `term`.
+    pub fn new(term: watch::Receiver<LeadershipTerm>) -> Self {
+        Leadership { term, unlocked: always(true) }
     }
 
     /// Creates a right to write that never ends, for a single replica.
     pub fn always() -> Self {
-        Leadership::new(always(Tenure::Always))
+        Leadership::new(always(LeadershipTerm::Always))
     }
 
     /// Returns the same right restricted by the lock of the datastore: it holds only while `unlocked` is true.
@@ -64,7 +64,7 @@ impl Leadership {
     /// Returns true if writes are allowed now. Check before each write: the method reads the clocks, so a process that
     /// was paused past its term does not write.
     pub fn holds(&self) -> bool {
-        self.tenure.borrow().holds() && *self.unlocked.borrow()
+        self.term.borrow().holds() && *self.unlocked.borrow()
     }
 
     /// Like [`Leadership::holds`], but returns an error with which a worker retries the key later.
@@ -76,7 +76,7 @@ impl Leadership {
     pub async fn gained(&mut self) {
         // Each condition can become false again while the other is awaited.
         while !self.holds() {
-            let leads = self.tenure.wait_for(Tenure::holds).await.is_ok();
+            let leads = self.term.wait_for(LeadershipTerm::holds).await.is_ok();
             if !leads || self.unlocked.wait_for(|unlocked| *unlocked).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -103,22 +103,22 @@ impl Leadership {
     /// [`Leadership::holds`] notices it at once.
     pub async fn lost(&mut self) {
         loop {
-            let tenure = *self.tenure.borrow_and_update();
-            if !tenure.holds() || !*self.unlocked.borrow_and_update() {
+            let term = *self.term.borrow_and_update();
+            if !term.holds() || !*self.unlocked.borrow_and_update() {
                 return;
             }
             let ends = async {
-                match tenure {
-                    Tenure::Until(deadline) => {
+                match term {
+                    LeadershipTerm::Until(deadline) => {
                         tokio::time::sleep_until(deadline.monotonic.min(Instant::now() + LOOK)).await;
                     }
-                    Tenure::No | Tenure::Always => std::future::pending().await,
+                    LeadershipTerm::No | LeadershipTerm::Always => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = ends => {}
                 // If the election has ended, its last update remains valid.
-                Ok(()) = self.tenure.changed() => {}
+                Ok(()) = self.term.changed() => {}
                 Ok(()) = self.unlocked.changed() => {}
             }
         }
@@ -138,13 +138,13 @@ impl WriteGate for Leadership {
     }
 }
 
-impl Tenure {
+impl LeadershipTerm {
     /// Returns true if the term has not ended.
     pub fn holds(&self) -> bool {
         match self {
-            Tenure::No => false,
-            Tenure::Until(deadline) => !deadline.has_passed(),
-            Tenure::Always => true,
+            LeadershipTerm::No => false,
+            LeadershipTerm::Until(deadline) => !deadline.has_passed(),
+            LeadershipTerm::Always => true,
         }
     }
 }
@@ -182,8 +182,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tenure_ends_by_itself_even_when_nobody_says_so() {
-        let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
-        let mut leadership = Leadership::new(tenure);
+        let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
+        let mut leadership = Leadership::new(term);
         let begin = Instant::now();
         assert!(leadership.holds());
         leadership.lost().await;
@@ -193,8 +193,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn time_alone_takes_the_right_away() {
-        let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
-        let leadership = Leadership::new(tenure);
+        let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
+        let leadership = Leadership::new(term);
         // No task runs in between, as in a process that is paused.
         assert!(leadership.admit(1).await);
         advance(10 * SECOND).await;
@@ -222,8 +222,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_machine_that_was_suspended_past_the_tenure_notices_within_a_second() {
-        let (_sender, tenure) = watch::channel(Tenure::Until(soon_by_the_other_clock()));
-        let mut leadership = Leadership::new(tenure);
+        let (_sender, term) = watch::channel(LeadershipTerm::Until(soon_by_the_other_clock()));
+        let mut leadership = Leadership::new(term);
         let begin = Instant::now();
         tokio::join!(leadership.lost(), async { suspend(SECOND / 4) });
         assert!(begin.elapsed() <= SECOND + SECOND / 100, "{:?}", begin.elapsed());
@@ -231,8 +231,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_that_was_suspended_past_the_tenure_does_not_go_on() {
-        let (_sender, tenure) = watch::channel(Tenure::Until(soon_by_the_other_clock()));
-        let leadership = Leadership::new(tenure);
+        let (_sender, term) = watch::channel(LeadershipTerm::Until(soon_by_the_other_clock()));
+        let leadership = Leadership::new(term);
         let mut sent = 0;
         let work = async {
             sent += 1;
@@ -241,17 +241,17 @@ mod tests {
             sent += 1;
         };
         assert_eq!(leadership.while_held(work).await, None);
-        assert!(sent <= 1, "a write was sent after the tenure");
+        assert!(sent <= 1, "a write was sent after the term");
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_ends_by_itself_or_with_the_leadership() {
-        let (sender, tenure) = watch::channel(Tenure::Always);
-        let leadership = Leadership::new(tenure);
+        let (sender, term) = watch::channel(LeadershipTerm::Always);
+        let leadership = Leadership::new(term);
         assert_eq!(leadership.while_held(async { 7 }).await, Some(7));
         let (stuck, ()) = tokio::join!(leadership.while_held(std::future::pending::<()>()), async {
             tokio::time::sleep(SECOND).await;
-            sender.send_replace(Tenure::No);
+            sender.send_replace(LeadershipTerm::No);
         });
         assert_eq!(stuck, None);
         assert_eq!(leadership.while_held(async { unreachable!("it does not lead") }).await, None::<()>);
@@ -259,33 +259,33 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_tenure_that_is_prolonged_is_not_lost() {
-        let (sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(10 * SECOND)));
-        let mut leadership = Leadership::new(tenure);
+        let (sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
+        let mut leadership = Leadership::new(term);
         let lost = tokio::spawn(async move { leadership.lost().await });
         for _ in 0..5 {
             tokio::time::sleep(5 * SECOND).await;
-            sender.send_replace(Tenure::Until(Deadline::now().plus(10 * SECOND)));
+            sender.send_replace(LeadershipTerm::Until(Deadline::now().plus(10 * SECOND)));
             tokio::time::sleep(SECOND).await;
             assert!(!lost.is_finished());
         }
-        sender.send_replace(Tenure::No);
+        sender.send_replace(LeadershipTerm::No);
         timeout(SECOND, lost).await.expect("at once").expect("no panic");
     }
 
     #[tokio::test(start_paused = true)]
     async fn gained_waits_for_a_tenure() {
-        let (sender, tenure) = watch::channel(Tenure::No);
-        let mut leadership = Leadership::new(tenure);
+        let (sender, term) = watch::channel(LeadershipTerm::No);
+        let mut leadership = Leadership::new(term);
         assert!(timeout(SECOND, leadership.gained()).await.is_err());
-        sender.send_replace(Tenure::Until(Deadline::now().plus(SECOND)));
+        sender.send_replace(LeadershipTerm::Until(Deadline::now().plus(SECOND)));
         timeout(SECOND, leadership.gained()).await.expect("it leads");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lock_of_the_datastore_takes_the_right_to_write_and_gives_it_back_to_the_leader_alone() {
-        let (sender, tenure) = watch::channel(Tenure::Always);
+        let (sender, term) = watch::channel(LeadershipTerm::Always);
         let (lock, unlocked) = watch::channel(false);
-        let elected = Leadership::new(tenure);
+        let elected = Leadership::new(term);
         let mut leadership = elected.clone().while_unlocked(unlocked);
         assert!(elected.holds() && !leadership.holds() && leadership.may_write().is_err());
         assert_eq!(leadership.while_held(async { unreachable!("it is locked") }).await, None::<()>);
@@ -296,8 +296,10 @@ mod tests {
             leadership.holds()
         };
         let changes = async {
-            for (unlocked, tenure) in [(true, Tenure::No), (false, Tenure::Always), (true, Tenure::Always)] {
-                sender.send_replace(tenure);
+            for (unlocked, term) in
+                [(true, LeadershipTerm::No), (false, LeadershipTerm::Always), (true, LeadershipTerm::Always)]
+            {
+                sender.send_replace(term);
                 lock.send_replace(unlocked);
                 tokio::time::sleep(SECOND).await;
             }

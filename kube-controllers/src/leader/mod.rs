@@ -14,7 +14,7 @@ mod leases;
 mod refusal_log;
 
 pub use config::{LeaderElectionConfig, Timing, identity, name_of_pod, namespace_of_pod};
-pub use leadership::{Deadline, Leadership, MayNotWrite, Tenure};
+pub use leadership::{Deadline, Leadership, LeadershipTerm, MayNotWrite};
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -32,8 +32,8 @@ pub fn start(
     metrics: Metrics,
     stop: CancellationToken,
 ) -> (Leadership, JoinHandle<()>) {
-    let (sender, tenure) = watch::channel(Tenure::No);
-    let leadership = Leadership::new(tenure);
+    let (sender, term) = watch::channel(LeadershipTerm::No);
+    let leadership = Leadership::new(term);
     let report = report_changes(leadership.clone(), config.name.clone(), metrics);
     let leases = ApiLeases::new(kubernetes, &config);
     let elector = Elector::new(leases, config, sender);

@@ -13,7 +13,7 @@ use super::registry::{self, RegisteredController};
 use crate::context::Context;
 use crate::settings::Settings;
 use crate::status::Status;
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// Time limit for controllers and watches to end. Every write that was sent has its response by then.
 const DRAIN: Duration = Duration::from_secs(8);
@@ -35,8 +35,8 @@ pub(super) enum LifecycleEnd {
 pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: &CancellationToken) -> LifecycleEnd {
     let settings = context.settings.borrow().clone();
     let context = Context { stop: stop.child_token(), ..context.clone() };
-    let mut feeds = Feeds::default();
-    let controllers = registry::build(&context, &settings, &mut feeds);
+    let mut watches = Watches::default();
+    let controllers = registry::build(&context, &settings, &mut watches);
     let names: Vec<_> = controllers.iter().map(|controller| controller.name).collect();
     tracing::info!("running: {}", if names.is_empty() { "nothing".into() } else { names.join(", ") });
 
@@ -47,7 +47,7 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
             name
         });
     }
-    let feeds = feeds.start(&context);
+    let running = watches.start(&context);
     let end = tokio::select! {
         biased;
         () = stop.cancelled() => LifecycleEnd::Stopped,
@@ -56,12 +56,12 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
             tracing::error!("a controller ended by itself: {ended:?}");
             LifecycleEnd::Broken
         }
-        never = feeds.await_lists(status) => match never {},
+        never = running.await_lists(status) => match never {},
     };
     context.stop.cancel();
     let drained = async {
         while tasks.join_next().await.is_some() {}
-        feeds.stopped().await;
+        running.stopped().await;
     };
     if timeout(DRAIN, drained).await.is_err() {
         tracing::warn!("not all controllers ended within {DRAIN:?}; they are cut off");

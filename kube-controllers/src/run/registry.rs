@@ -19,7 +19,7 @@ use crate::controllers::workload_endpoint::WorkloadEndpoints;
 use crate::gc::GarbageCollection;
 use crate::runtime::Controller;
 use crate::settings::{ControllerName, Mode, Settings};
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// A controller that has subscribed to its watches.
 pub(super) struct RegisteredController {
@@ -29,9 +29,9 @@ pub(super) struct RegisteredController {
     pub(super) run: BoxFuture<'static, ()>,
 }
 
-/// Creates the controllers that the settings enable, and subscribes them to `feeds`.
-pub(super) fn build(context: &Context, settings: &Settings, feeds: &mut Feeds) -> Vec<RegisteredController> {
-    let mut registry = Registry { context, feeds, controllers: Vec::new() };
+/// Creates the controllers that the settings enable, and subscribes them to `watches`.
+pub(super) fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<RegisteredController> {
+    let mut registry = Registry { context, watches, controllers: Vec::new() };
     for name in &settings.enabled {
         match name {
             ControllerName::Node => registry.add_node_controllers(settings),
@@ -59,7 +59,7 @@ pub(super) fn build(context: &Context, settings: &Settings, feeds: &mut Feeds) -
 
 struct Registry<'a> {
     context: &'a Context,
-    feeds: &'a mut Feeds,
+    watches: &'a mut Watches,
     controllers: Vec<RegisteredController>,
 }
 
@@ -77,7 +77,7 @@ impl Registry<'_> {
     }
 
     fn add<C: Controller>(&mut self) {
-        let controller = C::new(self.context, self.feeds);
+        let controller = C::new(self.context, self.watches);
         self.controllers
             .push(RegisteredController { name: C::NAME, run: controller.run(self.context.clone()).boxed() });
     }

@@ -6,5 +6,5 @@ mod reconcile;
 mod workers;
 
 pub use queue::Queue;
-pub use reconcile::{Controller, Failure, Next, Reconcile};
+pub use reconcile::{Controller, NextReconcile, Reconcile, ReconcileError};
 pub use workers::run;

@@ -10,7 +10,7 @@ use libcalico::store::StoreError;
 
 use crate::context::Context;
 use crate::leader::MayNotWrite;
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// A controller that has subscribed to its watches.
 pub trait Controller: Send + 'static {
@@ -18,7 +18,7 @@ pub trait Controller: Send + 'static {
     const NAME: &'static str;
     /// Subscribes to watches. Sends no request and does not wait: the watches start when all controllers have
     /// subscribed.
-    fn new(context: &Context, feeds: &mut Feeds) -> Self;
+    fn new(context: &Context, watches: &mut Watches) -> Self;
     /// Runs until `context.stop` is canceled.
     fn run(self, context: Context) -> impl Future<Output = ()> + Send;
 }
@@ -32,12 +32,12 @@ pub trait Reconcile: Send + Sync + 'static {
     type Key: Clone + Eq + Hash + Display + Debug + Send + Sync + 'static;
 
     /// Brings the objects of `key` to the desired state. A panic counts as a failure that may succeed later.
-    fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<Next, Failure>> + Send;
+    fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<NextReconcile, ReconcileError>> + Send;
 }
 
 /// The time at which a key that succeeded is processed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextReconcile {
     /// At the next event.
     Done,
     /// After this time, or earlier at an event.
@@ -46,7 +46,7 @@ pub enum Next {
 
 /// The reason why a key failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum ReconcileError {
     /// A failure that may go away, such as a conflict or an unreachable server. Retried with a growing delay.
     #[error("{0}")]
     Retry(String),
@@ -56,20 +56,20 @@ pub enum Failure {
     Permanent(String),
 }
 
-impl From<MayNotWrite> for Failure {
+impl From<MayNotWrite> for ReconcileError {
     fn from(refusal: MayNotWrite) -> Self {
-        Failure::Retry(refusal.to_string())
+        ReconcileError::Retry(refusal.to_string())
     }
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for ReconcileError {
     fn from(error: StoreError) -> Self {
-        Failure::Retry(error.to_string())
+        ReconcileError::Retry(error.to_string())
     }
 }
 
-impl From<WatchFailure> for Failure {
+impl From<WatchFailure> for ReconcileError {
     fn from(failure: WatchFailure) -> Self {
-        Failure::Retry(failure.to_string())
+        ReconcileError::Retry(failure.to_string())
     }
 }

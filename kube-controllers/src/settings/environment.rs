@@ -19,13 +19,13 @@ use super::variables::{
 /// has too, the text of the variable is kept, because it is published in the status.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Environment {
-    pub(super) log_severity: Option<Said<LogSeverity>>,
-    pub(super) enabled: Option<Said<BTreeSet<ControllerName>>>,
-    pub(super) reconcile_period: Option<Said<GoDuration>>,
-    pub(super) compaction_period: Option<Said<GoDuration>>,
-    pub(super) health_checks: Option<Said<bool>>,
-    pub(super) sync_node_labels: Option<Said<bool>>,
-    pub(super) auto_host_endpoints: Option<Said<bool>>,
+    pub(super) log_severity: Option<Override<LogSeverity>>,
+    pub(super) enabled: Option<Override<BTreeSet<ControllerName>>>,
+    pub(super) reconcile_period: Option<Override<GoDuration>>,
+    pub(super) compaction_period: Option<Override<GoDuration>>,
+    pub(super) health_checks: Option<Override<bool>>,
+    pub(super) sync_node_labels: Option<Override<bool>>,
+    pub(super) auto_host_endpoints: Option<Override<bool>>,
     pub(super) orphan_endpoint_grace_period: Option<GoDuration>,
     pub(super) workers: BTreeMap<ControllerName, usize>,
     pub(super) gc: Gc,
@@ -40,7 +40,7 @@ pub struct Environment {
 
 /// The value of a variable, with the original text.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Said<T> {
+pub(super) struct Override<T> {
     pub(super) variable: &'static str,
     pub(super) text: String,
     pub(super) value: T,
@@ -80,50 +80,50 @@ pub struct Lease {
 impl Environment {
     /// Reads the environment through `lookup`.
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
-        let source = Source { lookup: &lookup };
+        let variables = VariableReader { lookup: &lookup };
         let gc_limits = GcLimits::default();
         Ok(Environment {
-            log_severity: source.said(LOG_LEVEL, value::log_severity)?,
-            enabled: source.said(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
-            reconcile_period: source.said(RECONCILER_PERIOD, value::duration)?,
-            compaction_period: source.said(COMPACTION_PERIOD, value::duration)?,
-            health_checks: source.said(HEALTH_ENABLED, value::truth)?,
-            sync_node_labels: source.said(SYNC_NODE_LABELS, value::truth)?,
-            auto_host_endpoints: source.said(AUTO_HOST_ENDPOINTS, value::switch)?,
-            orphan_endpoint_grace_period: source.value(ORPHAN_ENDPOINT_GRACE_PERIOD, value::duration)?,
-            workers: workers(&source)?,
-            gc: source.value(GC_MODE, gc)?.unwrap_or_default(),
+            log_severity: variables.override_of(LOG_LEVEL, value::log_severity)?,
+            enabled: variables.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
+            reconcile_period: variables.override_of(RECONCILER_PERIOD, value::duration)?,
+            compaction_period: variables.override_of(COMPACTION_PERIOD, value::duration)?,
+            health_checks: variables.override_of(HEALTH_ENABLED, value::truth)?,
+            sync_node_labels: variables.override_of(SYNC_NODE_LABELS, value::truth)?,
+            auto_host_endpoints: variables.override_of(AUTO_HOST_ENDPOINTS, value::switch)?,
+            orphan_endpoint_grace_period: variables.value(ORPHAN_ENDPOINT_GRACE_PERIOD, value::duration)?,
+            workers: workers(&variables)?,
+            gc: variables.value(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
-                parallelism: source.value(GC_PARALLELISM, value::count)?.unwrap_or(gc_limits.parallelism),
-                requests_per_second: source
+                parallelism: variables.value(GC_PARALLELISM, value::count)?.unwrap_or(gc_limits.parallelism),
+                requests_per_second: variables
                     .value(GC_REQUESTS_PER_SECOND, value::rate)?
                     .unwrap_or(gc_limits.requests_per_second),
             },
-            leader_election: match source.value(LEADER_ELECTION, value::truth)? {
+            leader_election: match variables.value(LEADER_ELECTION, value::truth)? {
                 None => LeaderElection::IfAllowed,
                 Some(true) => LeaderElection::Required,
                 Some(false) => LeaderElection::Off,
             },
             lease: Lease {
-                namespace: source.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
-                name: source.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
+                namespace: variables.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
+                name: variables.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
             },
-            status_liveness: source.value(STATUS_LIVENESS, status_liveness)?.unwrap_or_default(),
+            status_liveness: variables.value(STATUS_LIVENESS, status_liveness)?.unwrap_or_default(),
         })
     }
 
     /// Returns the severity to log at until KubeControllersConfiguration has been read.
     pub fn first_log_severity(&self) -> LogSeverity {
-        self.log_severity.as_ref().map_or(LogSeverity::default(), |said| said.value)
+        self.log_severity.as_ref().map_or(LogSeverity::default(), |setting| setting.value)
     }
 
     /// Returns true if the servers are checked for the probes until KubeControllersConfiguration has been read.
     pub fn first_health_checks(&self) -> bool {
-        self.health_checks.as_ref().is_none_or(|said| said.value)
+        self.health_checks.as_ref().is_none_or(|setting| setting.value)
     }
 }
 
-fn workers(source: &Source<'_>) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
+fn workers(variables: &VariableReader<'_>) -> Result<BTreeMap<ControllerName, usize>, SettingsError> {
     let mut workers = BTreeMap::from(ControllerName::ALL.map(|name| (name, 1)));
     for (variable, controllers) in [
         (WORKLOAD_ENDPOINT_WORKERS, &[ControllerName::WorkloadEndpoint][..]),
@@ -131,14 +131,14 @@ fn workers(source: &Source<'_>) -> Result<BTreeMap<ControllerName, usize>, Setti
         (POLICY_WORKERS, &[ControllerName::Policy]),
         (NODE_WORKERS, &[ControllerName::Node]),
     ] {
-        if let Some(count) = source.value(variable, value::count)? {
+        if let Some(count) = variables.value(variable, value::count)? {
             workers.extend(controllers.iter().map(|name| (*name, count)));
         }
     }
     Ok(workers)
 }
 
-fn gc(variable: &'static str, text: &str) -> Result<Gc, SettingsError> {
+fn gc_mode(variable: &'static str, text: &str) -> Result<Gc, SettingsError> {
     match text.to_ascii_lowercase().as_str() {
         "reclaim" => Ok(Gc::Reclaim),
         "report" => Ok(Gc::Report),
@@ -154,24 +154,24 @@ fn status_liveness(variable: &'static str, text: &str) -> Result<StatusLiveness,
     }
 }
 
-struct Source<'a> {
+struct VariableReader<'a> {
     lookup: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl Source<'_> {
+impl VariableReader<'_> {
     fn text(&self, variable: &str) -> Option<String> {
         (self.lookup)(variable).filter(|text| !text.trim().is_empty())
     }
 
     /// Returns the parsed value of a variable with its text.
-    fn said<T>(
+    fn override_of<T>(
         &self,
         variable: &'static str,
         read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
-    ) -> Result<Option<Said<T>>, SettingsError> {
+    ) -> Result<Option<Override<T>>, SettingsError> {
         let Some(text) = self.text(variable) else { return Ok(None) };
         let value = read(variable, text.trim())?;
-        Ok(Some(Said { variable, text, value }))
+        Ok(Some(Override { variable, text, value }))
     }
 
     fn value<T>(
@@ -179,6 +179,6 @@ impl Source<'_> {
         variable: &'static str,
         read: impl Fn(&'static str, &str) -> Result<T, SettingsError>,
     ) -> Result<Option<T>, SettingsError> {
-        Ok(self.said(variable, read)?.map(|said| said.value))
+        Ok(self.override_of(variable, read)?.map(|setting| setting.value))
     }
 }

@@ -13,7 +13,7 @@ use libcalico::validation::{complete_kube_controllers_configuration, wrong_templ
 use super::controllers::ControllerName;
 use super::default::{ALL_SERVICES, COMPACTION_PERIOD, DISABLED, ENABLED, RECONCILE_PERIOD, REQUESTED_SERVICES_ONLY};
 use super::effective::{AssignIps, Mode, Settings};
-use super::environment::{Environment, Said};
+use super::environment::{Environment, Override};
 use super::log_severity::LogSeverity;
 use super::running;
 
@@ -74,7 +74,7 @@ impl Merger<'_> {
             // The environment enabled the controller although the configuration has no section for it.
             None => Duration::from_secs(900),
         };
-        let compaction = self.said(&environment.compaction_period);
+        let compaction = self.take_override(&environment.compaction_period);
         let compaction = compaction.or(self.spec.etcd_v3_compaction_period).unwrap_or(COMPACTION_PERIOD);
         let health_checks = self.health_checks();
         Settings {
@@ -102,10 +102,10 @@ impl Merger<'_> {
     }
 
     /// Returns the value of a variable, and records the variable as one that decided a setting.
-    fn said<T: Clone>(&mut self, said: &Option<Said<T>>) -> Option<T> {
-        let said = said.as_ref()?;
-        self.echoed.insert(said.variable.into(), said.text.clone());
-        Some(said.value.clone())
+    fn take_override<T: Clone>(&mut self, setting: &Option<Override<T>>) -> Option<T> {
+        let setting = setting.as_ref()?;
+        self.echoed.insert(setting.variable.into(), setting.text.clone());
+        Some(setting.value.clone())
     }
 
     fn enabled(&mut self) -> BTreeSet<ControllerName> {
@@ -116,7 +116,7 @@ impl Merger<'_> {
             name => reconciler(sections, *name).is_some(),
         };
         let configured = ControllerName::ALL.into_iter().filter(has_section).collect();
-        let mut enabled: BTreeSet<_> = self.said(&self.environment.enabled).unwrap_or(configured);
+        let mut enabled: BTreeSet<_> = self.take_override(&self.environment.enabled).unwrap_or(configured);
         if self.mode != Mode::Etcd {
             let refused: Vec<_> =
                 enabled.extract_if(.., |name| name.is_of_etcd()).map(ControllerName::as_str).collect();
@@ -131,7 +131,7 @@ impl Merger<'_> {
     }
 
     fn log_severity(&mut self) -> LogSeverity {
-        if let Some(severity) = self.said(&self.environment.log_severity) {
+        if let Some(severity) = self.take_override(&self.environment.log_severity) {
             return severity;
         }
         let Some(word) = &self.spec.log_severity_screen else { return LogSeverity::default() };
@@ -144,7 +144,7 @@ impl Merger<'_> {
     /// A controller without a configured period has the default period. Upstream's controllers never compare all
     /// objects in this case.
     fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
-        let said = self.said(&self.environment.reconcile_period);
+        let said = self.take_override(&self.environment.reconcile_period);
         let period = |name: ControllerName| {
             let configured = reconciler(&self.spec.controllers, name).and_then(|section| section.reconciler_period);
             said.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
@@ -162,7 +162,7 @@ impl Merger<'_> {
         }
         let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.as_deref());
         let configured = configured.map(str::to_owned);
-        if let Some(said) = self.said(&self.environment.sync_node_labels) {
+        if let Some(said) = self.take_override(&self.environment.sync_node_labels) {
             return said;
         }
         self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
@@ -170,7 +170,7 @@ impl Merger<'_> {
 
     /// The variable replaces the whole section, not only `autoCreate` (KC-130).
     fn host_endpoints(&mut self) -> AutoHostEndpoints {
-        if let Some(enabled) = self.said(&self.environment.auto_host_endpoints) {
+        if let Some(enabled) = self.take_override(&self.environment.auto_host_endpoints) {
             return AutoHostEndpoints { enabled, default_endpoint: true, ..AutoHostEndpoints::default() };
         }
         let section = self.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.clone());
@@ -250,7 +250,7 @@ impl Merger<'_> {
     }
 
     fn health_checks(&mut self) -> bool {
-        if let Some(said) = self.said(&self.environment.health_checks) {
+        if let Some(said) = self.take_override(&self.environment.health_checks) {
             return said;
         }
         let said = self.spec.health_checks.clone();

@@ -36,7 +36,7 @@ pub(super) fn configuration(
         etcd_v3_compaction_period: environment
             .compaction_period
             .as_ref()
-            .map(|said| said.value)
+            .map(|setting| setting.value)
             .or(spec.etcd_v3_compaction_period)
             .or(Some(super::default::COMPACTION_PERIOD)),
         controllers: ControllersConfig {

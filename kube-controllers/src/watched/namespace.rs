@@ -3,7 +3,7 @@
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Labels, Projection, Wanted, Watched, Words};
+use super::projection::{Labels, Projection, ProjectionOptions, StringInterner, Watched};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,7 +51,7 @@ struct Status {
 impl Projection for Namespace {
     const COLLECTION: &'static str = "/api/v1/namespaces";
 
-    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata, status } = serde_json::from_str(json)?;
         Ok(Namespace {
             name: ObjectKey::global(metadata.name),

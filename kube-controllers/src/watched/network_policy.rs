@@ -4,7 +4,7 @@ use libcalico::api::ObjectKey;
 use libcalico::kubernetes::NetworkPolicySpec;
 use serde::Deserialize;
 
-use super::projection::{Projection, Wanted, Watched, Words};
+use super::projection::{Projection, ProjectionOptions, StringInterner, Watched};
 
 /// A Kubernetes network policy.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,7 +43,7 @@ struct Metadata {
 impl Projection for NetworkPolicy {
     const COLLECTION: &'static str = "/apis/networking.k8s.io/v1/networkpolicies";
 
-    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata, spec } = serde_json::from_str(json)?;
         Ok(NetworkPolicy { name: ObjectKey::namespaced(metadata.namespace, metadata.name), uid: metadata.uid, spec })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Labels, Projection, Wanted, Watched, Words};
+use super::projection::{Labels, Projection, ProjectionOptions, StringInterner, Watched};
 
 /// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses. Upstream's
 /// projection drops `deletionTimestamp` and `status.reason` (KC-267). Strings that many pods share are stored once.
@@ -21,9 +21,9 @@ pub struct Pod {
     pub node: Arc<str>,
     /// `spec.hostNetwork`.
     pub host_network: bool,
-    /// `spec.serviceAccountName`; empty unless [`Wanted::pod_labels`] is set.
+    /// `spec.serviceAccountName`; empty unless [`ProjectionOptions::pod_labels`] is set.
     pub service_account: Arc<str>,
-    /// `metadata.labels`; empty unless [`Wanted::pod_labels`] is set.
+    /// `metadata.labels`; empty unless [`ProjectionOptions::pod_labels`] is set.
     pub labels: Labels,
     /// True if `metadata.deletionTimestamp` is set.
     pub deleting: bool,
@@ -123,22 +123,27 @@ struct PodIp {
 impl Projection for Pod {
     const COLLECTION: &'static str = "/api/v1/pods";
 
-    fn project(json: &str, words: &mut Words, wanted: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(
+        json: &str,
+        strings: &mut StringInterner,
+        options: ProjectionOptions,
+    ) -> Result<Self, serde_json::Error> {
         let Stored { metadata, spec, status } = serde_json::from_str(json)?;
-        let (labels, service_account) = match wanted.pod_labels {
-            true => (metadata.labels.unwrap_or_default(), words.share(&spec.service_account_name)),
-            false => (Labels::default(), words.share("")),
+        let (labels, service_account) = if options.pod_labels {
+            (metadata.labels.unwrap_or_default(), strings.share(&spec.service_account_name))
+        } else {
+            (Labels::default(), strings.share(""))
         };
         Ok(Pod {
             name: ObjectKey::namespaced(metadata.namespace, metadata.name),
             uid: metadata.uid,
-            node: words.share(&spec.node_name),
+            node: strings.share(&spec.node_name),
             host_network: spec.host_network,
             service_account,
             labels,
             deleting: metadata.deletion_timestamp.is_some(),
-            phase: words.share(&status.phase),
-            reason: words.share(&status.reason),
+            phase: strings.share(&status.phase),
+            reason: strings.share(&status.reason),
             pod_ip: status.pod_ip.filter(|ip| !ip.is_empty()),
             pod_ips: status.pod_ips.into_iter().flatten().map(|PodIp { ip }| ip).collect(),
             annotations: metadata.annotations.unwrap_or_default(),
@@ -165,7 +170,7 @@ mod tests {
     }
 
     fn read(pod: &Value, pod_labels: bool) -> Pod {
-        Pod::project(&pod.to_string(), &mut Words::default(), Wanted { pod_labels }).unwrap()
+        Pod::project(&pod.to_string(), &mut StringInterner::default(), ProjectionOptions { pod_labels }).unwrap()
     }
 
     #[test]
@@ -208,9 +213,11 @@ mod tests {
 
     #[test]
     fn words_are_kept_once() {
-        let mut words = Words::default();
-        let read = |words: &mut Words| Pod::project(&pod().to_string(), words, Wanted::default()).unwrap();
-        let (one, other) = (read(&mut words), read(&mut words));
+        let mut strings = StringInterner::default();
+        let read = |strings: &mut StringInterner| {
+            Pod::project(&pod().to_string(), strings, ProjectionOptions::default()).unwrap()
+        };
+        let (one, other) = (read(&mut strings), read(&mut strings));
         assert!(Arc::ptr_eq(&one.node, &other.node) && Arc::ptr_eq(&one.phase, &other.phase));
     }
 }

@@ -26,12 +26,13 @@ pub trait Projection: Watched<Key = ObjectKey> + Sized {
     /// URL path of the list of all objects.
     const COLLECTION: &'static str;
     /// Reads the projection from an object's JSON.
-    fn project(json: &str, words: &mut Words, wanted: Wanted) -> Result<Self, serde_json::Error>;
+    fn project(json: &str, strings: &mut StringInterner, options: ProjectionOptions)
+    -> Result<Self, serde_json::Error>;
 }
 
 /// Optional parts of the projections, kept only if a controller needs them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ProjectionOptions {
     /// Whether to keep labels and service accounts of pods, which are copied to workload endpoints (etcd only).
     pub pod_labels: bool,
 }
@@ -50,27 +51,27 @@ where
 
 /// Interns strings that many objects share, such as node names.
 #[derive(Debug, Default)]
-pub struct Words {
-    known: HashSet<Arc<str>>,
+pub struct StringInterner {
+    interned: HashSet<Arc<str>>,
     /// Number of strings left after the last removal of unused strings.
     swept: usize,
 }
 
 /// Number of strings below which unused ones are not removed.
-const FEW: usize = 1024;
+const MIN_SWEPT: usize = 1024;
 
-impl Words {
+impl StringInterner {
     /// Returns the shared copy of `word`.
     pub fn share(&mut self, word: &str) -> Arc<str> {
-        if let Some(known) = self.known.get(word) {
-            return known.clone();
+        if let Some(shared) = self.interned.get(word) {
+            return shared.clone();
         }
-        if self.known.len() >= (2 * self.swept).max(FEW) {
-            self.known.retain(|word| Arc::strong_count(word) > 1);
-            self.swept = self.known.len();
+        if self.interned.len() >= (2 * self.swept).max(MIN_SWEPT) {
+            self.interned.retain(|word| Arc::strong_count(word) > 1);
+            self.swept = self.interned.len();
         }
         let word: Arc<str> = word.into();
-        self.known.insert(word.clone());
+        self.interned.insert(word.clone());
         word
     }
 }
@@ -81,14 +82,14 @@ mod tests {
 
     #[test]
     fn a_word_that_nobody_says_is_forgotten() {
-        let mut words = Words::default();
-        let kept: Vec<Arc<str>> = (0..10).map(|n| words.share(&format!("kept{n}"))).collect();
-        for n in 0..10 * FEW {
-            words.share(&format!("passing{n}"));
+        let mut strings = StringInterner::default();
+        let kept: Vec<Arc<str>> = (0..10).map(|n| strings.share(&format!("kept{n}"))).collect();
+        for n in 0..10 * MIN_SWEPT {
+            strings.share(&format!("passing{n}"));
         }
-        assert!(words.known.len() <= FEW, "{}", words.known.len());
+        assert!(strings.interned.len() <= MIN_SWEPT, "{}", strings.interned.len());
         for word in &kept {
-            assert!(Arc::ptr_eq(word, &words.share(word)));
+            assert!(Arc::ptr_eq(word, &strings.share(word)));
         }
     }
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{LoadBalancerStatus, ServiceSpec};
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Projection, Wanted, Watched, Words};
+use super::projection::{Projection, ProjectionOptions, StringInterner, Watched};
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq)]
@@ -64,7 +64,7 @@ struct Status {
 impl Projection for Service {
     const COLLECTION: &'static str = "/api/v1/services";
 
-    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata, spec, status } = serde_json::from_str(json)?;
         let mut annotations = metadata.annotations.unwrap_or_default();
         annotations.retain(|name, _| is_calicos(name));
@@ -99,7 +99,9 @@ mod tests {
             },
             "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
         });
-        let service = Service::project(&service.to_string(), &mut Words::default(), Wanted::default()).unwrap();
+        let service =
+            Service::project(&service.to_string(), &mut StringInterner::default(), ProjectionOptions::default())
+                .unwrap();
         assert_eq!(service.annotations.keys().collect::<Vec<_>>(), ["projectcalico.org/ipv4pools"]);
         assert_eq!(service.spec.type_.as_deref(), Some("LoadBalancer"));
         assert_eq!(service.load_balancer.unwrap().ingress.unwrap()[0].ip.as_deref(), Some("10.0.0.1"));

@@ -3,7 +3,7 @@
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Labels, Projection, Wanted, Watched, Words};
+use super::projection::{Labels, Projection, ProjectionOptions, StringInterner, Watched};
 
 /// A service account.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,7 +42,7 @@ struct Metadata {
 impl Projection for ServiceAccount {
     const COLLECTION: &'static str = "/api/v1/serviceaccounts";
 
-    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
         Ok(ServiceAccount {
             name: ObjectKey::namespaced(metadata.namespace, metadata.name),

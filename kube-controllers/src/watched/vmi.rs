@@ -1,25 +1,25 @@
-//! [`Machine`] and [`MachineInstance`]: identity of KubeVirt's objects, which decides if their addresses are in use.
+//! [`WatchedVm`] and [`WatchedVmi`]: identity of KubeVirt's objects, which decides if their addresses are in use.
 
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Projection, Wanted, Watched, Words};
+use super::projection::{Projection, ProjectionOptions, StringInterner, Watched};
 
 /// A VirtualMachine, running or not.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Machine {
+pub struct WatchedVm {
     /// Namespace and name.
     pub name: ObjectKey,
 }
 
 /// A VirtualMachineInstance (VMI).
 #[derive(Debug, Clone, PartialEq)]
-pub struct MachineInstance {
+pub struct WatchedVmi {
     /// Namespace and name.
     pub name: ObjectKey,
 }
 
-impl Watched for Machine {
+impl Watched for WatchedVm {
     type Key = ObjectKey;
     const KIND: &'static str = "VirtualMachine";
 
@@ -28,7 +28,7 @@ impl Watched for Machine {
     }
 }
 
-impl Watched for MachineInstance {
+impl Watched for WatchedVmi {
     type Key = ObjectKey;
     const KIND: &'static str = "VirtualMachineInstance";
 
@@ -48,21 +48,21 @@ struct Metadata {
     namespace: String,
 }
 
-impl Projection for Machine {
+impl Projection for WatchedVm {
     const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachines";
 
-    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
-        Ok(Machine { name: ObjectKey::namespaced(metadata.namespace, metadata.name) })
+        Ok(WatchedVm { name: ObjectKey::namespaced(metadata.namespace, metadata.name) })
     }
 }
 
-impl Projection for MachineInstance {
+impl Projection for WatchedVmi {
     const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachineinstances";
 
-    fn project(json: &str, _: &mut Words, _: Wanted) -> Result<Self, serde_json::Error> {
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
         let Stored { metadata } = serde_json::from_str(json)?;
-        Ok(MachineInstance { name: ObjectKey::namespaced(metadata.namespace, metadata.name) })
+        Ok(WatchedVmi { name: ObjectKey::namespaced(metadata.namespace, metadata.name) })
     }
 }
 
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn machines_and_instances_are_known_by_name() {
         let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
-        let instance = MachineInstance::project(json, &mut Words::default(), Wanted::default()).unwrap();
+        let instance = WatchedVmi::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
         assert_eq!(instance.key(), ObjectKey::namespaced("ns", "vm"));
-        let machine = Machine::project(json, &mut Words::default(), Wanted::default()).unwrap();
+        let machine = WatchedVm::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
         assert_eq!(machine.key(), ObjectKey::namespaced("ns", "vm"));
     }
 }

@@ -30,13 +30,13 @@ impl<K, V> Default for Cache<K, V> {
 impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
     /// Applies an event. `keep` derives the cached value from an object, or returns `None` for an object that is not
     /// cached. Returns the keys whose value was added, changed or removed.
-    pub fn follow<T: Watched<Key = K>>(&mut self, event: &Event<'_, T>, keep: impl FnOnce(&T) -> Option<V>) -> Vec<K> {
+    pub fn apply<T: Watched<Key = K>>(&mut self, event: &Event<'_, T>, keep: impl FnOnce(&T) -> Option<V>) -> Vec<K> {
         match event {
-            Event::Restarted => {
+            Event::ListStart => {
                 self.list += 1;
                 Vec::new()
             }
-            Event::Put(object) => {
+            Event::Upsert(object) => {
                 let key = object.key();
                 match keep(object) {
                     None => self.kept.remove(&key).map(|_| key).into_iter().collect(),
@@ -47,8 +47,8 @@ impl<K: Clone + Ord, V: PartialEq> Cache<K, V> {
                     }
                 }
             }
-            Event::Gone(key) => self.kept.remove(key).map(|_| (*key).clone()).into_iter().collect(),
-            Event::Synced => {
+            Event::Delete(key) => self.kept.remove(key).map(|_| (*key).clone()).into_iter().collect(),
+            Event::ListEnd => {
                 self.synced = true;
                 let list = self.list;
                 self.kept.extract_if(.., |_, kept| kept.list != list).map(|(key, _)| key).collect()
@@ -90,24 +90,24 @@ mod tests {
 
     fn follow(cache: &mut Cache<ObjectKey, String>, event: &Event<'_, Node>) -> Vec<String> {
         let keep = |node: &Node| (node.uid != "0").then(|| node.uid.clone());
-        cache.follow(event, keep).into_iter().map(|key| key.name).collect()
+        cache.apply(event, keep).into_iter().map(|key| key.name).collect()
     }
 
     #[test]
     fn a_new_list_takes_nothing_away_before_it_is_complete() {
         let mut cache = Cache::default();
         for (event, changed) in [
-            (Event::Restarted, &[][..]),
-            (Event::Put(&node("a", 1)), &["a"]),
-            (Event::Put(&node("b", 1)), &["b"]),
-            (Event::Synced, &[]),
-            (Event::Restarted, &[]),
-            (Event::Put(&node("b", 1)), &[]),
+            (Event::ListStart, &[][..]),
+            (Event::Upsert(&node("a", 1)), &["a"]),
+            (Event::Upsert(&node("b", 1)), &["b"]),
+            (Event::ListEnd, &[]),
+            (Event::ListStart, &[]),
+            (Event::Upsert(&node("b", 1)), &[]),
         ] {
             assert_eq!(follow(&mut cache, &event), changed, "{event:?}");
         }
         assert_eq!(cache.iter().count(), 2);
-        assert_eq!(follow(&mut cache, &Event::Synced), ["a"]);
+        assert_eq!(follow(&mut cache, &Event::ListEnd), ["a"]);
         assert_eq!(cache.iter().map(|(key, _)| &*key.name).collect::<Vec<_>>(), ["b"]);
     }
 
@@ -139,7 +139,7 @@ mod tests {
     }
 
     impl Mirror {
-        fn hear(&mut self, event: &Event<'_, Node>) {
+        fn on_event(&mut self, event: &Event<'_, Node>) {
             for name in follow(&mut self.cache, event) {
                 match self.cache.get(&ObjectKey::global(name.clone())) {
                     Some(value) => self.copy.insert(name, value.clone()),
@@ -154,8 +154,8 @@ mod tests {
         fn it_ends_as_the_server_is_and_never_forgets_what_stayed(acts in acts()) {
             let mut server = BTreeMap::<String, u8>::new();
             let mut mirror = Mirror { cache: Cache::default(), copy: BTreeMap::new() };
-            mirror.hear(&Event::Restarted);
-            mirror.hear(&Event::Synced);
+            mirror.on_event(&Event::ListStart);
+            mirror.on_event(&Event::ListEnd);
             let kept = |server: &BTreeMap<String, u8>| -> BTreeMap<String, String> {
                 server.iter().filter(|(_, uid)| **uid != 0).map(|(name, uid)| (name.clone(), uid.to_string())).collect()
             };
@@ -163,11 +163,11 @@ mod tests {
                 match act {
                     Act::Set(name, value) => {
                         server.insert(name.to_string(), value);
-                        mirror.hear(&Event::Put(&node(&name.to_string(), value)));
+                        mirror.on_event(&Event::Upsert(&node(&name.to_string(), value)));
                     }
                     Act::Delete(name) => {
                         server.remove(&name.to_string());
-                        mirror.hear(&Event::Gone(&ObjectKey::global(name.to_string())));
+                        mirror.on_event(&Event::Delete(&ObjectKey::global(name.to_string())));
                     }
                     Act::Relist(missed, broken) => {
                         let before: BTreeSet<String> = kept(&server).into_keys().collect();
@@ -180,13 +180,13 @@ mod tests {
                         let after: BTreeSet<String> = kept(&server).into_keys().collect();
                         let stayed: Vec<ObjectKey> = before.intersection(&after).map(ObjectKey::global).collect();
                         for part in [broken.min(server.len()), server.len()] {
-                            mirror.hear(&Event::Restarted);
+                            mirror.on_event(&Event::ListStart);
                             for (name, value) in server.iter().take(part) {
-                                mirror.hear(&Event::Put(&node(name, *value)));
+                                mirror.on_event(&Event::Upsert(&node(name, *value)));
                                 prop_assert!(stayed.iter().all(|key| mirror.cache.get(key).is_some()));
                             }
                         }
-                        mirror.hear(&Event::Synced);
+                        mirror.on_event(&Event::ListEnd);
                     }
                 }
                 let cached: BTreeMap<String, String> =

@@ -7,6 +7,6 @@ mod set;
 mod source;
 
 pub use cache::Cache;
-pub use handler::{Event, Feed, Listener};
-pub use running::{FeedHealth, Running};
-pub use set::Feeds;
+pub use handler::{Event, EventHandler, Subscribers};
+pub use running::{RunningWatches, WatchHealth};
+pub use set::Watches;

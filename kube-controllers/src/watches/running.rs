@@ -1,4 +1,4 @@
-//! [`Running`]: the watches that have been started.
+//! [`RunningWatches`]: the watches that have been started.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use datastore::watch::{Meter, Watch, WatchEvent, WatchReport};
 use libcalico::store::{Entry, Kind};
 use tokio::task::JoinSet;
 
-use super::handler::{Event, Feed, Panics};
+use super::handler::{Event, PanicCount, Subscribers};
 use crate::context::Context;
 use crate::status::{Component, Status};
 use crate::telemetry::WatchMetrics;
@@ -20,21 +20,21 @@ const GLANCE: Duration = Duration::from_secs(1);
 
 /// The started watches.
 #[derive(Default)]
-pub struct Running {
+pub struct RunningWatches {
     tasks: JoinSet<()>,
-    health: Vec<FeedHealth>,
+    health: Vec<WatchHealth>,
 }
 
 /// The health of one watch. Clones report on the same watch.
 #[derive(Debug, Clone)]
-pub struct FeedHealth {
+pub struct WatchHealth {
     /// The kind of the watched objects.
     pub kind: &'static str,
     meter: Meter,
-    panics: Panics,
+    panics: PanicCount,
 }
 
-impl FeedHealth {
+impl WatchHealth {
     /// Returns the present state of the watch.
     pub fn watch(&self) -> WatchReport {
         self.meter.read()
@@ -46,22 +46,26 @@ impl FeedHealth {
     }
 }
 
-impl Running {
+impl RunningWatches {
     /// Returns the health of each watch, for metrics and probes.
-    pub fn health(&self) -> &[FeedHealth] {
+    pub fn health(&self) -> &[WatchHealth] {
         &self.health
     }
 
     /// Returns true if each watch has delivered a complete list.
     pub fn is_synced(&self) -> bool {
-        self.health.iter().all(|feed| feed.watch().synced)
+        self.health.iter().all(|subscribers| subscribers.watch().synced)
     }
 
     /// Removes [`Component::Lists`] from `status` when each kind has been listed, or its list is forbidden, which the
     /// watch logs. Until then, the probes name the missing kinds. Never returns.
     pub(crate) async fn await_lists(&self, status: &Status) -> Infallible {
         loop {
-            let awaited = self.health.iter().filter(|feed| feed.watch().is_awaited()).map(|feed| feed.kind);
+            let awaited = self
+                .health
+                .iter()
+                .filter(|subscribers| subscribers.watch().is_awaited())
+                .map(|subscribers| subscribers.kind);
             let awaited: Vec<&str> = awaited.collect();
             if awaited.is_empty() {
                 status.forget(Component::Lists);
@@ -77,13 +81,13 @@ impl Running {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    pub(super) fn add<T, R>(&mut self, feed: Feed<T>, meter: Meter, run: impl FnOnce(Feed<T>) -> R)
+    pub(super) fn add<T, R>(&mut self, subscribers: Subscribers<T>, meter: Meter, run: impl FnOnce(Subscribers<T>) -> R)
     where
         T: Watched,
         R: Future<Output = ()> + Send + 'static,
     {
-        self.health.push(FeedHealth { kind: T::KIND, meter, panics: feed.panics() });
-        self.tasks.spawn(run(feed));
+        self.health.push(WatchHealth { kind: T::KIND, meter, panics: subscribers.panics() });
+        self.tasks.spawn(run(subscribers));
     }
 }
 
@@ -116,25 +120,25 @@ where
     }
 }
 
-/// Passes the events of the watch to the listeners of `feed`, and updates the metrics, until `context.stop`.
-pub(super) async fn follow<T: Watched>(events: impl Events<T>, feed: Feed<T>, context: Context) {
+/// Passes the events of the watch to the listeners of `subscribers`, and updates the metrics, until `context.stop`.
+pub(super) async fn follow<T: Watched>(events: impl Events<T>, subscribers: Subscribers<T>, context: Context) {
     let gauge = Gauge { metrics: context.metrics.watch(T::KIND), meter: events.meter(), shown: WatchReport::default() };
     // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
     tokio::select! {
         () = context.stop.cancelled() => {}
-        () = tell(events, feed) => {}
+        () = tell(events, subscribers) => {}
         () = gauge.show() => {}
     }
 }
 
-async fn tell<T: Watched>(mut events: impl Events<T>, mut feed: Feed<T>) {
+async fn tell<T: Watched>(mut events: impl Events<T>, mut subscribers: Subscribers<T>) {
     loop {
         let event = events.next().await;
-        feed.tell(&match &event {
-            WatchEvent::Restarted => Event::Restarted,
-            WatchEvent::Put(object) => Event::Put(object),
-            WatchEvent::Gone(key) => Event::Gone(key),
-            WatchEvent::Synced => Event::Synced,
+        subscribers.dispatch(&match &event {
+            WatchEvent::Restarted => Event::ListStart,
+            WatchEvent::Put(object) => Event::Upsert(object),
+            WatchEvent::Gone(key) => Event::Delete(key),
+            WatchEvent::Synced => Event::ListEnd,
         });
     }
 }
@@ -206,8 +210,8 @@ mod tests {
         let status = Status::new(directory.path().join("status.json"));
         status.require([Component::Lists]);
         let mut watch = Watch::new(Scripted(script));
-        let mut running = Running::default();
-        running.add(Feed::<Node>::default(), watch.meter(), |_| async move {
+        let mut running = RunningWatches::default();
+        running.add(Subscribers::<Node>::default(), watch.meter(), |_| async move {
             loop {
                 watch.next().await;
             }

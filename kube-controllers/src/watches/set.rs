@@ -1,4 +1,4 @@
-//! [`Feeds`]: the watches of the process, one for each kind of object.
+//! [`Watches`]: the watches of the process, one for each kind of object.
 
 use datastore::watch::Watch;
 use libcalico::api::Node as CalicoNode;
@@ -6,42 +6,44 @@ use libcalico::api::{HostEndpoint, IpPool, IpReservation, KubeControllersConfigu
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
-use super::handler::Feed;
-use super::running::{Running, follow};
+use super::handler::Subscribers;
+use super::running::{RunningWatches, follow};
 use super::source::source;
 use crate::context::Context;
-use crate::watched::{Machine, MachineInstance, Namespace, NetworkPolicy, Node, Pod, Service, ServiceAccount, Wanted};
+use crate::watched::{
+    Namespace, NetworkPolicy, Node, Pod, ProjectionOptions, Service, ServiceAccount, WatchedVm, WatchedVmi,
+};
 
 /// Declares one watch per line. Watches of Kubernetes kinds deliver a projection; watches of Calico's kinds deliver
 /// whole objects.
-macro_rules! feeds {
+macro_rules! watches {
     (
         kubernetes { $($(#[$native_doc:meta])* $native:ident: $projection:ty,)* }
         calico { $($(#[$calico_doc:meta])* $calico:ident: $kind:ty,)* }
     ) => {
         /// The watches to which controllers can subscribe.
         #[derive(Default)]
-        pub struct Feeds {
+        pub struct Watches {
             /// Optional parts of the projections. A controller that needs one requests it when it subscribes.
-            pub wanted: Wanted,
-            $($(#[$native_doc])* pub $native: Feed<$projection>,)*
-            $($(#[$calico_doc])* pub $calico: Feed<Entry<$kind>>,)*
+            pub options: ProjectionOptions,
+            $($(#[$native_doc])* pub $native: Subscribers<$projection>,)*
+            $($(#[$calico_doc])* pub $calico: Subscribers<Entry<$kind>>,)*
         }
 
-        impl Feeds {
+        impl Watches {
             /// Starts the watches that have listeners. The watches end with `context.stop`.
-            pub fn start(self, context: &Context) -> Running {
-                let mut running = Running::default();
-                $(if self.$native.is_wanted() {
-                    let watch = Watch::new(source::<$projection>(context, self.wanted));
+            pub fn start(self, context: &Context) -> RunningWatches {
+                let mut running = RunningWatches::default();
+                $(if self.$native.has_subscribers() {
+                    let watch = Watch::new(source::<$projection>(context, self.options));
                     let meter = watch.meter();
-                    running.add(self.$native, meter, |feed| follow(watch, feed, context.clone()));
+                    running.add(self.$native, meter, |subscribers| follow(watch, subscribers, context.clone()));
                 })*
-                $(if self.$calico.is_wanted()
+                $(if self.$calico.has_subscribers()
                     && let Some(watch) = context.calico.watch::<$kind>(&Default::default())
                 {
                     let meter = watch.meter();
-                    running.add(self.$calico, meter, |feed| follow(watch, feed, context.clone()));
+                    running.add(self.$calico, meter, |subscribers| follow(watch, subscribers, context.clone()));
                 })*
                 running
             }
@@ -49,7 +51,7 @@ macro_rules! feeds {
     };
 }
 
-feeds! {
+watches! {
     kubernetes {
         /// Pods.
         pods: Pod,
@@ -64,9 +66,9 @@ feeds! {
         /// Services.
         services: Service,
         /// KubeVirt's VirtualMachines, if KubeVirt is installed.
-        machines: Machine,
+        machines: WatchedVm,
         /// KubeVirt's VirtualMachineInstances (VMIs), if KubeVirt is installed.
-        machine_instances: MachineInstance,
+        machine_instances: WatchedVmi,
     }
     calico {
         /// Blocks.

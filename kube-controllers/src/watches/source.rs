@@ -8,18 +8,18 @@ use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
 use crate::context::Context;
-use crate::watched::{Projection, Wanted, Words};
+use crate::watched::{Projection, ProjectionOptions, StringInterner};
 
 /// Returns the source that a watch of the kind `T` reads.
-pub(super) fn source<T: Projection>(context: &Context, wanted: Wanted) -> ApiSource<Projected<T>> {
-    let projected = Projected { words: Words::default(), wanted, kind: PhantomData };
+pub(super) fn source<T: Projection>(context: &Context, options: ProjectionOptions) -> ApiSource<ProjectionDecoder<T>> {
+    let projected = ProjectionDecoder { strings: StringInterner::default(), options, kind: PhantomData };
     ApiSource::new(context.kubernetes.clone(), projected)
 }
 
 /// A decoder that keeps a projection of each object.
-pub(super) struct Projected<T> {
-    words: Words,
-    wanted: Wanted,
+pub(super) struct ProjectionDecoder<T> {
+    strings: StringInterner,
+    options: ProjectionOptions,
     kind: PhantomData<fn() -> T>,
 }
 
@@ -35,7 +35,7 @@ struct Name {
     name: String,
 }
 
-impl<T: Projection> Decode for Projected<T> {
+impl<T: Projection> Decode for ProjectionDecoder<T> {
     type Value = T;
     type Key = ObjectKey;
 
@@ -48,7 +48,7 @@ impl<T: Projection> Decode for Projected<T> {
     }
 
     fn put(&mut self, object: &str) -> Option<Change<T, ObjectKey>> {
-        Some(match T::project(object, &mut self.words, self.wanted) {
+        Some(match T::project(object, &mut self.strings, self.options) {
             Ok(projection) => Change::Put(projection),
             Err(error) => {
                 let key = self.key(object);

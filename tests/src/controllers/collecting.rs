@@ -9,14 +9,14 @@ use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig, KubernetesConfig};
 use kube_controllers::context::Context;
 use kube_controllers::gc::{Clock, GarbageCollection};
-use kube_controllers::leader::{Leadership, Tenure};
+use kube_controllers::leader::{Leadership, LeadershipTerm};
 use kube_controllers::logging::captured::Captured;
 use kube_controllers::readiness;
 use kube_controllers::runtime::Controller;
 use kube_controllers::settings::{Environment, LogSeverity, Mode, Settings, default_configuration, merge};
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
-use kube_controllers::watches::Feeds;
+use kube_controllers::watches::Watches;
 use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +37,7 @@ pub struct Collecting {
     /// The settings of garbage collection, which a test may replace.
     pub settings: watch::Sender<Arc<Settings>>,
     /// The leadership of the replica, which a test may change.
-    pub tenure: watch::Sender<Tenure>,
+    pub term: watch::Sender<LeadershipTerm>,
     metrics: Metrics,
     log: Captured,
     clock: Clock,
@@ -52,7 +52,7 @@ impl Collecting {
     pub fn start(group: Option<ApiGroup>, kubeconfig: PathBuf, settings: Settings) -> Collecting {
         let stop = CancellationToken::new();
         let (settings, received) = watch::channel(Arc::new(settings));
-        let (tenure, leads) = watch::channel(Tenure::Always);
+        let (term, leads) = watch::channel(LeadershipTerm::Always);
         let metrics = Metrics::new();
         let (token, shown) = (stop.clone(), metrics.clone());
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -72,16 +72,16 @@ impl Collecting {
                     watchdog: Watchdog::default(),
                     stop: token,
                 };
-                let mut feeds = Feeds::default();
-                let collection = GarbageCollection::new(&context, &mut feeds);
+                let mut watches = Watches::default();
+                let collection = GarbageCollection::new(&context, &mut watches);
                 sender.send((collection.clock(), log)).unwrap();
-                let running = feeds.start(&context);
+                let running = watches.start(&context);
                 tokio::join!(collection.run(context), lock);
                 running.stopped().await;
             });
         });
         let (clock, log) = receiver.recv().unwrap();
-        Collecting { stop, settings, tenure, metrics, log, clock, thread: Some(thread) }
+        Collecting { stop, settings, term, metrics, log, clock, thread: Some(thread) }
     }
 
     /// Advances the clock of grace periods in steps until a condition holds.

@@ -39,8 +39,8 @@ impl Scene {
 
     fn listen(&self) -> (Listening, Heard) {
         let mut heard = Heard::default();
-        let listening = Listening::start(Calico::Etcd(self.proxy.endpoint()), None, |feeds| {
-            heard = Heard::to(&mut feeds.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
+        let listening = Listening::start(Calico::Etcd(self.proxy.endpoint()), None, |watches| {
+            heard = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
         });
         (listening, heard)
     }

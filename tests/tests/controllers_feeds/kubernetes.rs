@@ -19,12 +19,12 @@ use crate::listening::{Calico, Heard, Listening};
 /// Starts a proxy before the API server. Returns the proxy and a kubeconfig through it, with all rights.
 fn behind_proxy(kubernetes: &Kubernetes) -> (Proxy, PathBuf) {
     let api = &kubernetes.api;
-    let account: ServiceAccount = api.service_account("kube-system", "feeds").unwrap();
+    let account: ServiceAccount = api.service_account("kube-system", "watches").unwrap();
     let everything = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]);
     api.cluster_role("everything", &everything).unwrap();
     api.bind(&account, "everything").unwrap();
     let proxy = api.proxy().unwrap();
-    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "feeds", &account.identity).unwrap();
+    let kubeconfig = api.kubeconfig_to(&proxy.endpoint(), "watches", &account.identity).unwrap();
     (proxy, kubeconfig)
 }
 
@@ -68,8 +68,8 @@ fn show(pod: &Pod) -> String {
 
 fn listen_to_pods(kubeconfig: PathBuf) -> (Listening, Heard) {
     let mut heard = Heard::default();
-    let listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |feeds| {
-        heard = Heard::to(&mut feeds.pods, show);
+    let listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |watches| {
+        heard = Heard::to(&mut watches.pods, show);
     });
     (listening, heard)
 }
@@ -156,10 +156,10 @@ fn over_http1_watches_and_requests_share_no_connection() {
         let mut pods = Pods::new(&client);
         pods.create("a");
         let (mut heard, mut nodes, mut namespaces) = (Heard::default(), Heard::default(), Heard::default());
-        let _listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |feeds| {
-            heard = Heard::to(&mut feeds.pods, show);
-            nodes = Heard::to(&mut feeds.nodes, |node| node.labels.get("rack").cloned().unwrap_or_default());
-            namespaces = Heard::to(&mut feeds.namespaces, |_| String::new());
+        let _listening = Listening::start(Calico::Kubernetes(ApiGroup::CrdV1), Some(kubeconfig), |watches| {
+            heard = Heard::to(&mut watches.pods, show);
+            nodes = Heard::to(&mut watches.nodes, |node| node.labels.get("rack").cloned().unwrap_or_default());
+            namespaces = Heard::to(&mut watches.namespaces, |_| String::new());
         });
         heard.becomes(&pods.known);
         nodes.becomes(&BTreeMap::new());
@@ -195,9 +195,9 @@ fn calicos_kinds_in_both_groups() {
         let client = kubernetes.api.admin().clone();
         for group in [ApiGroup::CrdV1, ApiGroup::V3] {
             let (mut pools, mut blocks) = (Heard::default(), Heard::default());
-            let listening = Listening::start(Calico::Kubernetes(group), Some(kubeconfig.clone()), |feeds| {
-                pools = Heard::to(&mut feeds.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
-                blocks = Heard::to(&mut feeds.blocks, show_block);
+            let listening = Listening::start(Calico::Kubernetes(group), Some(kubeconfig.clone()), |watches| {
+                pools = Heard::to(&mut watches.ip_pools, |pool: &Entry<IpPool>| pool.value.spec.cidr.clone());
+                blocks = Heard::to(&mut watches.blocks, show_block);
             });
             // Without definitions, the server has no pools.
             pools.becomes(&BTreeMap::new());

@@ -14,7 +14,7 @@ use kube_controllers::settings::{Environment, Mode, default_configuration, merge
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
 use kube_controllers::watched::Watched;
-use kube_controllers::watches::{Cache, Event, Feed, FeedHealth, Feeds};
+use kube_controllers::watches::{Cache, Event, Subscribers, WatchHealth, Watches};
 use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -32,7 +32,7 @@ pub(crate) enum Calico {
 /// Running watches. They stop on drop.
 pub(crate) struct Listening {
     stop: CancellationToken,
-    health: Vec<FeedHealth>,
+    health: Vec<WatchHealth>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -53,12 +53,12 @@ struct State {
 
 impl Heard {
     /// Subscribes to a watch; `show` returns the part of an object to compare.
-    pub(crate) fn to<T: Watched>(feed: &mut Feed<T>, show: impl Fn(&T) -> String + Send + 'static) -> Heard {
+    pub(crate) fn to<T: Watched>(feed: &mut Subscribers<T>, show: impl Fn(&T) -> String + Send + 'static) -> Heard {
         let heard = Heard::default();
         let mut cache = Cache::<T::Key, String>::default();
         let state = heard.state.clone();
         feed.subscribe(move |event: &Event<'_, T>| {
-            let changed = cache.follow(event, |object| Some(show(object)));
+            let changed = cache.apply(event, |object| Some(show(object)));
             let mut state = state.lock().unwrap();
             state.events += 1;
             state.synced = cache.is_synced();
@@ -103,16 +103,16 @@ impl Heard {
 
 impl Listening {
     /// Starts the watches to which `subscribe` subscribes.
-    pub(crate) fn start(calico: Calico, kubeconfig: Option<PathBuf>, subscribe: impl FnOnce(&mut Feeds)) -> Listening {
-        let mut feeds = Feeds::default();
-        subscribe(&mut feeds);
+    pub(crate) fn start(calico: Calico, kubeconfig: Option<PathBuf>, subscribe: impl FnOnce(&mut Watches)) -> Listening {
+        let mut watches = Watches::default();
+        subscribe(&mut watches);
         let stop = CancellationToken::new();
         let (token, (sender, health)) = (stop.clone(), std::sync::mpsc::channel());
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let context = context(calico, kubeconfig, token).await;
-                let running = feeds.start(&context);
+                let running = watches.start(&context);
                 sender.send(running.health().to_vec()).unwrap();
                 running.stopped().await;
             });
@@ -121,7 +121,7 @@ impl Listening {
     }
 
     /// Returns the health of the watch of a kind.
-    pub(crate) fn health(&self, kind: &str) -> &FeedHealth {
+    pub(crate) fn health(&self, kind: &str) -> &WatchHealth {
         self.health.iter().find(|feed| feed.kind == kind).unwrap()
     }
 }

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use kube_controllers::leader::Tenure;
+use kube_controllers::leader::LeadershipTerm;
 use kube_controllers::settings::Gc;
 use libcalico::kubernetes::ApiGroup;
 
@@ -57,12 +57,12 @@ fn only_the_leader_writes(lab: &Lab<'_>) {
     lab.block("10.0.0.64/26", Some("node-a"), &[]);
     lab.block("10.0.0.128/26", Some("gone"), &[]);
     let collecting = lab.collect(lab.settings());
-    collecting.tenure.send_replace(Tenure::No);
+    collecting.term.send_replace(LeadershipTerm::No);
     sleep(GRACE + Duration::from_secs(2));
     // The replica was the leader for a moment before, in which it may have acted, but the leak was not confirmed then.
     assert_eq!(lab.held().len(), 1);
     assert!(lab.blocks().contains_key("10.0.0.64/26"));
-    collecting.tenure.send_replace(Tenure::Always);
+    collecting.term.send_replace(LeadershipTerm::Always);
     within(SOON, "the leak", || lab.held().is_empty());
     within(SOON, "the blocks", || lab.blocks().len() == 1 && lab.affinities().len() == 1);
 }

@@ -25,7 +25,7 @@ use kube_controllers::runtime::Controller;
 use kube_controllers::settings::{ControllerName, Environment, Mode, Settings, default_configuration, merge};
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
-use kube_controllers::watches::Feeds;
+use kube_controllers::watches::Watches;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -212,21 +212,21 @@ pub(crate) fn only_at_first(settings: &mut Settings) {
 }
 
 async fn work(context: Context) {
-    let mut feeds = Feeds::default();
+    let mut watches = Watches::default();
     let controllers = vec![
-        made::<PolicyController>(&context, &mut feeds),
-        made::<NamespaceController>(&context, &mut feeds),
-        made::<ServiceAccountController>(&context, &mut feeds),
-        made::<WorkloadEndpoints>(&context, &mut feeds),
-        made::<PolicyNames>(&context, &mut feeds),
+        made::<PolicyController>(&context, &mut watches),
+        made::<NamespaceController>(&context, &mut watches),
+        made::<ServiceAccountController>(&context, &mut watches),
+        made::<WorkloadEndpoints>(&context, &mut watches),
+        made::<PolicyNames>(&context, &mut watches),
     ];
-    let running = feeds.start(&context);
+    let running = watches.start(&context);
     join_all(controllers).await;
     running.stopped().await;
 }
 
-fn made<C: Controller>(context: &Context, feeds: &mut Feeds) -> BoxFuture<'static, ()> {
-    C::new(context, feeds).run(context.clone()).boxed()
+fn made<C: Controller>(context: &Context, watches: &mut Watches) -> BoxFuture<'static, ()> {
+    C::new(context, watches).run(context.clone()).boxed()
 }
 
 impl Drop for Running {

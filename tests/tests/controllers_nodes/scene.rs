@@ -22,7 +22,7 @@ use kube_controllers::runtime::Controller;
 use kube_controllers::settings::{Environment, Mode, Settings, default_configuration, merge};
 use kube_controllers::status::Watchdog;
 use kube_controllers::telemetry::Metrics;
-use kube_controllers::watches::Feeds;
+use kube_controllers::watches::Watches;
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::store::{Entry, Store, StoreError};
@@ -206,26 +206,26 @@ impl Scene {
 }
 
 async fn work(context: Context) {
-    let mut feeds = Feeds::default();
-    let mut controllers = vec![made::<HostEndpoints>(&context, &mut feeds), made::<LoadBalancer>(&context, &mut feeds)];
+    let mut watches = Watches::default();
+    let mut controllers = vec![made::<HostEndpoints>(&context, &mut watches), made::<LoadBalancer>(&context, &mut watches)];
     match context.mode {
         Mode::Etcd => {
-            controllers.push(made::<NodeLabels>(&context, &mut feeds));
-            controllers.push(made::<NodeDeletion>(&context, &mut feeds));
+            controllers.push(made::<NodeLabels>(&context, &mut watches));
+            controllers.push(made::<NodeDeletion>(&context, &mut watches));
         }
         Mode::Kubernetes(ApiGroup::V3) => {
-            controllers.push(made::<IpPools>(&context, &mut feeds));
-            controllers.push(made::<Tiers>(&context, &mut feeds));
+            controllers.push(made::<IpPools>(&context, &mut watches));
+            controllers.push(made::<Tiers>(&context, &mut watches));
         }
         Mode::Kubernetes(ApiGroup::CrdV1) => {}
     }
-    let running = feeds.start(&context);
+    let running = watches.start(&context);
     join_all(controllers).await;
     running.stopped().await;
 }
 
-fn made<C: Controller>(context: &Context, feeds: &mut Feeds) -> BoxFuture<'static, ()> {
-    C::new(context, feeds).run(context.clone()).boxed()
+fn made<C: Controller>(context: &Context, watches: &mut Watches) -> BoxFuture<'static, ()> {
+    C::new(context, watches).run(context.clone()).boxed()
 }
 
 impl Running {

@@ -6,7 +6,7 @@ use integration_tests::kubernetes::Request;
 use kube_controllers::settings::AssignIps;
 use libcalico::api::IpPoolSpec;
 use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, Owner};
-use libcalico::names::LOAD_BALANCER_HOST;
+use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::store::Store;
 use serde_json::{Value, json};
 

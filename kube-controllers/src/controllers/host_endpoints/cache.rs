@@ -31,14 +31,14 @@ impl HostEndpointCache {
     /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<String> {
         let first = self.is_first(event, self.nodes.is_synced());
-        let changed = self.nodes.follow(event, |entry| Some(HostNode::of(&entry.value)));
+        let changed = self.nodes.apply(event, |entry| Some(HostNode::of(&entry.value)));
         if first { self.all_if_synced() } else { changed.into_iter().map(|key| key.name).collect() }
     }
 
     /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<HostEndpoint>>) -> Vec<String> {
         let first = self.is_first(event, self.endpoints.is_synced());
-        let changed = self.endpoints.follow(event, |entry| is_ours(&entry.value).then(|| entry.clone()));
+        let changed = self.endpoints.apply(event, |entry| is_ours(&entry.value).then(|| entry.clone()));
         let mut touched = Vec::new();
         for key in changed {
             if let Some(node) = self.node_of.remove(&key) {
@@ -62,7 +62,7 @@ impl HostEndpointCache {
 
     /// Returns true at the end of the first list. No node has been reconciled before.
     fn is_first<T: crate::watched::Watched>(&self, event: &Event<'_, T>, was_synced: bool) -> bool {
-        matches!(event, Event::Synced) && !was_synced
+        matches!(event, Event::ListEnd) && !was_synced
     }
 
     fn all_if_synced(&self) -> Vec<String> {

@@ -18,7 +18,7 @@ use super::shared_cache::SharedCache;
 use crate::context::Context;
 use crate::runtime::{self, Controller, Queue, Reconcile};
 use crate::settings::ControllerName;
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// The controller. Its keys are names of Calico nodes. A Kubernetes node of the same name is not required.
 pub struct HostEndpoints {
@@ -29,10 +29,10 @@ pub struct HostEndpoints {
 impl Controller for HostEndpoints {
     const NAME: &'static str = HostEndpointReconciler::NAME;
 
-    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let (queue, cache) = (Queue::default(), SharedCache::<HostEndpointCache>::default());
-        cache.subscribe(&mut feeds.calico_nodes, &queue, HostEndpointCache::apply_node);
-        cache.subscribe(&mut feeds.host_endpoints, &queue, HostEndpointCache::apply_endpoint);
+        cache.subscribe(&mut watches.calico_nodes, &queue, HostEndpointCache::apply_node);
+        cache.subscribe(&mut watches.host_endpoints, &queue, HostEndpointCache::apply_endpoint);
         HostEndpoints { queue, cache }
     }
 

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::cache::{HostEndpointCache, NodeState};
 use crate::controllers::shared_cache::SharedCache;
-use crate::runtime::{Failure, Next, Reconcile};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::Settings;
 
 /// Delay before the next look when the cache lags behind the datastore.
@@ -41,12 +41,12 @@ impl Reconcile for HostEndpointReconciler {
     const NAME: &'static str = "host-endpoints";
     type Key = String;
 
-    async fn reconcile(&self, node: &String) -> Result<Next, Failure> {
+    async fn reconcile(&self, node: &String) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(node);
         // The caches are incomplete. When the last list is complete, all nodes are queued.
-        let Some(NodeState { node: facts, endpoints }) = state else { return Ok(Next::Done) };
+        let Some(NodeState { node: facts, endpoints }) = state else { return Ok(NextReconcile::Done) };
         if facts.is_none() && !endpoints.is_empty() && !self.is_gone(node).await? {
-            return Ok(Next::After(LAG));
+            return Ok(NextReconcile::After(LAG));
         }
         let wanted = self.desired(facts);
         let mut problems: Vec<String> = wanted.problems.iter().map(ToString::to_string).collect();
@@ -54,15 +54,15 @@ impl Reconcile for HostEndpointReconciler {
         for write in due_writes(wanted.endpoints, endpoints, wanted.keep) {
             match self.write(write).await {
                 Ok(()) => {}
-                Err(Failure::Permanent(problem)) => problems.push(problem),
+                Err(ReconcileError::Permanent(problem)) => problems.push(problem),
                 // Continues with the other endpoints of the node.
                 Err(failure) => retry = Some(failure),
             }
         }
         match retry {
             Some(failure) => Err(failure),
-            None if problems.is_empty() => Ok(Next::Done),
-            None => Err(Failure::Permanent(problems.join("; "))),
+            None if problems.is_empty() => Ok(NextReconcile::Done),
+            None => Err(ReconcileError::Permanent(problems.join("; "))),
         }
     }
 }
@@ -77,12 +77,12 @@ impl HostEndpointReconciler {
     }
 
     /// Returns true if the node is missing. A watch reports an unreadable node as deleted, which is not a proof.
-    async fn is_gone(&self, node: &str) -> Result<bool, Failure> {
+    async fn is_gone(&self, node: &str) -> Result<bool, ReconcileError> {
         match self.store.get::<CalicoNode>(&ObjectKey::global(node)).await {
             Err(StoreError::NotFound { .. }) => Ok(true),
             Ok(_) => Ok(false),
             // The watch reports the node once it is readable again.
-            Err(error @ StoreError::Corrupt { .. }) => Err(Failure::Permanent(format!(
+            Err(error @ StoreError::Corrupt { .. }) => Err(ReconcileError::Permanent(format!(
                 "the HostEndpoints of node {node} stay as they are until it is mended or deleted: {error}"
             ))),
             Err(error) => Err(error.into()),
@@ -97,7 +97,7 @@ impl HostEndpointReconciler {
         })
     }
 
-    async fn write(&self, write: DueWrite) -> Result<(), Failure> {
+    async fn write(&self, write: DueWrite) -> Result<(), ReconcileError> {
         match write {
             DueWrite::Create(mut endpoint) => {
                 validate(&endpoint)?;
@@ -122,10 +122,10 @@ impl HostEndpointReconciler {
 
     /// Handles a creation that found an existing endpoint: either ours, which the cache does not contain yet, or a
     /// user's own.
-    async fn adopt_existing(&self, wanted: &HostEndpoint) -> Result<(), Failure> {
+    async fn adopt_existing(&self, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
         let found = self.store.get::<HostEndpoint>(&wanted.key()).await?;
         match (is_ours(&found.value), differs(&found.value, wanted)) {
-            (false, _) => Err(Failure::Permanent(format!(
+            (false, _) => Err(ReconcileError::Permanent(format!(
                 "HostEndpoint {} is not ours and stays as it is; rename it, and the node gets its own",
                 found.key
             ))),
@@ -135,7 +135,7 @@ impl HostEndpointReconciler {
     }
 
     /// Updates the fields that this controller manages. All other fields stay as they are.
-    async fn update(&self, found: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), Failure> {
+    async fn update(&self, found: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
         let mut endpoint = found.value;
         endpoint.metadata.labels = wanted.metadata.labels.clone();
         endpoint.metadata.annotations = wanted.metadata.annotations.clone();
@@ -149,8 +149,8 @@ impl HostEndpointReconciler {
     }
 }
 
-fn validate(endpoint: &HostEndpoint) -> Result<(), Failure> {
-    let refused = |error| Failure::Permanent(format!("HostEndpoint {}: {error}", endpoint.metadata.name));
+fn validate(endpoint: &HostEndpoint) -> Result<(), ReconcileError> {
+    let refused = |error| ReconcileError::Permanent(format!("HostEndpoint {}: {error}", endpoint.metadata.name));
     validate_host_endpoint(endpoint).map_err(refused)
 }
 

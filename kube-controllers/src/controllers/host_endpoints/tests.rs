@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::reconcile::{HostEndpointReconciler, LAG};
 use super::*;
 use crate::controllers::testing::{configured, embedded, settings};
-use crate::runtime::{Failure, Next};
+use crate::runtime::{NextReconcile, ReconcileError};
 use crate::settings::Settings;
 use crate::watches::Event;
 
@@ -46,16 +46,16 @@ impl Fixture {
     }
 
     /// Delivers all objects as a restarted watch does. Returns the nodes to reconcile.
-    async fn hear(&self) -> Vec<String> {
+    async fn on_event(&self) -> Vec<String> {
         let (nodes, endpoints) = (self.all::<CalicoNode>().await, self.all::<HostEndpoint>().await);
         let mut cache = self.reconciler.cache.lock();
         let mut touched = Vec::new();
-        cache.apply_node(&Event::Restarted);
-        nodes.iter().for_each(|entry| touched.extend(cache.apply_node(&Event::Put(entry))));
-        touched.extend(cache.apply_node(&Event::Synced));
-        cache.apply_endpoint(&Event::Restarted);
-        endpoints.iter().for_each(|entry| touched.extend(cache.apply_endpoint(&Event::Put(entry))));
-        touched.extend(cache.apply_endpoint(&Event::Synced));
+        cache.apply_node(&Event::ListStart);
+        nodes.iter().for_each(|entry| touched.extend(cache.apply_node(&Event::Upsert(entry))));
+        touched.extend(cache.apply_node(&Event::ListEnd));
+        cache.apply_endpoint(&Event::ListStart);
+        endpoints.iter().for_each(|entry| touched.extend(cache.apply_endpoint(&Event::Upsert(entry))));
+        touched.extend(cache.apply_endpoint(&Event::ListEnd));
         touched.sort();
         touched.dedup();
         touched
@@ -69,7 +69,7 @@ impl Fixture {
     async fn settle(&self) -> usize {
         for round in 0..5 {
             let before = self.all::<HostEndpoint>().await;
-            for node in self.hear().await {
+            for node in self.on_event().await {
                 self.reconciler.reconcile(&node).await.unwrap();
             }
             let names = self.reconciler.cache.lock().names();
@@ -146,14 +146,14 @@ async fn what_others_do_to_ours_is_undone() {
     changed.spec.expected_ips = vec!["1.2.3.4".into()];
     changed.metadata.labels.insert("more".into(), "x".into());
     fixture.store.update(&before.key, &changed, &before.revision).await.unwrap();
-    assert_eq!(fixture.hear().await, ["node-1"]);
+    assert_eq!(fixture.on_event().await, ["node-1"]);
     fixture.settle().await;
     let after = fixture.endpoint("node-1-auto-hep").await.value;
     assert_eq!((&after.spec, &after.metadata.labels), (&before.value.spec, &before.value.metadata.labels));
     assert_eq!(after.metadata.uid, before.value.metadata.uid);
 
     fixture.store.delete::<HostEndpoint>(&before.key, None).await.unwrap();
-    assert_eq!(fixture.hear().await, ["node-1"]);
+    assert_eq!(fixture.on_event().await, ["node-1"]);
     fixture.settle().await;
     assert_eq!(fixture.names().await, ["node-1-auto-hep"]);
 }
@@ -162,14 +162,14 @@ async fn what_others_do_to_ours_is_undone() {
 async fn what_was_not_heard_of_yet_is_looked_at() {
     let fixture = Fixture::new(default_endpoint());
     fixture.node("node-1").await;
-    fixture.hear().await;
+    fixture.on_event().await;
     // Created by this controller, and not in the cache yet.
     fixture.put("node-1-auto-hep", "node-1", true).await;
     fixture.reconciler.reconcile(&"node-1".into()).await.unwrap();
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.expected_ips, ["10.0.0.1"]);
     // The cache has missed the deletion; a second deletion succeeds.
     fixture.set(AutoHostEndpoints::default());
-    fixture.hear().await;
+    fixture.on_event().await;
     fixture.store.delete::<HostEndpoint>(&ObjectKey::global("node-1-auto-hep"), None).await.unwrap();
     fixture.reconciler.reconcile(&"node-1".into()).await.unwrap();
 }
@@ -179,9 +179,9 @@ async fn a_name_that_is_taken_stops_nothing_else() {
     let fixture = Fixture::new(template("t"));
     fixture.node("node-1").await;
     fixture.put("node-1-auto-hep", "node-7", false).await;
-    fixture.hear().await;
+    fixture.on_event().await;
     let error = fixture.reconciler.reconcile(&"node-1".into()).await.unwrap_err();
-    assert!(matches!(&error, Failure::Permanent(text) if text.contains("is not ours")), "{error}");
+    assert!(matches!(&error, ReconcileError::Permanent(text) if text.contains("is not ours")), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep", "node-1-t-auto-hep"]);
     assert_eq!(fixture.endpoint("node-1-auto-hep").await.value.spec.node, "node-7");
 }
@@ -233,19 +233,19 @@ async fn a_node_that_is_only_not_heard_of_keeps_its_endpoints() {
     fixture.node("node-1").await;
     fixture.settle().await;
     let (key, node) = (ObjectKey::global("node-1"), "node-1".to_owned());
-    let touched = fixture.reconciler.cache.lock().apply_node(&Event::Gone(&key));
+    let touched = fixture.reconciler.cache.lock().apply_node(&Event::Delete(&key));
     assert_eq!(touched, ["node-1"]);
-    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), Next::After(LAG), "it is there");
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::After(LAG), "it is there");
 
     let (kind, path) = (CalicoNode::KIND, CalicoNode::path(&key));
     let found = fixture.store.get::<CalicoNode>(&key).await.unwrap();
     let op = WriteOp::Update(b"\"no node\"".to_vec(), found.revision);
     fixture.store.write_one(Write { kind, path, key: key.to_string(), op }).await.unwrap();
     let error = fixture.reconciler.reconcile(&node).await.unwrap_err();
-    assert!(matches!(&error, Failure::Permanent(text) if text.contains("node-1")), "{error}");
+    assert!(matches!(&error, ReconcileError::Permanent(text) if text.contains("node-1")), "{error}");
     assert_eq!(fixture.names().await, ["node-1-auto-hep"], "what cannot be read is not gone");
 
     fixture.store.delete::<CalicoNode>(&key, None).await.unwrap();
-    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), Next::Done);
+    assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::Done);
     assert!(fixture.names().await.is_empty());
 }

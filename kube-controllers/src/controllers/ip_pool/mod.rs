@@ -23,8 +23,8 @@ use super::custom_resource::{CustomResources, finalizers};
 use super::resync::resync;
 use super::shared_cache::SharedCache;
 use crate::context::Context;
-use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
-use crate::watches::{Cache, Event, Feeds};
+use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::watches::{Cache, Event, Watches};
 
 /// Finalizer that keeps a pool while it has blocks.
 const FINALIZER: &str = "projectcalico.org/ippool-finalizer";
@@ -49,11 +49,11 @@ pub struct IpPools {
 impl Controller for IpPools {
     const NAME: &'static str = "ip-pool";
 
-    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let (queue, pools) = (Queue::default(), SharedCache::<PoolCache>::default());
-        pools.subscribe(&mut feeds.ip_pools, &queue, apply_pool);
+        pools.subscribe(&mut watches.ip_pools, &queue, apply_pool);
         let (block_queue, block_pools) = (queue.clone(), pools.clone());
-        feeds.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
+        watches.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
             if may_be_empty(&block_pools.lock(), event) {
                 block_queue.add_after(ALL, GATHERING);
             }
@@ -74,18 +74,20 @@ impl Controller for IpPools {
 
 /// Applies an event. Returns the key of all pools if a pool changed or the first list is complete.
 fn apply_pool(pools: &mut PoolCache, event: &Event<'_, Entry<IpPool>>) -> Vec<&'static str> {
-    let changed = pools.follow(event, |entry| Some(entry.clone()));
-    if !changed.is_empty() || matches!(event, Event::Synced) { vec![ALL] } else { Vec::new() }
+    let changed = pools.apply(event, |entry| Some(entry.clone()));
+    if !changed.is_empty() || matches!(event, Event::ListEnd) { vec![ALL] } else { Vec::new() }
 }
 
 /// Returns true if a pool that is being deleted may have lost its last block.
 fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     let mut deleting = pools.iter().map(|(_, pool)| &pool.value).filter(|pool| is_deleting(pool));
     match event {
-        Event::Gone(block) => deleting.any(|pool| pool.spec.range().is_ok_and(|range| range.contains(block.network()))),
+        Event::Delete(block) => {
+            deleting.any(|pool| pool.spec.range().is_ok_and(|range| range.contains(block.network())))
+        }
         // Blocks that are missing from a new list have no event of their own.
-        Event::Synced => deleting.next().is_some(),
-        Event::Restarted | Event::Put(_) => false,
+        Event::ListEnd => deleting.next().is_some(),
+        Event::ListStart | Event::Upsert(_) => false,
     }
 }
 
@@ -111,21 +113,21 @@ impl Reconcile for IpPoolReconciler {
     type Key = &'static str;
 
     /// Reconciles all pools. A pool that cannot be written does not stop the others.
-    async fn reconcile(&self, _: &&'static str) -> Result<Next, Failure> {
-        let Some(pools) = self.snapshot() else { return Ok(Next::Done) };
-        let (mut failures, mut next) = (Vec::new(), Next::Done);
+    async fn reconcile(&self, _: &&'static str) -> Result<NextReconcile, ReconcileError> {
+        let Some(pools) = self.snapshot() else { return Ok(NextReconcile::Done) };
+        let (mut failures, mut next) = (Vec::new(), NextReconcile::Done);
         for (key, verdict) in allocatable(pools.iter().map(|entry| &entry.value)) {
             let Some(entry) = pools.iter().find(|entry| entry.key == key) else { continue };
             match self.reconcile_pool(entry, verdict).await {
-                Ok(Next::Done) => {}
+                Ok(NextReconcile::Done) => {}
                 Ok(later) => next = later,
                 Err(failure) => failures.push(failure),
             }
         }
         let Some(_) = failures.first() else { return Ok(next) };
         let text = failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        let permanent = failures.iter().all(|failure| matches!(failure, Failure::Permanent(_)));
-        Err(if permanent { Failure::Permanent(text) } else { Failure::Retry(text) })
+        let permanent = failures.iter().all(|failure| matches!(failure, ReconcileError::Permanent(_)));
+        Err(if permanent { ReconcileError::Permanent(text) } else { ReconcileError::Retry(text) })
     }
 }
 
@@ -135,7 +137,7 @@ impl IpPoolReconciler {
         pools.is_synced().then(|| pools.iter().map(|(_, entry)| entry.clone()).collect())
     }
 
-    async fn reconcile_pool(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<Next, Failure> {
+    async fn reconcile_pool(&self, pool: &Entry<IpPool>, verdict: Verdict) -> Result<NextReconcile, ReconcileError> {
         let name = &pool.key.name;
         let mut version = pool.revision.resource_version().to_owned();
         let conditions = verdict.condition().among(pool.value.status.as_ref(), OffsetDateTime::now_utc());
@@ -143,27 +145,27 @@ impl IpPoolReconciler {
             version = self.objects.write_conditions(name, &version, &conditions).await?;
         }
         match finalizer_change(&pool.value, verdict) {
-            FinalizerChange::Nothing => Ok(Next::Done),
+            FinalizerChange::Nothing => Ok(NextReconcile::Done),
             FinalizerChange::Write(finalizers) => {
                 self.objects.write_finalizers(name, &version, &finalizers).await?;
-                Ok(Next::Done)
+                Ok(NextReconcile::Done)
             }
             FinalizerChange::Empty => {
-                let Ok(range) = pool.value.spec.range() else { return Ok(Next::Done) };
+                let Ok(range) = pool.value.spec.range() else { return Ok(NextReconcile::Done) };
                 if !self.release_blocks(name, &range).await? {
-                    return Ok(Next::After(EMPTYING));
+                    return Ok(NextReconcile::After(EMPTYING));
                 }
                 self.objects.write_finalizers(name, &version, &without_ours(&pool.value)).await?;
-                Ok(Next::Done)
+                Ok(NextReconcile::Done)
             }
         }
     }
 
     /// Releases the blocks in the range that can be released. Returns true if none is left.
-    async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, Failure> {
+    async fn release_blocks(&self, name: &str, range: &Cidr) -> Result<bool, ReconcileError> {
         let clock = SystemClock::start();
         let problem =
-            |error: ipam_plugin::error::IpamError| Failure::Retry(format!("blocks of IPPool {name}: {error}"));
+            |error: ipam_plugin::error::IpamError| ReconcileError::Retry(format!("blocks of IPPool {name}: {error}"));
         release_pool_affinities(&*self.store, &clock, range).await.map_err(problem)?;
         // Only empty blocks: Services find their addresses by the owner of the block.
         let services = Owner::Virtual(LOAD_BALANCER_HOST.into());

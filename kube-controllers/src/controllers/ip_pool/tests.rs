@@ -108,17 +108,17 @@ fn only_blocks_of_pools_that_are_deleted_are_heard() {
     let mut pools = PoolCache::default();
     let hear = |pools: &mut PoolCache, pool: IpPool| {
         let entry = Entry { key: pool.key(), value: pool, revision: Revision("1".into()) };
-        pools.follow(&Event::Put(&entry), |entry| Some(entry.clone()));
+        pools.apply(&Event::Upsert(&entry), |entry| Some(entry.clone()));
     };
     let deleting = |pool: &mut IpPool| pool.metadata.deletion_timestamp = Some("2026-01-03T00:00:00Z".into());
     hear(&mut pools, pool("stays", "10.1.0.0/16", |_| ()));
     hear(&mut pools, pool("no-range", "x", deleting));
-    let gone = |pools: &PoolCache, block: &str| may_be_empty(pools, &Event::Gone(&block.parse().unwrap()));
+    let gone = |pools: &PoolCache, block: &str| may_be_empty(pools, &Event::Delete(&block.parse().unwrap()));
     assert!(!gone(&pools, "10.1.2.0/26"));
     hear(&mut pools, pool("goes", "10.2.0.0/16", deleting));
     assert!(gone(&pools, "10.2.2.0/26"));
     assert!(!gone(&pools, "10.1.2.0/26"), "its pool stays");
-    assert!(may_be_empty(&pools, &Event::Synced), "which were left out is not said");
-    assert!(!may_be_empty(&pools, &Event::Restarted));
-    assert!(!may_be_empty(&PoolCache::default(), &Event::Synced));
+    assert!(may_be_empty(&pools, &Event::ListEnd), "which were left out is not said");
+    assert!(!may_be_empty(&pools, &Event::ListStart));
+    assert!(!may_be_empty(&PoolCache::default(), &Event::ListEnd));
 }

@@ -21,7 +21,7 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
 use super::decision::{HeldAddress, Missing};
-use crate::runtime::Failure;
+use crate::runtime::ReconcileError;
 
 /// The addresses of all Services.
 pub(super) struct ServiceAddresses {
@@ -54,7 +54,7 @@ impl ServiceAddresses {
     }
 
     /// Releases all addresses of `handle`. Having none is success.
-    pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), Failure> {
+    pub(super) async fn release_all(&self, handle: &HandleId) -> Result<(), ReconcileError> {
         let inputs = ReleaseInputs::read(&*self.store, std::slice::from_ref(handle)).await?;
         tracing::info!(%handle, reason = "the Service needs none", "releasing the addresses of a Service");
         let released = release(&*self.store, &SystemClock::start(), inputs).await;
@@ -64,7 +64,7 @@ impl ServiceAddresses {
     }
 
     /// Releases single addresses.
-    pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), Failure> {
+    pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), ReconcileError> {
         for HeldAddress { ip, handle, .. } in held {
             tracing::info!(address = %ip, %handle, reason = "the Service has another", "releasing an address of a Service");
         }
@@ -80,7 +80,7 @@ impl ServiceAddresses {
         handle: &HandleId,
         missing: &[Missing],
         labels: Labels,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReconcileError> {
         let namespace = service.namespace.clone().unwrap_or_default();
         let mut request = AssignRequest::workload(handle.clone(), LOAD_BALANCER_HOST);
         request.purpose = AllowedUse::LoadBalancer;
@@ -103,28 +103,28 @@ impl ServiceAddresses {
             };
             // A failure that may go away takes precedence over a permanent failure.
             outcome = match (outcome, assigned) {
-                (Err(Failure::Permanent(_)), Err(failure @ Failure::Retry(_))) => Err(failure),
+                (Err(ReconcileError::Permanent(_)), Err(failure @ ReconcileError::Retry(_))) => Err(failure),
                 (outcome, assigned) => outcome.and(assigned),
             };
         }
         outcome
     }
 
-    async fn assign_any(&self, request: &AssignRequest) -> Result<(), Failure> {
+    async fn assign_any(&self, request: &AssignRequest) -> Result<(), ReconcileError> {
         let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
         let assigned = assign(&*self.store, &SystemClock::start(), request, inputs).await;
         match assigned.map_err(|error| ipam_failure(&error))?.shortfalls.into_iter().next() {
-            Some(shortfall) => Err(Failure::Permanent(shortfall.to_string())),
+            Some(shortfall) => Err(ReconcileError::Permanent(shortfall.to_string())),
             None => Ok(()),
         }
     }
 
-    async fn assign_one(&self, request: &AssignRequest, ip: IpAddr) -> Result<(), Failure> {
+    async fn assign_one(&self, request: &AssignRequest, ip: IpAddr) -> Result<(), ReconcileError> {
         let inputs = AllocationInputs::read(&*self.store, &request.inputs_query()).await?;
         let assigned = assign_address(&*self.store, &SystemClock::start(), request, ip, inputs).await;
         assigned.map(drop).map_err(|error| match &error {
             IpamError::AlreadyAssigned { holder, .. } => {
-                Failure::Permanent(format!("{ip} is assigned already: {holder}"))
+                ReconcileError::Permanent(format!("{ip} is assigned already: {holder}"))
             }
             _ => ipam_failure(&error),
         })
@@ -144,9 +144,9 @@ fn attributes(service: &ObjectKey) -> BTreeMap<String, String> {
 
 /// Converts an error. Errors of the datastore may go away by themselves. Refusals because of pools or blocks last until
 /// these change, which causes an event.
-fn ipam_failure(error: &IpamError) -> Failure {
+fn ipam_failure(error: &IpamError) -> ReconcileError {
     match error {
-        IpamError::Store(_) | IpamError::Contention => Failure::Retry(error.to_string()),
-        _ => Failure::Permanent(error.to_string().trim_end().to_owned()),
+        IpamError::Store(_) | IpamError::Contention => ReconcileError::Retry(error.to_string()),
+        _ => ReconcileError::Permanent(error.to_string().trim_end().to_owned()),
     }
 }

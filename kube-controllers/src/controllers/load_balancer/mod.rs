@@ -32,7 +32,7 @@ use super::shared_cache::SharedCache;
 use crate::context::Context;
 use crate::leader::Leadership;
 use crate::runtime::{self, Controller, Queue, Reconcile};
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// The controller. Its keys are names of Services.
 pub struct LoadBalancer {
@@ -43,11 +43,11 @@ pub struct LoadBalancer {
 impl Controller for LoadBalancer {
     const NAME: &'static str = ServiceReconciler::NAME;
 
-    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let (queue, cache) = (Queue::default(), SharedCache::<ServiceCache>::default());
-        cache.subscribe(&mut feeds.services, &queue, ServiceCache::apply_service);
-        cache.subscribe(&mut feeds.ip_pools, &queue, ServiceCache::apply_pool);
-        cache.subscribe(&mut feeds.blocks, &queue, ServiceCache::apply_block);
+        cache.subscribe(&mut watches.services, &queue, ServiceCache::apply_service);
+        cache.subscribe(&mut watches.ip_pools, &queue, ServiceCache::apply_pool);
+        cache.subscribe(&mut watches.blocks, &queue, ServiceCache::apply_block);
         LoadBalancer { queue, cache }
     }
 

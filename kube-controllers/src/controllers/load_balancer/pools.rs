@@ -7,7 +7,7 @@ use libcalico::api::{AllowedUse, IpPool, ObjectSelect};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store};
 
-use crate::runtime::Failure;
+use crate::runtime::ReconcileError;
 
 /// A pool for Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +40,13 @@ pub(super) fn may_serve_unnamed(pools: &[LoadBalancerPool], ip: IpAddr) -> bool 
 
 /// Returns the stored pools. Fails if any pool is unreadable: that pool may be for Services, and they would lose their
 /// addresses as if the pool were deleted.
-pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerPool>, Failure> {
+pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerPool>, ReconcileError> {
     let mut batch = ReadBatch::new();
     let ticket = batch.list::<IpPool>(&ObjectSelect::default());
     let mut pools = Vec::new();
     for (key, stored) in calico.read(&batch).await?.each(&ticket) {
         let unreadable = |reason: &dyn std::fmt::Display| {
-            Failure::Retry(format!(
+            ReconcileError::Retry(format!(
                 "IPPool {key} cannot be read, mend or delete it; until then no address goes: {reason}"
             ))
         };

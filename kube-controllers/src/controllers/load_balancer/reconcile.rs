@@ -23,7 +23,7 @@ use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::custom_resource::{is_not_found, reconcile_error};
 use crate::controllers::shared_cache::SharedCache;
-use crate::runtime::{Failure, Next, Reconcile};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::{AssignIps, Settings};
 
 /// Delay before the next look when the cache lags behind.
@@ -53,31 +53,31 @@ impl Reconcile for ServiceReconciler {
     const NAME: &'static str = "load-balancer";
     type Key = ObjectKey;
 
-    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(key);
-        let Some(ServiceState { service, held, pools }) = state else { return Ok(Next::Done) };
+        let Some(ServiceState { service, held, pools }) = state else { return Ok(NextReconcile::Done) };
         let is_own = |held: &HeldAddress| service.as_ref().is_some_and(|service| service.handle == held.handle);
         let (own, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_own);
         if !others.is_empty() && !self.release_handles(key, &others).await? {
-            return Ok(Next::After(LAG));
+            return Ok(NextReconcile::After(LAG));
         }
-        let Some(service) = service else { return Ok(Next::Done) };
+        let Some(service) = service else { return Ok(NextReconcile::Done) };
         // An unknown `assignIPs` neither assigns nor releases an address.
-        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(Next::Done) };
+        let Some(assign) = self.settings.borrow().assign_ips else { return Ok(NextReconcile::Done) };
         match self.decide(key, &service, &own, &pools, assign)? {
-            Decision::Leave => Ok(Next::Done),
+            Decision::Leave => Ok(NextReconcile::Done),
             // A new pool queues all Services again. In a cluster that never had a pool, another implementation may
             // serve Services without a request, so this is no failure.
-            Decision::NoPool if service.asks() => Err(Failure::Permanent(format!(
+            Decision::NoPool if service.asks() => Err(ReconcileError::Permanent(format!(
                 "Service {key}: there is no pool for LoadBalancer to take an address from"
             ))),
-            Decision::NoPool => Ok(Next::Done),
+            Decision::NoPool => Ok(NextReconcile::Done),
             Decision::Withdraw => self.withdraw(key, &service.handle, &own, assign).await,
             Decision::Serve(Plan { assign, keep, release })
                 if assign.is_empty() && release.is_empty() && !is_misstated(&service.published, &keep) =>
             {
                 self.cache.lock().set_unserved(key, false);
-                Ok(Next::Done)
+                Ok(NextReconcile::Done)
             }
             Decision::Serve(_) => self.serve(key, &service.handle, &pools, assign).await,
         }
@@ -102,14 +102,14 @@ impl ServiceReconciler {
         held: &[HeldAddress],
         pools: &[LoadBalancerPool],
         assign: AssignIps,
-    ) -> Result<Decision, Failure> {
+    ) -> Result<Decision, ReconcileError> {
         decide(Some(service), held, pools, assign)
-            .map_err(|error| Failure::Permanent(format!("Service {key}: {error}")))
+            .map_err(|error| ReconcileError::Permanent(format!("Service {key}: {error}")))
     }
 
     /// Releases the addresses of a Service that was deleted, has another type now, or was replaced by a new Service of
     /// the same name. Returns false, without releasing, if the live Service still has the handle.
-    async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, Failure> {
+    async fn release_handles(&self, key: &ObjectKey, held: &[HeldAddress]) -> Result<bool, ReconcileError> {
         let live = self.live(key).await?.as_ref().and_then(LoadBalancerService::live);
         let mut handles: Vec<&HandleId> = held.iter().map(|held| &held.handle).collect();
         handles.dedup();
@@ -130,21 +130,21 @@ impl ServiceReconciler {
         handle: &HandleId,
         cached: &[HeldAddress],
         assign: AssignIps,
-    ) -> Result<Next, Failure> {
+    ) -> Result<NextReconcile, ReconcileError> {
         if let Some((mut live, service)) = self.live_owner(key, handle).await? {
             // The cache omits unreadable pools.
             let pools = if service.is_managed(assign) { stored_pools(&self.calico).await? } else { Vec::new() };
             if decide(Some(&service), cached, &pools, assign) != Ok(Decision::Withdraw) {
-                return Ok(Next::After(LAG));
+                return Ok(NextReconcile::After(LAG));
             }
             let held = self.addresses.held(handle).await?;
             let written = self.hide(key, &mut live, cached.iter().chain(&held)).await?;
             if !self.is_current(key, &live, written).await? {
-                return Ok(Next::After(LAG));
+                return Ok(NextReconcile::After(LAG));
             }
         }
         self.addresses.release_all(handle).await?;
-        Ok(Next::Done)
+        Ok(NextReconcile::Done)
     }
 
     /// Assigns the missing addresses, publishes those that stay, and then releases the others. Each step uses the
@@ -155,55 +155,55 @@ impl ServiceReconciler {
         handle: &HandleId,
         pools: &[LoadBalancerPool],
         assign: AssignIps,
-    ) -> Result<Next, Failure> {
+    ) -> Result<NextReconcile, ReconcileError> {
         let Some((mut live, service)) = self.live_owner(key, handle).await? else {
-            return Ok(Next::After(LAG));
+            return Ok(NextReconcile::After(LAG));
         };
         let plan = async || {
             let held = self.addresses.held(handle).await?;
             match self.decide(key, &service, &held, pools, assign)? {
                 Decision::Serve(plan) => Ok(Some(plan)),
-                _ => Ok::<_, Failure>(None),
+                _ => Ok::<_, ReconcileError>(None),
             }
         };
-        let Some(mut planned) = plan().await? else { return Ok(Next::After(LAG)) };
+        let Some(mut planned) = plan().await? else { return Ok(NextReconcile::After(LAG)) };
         let mut assigned = Ok(());
         if !planned.assign.is_empty() {
             assigned = match self.labels(key).await {
                 Ok(labels) => self.addresses.assign(key, handle, &planned.assign, labels).await,
                 Err(failure) => Err(failure),
             };
-            let Some(again) = plan().await? else { return Ok(Next::After(LAG)) };
+            let Some(again) = plan().await? else { return Ok(NextReconcile::After(LAG)) };
             planned = again;
         }
         self.cache.lock().set_unserved(key, assigned.is_err());
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
         let written = self.write_status(key, &mut live, |service| status::show(service, &shown)).await?;
         if written == StatusWrite::Gone {
-            return Ok(Next::After(LAG));
+            return Ok(NextReconcile::After(LAG));
         }
         if !planned.release.is_empty() {
             if !self.is_current(key, &live, written).await? {
-                return Ok(Next::After(LAG));
+                return Ok(NextReconcile::After(LAG));
             }
             self.addresses.release(&planned.release).await?;
         }
         match assigned {
-            Ok(()) => Ok(Next::Done),
-            Err(Failure::Retry(text)) => Err(Failure::Retry(format!("Service {key}: {text}"))),
-            Err(Failure::Permanent(text)) => Err(Failure::Permanent(format!("Service {key}: {text}"))),
+            Ok(()) => Ok(NextReconcile::Done),
+            Err(ReconcileError::Retry(text)) => Err(ReconcileError::Retry(format!("Service {key}: {text}"))),
+            Err(ReconcileError::Permanent(text)) => Err(ReconcileError::Permanent(format!("Service {key}: {text}"))),
         }
     }
 
     /// Returns the labels of the Service's namespace, by which pools may select.
-    async fn labels(&self, key: &ObjectKey) -> Result<Labels, Failure> {
+    async fn labels(&self, key: &ObjectKey) -> Result<Labels, ReconcileError> {
         let name = key.namespace.as_deref().unwrap_or_default();
         let namespace = Api::<Namespace>::all(self.kubernetes.clone()).get(name).await;
         let namespace = namespace.map_err(|error| reconcile_error(&format!("get namespace {name}"), &error))?;
         Ok(namespace.metadata.labels.unwrap_or_default())
     }
 
-    async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, Failure> {
+    async fn live(&self, key: &ObjectKey) -> Result<Option<KubernetesService>, ReconcileError> {
         api_reads::object(&self.kubernetes, SERVICES, key).await
     }
 
@@ -212,7 +212,7 @@ impl ServiceReconciler {
         &self,
         key: &ObjectKey,
         handle: &HandleId,
-    ) -> Result<Option<(KubernetesService, LoadBalancerService)>, Failure> {
+    ) -> Result<Option<(KubernetesService, LoadBalancerService)>, ReconcileError> {
         let Some(live) = self.live(key).await? else { return Ok(None) };
         let balanced = LoadBalancerService::live(&live).filter(|live| live.handle == *handle);
         Ok(balanced.map(|balanced| (live, balanced)))
@@ -223,7 +223,7 @@ impl ServiceReconciler {
         key: &ObjectKey,
         live: &mut KubernetesService,
         held: impl Iterator<Item = &HeldAddress>,
-    ) -> Result<StatusWrite, Failure> {
+    ) -> Result<StatusWrite, ReconcileError> {
         let addresses: Vec<IpAddr> = held.map(|held| held.ip).collect();
         self.write_status(key, live, |service| status::hide(service, &addresses)).await
     }
@@ -235,7 +235,7 @@ impl ServiceReconciler {
         key: &ObjectKey,
         live: &mut KubernetesService,
         change: impl FnOnce(&mut KubernetesService),
-    ) -> Result<StatusWrite, Failure> {
+    ) -> Result<StatusWrite, ReconcileError> {
         let before = live.status.clone();
         change(live);
         if live.status.as_ref().and_then(|status| status.load_balancer.as_ref())
@@ -260,7 +260,7 @@ impl ServiceReconciler {
         key: &ObjectKey,
         judged: &KubernetesService,
         written: StatusWrite,
-    ) -> Result<bool, Failure> {
+    ) -> Result<bool, ReconcileError> {
         match written {
             StatusWrite::Sent => Ok(true),
             StatusWrite::Gone => Ok(false),

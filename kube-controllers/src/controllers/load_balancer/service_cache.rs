@@ -45,7 +45,7 @@ pub(super) struct ServiceState {
 impl ServiceCache {
     /// Applies an event. Returns the Services to reconcile.
     pub(super) fn apply_service(&mut self, event: &Event<'_, Service>) -> Vec<ObjectKey> {
-        let changed = self.services.follow(event, LoadBalancerService::watched);
+        let changed = self.services.apply(event, LoadBalancerService::watched);
         for key in &changed {
             if self.services.get(key).is_none() {
                 self.unserved.remove(key);
@@ -56,7 +56,7 @@ impl ServiceCache {
 
     /// Applies an event. Returns the Services to reconcile: all, because any may need or have an address of the pool.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
-        let changed = self.pools.follow(event, |entry| LoadBalancerPool::of(&entry.value));
+        let changed = self.pools.apply(event, |entry| LoadBalancerPool::of(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.services() };
         self.keys_if_ready(touched)
     }
@@ -64,7 +64,7 @@ impl ServiceCache {
     /// Applies an event. Returns the Services to reconcile: those whose addresses changed, and those that lack an
     /// address if one became free.
     pub(super) fn apply_block(&mut self, event: &Event<'_, Entry<Block>>) -> Vec<ObjectKey> {
-        let changed = self.blocks.follow(event, |entry| addresses_of_services(&entry.value));
+        let changed = self.blocks.apply(event, |entry| addresses_of_services(&entry.value));
         let mut touched = BTreeSet::new();
         let mut freed = false;
         for cidr in changed {

@@ -26,7 +26,7 @@ impl NodeNameCache {
     /// Applies an event. Returns the Calico nodes whose Kubernetes nodes are gone.
     pub(super) fn apply_kubernetes_node(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
         let was_synced = self.kubernetes.is_synced();
-        let changed = self.kubernetes.follow(event, |_| Some(()));
+        let changed = self.kubernetes.apply(event, |_| Some(()));
         if !was_synced {
             return if self.kubernetes.is_synced() { self.orphans() } else { Vec::new() };
         }
@@ -36,7 +36,7 @@ impl NodeNameCache {
 
     /// Applies an event. Returns the changed Calico nodes whose Kubernetes nodes are known to be missing.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
-        let changed = self.calico.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
+        let changed = self.calico.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for key in &changed {
             self.names.set(key, self.calico.get(key).cloned());
         }

@@ -23,9 +23,9 @@ use super::resync::resync;
 use super::shared_cache::SharedCache;
 use crate::api_reads;
 use crate::context::Context;
-use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
+use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// The controller. Its keys are names of Calico nodes.
 pub struct NodeDeletion {
@@ -36,10 +36,10 @@ pub struct NodeDeletion {
 impl Controller for NodeDeletion {
     const NAME: &'static str = "node-deletion";
 
-    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let (queue, cache) = (Queue::default(), SharedCache::<NodeNameCache>::default());
-        cache.subscribe(&mut feeds.nodes, &queue, NodeNameCache::apply_kubernetes_node);
-        cache.subscribe(&mut feeds.calico_nodes, &queue, NodeNameCache::apply_calico_node);
+        cache.subscribe(&mut watches.nodes, &queue, NodeNameCache::apply_kubernetes_node);
+        cache.subscribe(&mut watches.calico_nodes, &queue, NodeNameCache::apply_calico_node);
         NodeDeletion { queue, cache }
     }
 
@@ -75,28 +75,29 @@ impl Reconcile for DeletedNodeReconciler {
     const NAME: &'static str = NodeDeletion::NAME;
     type Key = ObjectKey;
 
-    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let orphaned = self.cache.lock().orphaned(key);
-        let Some(kubernetes) = orphaned else { return Ok(Next::Done) };
+        let Some(kubernetes) = orphaned else { return Ok(NextReconcile::Done) };
         let node = match self.store.get::<CalicoNode>(key).await {
-            Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
+            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::Done),
             found => found?,
         };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
         // The cache may lag behind, so the node is looked up last, right before the deletion.
         let orphans = || self.cache.lock().orphans();
         let endpoints = self.endpoints.read(&*self.store, key, orphans).await?;
         if api_reads::exists(&self.kubernetes, NODES, &kubernetes).await? {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
         if api_reads::has_pods(&self.kubernetes, &kubernetes).await? {
             tracing::info!(node = %key, "kept a node that Kubernetes no longer has until its pods are gone");
-            return Ok(Next::After(PODS_GO));
+            return Ok(NextReconcile::After(PODS_GO));
         }
         let forgotten = delete_node(&*self.store, &SystemClock::start(), &node, &endpoints).await;
-        let forgotten = forgotten.map_err(|error: NodeCleanupError| Failure::Retry(format!("node {key}: {error}")))?;
+        let forgotten =
+            forgotten.map_err(|error: NodeCleanupError| ReconcileError::Retry(format!("node {key}: {error}")))?;
         tracing::info!(
             node = %key,
             addresses = forgotten.addresses,
@@ -105,6 +106,6 @@ impl Reconcile for DeletedNodeReconciler {
             attached = forgotten.attached,
             "deleted a node that Kubernetes no longer has"
         );
-        Ok(Next::Done)
+        Ok(NextReconcile::Done)
     }
 }

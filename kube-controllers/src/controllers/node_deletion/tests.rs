@@ -28,13 +28,13 @@ fn kubernetes(name: &str) -> Node {
 /// Nodes `a` and `b`, and `c` of another orchestrator. Only `a` exists in Kubernetes.
 fn cache() -> NodeNameCache {
     let mut cache = NodeNameCache::default();
-    cache.apply_calico_node(&Event::Restarted);
+    cache.apply_calico_node(&Event::ListStart);
     for node in [calico("a", "k8s"), calico("b", "k8s"), calico("c", "other")] {
-        assert_eq!(cache.apply_calico_node(&Event::Put(&node)), [], "Kubernetes' nodes are not known yet");
+        assert_eq!(cache.apply_calico_node(&Event::Upsert(&node)), [], "Kubernetes' nodes are not known yet");
     }
-    cache.apply_calico_node(&Event::Synced);
-    cache.apply_kubernetes_node(&Event::Restarted);
-    cache.apply_kubernetes_node(&Event::Put(&kubernetes("k-a")));
+    cache.apply_calico_node(&Event::ListEnd);
+    cache.apply_kubernetes_node(&Event::ListStart);
+    cache.apply_kubernetes_node(&Event::Upsert(&kubernetes("k-a")));
     cache
 }
 
@@ -42,7 +42,7 @@ fn cache() -> NodeNameCache {
 fn a_node_that_went_while_nobody_looked_is_found_at_the_start() {
     let mut cache = cache();
     assert_eq!(cache.orphans(), [], "the list is not complete");
-    assert_eq!(cache.apply_kubernetes_node(&Event::Synced), [ObjectKey::global("b")]);
+    assert_eq!(cache.apply_kubernetes_node(&Event::ListEnd), [ObjectKey::global("b")]);
     assert_eq!(cache.orphaned(&ObjectKey::global("a")), None);
     assert_eq!(cache.orphaned(&ObjectKey::global("c")), None);
 }
@@ -50,29 +50,29 @@ fn a_node_that_went_while_nobody_looked_is_found_at_the_start() {
 #[test]
 fn a_deletion_names_the_node() {
     let mut cache = cache();
-    cache.apply_kubernetes_node(&Event::Synced);
-    assert_eq!(cache.apply_kubernetes_node(&Event::Gone(&ObjectKey::global("k-a"))), [ObjectKey::global("a")]);
+    cache.apply_kubernetes_node(&Event::ListEnd);
+    assert_eq!(cache.apply_kubernetes_node(&Event::Delete(&ObjectKey::global("k-a"))), [ObjectKey::global("a")]);
     assert_eq!(cache.orphaned(&ObjectKey::global("a")), Some(ObjectKey::global("k-a")));
     // The node is back before it was processed.
-    assert_eq!(cache.apply_kubernetes_node(&Event::Put(&kubernetes("k-a"))), []);
+    assert_eq!(cache.apply_kubernetes_node(&Event::Upsert(&kubernetes("k-a"))), []);
     assert_eq!(cache.orphaned(&ObjectKey::global("a")), None);
 }
 
 #[test]
 fn a_list_that_begins_anew_tells_of_deletions_it_slept_through() {
     let mut cache = cache();
-    cache.apply_kubernetes_node(&Event::Synced);
-    cache.apply_kubernetes_node(&Event::Restarted);
+    cache.apply_kubernetes_node(&Event::ListEnd);
+    cache.apply_kubernetes_node(&Event::ListStart);
     assert_eq!(cache.orphaned(&ObjectKey::global("a")), None, "a list under way proves nothing");
-    assert_eq!(cache.apply_kubernetes_node(&Event::Synced), [ObjectKey::global("a")]);
+    assert_eq!(cache.apply_kubernetes_node(&Event::ListEnd), [ObjectKey::global("a")]);
 }
 
 #[test]
 fn a_node_that_registers_late_is_looked_at() {
     let mut cache = cache();
-    cache.apply_kubernetes_node(&Event::Synced);
-    assert_eq!(cache.apply_calico_node(&Event::Put(&calico("d", "k8s"))), [ObjectKey::global("d")]);
-    assert_eq!(cache.apply_calico_node(&Event::Put(&calico("e", "other"))), []);
+    cache.apply_kubernetes_node(&Event::ListEnd);
+    assert_eq!(cache.apply_calico_node(&Event::Upsert(&calico("d", "k8s"))), [ObjectKey::global("d")]);
+    assert_eq!(cache.apply_calico_node(&Event::Upsert(&calico("e", "other"))), []);
 }
 
 /// A Kubernetes API that counts requests and never responds.
@@ -99,14 +99,14 @@ async fn node_workers_says_how_many_nodes_are_worked_on_at_once() {
         watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
     };
-    let controller = NodeDeletion::new(&context, &mut Feeds::default());
-    for event in [Event::Restarted, Event::Synced] {
+    let controller = NodeDeletion::new(&context, &mut Watches::default());
+    for event in [Event::ListStart, Event::ListEnd] {
         controller.cache.lock().apply_kubernetes_node(&event);
     }
     for number in 0..5 {
         let node = calico(&format!("n{number}"), "k8s");
         calico_store.create(&node.key, &node.value).await.unwrap();
-        let orphans = controller.cache.lock().apply_calico_node(&Event::Put(&node));
+        let orphans = controller.cache.lock().apply_calico_node(&Event::Upsert(&node));
         orphans.into_iter().for_each(|key| controller.queue.add(key));
     }
     let queue = controller.queue.clone();

@@ -71,13 +71,13 @@ impl NodeLabelCache {
     /// Applies an event. Returns the Calico nodes to reconcile. Labels of a deleted Kubernetes node stay on the Calico
     /// node (KC-478).
     pub(super) fn apply_kubernetes_node(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
-        let changed = self.kubernetes.follow(event, |node| Some(node.labels.clone()));
+        let changed = self.kubernetes.apply(event, |node| Some(node.labels.clone()));
         changed.iter().flat_map(|key| self.names.calico(key)).cloned().collect()
     }
 
     /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
-        let changed = self.calico.follow(event, |entry| {
+        let changed = self.calico.apply(event, |entry| {
             Some((ObjectKey::global(entry.value.spec.kubernetes_name()?), RecordedLabels::new(&entry.value)))
         });
         for key in &changed {

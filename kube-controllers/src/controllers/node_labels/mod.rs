@@ -15,9 +15,9 @@ use self::labels::{InvalidRecord, NodeLabelCache, RECORD, RecordedLabels, merge}
 use super::resync::resync;
 use super::shared_cache::SharedCache;
 use crate::context::Context;
-use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
+use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::settings::{ControllerName, Settings};
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// The controller. Its keys are names of Calico nodes.
 pub struct NodeLabels {
@@ -28,10 +28,10 @@ pub struct NodeLabels {
 impl Controller for NodeLabels {
     const NAME: &'static str = "node-labels";
 
-    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let (queue, cache) = (Queue::default(), SharedCache::<NodeLabelCache>::default());
-        cache.subscribe(&mut feeds.nodes, &queue, NodeLabelCache::apply_kubernetes_node);
-        cache.subscribe(&mut feeds.calico_nodes, &queue, NodeLabelCache::apply_calico_node);
+        cache.subscribe(&mut watches.nodes, &queue, NodeLabelCache::apply_kubernetes_node);
+        cache.subscribe(&mut watches.calico_nodes, &queue, NodeLabelCache::apply_calico_node);
         NodeLabels { queue, cache }
     }
 
@@ -60,32 +60,32 @@ impl Reconcile for NodeLabelReconciler {
     const NAME: &'static str = NodeLabels::NAME;
     type Key = ObjectKey;
 
-    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         if !self.settings.borrow().sync_node_labels {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
-        let invalid = |error: InvalidRecord| Failure::Permanent(format!("Node {key}: {error}"));
+        let invalid = |error: InvalidRecord| ReconcileError::Permanent(format!("Node {key}: {error}"));
         let cached = self.cache.lock().labels_of(key);
-        let Some((kubernetes, labels, recorded)) = cached else { return Ok(Next::Done) };
+        let Some((kubernetes, labels, recorded)) = cached else { return Ok(NextReconcile::Done) };
         if merge(&recorded, &labels).map_err(invalid)?.is_none() {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
         // The cache may lag behind, so the labels are merged again into the stored node.
         let mut node = match self.store.get::<CalicoNode>(key).await {
-            Err(StoreError::NotFound { .. }) => return Ok(Next::Done),
+            Err(StoreError::NotFound { .. }) => return Ok(NextReconcile::Done),
             found => found?,
         };
         if node.value.spec.kubernetes_name() != Some(kubernetes.name.as_str()) {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
         let Some(RecordedLabels { labels, record }) =
             merge(&RecordedLabels::new(&node.value), &labels).map_err(invalid)?
         else {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         };
         node.value.metadata.labels = labels;
         node.value.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record)));
         self.store.update(key, &node.value, &node.revision).await?;
-        Ok(Next::Done)
+        Ok(NextReconcile::Done)
     }
 }

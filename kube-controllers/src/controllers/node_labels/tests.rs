@@ -38,19 +38,19 @@ impl Fixture {
 
     async fn apply_stored(&self, name: &str) -> Vec<ObjectKey> {
         let entry = self.get(name).await;
-        self.reconciler.cache.lock().apply_calico_node(&Event::Put(&entry))
+        self.reconciler.cache.lock().apply_calico_node(&Event::Upsert(&entry))
     }
 
     fn kubernetes(&self, name: &str, labels: &[(&str, &str)]) -> Vec<ObjectKey> {
         let node = Node { name: ObjectKey::global(name), uid: "u".into(), labels: pairs(labels) };
-        self.reconciler.cache.lock().apply_kubernetes_node(&Event::Put(&node))
+        self.reconciler.cache.lock().apply_kubernetes_node(&Event::Upsert(&node))
     }
 
     async fn get(&self, name: &str) -> Entry<CalicoNode> {
         self.store.get::<CalicoNode>(&ObjectKey::global(name)).await.unwrap()
     }
 
-    async fn sync(&self, name: &str) -> Result<Next, Failure> {
+    async fn sync(&self, name: &str) -> Result<NextReconcile, ReconcileError> {
         self.reconciler.reconcile(&ObjectKey::global(name)).await
     }
 }
@@ -79,7 +79,7 @@ async fn labels_follow_those_of_kubernetes() {
         assert_eq!(fixture.get("n").await.revision, node.revision, "and is written no second time");
     }
     let gone = ObjectKey::global("k-n");
-    assert_eq!(fixture.reconciler.cache.lock().apply_kubernetes_node(&Event::Gone(&gone)), [ObjectKey::global("n")]);
+    assert_eq!(fixture.reconciler.cache.lock().apply_kubernetes_node(&Event::Delete(&gone)), [ObjectKey::global("n")]);
     fixture.sync("n").await.unwrap();
     assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("b", "1"), ("own", "1")]));
 }
@@ -103,7 +103,10 @@ async fn a_bad_record_is_said_and_left_alone() {
     fixture.calico("n", &[("a", "1")], Some("{")).await;
     fixture.kubernetes("k-n", &[("a", "2")]);
     let error = fixture.sync("n").await.unwrap_err();
-    assert!(matches!(&error, Failure::Permanent(text) if text.starts_with("Node n: the annotation ")), "{error}");
+    assert!(
+        matches!(&error, ReconcileError::Permanent(text) if text.starts_with("Node n: the annotation ")),
+        "{error}"
+    );
     assert_eq!(fixture.get("n").await.value.metadata.labels, pairs(&[("a", "1")]));
 }
 
@@ -111,5 +114,5 @@ async fn a_bad_record_is_said_and_left_alone() {
 async fn unknown_nodes_are_no_error() {
     let fixture = Fixture::new();
     assert!(fixture.kubernetes("k-n", &[("a", "1")]).is_empty());
-    assert_eq!(fixture.sync("n").await.unwrap(), Next::Done);
+    assert_eq!(fixture.sync("n").await.unwrap(), NextReconcile::Done);
 }

@@ -23,8 +23,8 @@ use self::misnamed::{MisnamedPolicies, StoredPolicy, is_misnamed};
 use self::rollout::{Rollout, RolloutBlocker};
 use super::resync::ResyncKey;
 use crate::context::Context;
-use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
-use crate::watches::Feeds;
+use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::watches::Watches;
 
 /// Interval at which all policies are listed.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -40,7 +40,7 @@ pub struct PolicyNames {
 impl Controller for PolicyNames {
     const NAME: &'static str = misnamed::NAME;
 
-    fn new(context: &Context, _: &mut Feeds) -> Self {
+    fn new(context: &Context, _: &mut Watches) -> Self {
         PolicyNames { rollout: Rollout::from_environment(context.kubernetes.clone()) }
     }
 
@@ -70,9 +70,9 @@ impl Reconcile for PolicyNameReconciler {
     const NAME: &'static str = PolicyNames::NAME;
     type Key = ResyncKey;
 
-    async fn reconcile(&self, _: &ResyncKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, _: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         if !self.context.settings.borrow().policy_name_migrator {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
         let found = self.found.load(Ordering::Relaxed);
         if found && let Some(next) = self.wait().await? {
@@ -80,7 +80,7 @@ impl Reconcile for PolicyNameReconciler {
         }
         let misnamed = MisnamedPolicies::read(&self.context.calico).await?;
         if misnamed.is_empty() {
-            return Ok(Next::After(PERIOD));
+            return Ok(NextReconcile::After(PERIOD));
         }
         if !found && let Some(next) = self.wait().await? {
             return Ok(next);
@@ -93,14 +93,14 @@ impl Reconcile for PolicyNameReconciler {
         ];
         match failures.into_iter().flatten().next() {
             Some(failure) => Err(failure),
-            None => Ok(Next::After(PERIOD)),
+            None => Ok(NextReconcile::After(PERIOD)),
         }
     }
 }
 
 impl PolicyNameReconciler {
     /// Returns the time of the next check if the roll-out is not complete. Only the first such check is logged.
-    async fn wait(&self) -> Result<Option<Next>, Failure> {
+    async fn wait(&self) -> Result<Option<NextReconcile>, ReconcileError> {
         let complete = self.rollout.check_complete().await;
         self.found.store(complete.is_err(), Ordering::Relaxed);
         match complete {
@@ -109,19 +109,19 @@ impl PolicyNameReconciler {
                 Ok(None)
             }
             // A failed read is a failure of this controller, and is reported as such.
-            Err(unread @ RolloutBlocker::Unread { .. }) => Err(Failure::Retry(unread.to_string())),
+            Err(unread @ RolloutBlocker::Unread { .. }) => Err(ReconcileError::Retry(unread.to_string())),
             Err(blocker) => {
                 let waits = self.waits.fetch_add(1, Ordering::Relaxed);
                 if waits == 0 {
                     tracing::info!(controller = Self::NAME, "policies keep their names for now: {blocker}");
                 }
-                Ok(Some(Next::After((FIRST_PAUSE * 2u32.pow(waits.min(4))).min(LONGEST_PAUSE))))
+                Ok(Some(NextReconcile::After((FIRST_PAUSE * 2u32.pow(waits.min(4))).min(LONGEST_PAUSE))))
             }
         }
     }
 
     /// Renames all policies. A policy that fails does not stop the others.
-    async fn rename_all<K: PolicyKind>(&self, policies: Vec<StoredPolicy<K>>) -> Option<Failure> {
+    async fn rename_all<K: PolicyKind>(&self, policies: Vec<StoredPolicy<K>>) -> Option<ReconcileError> {
         let mut failure = None;
         for policy in policies {
             if let Err(error) = self.rename(&policy).await {
@@ -133,7 +133,7 @@ impl PolicyNameReconciler {
 
     /// Renames a policy: creates the new object, then deletes the old object, so that the policy always exists.
     /// Concurrent changes to either are not lost; see [`DuplicatePolicy`].
-    async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), Failure> {
+    async fn rename<K: PolicyKind>(&self, listed: &StoredPolicy<K>) -> Result<(), ReconcileError> {
         // Read again, because the list may be old. A policy that was deleted meanwhile must not be created again.
         let old = match self.context.calico.get::<Object<PolicySpec<K>>>(&listed.key).await {
             Ok(old) if is_misnamed(&old) => old,
@@ -159,12 +159,16 @@ impl PolicyNameReconciler {
     }
 
     /// Handles a policy that already exists under its own name.
-    async fn bring_up_to_date<K: PolicyKind>(&self, old: &StoredPolicy<K>, key: &ObjectKey) -> Result<(), Failure> {
+    async fn bring_up_to_date<K: PolicyKind>(
+        &self,
+        old: &StoredPolicy<K>,
+        key: &ObjectKey,
+    ) -> Result<(), ReconcileError> {
         let new = self.context.calico.get::<Object<PolicySpec<K>>>(key).await?;
         match DuplicatePolicy::compare(old, &new) {
             DuplicatePolicy::Right => Ok(()),
-            DuplicatePolicy::Going => Err(Failure::Retry(format!("{} {key} is being deleted", K::KIND))),
-            DuplicatePolicy::Unclear => Err(Failure::Retry(format!(
+            DuplicatePolicy::Going => Err(ReconcileError::Retry(format!("{} {key} is being deleted", K::KIND))),
+            DuplicatePolicy::Unclear => Err(ReconcileError::Retry(format!(
                 "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: delete one of them",
                 old.key,
                 kind = K::KIND,

@@ -86,7 +86,7 @@ impl Host {
         all.into_iter().map(|policy| (policy.key.to_string(), order(&policy).unwrap())).collect()
     }
 
-    async fn pass(&self) -> Next {
+    async fn pass(&self) -> NextReconcile {
         self.reconciler.reconcile(&ResyncKey::All).await.unwrap()
     }
 }
@@ -110,7 +110,7 @@ async fn only_old_names_of_the_default_tier_are_replaced() {
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
     host.store::<StagedNetworkPolicy>(&key("default.s"), policy("default.s", "default")).await;
-    assert_eq!(host.pass().await, Next::After(PERIOD));
+    assert_eq!(host.pass().await, NextReconcile::After(PERIOD));
     let expected = ["ns/a", "ns/b", "ns/default.e", "ns/knp.default.d", "ns/other.c"];
     assert_eq!(host.names::<InNamespace>().await, expected, "the one whose name has a dot keeps it");
     assert_eq!(host.names::<Global>().await, ["g"]);
@@ -171,7 +171,7 @@ async fn nothing_is_renamed_before_every_node_has_the_new_version() {
     *host.unavailable.lock().unwrap() = 1;
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
-    assert_eq!(host.pass().await, Next::After(FIRST_PAUSE));
+    assert_eq!(host.pass().await, NextReconcile::After(FIRST_PAUSE));
     assert_eq!(host.names::<Global>().await, ["default.g"]);
     *host.unavailable.lock().unwrap() = 0;
     host.pass().await;
@@ -192,7 +192,7 @@ async fn a_roll_out_that_may_not_be_looked_at_is_a_failure_and_one_that_is_none_
         }
     }
     *host.refusal.lock().unwrap() = Some(404);
-    assert_eq!(host.pass().await, Next::After(FIRST_PAUSE));
+    assert_eq!(host.pass().await, NextReconcile::After(FIRST_PAUSE));
     assert_eq!(host.names::<Global>().await, ["default.g"]);
 }
 
@@ -201,7 +201,7 @@ async fn one_that_is_switched_off_does_nothing() {
     let host = Host::new(false);
     host.store::<GlobalNetworkPolicy>(&ObjectKey::global("default.g"), json!({"metadata": {"name": "default.g"}}))
         .await;
-    assert_eq!(host.pass().await, Next::Done);
+    assert_eq!(host.pass().await, NextReconcile::Done);
     assert_eq!(host.names::<Global>().await, ["default.g"]);
 }
 
@@ -217,7 +217,7 @@ async fn while_policies_wait_for_the_roll_out_the_datastore_is_asked_nothing() {
     for refusal in [None, None, Some(503), None, None, None, None] {
         *host.refusal.lock().unwrap() = refusal;
         match host.reconciler.reconcile(&ResyncKey::All).await {
-            Ok(Next::After(pause)) => pauses.push(pause.as_secs()),
+            Ok(NextReconcile::After(pause)) => pauses.push(pause.as_secs()),
             outcome => assert!(outcome.is_err() && refusal.is_some(), "{outcome:?}"),
         }
     }

@@ -41,15 +41,15 @@ impl<M: SyncedKind> Default for SourceCache<M> {
 }
 
 impl<M: SyncedKind> SourceCache<M> {
-    pub(super) fn follow(&self, event: &Event<'_, M::Source>) -> SourceChanges {
+    pub(super) fn apply(&self, event: &Event<'_, M::Source>) -> SourceChanges {
         let mut state = self.state();
         let was_synced = state.sources.is_synced();
         let State { sources, refused } = &mut *state;
         let before = match event {
-            Event::Put(source) => sources.get(&crate::watched::Watched::key(*source)).cloned(),
+            Event::Upsert(source) => sources.get(&crate::watched::Watched::key(*source)).cloned(),
             _ => None,
         };
-        let mut changed = sources.follow(event, |source| Some(M::cache(source, before.as_ref())));
+        let mut changed = sources.apply(event, |source| Some(M::cache(source, before.as_ref())));
         for source in &changed {
             refused.remove(&M::target_of(source));
         }

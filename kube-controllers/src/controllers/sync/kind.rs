@@ -6,7 +6,7 @@ use libcalico::validation::ValidationError;
 
 use crate::settings::ControllerName;
 use crate::watched::Watched;
-use crate::watches::{Feed, Feeds};
+use crate::watches::{Subscribers, Watches};
 
 /// A kind of source, and its conversion to targets.
 pub trait SyncedKind: Send + Sync + 'static {
@@ -26,7 +26,7 @@ pub trait SyncedKind: Send + Sync + 'static {
     type Target: Spec;
 
     /// Returns the watch of the sources.
-    fn feed(feeds: &mut Feeds) -> &mut Feed<Self::Source>;
+    fn watch(watches: &mut Watches) -> &mut Subscribers<Self::Source>;
     /// Returns the part of a source to cache. `before` is the part that was cached before.
     fn cache(source: &Self::Source, before: Option<&Self::Cached>) -> Self::Cached;
     /// Returns the key of a source's target.

@@ -24,7 +24,7 @@ use super::resync::ResyncKey;
 use crate::context::Context;
 use crate::runtime::{self, Controller, Queue};
 use crate::settings::Mode;
-use crate::watches::{Event, Feeds};
+use crate::watches::{Event, Watches};
 
 /// The controller of one kind.
 pub struct SyncController<M: SyncedKind> {
@@ -40,8 +40,8 @@ impl<M: SyncedKind> SyncController<M> {
 
     /// Applies an event. The first complete list queues the first comparison of all objects, even if the reconcile
     /// period is zero. Before that, the cache is incomplete and nothing is queued.
-    fn hear(&self, event: &Event<'_, M::Source>) {
-        let changes = self.cache.follow(event);
+    fn on_event(&self, event: &Event<'_, M::Source>) {
+        let changes = self.cache.apply(event);
         if changes.first_list_complete {
             self.queue.add(ResyncKey::All);
         }
@@ -52,11 +52,11 @@ impl<M: SyncedKind> SyncController<M> {
 impl<M: SyncedKind> Controller for SyncController<M> {
     const NAME: &'static str = M::NAME;
 
-    fn new(context: &Context, feeds: &mut Feeds) -> Self {
+    fn new(context: &Context, watches: &mut Watches) -> Self {
         let controller = SyncController::unsubscribed();
         if context.mode == Mode::Etcd {
             let subscribed = SyncController { cache: controller.cache.clone(), queue: controller.queue.clone() };
-            M::feed(feeds).subscribe(move |event: &Event<'_, M::Source>| subscribed.hear(event));
+            M::watch(watches).subscribe(move |event: &Event<'_, M::Source>| subscribed.on_event(event));
         }
         controller
     }

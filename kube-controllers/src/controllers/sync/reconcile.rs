@@ -14,7 +14,7 @@ use super::kind::{SyncedKind, SyncedSpec};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::resync::ResyncKey;
-use crate::runtime::{Failure, Next, Queue, Reconcile};
+use crate::runtime::{NextReconcile, Queue, Reconcile, ReconcileError};
 
 /// The reconciler of one kind.
 pub(super) struct Reconciler<M: SyncedKind> {
@@ -34,10 +34,10 @@ impl<M: SyncedKind> Reconcile for Reconciler<M> {
     const NAME: &'static str = M::NAME;
     type Key = ResyncKey;
 
-    async fn reconcile(&self, key: &ResyncKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         // Before the first list is complete, sources that have not been delivered would look deleted.
         if !self.cache.is_complete() {
-            return Ok(Next::Done);
+            return Ok(NextReconcile::Done);
         }
         match key {
             ResyncKey::All => self.compare_all().await,
@@ -57,7 +57,7 @@ impl<M: SyncedKind> Reconciler<M> {
     }
 
     /// Queues every target that differs from its source. Schedules the next comparison.
-    async fn compare_all(&self) -> Result<Next, Failure> {
+    async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
         let name_prefix = if M::Target::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
         let mut pages = self.context.calico.pages::<Object<M::Target>>(ObjectSelect { namespace: None, name_prefix });
@@ -76,12 +76,12 @@ impl<M: SyncedKind> Reconciler<M> {
     }
 
     /// Returns the time of the next comparison. A period of zero means that only the first comparison happens.
-    fn next_comparison(&self) -> Next {
+    fn next_comparison(&self) -> NextReconcile {
         let period = self.context.settings.borrow().reconcile_period.get(&M::CONTROLLER).copied();
-        period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
+        period.filter(|period| !period.is_zero()).map_or(NextReconcile::Done, NextReconcile::After)
     }
 
-    async fn sync(&self, key: &ObjectKey) -> Result<Next, Failure> {
+    async fn sync(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let stored = self.stored(key).await?;
         match (self.cache.desired(key), stored) {
             (None, None) => {}
@@ -90,7 +90,7 @@ impl<M: SyncedKind> Reconciler<M> {
             (Some(wanted), stored) => self.write(key, wanted, stored).await?,
         }
         self.show_invalid();
-        Ok(Next::Done)
+        Ok(NextReconcile::Done)
     }
 
     async fn stored(&self, key: &ObjectKey) -> Result<Option<Stored<M::Target>>, StoreError> {
@@ -114,7 +114,7 @@ impl<M: SyncedKind> Reconciler<M> {
         key: &ObjectKey,
         wanted: SyncedSpec<M::Target>,
         stored: Option<Stored<M::Target>>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ReconcileError> {
         let (revision, object) = match stored {
             Some(Stored { revision, object }) => (Some(revision), object),
             None => (None, None),
@@ -138,11 +138,11 @@ impl<M: SyncedKind> Reconciler<M> {
         Ok(())
     }
 
-    async fn delete(&self, key: &ObjectKey, revision: &Revision) -> Result<(), Failure> {
+    async fn delete(&self, key: &ObjectKey, revision: &Revision) -> Result<(), ReconcileError> {
         if let Some(source) = M::source_of(key)
             && api_reads::exists(&self.context.kubernetes, M::RESOURCE, &source).await?
         {
-            return Err(Failure::Retry(format!(
+            return Err(ReconcileError::Retry(format!(
                 "{} {source} is there, though the watch has not said so",
                 M::RESOURCE.kind
             )));
@@ -158,10 +158,10 @@ impl<M: SyncedKind> Reconciler<M> {
     }
 
     /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat it.
-    fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), Failure> {
+    fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), ReconcileError> {
         let is_news = self.cache.refuse(key, &why);
         self.show_invalid();
-        if is_news { Err(Failure::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
+        if is_news { Err(ReconcileError::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
     }
 
     fn show_invalid(&self) {

@@ -13,8 +13,8 @@ use super::*;
 use crate::controllers::policy::Policies;
 use crate::controllers::service_account::ServiceAccounts;
 use crate::controllers::testing::{embedded, kubernetes, settings};
-use crate::leader::{Leadership, Tenure};
-use crate::runtime::{Failure, Next, Reconcile};
+use crate::leader::{Leadership, LeadershipTerm};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 use crate::watched;
@@ -79,9 +79,9 @@ impl Host {
     }
 
     fn list(&self, sources: &[watched::NetworkPolicy]) {
-        self.controller.hear(&Event::Restarted);
-        sources.iter().for_each(|source| self.controller.hear(&Event::Put(source)));
-        self.controller.hear(&Event::Synced);
+        self.controller.on_event(&Event::ListStart);
+        sources.iter().for_each(|source| self.controller.on_event(&Event::Upsert(source)));
+        self.controller.on_event(&Event::ListEnd);
     }
 
     /// Processes the queue until it is empty. Returns the failures.
@@ -92,10 +92,10 @@ impl Host {
             let outcome = self.reconciler.reconcile(&work).await;
             self.controller.queue.done(&work);
             match outcome {
-                Ok(Next::After(_)) => assert_eq!(work, ResyncKey::All),
-                Ok(Next::Done) => {}
-                Err(Failure::Retry(why)) => failures.push(format!("retry {work}: {why}")),
-                Err(Failure::Permanent(why)) => failures.push(format!("never {work}: {why}")),
+                Ok(NextReconcile::After(_)) => assert_eq!(work, ResyncKey::All),
+                Ok(NextReconcile::Done) => {}
+                Err(ReconcileError::Retry(why)) => failures.push(format!("retry {work}: {why}")),
+                Err(ReconcileError::Permanent(why)) => failures.push(format!("never {work}: {why}")),
             }
         }
         failures
@@ -125,11 +125,11 @@ impl Host {
 #[tokio::test]
 async fn everything_is_mirrored_and_nothing_is_written_twice() {
     let host = Host::new();
-    host.controller.hear(&Event::Restarted);
-    host.controller.hear(&Event::Put(&source("a", 80)));
+    host.controller.on_event(&Event::ListStart);
+    host.controller.on_event(&Event::Upsert(&source("a", 80)));
     assert!(host.controller.queue.is_empty(), "a list that is not complete says nothing");
-    assert!(matches!(host.reconciler.reconcile(&ResyncKey::One(key("b"))).await, Ok(Next::Done)));
-    host.controller.hear(&Event::Synced);
+    assert!(matches!(host.reconciler.reconcile(&ResyncKey::One(key("b"))).await, Ok(NextReconcile::Done)));
+    host.controller.on_event(&Event::ListEnd);
     assert_eq!(host.work().await, [""; 0]);
     let first = host.stored().await;
     let [(_, policy, _)] = &first[..] else { panic!("{first:?}") };
@@ -150,7 +150,7 @@ async fn an_update_changes_the_spec_and_keeps_the_metadata() {
     let mut entry = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap();
     entry.value.metadata.annotations.insert("note".into(), "kept".into());
     host.calico().update(&key("a"), &entry.value, &entry.revision).await.unwrap();
-    host.controller.hear(&Event::Put(&source("a", 81)));
+    host.controller.on_event(&Event::Upsert(&source("a", 81)));
     assert_eq!(host.work().await, [""; 0]);
     let after = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap().value;
     assert_eq!(json!(after.spec.ingress[0].destination.ports), json!([81]));
@@ -195,7 +195,7 @@ async fn nothing_is_deleted_that_kubernetes_still_has() {
     host.work().await;
     host.live.lock().unwrap().insert("a".into());
     let gone = ObjectKey::namespaced("ns", "a");
-    host.controller.hear(&Event::Gone(&gone));
+    host.controller.on_event(&Event::Delete(&gone));
     let failures = host.work().await;
     assert_eq!(failures, ["retry ns/knp.default.a: NetworkPolicy ns/a is there, though the watch has not said so"]);
     assert_eq!(host.names().await, ["knp.default.a"]);
@@ -216,9 +216,9 @@ async fn what_may_not_be_written_is_told_once() {
     assert_eq!(host.names().await, ["knp.default.a"]);
     assert_eq!(host.compare_all().await, [""; 0], "no news");
     assert_eq!(host.controller.cache.refused(), 1);
-    host.controller.hear(&Event::Put(&source(&long, 81)));
+    host.controller.on_event(&Event::Upsert(&source(&long, 81)));
     assert_eq!(host.work().await.len(), 1, "told again when it changed");
-    host.controller.hear(&Event::Gone(&ObjectKey::namespaced("ns", long)));
+    host.controller.on_event(&Event::Delete(&ObjectKey::namespaced("ns", long)));
     assert_eq!((host.work().await.len(), host.controller.cache.refused()), (0, 0));
 }
 
@@ -235,8 +235,8 @@ async fn rules_that_cannot_be_converted_do_not_take_the_policy_with_them() {
 
 #[tokio::test]
 async fn a_replica_that_does_not_lead_writes_nothing() {
-    let (sender, tenure) = watch::channel(Tenure::No);
-    let host = Host::led_by(Leadership::new(tenure));
+    let (sender, term) = watch::channel(LeadershipTerm::No);
+    let host = Host::led_by(Leadership::new(term));
     host.put_bytes(&key("orphan"), r#"{"metadata":{"name":"x","namespace":"ns"},"spec":{}}"#).await;
     host.list(&[source("a", 80)]);
     let failures = host.work().await;

@@ -18,8 +18,8 @@ use super::custom_resource::{CustomResources, finalizers};
 use super::resync::resync;
 use super::shared_cache::SharedCache;
 use crate::context::Context;
-use crate::runtime::{self, Controller, Failure, Next, Queue, Reconcile};
-use crate::watches::{Cache, Feeds};
+use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::watches::{Cache, Watches};
 
 /// Finalizer that keeps a tier while it has policies.
 const FINALIZER: &str = "projectcalico.org/tier-controller";
@@ -38,9 +38,9 @@ pub struct Tiers {
 impl Controller for Tiers {
     const NAME: &'static str = "tier";
 
-    fn new(_: &Context, feeds: &mut Feeds) -> Self {
+    fn new(_: &Context, watches: &mut Watches) -> Self {
         let (queue, tiers) = (Queue::default(), SharedCache::<TierCache>::default());
-        tiers.subscribe(&mut feeds.tiers, &queue, |tiers, event| tiers.follow(event, |entry| Some(entry.clone())));
+        tiers.subscribe(&mut watches.tiers, &queue, |tiers, event| tiers.apply(event, |entry| Some(entry.clone())));
         Tiers { queue, tiers }
     }
 
@@ -65,25 +65,25 @@ impl Reconcile for TierReconciler {
     const NAME: &'static str = Tiers::NAME;
     type Key = ObjectKey;
 
-    async fn reconcile(&self, key: &ObjectKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let cached = self.tiers.lock().get(key).cloned();
-        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(Next::Done) };
+        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(NextReconcile::Done) };
         let version = revision.resource_version();
         let mut finalizers = finalizers(&tier);
         let ours = finalizers.iter().position(|finalizer| finalizer == FINALIZER);
         match (tier.metadata.deletion_timestamp.is_some(), ours) {
-            (false, Some(_)) | (true, None) => Ok(Next::Done),
+            (false, Some(_)) | (true, None) => Ok(NextReconcile::Done),
             (false, None) => {
                 finalizers.push(FINALIZER.into());
                 self.objects.write_finalizers(&key.name, version, &finalizers).await?;
-                Ok(Next::Done)
+                Ok(NextReconcile::Done)
             }
             (true, Some(at)) => {
                 let counts = policies::count(&self.kubernetes, &key.name).await?;
                 if counts.is_empty() {
                     finalizers.remove(at);
                     self.objects.write_finalizers(&key.name, version, &finalizers).await?;
-                    return Ok(Next::Done);
+                    return Ok(NextReconcile::Done);
                 }
                 let message = format!("Waiting for policies to be removed: {counts}");
                 let waiting = Condition { kind: "Ready", is_true: false, reason: "Terminating", message };
@@ -92,7 +92,7 @@ impl Reconcile for TierReconciler {
                 if let Some(conditions) = waiting.among(tier.status.as_ref(), OffsetDateTime::now_utc()) {
                     self.objects.write_conditions(&key.name, version, &conditions).await?;
                 }
-                Ok(Next::After(EMPTYING))
+                Ok(NextReconcile::After(EMPTYING))
             }
         }
     }

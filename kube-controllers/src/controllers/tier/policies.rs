@@ -9,7 +9,7 @@ use libcalico::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal
 use crate::api_reads;
 use crate::controllers::custom_resource::reconcile_error;
 use crate::controllers::custom_resource::resource;
-use crate::runtime::Failure;
+use crate::runtime::ReconcileError;
 
 /// Size of a page of policies.
 const PAGE: u32 = 500;
@@ -46,7 +46,7 @@ impl fmt::Display for Counts {
 }
 
 /// Counts the stored policies of `tier`. A kind that the API server does not serve has none.
-pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, Failure> {
+pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, ReconcileError> {
     let mut counts = Counts::default();
     for (count, (kind, _, plural)) in counts.0.iter_mut().zip(KINDS) {
         *count = count_kind(client.clone(), &resource(kind, plural), tier).await?;
@@ -54,7 +54,7 @@ pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, F
     Ok(counts)
 }
 
-async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, Failure> {
+async fn count_kind(client: kube::Client, kind: &ApiResource, tier: &str) -> Result<usize, ReconcileError> {
     let policies = Api::<DynamicObject>::all_with(client.clone(), kind);
     let mut page = ListParams::default().limit(PAGE);
     let mut count = 0;
@@ -122,7 +122,7 @@ mod tests {
                 Some(_) => policies(""),
             }
         });
-        assert!(matches!(count(&kubernetes, "t").await, Err(Failure::Retry(_))));
+        assert!(matches!(count(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
         assert_eq!(count(&kubernetes, "t").await.unwrap(), Counts([6, 0, 0, 0]));
         let begun = asked.lock().unwrap().iter().filter(|query| !query.contains("continue")).count();
         assert_eq!(begun, 2, "it is begun anew");

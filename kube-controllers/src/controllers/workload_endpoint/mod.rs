@@ -25,7 +25,7 @@ use super::shared_cache::SharedCache;
 use crate::context::Context;
 use crate::runtime::{self, Controller, Queue, Reconcile};
 use crate::settings::{ControllerName, Mode};
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// The controller. Its keys are names of pods.
 pub struct WorkloadEndpoints {
@@ -36,14 +36,14 @@ pub struct WorkloadEndpoints {
 impl Controller for WorkloadEndpoints {
     const NAME: &'static str = Reconciler::NAME;
 
-    fn new(context: &Context, feeds: &mut Feeds) -> Self {
+    fn new(context: &Context, watches: &mut Watches) -> Self {
         let (workloads, queue) = (SharedCache::<Workloads>::default(), Queue::default());
         if context.mode == Mode::Etcd {
-            feeds.wanted.pod_labels = true;
-            workloads.subscribe(&mut feeds.pods, &queue, Workloads::apply_pod);
-            workloads.subscribe(&mut feeds.workload_endpoints, &queue, Workloads::apply_endpoint);
-            workloads.subscribe(&mut feeds.nodes, &queue, Workloads::apply_node);
-            workloads.subscribe(&mut feeds.calico_nodes, &queue, Workloads::apply_calico_node);
+            watches.options.pod_labels = true;
+            workloads.subscribe(&mut watches.pods, &queue, Workloads::apply_pod);
+            workloads.subscribe(&mut watches.workload_endpoints, &queue, Workloads::apply_endpoint);
+            workloads.subscribe(&mut watches.nodes, &queue, Workloads::apply_node);
+            workloads.subscribe(&mut watches.calico_nodes, &queue, Workloads::apply_calico_node);
         }
         WorkloadEndpoints { workloads, queue }
     }

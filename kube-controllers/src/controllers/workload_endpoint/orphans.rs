@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::reconcile::Reconciler;
 use crate::api_reads;
-use crate::runtime::{Failure, Reconcile};
+use crate::runtime::{Reconcile, ReconcileError};
 use crate::settings::Gc;
 
 /// The stored endpoint and its node.
@@ -30,7 +30,7 @@ impl Reconciler {
         &self,
         pod: &ObjectKey,
         endpoint: &ObjectKey,
-    ) -> Result<Option<Duration>, Failure> {
+    ) -> Result<Option<Duration>, ReconcileError> {
         let (grace, mode) = {
             let settings = self.context.settings.borrow();
             (settings.orphan_endpoint_grace_period, settings.gc)
@@ -57,7 +57,7 @@ impl Reconciler {
         Ok(None)
     }
 
-    async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, Failure> {
+    async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, ReconcileError> {
         let Some((_, node)) = super::workloads::pod_and_node(endpoint) else { return Ok(None) };
         let node = ObjectKey::global(node);
         let mut batch = ReadBatch::new();
@@ -67,7 +67,7 @@ impl Reconciler {
         let endpoint = match answers.get(&endpoint) {
             Ok(Some(endpoint)) => endpoint,
             Ok(None) => return Ok(None),
-            Err(error) => return Err(Failure::Permanent(error.to_string())),
+            Err(error) => return Err(ReconcileError::Permanent(error.to_string())),
         };
         let calico_node = answers.get(&calico_node)?;
         let in_kubernetes =
@@ -76,7 +76,7 @@ impl Reconciler {
     }
 
     /// Returns the reason why the endpoint is orphaned, by the present state in Kubernetes.
-    async fn verdict(&self, pod: &ObjectKey, stored: &StoredEndpoint) -> Result<Option<Orphaned>, Failure> {
+    async fn verdict(&self, pod: &ObjectKey, stored: &StoredEndpoint) -> Result<Option<Orphaned>, ReconcileError> {
         let kubernetes = &self.context.kubernetes;
         let pod = api_reads::object::<Pod>(kubernetes, PODS, pod).await?;
         let held: Vec<IpAddr> = pod.iter().flat_map(addresses).collect();
@@ -105,7 +105,7 @@ impl Reconciler {
         }
     }
 
-    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, why: Orphaned) -> Result<(), Failure> {
+    async fn delete(&self, endpoint: &Entry<WorkloadEndpoint>, why: Orphaned) -> Result<(), ReconcileError> {
         self.context.leadership.may_write()?;
         match self.context.calico.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await {
             Ok(()) => {

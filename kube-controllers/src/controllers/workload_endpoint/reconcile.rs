@@ -15,7 +15,7 @@ use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::resync::ResyncKey;
 use crate::controllers::shared_cache::SharedCache;
-use crate::runtime::{Failure, Next, Queue, Reconcile};
+use crate::runtime::{NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
 
 /// The reconciler of pods' endpoints.
@@ -41,7 +41,7 @@ impl Reconcile for Reconciler {
     const NAME: &'static str = "workloadendpoint";
     type Key = ResyncKey;
 
-    async fn reconcile(&self, key: &ResyncKey) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         match key {
             ResyncKey::All => Ok(self.compare_all()),
             ResyncKey::One(pod) => self.reconcile_pod(pod).await,
@@ -59,23 +59,23 @@ impl Reconciler {
         Reconciler { workloads, queue, context, orphans, candidates: Mutex::default() }
     }
 
-    fn compare_all(&self) -> Next {
+    fn compare_all(&self) -> NextReconcile {
         let doubtful = {
             let workloads = self.workloads.lock();
             if !workloads.is_complete() {
                 // Each completed list queues this work again.
-                return Next::Done;
+                return NextReconcile::Done;
             }
             self.candidates().retain(|endpoint| workloads.has(endpoint));
             workloads.doubtful()
         };
         doubtful.into_iter().for_each(|pod| self.queue.add(ResyncKey::One(pod)));
         let period = self.context.settings.borrow().reconcile_period.get(&ControllerName::WorkloadEndpoint).copied();
-        period.filter(|period| !period.is_zero()).map_or(Next::Done, Next::After)
+        period.filter(|period| !period.is_zero()).map_or(NextReconcile::Done, NextReconcile::After)
     }
 
     /// Reconciles the endpoints of a pod. An endpoint that fails does not stop the others.
-    async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<Next, Failure> {
+    async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let (mut next, mut failure) = (None::<Duration>, None);
         for (endpoint, need) in self.needs(pod) {
             let outcome = match need {
@@ -96,7 +96,7 @@ impl Reconciler {
         }
         match failure {
             Some(failure) => Err(failure),
-            None => Ok(next.map_or(Next::Done, Next::After)),
+            None => Ok(next.map_or(NextReconcile::Done, NextReconcile::After)),
         }
     }
 
@@ -114,13 +114,13 @@ impl Reconciler {
 
     /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
     /// plugin stay. A concurrent change makes the compare-and-swap fail.
-    async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), Failure> {
+    async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), ReconcileError> {
         let Some(live) = api_reads::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
         let namespace = pod.namespace.as_deref().unwrap_or_default();
         let desired = EndpointLabels::for_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
         let mut entry = match self.context.calico.get::<WorkloadEndpoint>(endpoint).await {
             Err(StoreError::NotFound { .. }) => return Ok(()),
-            Err(error @ StoreError::Corrupt { .. }) => return Err(Failure::Permanent(error.to_string())),
+            Err(error @ StoreError::Corrupt { .. }) => return Err(ReconcileError::Permanent(error.to_string())),
             found => found?,
         };
         if EndpointLabels::from_endpoint(&entry.value) == desired {

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::controllers::testing::{embedded, kubernetes, settings};
 use crate::leader::Leadership;
-use crate::runtime::{Next, Reconcile};
+use crate::runtime::{NextReconcile, Reconcile};
 use crate::settings::Gc;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
@@ -113,25 +113,25 @@ impl Host {
 
     /// Delivers complete lists of all kinds: these pods, the node n1, and the stored objects.
     async fn list(&self, pods: &[Pod]) {
-        add(&self.queue, self.workloads.lock().apply_pod(&Event::Restarted));
-        pods.iter().for_each(|pod| add(&self.queue, self.workloads.lock().apply_pod(&Event::Put(pod))));
-        add(&self.queue, self.workloads.lock().apply_pod(&Event::Synced));
+        add(&self.queue, self.workloads.lock().apply_pod(&Event::ListStart));
+        pods.iter().for_each(|pod| add(&self.queue, self.workloads.lock().apply_pod(&Event::Upsert(pod))));
+        add(&self.queue, self.workloads.lock().apply_pod(&Event::ListEnd));
         let node = Node { name: ObjectKey::global("n1"), uid: "k1".into(), labels: Labels::new() };
-        for event in [Event::Restarted, Event::Put(&node), Event::Synced] {
+        for event in [Event::ListStart, Event::Upsert(&node), Event::ListEnd] {
             add(&self.queue, self.workloads.lock().apply_node(&event));
         }
         let nodes = self.reconciler.context.calico.list::<CalicoNode>(&Default::default()).await.unwrap();
-        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Restarted));
-        nodes.iter().for_each(|node| add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Put(node))));
-        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Synced));
+        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::ListStart));
+        nodes.iter().for_each(|node| add(&self.queue, self.workloads.lock().apply_calico_node(&Event::Upsert(node))));
+        add(&self.queue, self.workloads.lock().apply_calico_node(&Event::ListEnd));
         self.list_endpoints().await;
     }
 
     async fn list_endpoints(&self) {
         let all = self.reconciler.context.calico.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
-        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Restarted));
-        all.iter().for_each(|entry| add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Put(entry))));
-        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Synced));
+        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::ListStart));
+        all.iter().for_each(|entry| add(&self.queue, self.workloads.lock().apply_endpoint(&Event::Upsert(entry))));
+        add(&self.queue, self.workloads.lock().apply_endpoint(&Event::ListEnd));
     }
 
     fn apply_pod(&self, event: Event<'_, Pod>) {
@@ -156,7 +156,7 @@ impl Host {
             let work = self.queue.next().await;
             let next = self.reconciler.reconcile(&work).await.unwrap();
             self.queue.done(&work);
-            if let (Next::After(later), ResyncKey::One(_)) = (next, &work) {
+            if let (NextReconcile::After(later), ResyncKey::One(_)) = (next, &work) {
                 self.queue.add_after(work, later);
             }
         }
@@ -193,7 +193,7 @@ async fn labels_follow_the_pod_and_nothing_else_changes() {
     let mut changed = pod("shop");
     changed.service_account = "s".repeat(63).into();
     host.set_live("pods", json!([live(&changed)]));
-    host.apply_pod(Event::Put(&changed));
+    host.apply_pod(Event::Upsert(&changed));
     host.work().await;
     let after = host.stored(&key).await.unwrap();
     assert_eq!(after.value.spec.service_account_name, "s".repeat(63));
@@ -243,7 +243,7 @@ async fn an_endpoint_without_pod_goes_after_the_grace_period() {
     host.list(&[pod("web")]).await;
     host.after_grace().await;
     host.set_live("pods", json!([]));
-    host.apply_pod(Event::Gone(&pod("web").name));
+    host.apply_pod(Event::Delete(&pod("web").name));
     host.work().await;
     assert!(host.stored(&key).await.is_some(), "not at once");
     host.after_grace().await;
@@ -326,7 +326,7 @@ async fn a_successor_on_the_same_node_does_not_keep_the_endpoint_of_the_one_befo
         let successor =
             Pod { uid: uid.into(), pod_ips: address.iter().cloned().collect(), pod_ip: address, ..pod("web") };
         host.set_live("pods", json!([live(&successor)]));
-        host.apply_pod(Event::Put(&successor));
+        host.apply_pod(Event::Upsert(&successor));
         host.work().await;
         assert!(host.stored(&key).await.is_some(), "not at once");
         host.after_grace().await;
@@ -342,7 +342,7 @@ async fn the_endpoint_that_a_successor_got_meanwhile_is_its_own() {
     host.list(std::slice::from_ref(&first)).await;
     let successor = Pod { uid: SECOND.into(), pod_ip: None, pod_ips: vec![], ..pod("web") };
     host.set_live("pods", json!([live(&successor)]));
-    host.apply_pod(Event::Put(&successor));
+    host.apply_pod(Event::Upsert(&successor));
     host.work().await;
     // The watch has not delivered the change yet.
     let mut entry = host.stored(&key).await.unwrap();

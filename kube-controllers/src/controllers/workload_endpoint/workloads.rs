@@ -14,7 +14,7 @@ use super::labels::EndpointLabels;
 use super::sandbox::{PodIdentity, Sandbox};
 use crate::controllers::node_names::NodeNames;
 use crate::controllers::resync::ResyncKey;
-use crate::watched::{Node, Pod, Words};
+use crate::watched::{Node, Pod, StringInterner};
 use crate::watches::{Cache, Event};
 
 /// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
@@ -26,7 +26,7 @@ pub(super) struct Workloads {
     nodes: Cache<ObjectKey, ()>,
     calico_nodes: Cache<ObjectKey, ObjectKey>,
     names: NodeNames,
-    words: Words,
+    words: StringInterner,
 }
 
 /// A pod and its endpoints. The pod or the endpoints may be missing.
@@ -75,13 +75,13 @@ impl Workloads {
     /// Applies an event about a pod. Returns the resulting work.
     pub(super) fn apply_pod(&mut self, event: &Event<'_, Pod>) -> Vec<ResyncKey> {
         match event {
-            Event::Restarted => self.pods.number += 1,
-            Event::Synced => {
+            Event::ListStart => self.pods.number += 1,
+            Event::ListEnd => {
                 self.pods.complete = true;
                 self.drop_unlisted_pods();
                 return vec![ResyncKey::All];
             }
-            Event::Put(pod) => {
+            Event::Upsert(pod) => {
                 let labels_hash =
                     EndpointLabels::for_pod(namespace(&pod.name), &pod.labels, &pod.service_account).fingerprint();
                 let has_address = pod.pod_ip.is_some() || !pod.pod_ips.is_empty();
@@ -96,7 +96,7 @@ impl Workloads {
                 workload.pod = Some(known);
                 return self.work_for(is_news, &pod.name);
             }
-            Event::Gone(pod) => {
+            Event::Delete(pod) => {
                 let was_there = self.workloads.get_mut(*pod).is_some_and(|workload| workload.pod.take().is_some());
                 let work = self.work_for(was_there, pod);
                 self.forget_if_empty(pod);
@@ -109,15 +109,15 @@ impl Workloads {
     /// Applies an event about an endpoint. Returns the resulting work.
     pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<WorkloadEndpoint>>) -> Vec<ResyncKey> {
         match event {
-            Event::Restarted => self.endpoints.number += 1,
-            Event::Synced => {
+            Event::ListStart => self.endpoints.number += 1,
+            Event::ListEnd => {
                 self.endpoints.complete = true;
                 let last = self.endpoints.number;
                 self.workloads.values_mut().for_each(|workload| workload.endpoints.retain(|one| one.list == last));
                 self.workloads.retain(|_, workload| !workload.is_empty());
                 return vec![ResyncKey::All];
             }
-            Event::Put(entry) => {
+            Event::Upsert(entry) => {
                 let Some((pod, node)) = pod_and_node(&entry.key) else { return Vec::new() };
                 let mut known = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
@@ -137,7 +137,7 @@ impl Workloads {
                 }
                 return self.work_for(true, &pod);
             }
-            Event::Gone(key) => {
+            Event::Delete(key) => {
                 let Some((pod, _)) = pod_and_node(key) else { return Vec::new() };
                 if let Some(workload) = self.workloads.get_mut(&pod) {
                     workload.endpoints.retain(|one| *one.name != *key.name);
@@ -150,18 +150,17 @@ impl Workloads {
 
     /// Applies an event about a Kubernetes node. A change may affect every endpoint on the node, so all are compared.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Node>) -> Vec<ResyncKey> {
-        let changed = self.nodes.follow(event, |_| Some(()));
-        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![ResyncKey::All] }
+        let changed = self.nodes.apply(event, |_| Some(()));
+        if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
     /// Applies an event about a Calico node, whose name in Kubernetes may have changed.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ResyncKey> {
-        let changed =
-            self.calico_nodes.follow(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
+        let changed = self.calico_nodes.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
         for node in &changed {
             self.names.set(node, self.calico_nodes.get(node).cloned());
         }
-        if changed.is_empty() && !matches!(event, Event::Synced) { Vec::new() } else { vec![ResyncKey::All] }
+        if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
     /// Returns true if all kinds have been listed, so that other objects are known not to exist.

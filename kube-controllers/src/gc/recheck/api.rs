@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::api_reads;
 use crate::gc::gate::LeaderGate;
-use crate::runtime::Failure;
+use crate::runtime::ReconcileError;
 
 pub(super) struct Api<'a> {
     pub(super) client: &'a kube::Client,
@@ -45,7 +45,7 @@ impl Api<'_> {
 }
 
 /// Converts a result; a failed read counts as unknown.
-fn sight<T>(found: Result<Option<T>, Failure>) -> Sight<T> {
+fn sight<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
     match found {
         Ok(Some(object)) => Sight::Present(object),
         Ok(None) => Sight::Absent,

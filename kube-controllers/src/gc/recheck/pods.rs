@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::api::Api;
 use crate::api_reads::List;
-use crate::watched::{Pod, Projection, Wanted, Watched, Words};
+use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single requests.
 pub(super) const MANY: usize = 16;
@@ -92,13 +92,15 @@ pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     match api.whole::<Box<RawValue>>(PODS, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,
-        Sight::Present(json) => match Pod::project(json.get(), &mut Words::default(), Wanted::default()) {
-            Ok(pod) => Sight::Present(pod),
-            Err(error) => {
-                tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
-                Sight::Unknown
+        Sight::Present(json) => {
+            match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
+                Ok(pod) => Sight::Present(pod),
+                Err(error) => {
+                    tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
+                    Sight::Unknown
+                }
             }
-        },
+        }
     }
 }
 
@@ -108,7 +110,7 @@ pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
 /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and read
 /// all pods of the cluster from etcd. Pages are followed if the server still sends them.
 async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, String> {
-    let mut words = Words::default();
+    let mut words = StringInterner::default();
     let mut found = BTreeMap::new();
     let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
     let mut target = first.clone();
@@ -117,7 +119,8 @@ async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, 
         let page: List<&RawValue> = serde_json::from_str(&json).map_err(|error| error.to_string())?;
         let (items, next) = page.page(|kind| PODS.is_list(kind))?;
         for item in items {
-            let pod = Pod::project(item.get(), &mut words, Wanted::default()).map_err(|error| error.to_string())?;
+            let pod = Pod::project(item.get(), &mut words, ProjectionOptions::default())
+                .map_err(|error| error.to_string())?;
             found.insert(pod.key(), pod);
         }
         match next {

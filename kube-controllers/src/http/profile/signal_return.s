@@ -1,16 +1,16 @@
-# Where a signal handler returns to, as musl has it, with what musl's lacks: how to find the frame that was interrupted. Without that
-# a sample of the profiler (cpu.rs) ends in its own handler.
+# The code to which a signal handler returns: musl's code, with unwind information that musl's lacks. This information leads to
+# the interrupted frame. Without it, the stack of a profiler's sample (cpu.rs) ends in the profiler's own signal handler.
 #
-# The kernel has put a ucontext on the stack, which the stack pointer is at when the handler has returned; the registers of the
-# interrupted function are in it from byte 40 on.
+# When the handler has returned, the stack pointer points to a ucontext from the kernel. The registers of the interrupted
+# function start at its byte 40.
 
 	.text
 	.cfi_startproc
 	.cfi_signal_frame
 	.macro saved register, low, high
-	.cfi_escape 0x10, \register, 3, 0x77, \low, \high	# DW_CFA_expression: it is at the stack pointer (r7) and so many bytes
+	.cfi_escape 0x10, \register, 3, 0x77, \low, \high	# DW_CFA_expression: saved at the stack pointer (r7) plus an offset
 	.endm
-	.cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06		# DW_CFA_def_cfa_expression: the stack pointer that is there at 160
+	.cfi_escape 0x0f, 4, 0x77, 0xa0, 0x01, 0x06		# DW_CFA_def_cfa_expression: the saved stack pointer, at 160
 	saved 8, 0xa8, 0x00		# r8 at 40, in LEB128
 	saved 9, 0xb0, 0x00
 	saved 10, 0xb8, 0x00
@@ -28,7 +28,7 @@
 	saved 2, 0x98, 0x01		# rcx
 	saved 7, 0xa0, 0x01		# rsp
 	saved 16, 0xa8, 0x01		# rip
-	# A return address is looked up by the byte before it, which has a name too, so that readers of profiles can leave it out (cpu.rs).
+	# Profilers look up a return address by the byte before it. This byte has a name, so that they can omit the frame (cpu.rs).
 __restore:
 	nop
 	.globl __restore_rt

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{LeaderElectionConfig, Timing};
 use super::election::{Election, ElectionStep};
-use super::leadership::{Deadline, Tenure};
+use super::leadership::{Deadline, LeadershipTerm};
 use super::leases::{LeaseError, Leases};
 use super::refusal_log::RefusalLog;
 
@@ -19,7 +19,7 @@ pub(super) struct Elector<L> {
     leases: L,
     config: LeaderElectionConfig,
     election: Election,
-    tenure: watch::Sender<Tenure>,
+    term: watch::Sender<LeadershipTerm>,
     /// True if the present right to write is that of a replica without a Lease.
     alone: bool,
     refusals: RefusalLog,
@@ -39,9 +39,9 @@ enum Outcome {
 }
 
 impl<L: Leases> Elector<L> {
-    pub(super) fn new(leases: L, config: LeaderElectionConfig, tenure: watch::Sender<Tenure>) -> Self {
+    pub(super) fn new(leases: L, config: LeaderElectionConfig, term: watch::Sender<LeadershipTerm>) -> Self {
         let election = Election::new(config.identity.clone(), config.timing);
-        Elector { leases, config, election, tenure, alone: false, refusals: RefusalLog::default(), complaint: None }
+        Elector { leases, config, election, term, alone: false, refusals: RefusalLog::default(), complaint: None }
     }
 
     /// Takes part in the election until `stop`, then releases the Lease.
@@ -56,7 +56,7 @@ impl<L: Leases> Elector<L> {
             () = stop.cancelled() => {}
             () = attempts => {}
         }
-        self.tenure.send_replace(Tenure::No);
+        self.term.send_replace(LeadershipTerm::No);
         self.give_back().await;
     }
 
@@ -79,7 +79,7 @@ impl<L: Leases> Elector<L> {
         let pause = match outcome {
             Ok(Outcome::Ours(until)) => {
                 self.complaint = None;
-                self.set_tenure(Tenure::Until(until));
+                self.set_term(LeadershipTerm::Until(until));
                 pause
             }
             Ok(Outcome::Settling(settled)) => {
@@ -93,12 +93,12 @@ impl<L: Leases> Elector<L> {
                     );
                 }
                 self.complaint = None;
-                self.set_tenure(Tenure::No);
+                self.set_term(LeadershipTerm::No);
                 pause.min(wait)
             }
             Ok(Outcome::Anothers(free)) => {
                 self.complaint = None;
-                self.set_tenure(Tenure::No);
+                self.set_term(LeadershipTerm::No);
                 tracing::debug!(lease = self.config.name, holder = self.election.holder(), "another replica leads");
                 pause.min(free.saturating_duration_since(now))
             }
@@ -133,7 +133,7 @@ impl<L: Leases> Elector<L> {
     async fn write(&mut self) -> Result<Outcome, LeaseError> {
         // Other replicas count from when they see this write, which is later.
         let until = Deadline::now().plus(self.config.timing.renew_deadline);
-        let leads = !self.alone && self.tenure.borrow().holds();
+        let leads = !self.alone && self.term.borrow().holds();
         let written = match self.election.step(Instant::now(), wall(), leads) {
             ElectionStep::Create(lease) => self.leases.create(*lease).await?,
             ElectionStep::Replace(lease) => self.leases.replace(*lease).await?,
@@ -149,14 +149,14 @@ impl<L: Leases> Elector<L> {
     /// sent, unless a later request is refused too.
     fn refused(&mut self, reason: &str, sent: Deadline) {
         let timing = self.config.timing;
-        let right = Tenure::Until(sent.plus(timing.renew_deadline));
+        let right = LeadershipTerm::Until(sent.plus(timing.renew_deadline));
         if self.is_alone() {
-            self.tenure.send_replace(right);
+            self.term.send_replace(right);
             return;
         }
         let first = self.refusals.are_none();
         if self.refusals.go_on(&timing) {
-            self.set_tenure(right);
+            self.set_term(right);
             self.alone = true;
             let LeaderElectionConfig { namespace, name, .. } = &self.config;
             let complaint = format!(
@@ -173,14 +173,14 @@ impl<L: Leases> Elector<L> {
     }
 
     /// Sets the right to write that results from the election.
-    fn set_tenure(&mut self, tenure: Tenure) {
+    fn set_term(&mut self, term: LeadershipTerm) {
         self.alone = false;
-        self.tenure.send_replace(tenure);
+        self.term.send_replace(term);
     }
 
     /// Returns true if this process writes without a Lease.
     fn is_alone(&self) -> bool {
-        self.alone && self.tenure.borrow().holds()
+        self.alone && self.term.borrow().holds()
     }
 
     /// Returns true if the outcome does not fit a role without Leases. While this process writes without a Lease, an
@@ -189,7 +189,7 @@ impl<L: Leases> Elector<L> {
         match outcome {
             Ok(_) => true,
             Err(LeaseError::Forbidden(_)) => false,
-            Err(_) => !self.tenure.borrow().holds(),
+            Err(_) => !self.term.borrow().holds(),
         }
     }
 

@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::backoff::Backoff;
 use super::queue::{Queue, Taken};
-use super::reconcile::{Failure, Next, Reconcile};
+use super::reconcile::{NextReconcile, Reconcile, ReconcileError};
 use crate::context::Context;
 use crate::leader::Leadership;
 use crate::status::Watchdog;
@@ -33,12 +33,12 @@ const EXPECTED_FAILURES: u32 = 5;
 /// and the current keys have 5 s to finish.
 pub async fn run<R: Reconcile>(reconciler: Arc<R>, queue: Queue<R::Key>, workers: usize, context: Context) {
     let metrics = context.metrics.worker(R::NAME);
-    let crew = Crew { reconciler, queue, backoff: Mutex::default(), metrics, watchdog: context.watchdog };
-    crew.run(workers, context.leadership, context.stop).await;
+    let pool = WorkerPool { reconciler, queue, backoff: Mutex::default(), metrics, watchdog: context.watchdog };
+    pool.run(workers, context.leadership, context.stop).await;
 }
 
 /// The state that the workers of one controller share.
-struct Crew<R: Reconcile> {
+struct WorkerPool<R: Reconcile> {
     reconciler: Arc<R>,
     queue: Queue<R::Key>,
     backoff: Mutex<Backoff<R::Key>>,
@@ -46,14 +46,14 @@ struct Crew<R: Reconcile> {
     watchdog: Watchdog,
 }
 
-impl<R: Reconcile> Crew<R> {
+impl<R: Reconcile> WorkerPool<R> {
     async fn run(self, workers: usize, leadership: Leadership, stop: CancellationToken) {
         self.queue.show_depth(self.metrics.depth.clone());
-        let crew = Arc::new(self);
+        let pool = Arc::new(self);
         let tasks: Vec<_> = (0..workers.max(1))
             // Each worker is a task of its own, so that the workers use several cores. The tasks are aborted when this
             // future is dropped.
-            .map(|_| AbortOnDropHandle::new(tokio::spawn(crew.clone().worker(leadership.clone(), stop.clone()))))
+            .map(|_| AbortOnDropHandle::new(tokio::spawn(pool.clone().worker(leadership.clone(), stop.clone()))))
             .collect();
         join_all(tasks).await;
     }
@@ -77,50 +77,50 @@ impl<R: Reconcile> Crew<R> {
 
     /// Processes one key, and returns it to the queue even if this future is dropped.
     async fn handle(&self, taken: Taken<R::Key>, leadership: &Leadership, stop: &CancellationToken) {
-        let mut held = Held { queue: &self.queue, key: taken.key, concluded: false };
+        let mut in_progress = KeyInProgress { queue: &self.queue, key: taken.key, concluded: false };
         self.metrics.waited.observe(taken.waited.as_secs_f64());
         let begin = Instant::now();
-        let work = self.watchdog.observe(format!("{} {}", R::NAME, held.key), self.reconcile(&held.key));
+        let work = self.watchdog.observe(format!("{} {}", R::NAME, in_progress.key), self.reconcile(&in_progress.key));
         let outcome = tokio::select! {
             biased;
             outcome = leadership.while_held(work) => outcome,
             () = drained(stop) => None,
         };
         let Some(outcome) = outcome else {
-            tracing::info!(controller = R::NAME, key = %held.key, "dropped: not allowed to write any more");
+            tracing::info!(controller = R::NAME, key = %in_progress.key, "dropped: not allowed to write any more");
             return;
         };
         self.metrics.duration.observe(begin.elapsed().as_secs_f64());
-        self.conclude(&held.key, outcome);
-        held.concluded = true;
+        self.conclude(&in_progress.key, outcome);
+        in_progress.concluded = true;
     }
 
-    async fn reconcile(&self, key: &R::Key) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &R::Key) -> Result<NextReconcile, ReconcileError> {
         // Safe: state that a reconciler shares is behind locks, which record the panic by their poisoning.
         match AssertUnwindSafe(async { self.reconciler.reconcile(key).await }).catch_unwind().await {
             Ok(outcome) => outcome,
             Err(panic) => {
                 self.metrics.panics.inc();
-                Err(Failure::Retry(format!("panicked: {}", words(&*panic))))
+                Err(ReconcileError::Retry(format!("panicked: {}", panic_message(&*panic))))
             }
         }
     }
 
-    fn conclude(&self, key: &R::Key, outcome: Result<Next, Failure>) {
+    fn conclude(&self, key: &R::Key, outcome: Result<NextReconcile, ReconcileError>) {
         let mut backoff = self.backoff.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
             Ok(next) => {
                 backoff.forget(key);
-                if let Next::After(delay) = next {
+                if let NextReconcile::After(delay) = next {
                     self.queue.add_after(key.clone(), delay);
                 }
             }
-            Err(Failure::Permanent(reason)) => {
+            Err(ReconcileError::Permanent(reason)) => {
                 backoff.forget(key);
                 self.metrics.permanent_failures.inc();
                 tracing::warn!(controller = R::NAME, %key, "cannot be done until something changes: {reason}");
             }
-            Err(Failure::Retry(reason)) => {
+            Err(ReconcileError::Retry(reason)) => {
                 let failed = backoff.failed(key, fastrand::f64());
                 self.metrics.retries.inc();
                 if failed.times > EXPECTED_FAILURES {
@@ -136,13 +136,13 @@ impl<R: Reconcile> Crew<R> {
 
 /// A key that a worker is processing. Dropping the value marks the key as done, and adds it to the queue again if its
 /// processing was not concluded. So a canceled worker loses no key.
-struct Held<'a, K: Clone + Eq + Hash + Send + 'static> {
+struct KeyInProgress<'a, K: Clone + Eq + Hash + Send + 'static> {
     queue: &'a Queue<K>,
     key: K,
     concluded: bool,
 }
 
-impl<K: Clone + Eq + Hash + Send + 'static> Drop for Held<'_, K> {
+impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
     fn drop(&mut self) {
         if !self.concluded {
             self.queue.add(self.key.clone());
@@ -158,7 +158,7 @@ async fn drained(stop: &CancellationToken) {
 }
 
 /// Returns the message of a panic.
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()

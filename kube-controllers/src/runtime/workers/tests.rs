@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 use super::*;
-use crate::leader::{Deadline, Tenure};
+use crate::leader::{Deadline, LeadershipTerm};
 use crate::telemetry::Metrics;
 
 /// A reconciler that treats each key as the key's name says, and counts its calls.
@@ -25,7 +25,7 @@ impl Reconcile for Scripted {
     const NAME: &'static str = "scripted";
     type Key = &'static str;
 
-    async fn reconcile(&self, key: &&'static str) -> Result<Next, Failure> {
+    async fn reconcile(&self, key: &&'static str) -> Result<NextReconcile, ReconcileError> {
         let count = {
             let mut calls = self.calls.lock().expect("no panic under the lock");
             calls.push((key, self.begin.elapsed()));
@@ -35,15 +35,15 @@ impl Reconcile for Scripted {
         let _left = scopeguard(&self.busy);
         self.most_busy.fetch_max(busy, Ordering::SeqCst);
         match *key {
-            "fails three times" if count <= 3 => return Err(Failure::Retry("busy".into())),
-            "invalid" => return Err(Failure::Permanent("no such thing".into())),
+            "fails three times" if count <= 3 => return Err(ReconcileError::Retry("busy".into())),
+            "invalid" => return Err(ReconcileError::Permanent("no such thing".into())),
             "panics once" if count == 1 => panic!("out of range"),
-            "every minute" => return Ok(Next::After(Duration::from_secs(60))),
+            "every minute" => return Ok(NextReconcile::After(Duration::from_secs(60))),
             key if key.starts_with("slow") => self.gate.acquire().await.expect("open").forget(),
             _ => {}
         }
         self.finished.fetch_add(1, Ordering::SeqCst);
-        Ok(Next::Done)
+        Ok(NextReconcile::Done)
     }
 }
 
@@ -61,7 +61,7 @@ fn scopeguard(busy: &AtomicUsize) -> impl Drop + '_ {
 struct Bench {
     scripted: Arc<Scripted>,
     queue: Queue<&'static str>,
-    tenure: watch::Sender<Tenure>,
+    term: watch::Sender<LeadershipTerm>,
     stop: CancellationToken,
     metrics: WorkerMetrics,
     watchdog: Watchdog,
@@ -69,7 +69,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(workers: usize, tenure: Tenure) -> Self {
+    fn new(workers: usize, term: LeadershipTerm) -> Self {
         let scripted = Arc::new(Scripted {
             calls: Mutex::default(),
             begin: Instant::now(),
@@ -78,19 +78,19 @@ impl Bench {
             finished: AtomicUsize::new(0),
             gate: Semaphore::new(0),
         });
-        let (tenure, leadership) = watch::channel(tenure);
+        let (term, leadership) = watch::channel(term);
         let (queue, stop, metrics) = (Queue::default(), CancellationToken::new(), Metrics::new().worker("scripted"));
         let watchdog = Watchdog::default();
         let (reconciler, queued) = (scripted.clone(), queue.clone());
-        let crew = Crew {
+        let pool = WorkerPool {
             reconciler,
             queue: queued,
             backoff: Mutex::default(),
             metrics: metrics.clone(),
             watchdog: watchdog.clone(),
         };
-        let run = tokio::spawn(crew.run(workers, Leadership::new(leadership), stop.clone()));
-        Bench { scripted, queue, tenure, stop, metrics, watchdog, run }
+        let run = tokio::spawn(pool.run(workers, Leadership::new(leadership), stop.clone()));
+        Bench { scripted, queue, term, stop, metrics, watchdog, run }
     }
 
     /// Returns the times at which `key` was processed, in milliseconds.
@@ -114,7 +114,7 @@ async fn seconds(count: u64) {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("fails three times");
     bench.queue.add("fine");
     seconds(10).await;
@@ -130,7 +130,7 @@ async fn a_failure_is_tried_again_with_growing_delay_and_does_not_hold_up_others
 
 #[tokio::test(start_paused = true)]
 async fn an_invalid_object_is_not_tried_again_before_it_is_added_again() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("invalid");
     seconds(3600).await;
     assert_eq!(bench.calls("invalid").len(), 1);
@@ -142,7 +142,7 @@ async fn an_invalid_object_is_not_tried_again_before_it_is_added_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_is_caught_counted_and_tried_again() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("panics once");
     bench.queue.add("fine");
     seconds(1).await;
@@ -153,7 +153,7 @@ async fn a_panic_is_caught_counted_and_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_asks_for_it_comes_again() {
-    let bench = Bench::new(2, Tenure::Always);
+    let bench = Bench::new(2, LeadershipTerm::Always);
     bench.queue.add("every minute");
     seconds(150).await;
     let calls: Vec<_> = bench.calls("every minute").iter().map(|at| at / 1000).collect();
@@ -162,7 +162,7 @@ async fn a_key_that_asks_for_it_comes_again() {
 
 #[tokio::test(start_paused = true)]
 async fn as_many_keys_at_once_as_there_are_workers_and_no_key_twice() {
-    let bench = Bench::new(2, Tenure::Always);
+    let bench = Bench::new(2, LeadershipTerm::Always);
     for key in ["slow 1", "slow 2", "slow 3"] {
         bench.queue.add(key);
     }
@@ -177,41 +177,41 @@ async fn as_many_keys_at_once_as_there_are_workers_and_no_key_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_runs_before_this_replica_leads() {
-    let bench = Bench::new(2, Tenure::No);
+    let bench = Bench::new(2, LeadershipTerm::No);
     bench.queue.add("fine");
     seconds(60).await;
     assert_eq!(bench.finished(), 0);
     assert_eq!(bench.metrics.depth.get(), 1, "keys gather");
-    bench.tenure.send_replace(Tenure::Always);
+    bench.term.send_replace(LeadershipTerm::Always);
     seconds(1).await;
     assert_eq!((bench.finished(), bench.metrics.depth.get()), (1, 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_under_way_is_dropped_with_the_leadership_and_done_when_it_is_back() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     seconds(1).await;
     assert_eq!(bench.busy(), 1);
-    bench.tenure.send_replace(Tenure::No);
+    bench.term.send_replace(LeadershipTerm::No);
     seconds(1).await;
     assert_eq!((bench.busy(), bench.finished()), (0, 0));
     bench.scripted.gate.add_permits(1);
     seconds(60).await;
     assert_eq!(bench.finished(), 0);
-    bench.tenure.send_replace(Tenure::Always);
+    bench.term.send_replace(LeadershipTerm::Always);
     seconds(1).await;
     assert_eq!(bench.finished(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn work_goes_no_further_when_the_clock_took_the_leadership_and_nobody_was_told() {
-    let bench = Bench::new(1, Tenure::Until(Deadline::now().plus(Duration::from_secs(60))));
+    let bench = Bench::new(1, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(60))));
     bench.queue.add("slow");
     seconds(1).await;
     assert_eq!(bench.busy(), 1);
-    bench.tenure.send_if_modified(|tenure| {
-        *tenure = Tenure::No;
+    bench.term.send_if_modified(|term| {
+        *term = LeadershipTerm::No;
         false
     });
     bench.scripted.gate.add_permits(1);
@@ -221,7 +221,7 @@ async fn work_goes_no_further_when_the_clock_took_the_leadership_and_nobody_was_
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_lets_the_work_under_way_end_and_takes_nothing_more() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     bench.queue.add("fine");
     seconds(1).await;
@@ -236,7 +236,7 @@ async fn a_stop_lets_the_work_under_way_end_and_takes_nothing_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stop_does_not_wait_for_ever() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     seconds(1).await;
     bench.stop.cancel();
@@ -249,7 +249,7 @@ async fn a_stop_does_not_wait_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held() {
-    let bench = Bench::new(1, Tenure::Always);
+    let bench = Bench::new(1, LeadershipTerm::Always);
     bench.queue.add("slow");
     seconds(1).await;
     bench.run.abort();
@@ -262,7 +262,7 @@ async fn workers_end_with_the_future_that_runs_them_and_give_back_what_they_held
 #[tokio::test(start_paused = true)]
 async fn a_worker_that_never_ends_is_found_and_failures_without_end_are_not() {
     // The wait for the end of the term wakes the worker's task each second.
-    let bench = Bench::new(2, Tenure::Until(Deadline::now().plus(Duration::from_secs(86_400))));
+    let bench = Bench::new(2, LeadershipTerm::Until(Deadline::now().plus(Duration::from_secs(86_400))));
     bench.queue.add("every minute");
     sleep(Duration::from_secs(3600)).await;
     assert_eq!(bench.watchdog.stuck(), None);

@@ -6,11 +6,11 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::super::*;
-use crate::leader::Tenure;
+use crate::leader::LeadershipTerm;
 
 #[tokio::test(start_paused = true)]
 async fn it_is_begun_anew_when_this_replica_leads_again() {
-    let (sender, tenure) = watch::channel(Tenure::No);
+    let (sender, term) = watch::channel(LeadershipTerm::No);
     let (begun, ended) = (Cell::new(0), Cell::new(0));
     let work = || async {
         begun.set(begun.get() + 1);
@@ -19,13 +19,15 @@ async fn it_is_begun_anew_when_this_replica_leads_again() {
         Ok(true)
     };
     let leading = async {
-        for (tenure, expected) in [(Tenure::No, 0), (Tenure::Always, 1), (Tenure::No, 1), (Tenure::Always, 2)] {
-            sender.send_replace(tenure);
+        for (term, expected) in
+            [(LeadershipTerm::No, 0), (LeadershipTerm::Always, 1), (LeadershipTerm::No, 1), (LeadershipTerm::Always, 2)]
+        {
+            sender.send_replace(term);
             sleep(Duration::from_secs(5)).await;
             assert_eq!((begun.get(), ended.get()), (expected, 0));
         }
     };
-    tokio::join!(retry_until_complete(Leadership::new(tenure), work), leading);
+    tokio::join!(retry_until_complete(Leadership::new(term), work), leading);
     assert_eq!((begun.get(), ended.get()), (2, 1), "what was cut off did not go on");
 }
 

@@ -26,8 +26,8 @@ use super::request::{Request, RequestError};
 use super::service::LoadBalancerService;
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
 use super::*;
-use crate::runtime::Failure;
-use crate::runtime::Next;
+use crate::runtime::NextReconcile;
+use crate::runtime::ReconcileError;
 use crate::settings::AssignIps;
 use crate::watched::Service;
 use crate::watches::Event;
@@ -218,10 +218,10 @@ fn block(owner: &Owner, services: &[&str]) -> Entry<Block> {
 
 fn cache() -> ServiceCache {
     let mut cache = ServiceCache::default();
-    cache.apply_service(&Event::Put(&watched("a", "1")));
-    cache.apply_service(&Event::Synced);
-    cache.apply_pool(&Event::Put(&stored_pool()));
-    assert_eq!(cache.apply_pool(&Event::Synced), [], "blocks are not known yet");
+    cache.apply_service(&Event::Upsert(&watched("a", "1")));
+    cache.apply_service(&Event::ListEnd);
+    cache.apply_pool(&Event::Upsert(&stored_pool()));
+    assert_eq!(cache.apply_pool(&Event::ListEnd), [], "blocks are not known yet");
     assert!(cache.state_of(&ObjectKey::namespaced("n", "a")).is_none());
     cache
 }
@@ -231,32 +231,32 @@ fn services_are_looked_at_when_all_was_heard_of() {
     let [a, b] = ["a", "b"].map(|name| ObjectKey::namespaced("n", name));
     let mut cache = cache();
     let ours = Owner::Virtual(LOAD_BALANCER_HOST.into());
-    assert_eq!(cache.apply_block(&Event::Put(&block(&ours, &["a", "b", "b"]))), []);
-    assert_eq!(cache.apply_block(&Event::Synced), [a.clone(), b.clone()], "b is gone and holds addresses");
+    assert_eq!(cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b"]))), []);
+    assert_eq!(cache.apply_block(&Event::ListEnd), [a.clone(), b.clone()], "b is gone and holds addresses");
     assert_eq!(cache.state_of(&b).unwrap().held.len(), 2);
     assert!(cache.state_of(&b).unwrap().service.is_none());
 
     let waiting = ObjectKey::namespaced("n", "waiting");
     cache.set_unserved(&waiting, true);
-    assert_eq!(cache.apply_block(&Event::Put(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
-    let freed = cache.apply_block(&Event::Put(&block(&ours, &["a"])));
+    assert_eq!(cache.apply_block(&Event::Upsert(&block(&ours, &["a", "b", "b", "a"]))), [a.clone(), b.clone()]);
+    let freed = cache.apply_block(&Event::Upsert(&block(&ours, &["a"])));
     assert_eq!(freed, [a.clone(), b.clone(), waiting], "who waits is looked at when an address becomes free");
     assert!(cache.state_of(&b).unwrap().held.is_empty());
-    assert_eq!(cache.services(), std::slice::from_ref(&a), "b is forgotten with its last address (B-32)");
-    cache.apply_block(&Event::Gone(&"10.0.0.0/29".parse().unwrap()));
+    assert_eq!(cache.services(), std::slice::from_ref(&a), "b is removed with its last address");
+    cache.apply_block(&Event::Delete(&"10.0.0.0/29".parse().unwrap()));
     assert!(cache.state_of(&a).unwrap().held.is_empty());
 }
 
 #[test]
 fn blocks_of_nodes_and_resting_addresses_are_nobodys() {
     let mut cache = cache();
-    cache.apply_block(&Event::Put(&block(&Owner::Host("node-1".into()), &["a"])));
-    cache.apply_block(&Event::Synced);
+    cache.apply_block(&Event::Upsert(&block(&Owner::Host("node-1".into()), &["a"])));
+    cache.apply_block(&Event::ListEnd);
     let a = ObjectKey::namespaced("n", "a");
     assert!(cache.state_of(&a).unwrap().held.is_empty());
     let mut resting = block(&Owner::Virtual(LOAD_BALANCER_HOST.into()), &["a"]);
     let handle = HandleId::new("lb-a");
     resting.value.release_by_handle(&handle, None, 60, OffsetDateTime::UNIX_EPOCH).unwrap();
-    assert_eq!(cache.apply_block(&Event::Put(&resting)), []);
+    assert_eq!(cache.apply_block(&Event::Upsert(&resting)), []);
     assert!(cache.state_of(&a).unwrap().held.is_empty());
 }

@@ -23,11 +23,11 @@ use crate::controllers::testing::{embedded, settings};
 use crate::gc::cache::ClusterCache;
 use crate::gc::clock::Clock;
 use crate::gc::telemetry::PassMetrics;
-use crate::leader::{Deadline, Leadership, Tenure};
+use crate::leader::{Deadline, Leadership, LeadershipTerm};
 use crate::settings::Mode;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
-use crate::watches::Feeds;
+use crate::watches::Watches;
 
 /// Time that each response of the API server takes.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -97,7 +97,7 @@ fn collector(kubernetes: kube::Client, calico: Arc<Datastore>, index: Index, lea
         watchdog: Watchdog::default(),
         stop: CancellationToken::new(),
     };
-    let cache = ClusterCache::new(Mode::Etcd, index, &mut Feeds::default());
+    let cache = ClusterCache::new(Mode::Etcd, index, &mut Watches::default());
     let metrics = PassMetrics::new(&context.metrics).unwrap();
     GcPass::new(context, cache, Clock::start(), metrics)
 }
@@ -119,8 +119,8 @@ async fn pass_goes_no_further_when_the_right_to_write_ends() {
     let (_dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
     let right = Duration::from_secs(5);
-    let (_sender, tenure) = watch::channel(Tenure::Until(Deadline::now().plus(right)));
-    let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::new(tenure));
+    let (_sender, term) = watch::channel(LeadershipTerm::Until(Deadline::now().plus(right)));
+    let mut collector = collector(failing(asked.clone()), calico, leaky().0, Leadership::new(term));
     let begin = Instant::now();
     collector.pass(Scope::Changed).await;
     assert_eq!((begin.elapsed(), asked.load(Ordering::Relaxed)), (right, 1), "the answer was not waited for");

@@ -12,8 +12,8 @@ const PROLONGED: Duration = Duration::from_secs(10);
 async fn liveness(index: Index) -> Vec<bool> {
     let (dir, calico) = embedded();
     let asked = Arc::new(AtomicUsize::new(0));
-    let tenure = || Tenure::Until(Deadline::now().plus(RIGHT));
-    let (election, leads) = watch::channel(tenure());
+    let term = || LeadershipTerm::Until(Deadline::now().plus(RIGHT));
+    let (election, leads) = watch::channel(term());
     let collector = collector(silent(asked.clone()), calico, index, Leadership::new(leads));
     collector.cache.complete_all();
     let status = Status::new(dir.path().join("status.json"));
@@ -25,7 +25,7 @@ async fn liveness(index: Index) -> Vec<bool> {
         // Each renewal wakes the task of the pass, which does not count as progress of the pass.
         () = async { loop {
             sleep(PROLONGED).await;
-            election.send_replace(tenure());
+            election.send_replace(term());
         } } => {}
         () = async { for _ in 0..20 {
             sleep(Duration::from_secs(100)).await;

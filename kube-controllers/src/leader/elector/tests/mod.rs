@@ -190,8 +190,8 @@ fn replica(server: &Server, identity: &str, weather: Weather, required: bool) ->
         required,
         timing: Timing::default(),
     };
-    let (sender, tenure) = watch::channel(Tenure::No);
-    let leadership = Leadership::new(tenure);
+    let (sender, term) = watch::channel(LeadershipTerm::No);
+    let leadership = Leadership::new(term);
     server.state().leaderships.push((identity.into(), leadership.clone()));
     let elector = Elector::new(Connection { server: server.clone(), weather }, config, sender);
     let stop = CancellationToken::new();

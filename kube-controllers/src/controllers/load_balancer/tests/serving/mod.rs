@@ -131,23 +131,23 @@ impl Scene {
         for pool in pools {
             scene.calico.create(&pool.key(), pool).await.unwrap();
         }
-        scene.hear().await;
+        scene.on_event().await;
         scene
     }
 
     /// Returns a scene with a pool and a Service that has its address.
     async fn served(annotations: Value) -> Self {
         let scene = Scene::new(stored_service(annotations), &[stored_pool().value]).await;
-        assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+        assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
         assert_eq!(scene.shown(), scene.held().await);
         assert_eq!(scene.shown().len(), 1);
         scene.server.lock().unwrap().written.clear();
-        scene.hear().await;
+        scene.on_event().await;
         scene
     }
 
     /// Delivers all objects as restarted watches do.
-    async fn hear(&self) {
+    async fn on_event(&self) {
         self.tell(&self.reconciler).await;
     }
 
@@ -163,22 +163,22 @@ impl Scene {
             ..watched("s", "u")
         };
         let mut cache = reconciler.cache.lock();
-        cache.apply_service(&Event::Restarted);
-        cache.apply_service(&Event::Put(&service));
-        cache.apply_service(&Event::Synced);
-        cache.apply_pool(&Event::Restarted);
-        pools.iter().for_each(|pool| _ = cache.apply_pool(&Event::Put(pool)));
-        cache.apply_pool(&Event::Synced);
-        cache.apply_block(&Event::Restarted);
-        blocks.iter().for_each(|block| _ = cache.apply_block(&Event::Put(block)));
-        cache.apply_block(&Event::Synced);
+        cache.apply_service(&Event::ListStart);
+        cache.apply_service(&Event::Upsert(&service));
+        cache.apply_service(&Event::ListEnd);
+        cache.apply_pool(&Event::ListStart);
+        pools.iter().for_each(|pool| _ = cache.apply_pool(&Event::Upsert(pool)));
+        cache.apply_pool(&Event::ListEnd);
+        cache.apply_block(&Event::ListStart);
+        blocks.iter().for_each(|block| _ = cache.apply_block(&Event::Upsert(block)));
+        cache.apply_block(&Event::ListEnd);
     }
 
     fn annotate(&self, annotations: Value) {
         self.server.lock().unwrap().service["metadata"]["annotations"] = annotations;
     }
 
-    async fn reconcile(&self) -> Result<Next, Failure> {
+    async fn reconcile(&self) -> Result<NextReconcile, ReconcileError> {
         self.reconciler.reconcile(&ObjectKey::namespaced("n", "s")).await
     }
 
@@ -210,10 +210,10 @@ impl Scene {
 async fn the_live_service_decides_what_is_given_back() {
     let scene = Scene::served(wants("10.0.0.5")).await;
     scene.annotate(wants("10.0.0.7"));
-    scene.hear().await;
+    scene.on_event().await;
     // The Service was changed back, and the cache does not show that yet.
     scene.annotate(wants("10.0.0.5"));
-    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
 }
 
@@ -223,15 +223,15 @@ async fn a_pool_that_cannot_be_read_takes_nothing_away() {
     let no_range = json!({"metadata": {"name": "p"}, "spec": {"cidr": "x", "allowedUses": ["LoadBalancer"]}});
     for bytes in [b"\"no pool\"".to_vec(), no_range.to_string().into_bytes()] {
         scene.overwrite_pool(bytes).await;
-        scene.hear().await;
+        scene.on_event().await;
         let failure = scene.reconcile().await.unwrap_err();
-        assert!(matches!(&failure, Failure::Retry(text) if text.contains("IPPool p")), "{failure}");
+        assert!(matches!(&failure, ReconcileError::Retry(text) if text.contains("IPPool p")), "{failure}");
         assert_eq!((scene.held().await, scene.written()), (texts(&["10.0.0.5"]), vec![]));
     }
     // A Service that is no longer managed loses its addresses anyway.
     scene.server.lock().unwrap().service["spec"]["loadBalancerClass"] = json!("other");
-    scene.hear().await;
-    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    scene.on_event().await;
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
 }
 
@@ -244,10 +244,10 @@ async fn word_of_assign_ips_that_is_not_known_gives_and_takes_no_address() {
     let mut scene = Scene::served(json!({})).await;
     let held = scene.held().await;
     scene.reconciler.settings = assigning("Allservices");
-    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
     assert_eq!((scene.held().await, scene.shown(), scene.written()), (held.clone(), held.clone(), vec![]));
     scene.reconciler.settings = assigning("RequestedServicesOnly");
-    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), held)]));
 }
 
@@ -257,11 +257,11 @@ async fn without_pools_addresses_go() {
     let pool = ObjectKey::global("p");
     let kept = scene.calico.get::<IpPool>(&pool).await.unwrap().value;
     scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
-    scene.hear().await;
+    scene.on_event().await;
     scene.calico.create(&pool, &kept).await.unwrap();
-    assert_eq!(scene.reconcile().await.unwrap(), Next::After(LAG), "there is one again");
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(LAG), "there is one again");
     assert_eq!(scene.held().await, texts(&["10.0.0.5"]));
     scene.calico.delete::<IpPool>(&pool, None).await.unwrap();
-    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
     assert_eq!((scene.held().await, scene.written()), (texts(&[]), vec![(texts(&[]), texts(&["10.0.0.5"]))]));
 }

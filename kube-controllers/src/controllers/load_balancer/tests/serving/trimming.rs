@@ -22,7 +22,7 @@ impl Scene {
     async fn settle(&self) -> usize {
         for _ in 0..10 {
             let before = self.state().await;
-            self.hear().await;
+            self.on_event().await;
             _ = self.reconcile().await;
             if self.state().await == before {
                 return self.written().len();
@@ -130,8 +130,8 @@ async fn successor_is_published_before_the_address_goes() {
     scene.settle().await;
     assert_eq!(scene.held().await, texts(&["10.0.0.7"]));
     scene.annotate(wants("10.0.0.8"));
-    scene.hear().await;
-    assert_eq!(scene.reconcile().await.unwrap(), Next::Done);
+    scene.on_event().await;
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::Done);
     assert_eq!(scene.written(), [(texts(&["10.0.0.8"]), texts(&["10.0.0.7", "10.0.0.8"]))]);
     assert_eq!(scene.held().await, texts(&["10.0.0.8"]));
 }
@@ -166,7 +166,7 @@ async fn two_writers_that_race_leave_one_address() {
     _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
     scene.server.lock().unwrap().meeting = None;
     for _ in 0..3 {
-        scene.hear().await;
+        scene.on_event().await;
         scene.tell(&second).await;
         _ = tokio::join!(scene.reconcile(), second.reconcile(&key));
     }
@@ -180,9 +180,9 @@ async fn address_of_another_writer_stays_where_the_service_changed_after_it_was_
     let scene = Scene::new(stored_service(json!({})), &three_pools()).await;
     scene.assign(&["10.0.0.5", "10.0.0.9"]).await;
     scene.publish(&["10.0.0.5"]);
-    scene.hear().await;
+    scene.on_event().await;
     scene.server.lock().unwrap().after_read = Some(|service| service["spec"]["loadBalancerIP"] = json!("10.0.0.9"));
-    assert_eq!(scene.reconcile().await.unwrap(), Next::After(LAG));
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(LAG));
     assert_eq!(scene.held().await, texts(&["10.0.0.5", "10.0.0.9"]));
     assert_eq!(scene.settle().await, 1);
     assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.9"]), texts(&["10.0.0.9"])));
@@ -194,12 +194,12 @@ async fn address_stays_where_the_service_is_managed_again_after_it_was_read() {
     scene.assign(&["10.0.0.5"]).await;
     scene.spec("loadBalancerClass", json!("other"));
     scene.server.lock().unwrap().service["status"] = json!({"loadBalancer": {}});
-    scene.hear().await;
+    scene.on_event().await;
     scene.server.lock().unwrap().after_read = Some(|service| {
         service["spec"]["loadBalancerClass"] = Value::Null;
         service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.5"}]}});
     });
-    assert_eq!(scene.reconcile().await.unwrap(), Next::After(LAG));
+    assert_eq!(scene.reconcile().await.unwrap(), NextReconcile::After(LAG));
     assert_eq!(scene.settle().await, 0);
     assert_eq!((scene.shown(), scene.held().await), (texts(&["10.0.0.5"]), texts(&["10.0.0.5"])));
 }

@@ -1,4 +1,4 @@
-//! The agent of the node pays what DELs owe, with the plugins' credentials and by the plugins' rules.
+//! Replays deferred DELs in the node agent, with the credentials of the plugins and by the code of the plugins.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,25 +15,24 @@ use crate::context::known_node_name;
 use crate::deferred_del::{MOST, Outcome, Payer};
 use crate::reads::cluster_key;
 
-/// The time of the datastore for one request.
+/// The time limit of one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Pays the debts of this node as far as its datastore lets it, and learns what that datastore is. Asks nobody where
-/// there is nothing to pay and nothing to learn; writes nothing while the datastore is not ready.
+/// Replays the deferred DELs of this node, and records the identity of the node's datastore. Sends no request if the
+/// journal is empty and the identity is recorded already. Writes nothing while the datastore is not ready.
 ///
 /// # Errors
-/// The datastore cannot be reached, refuses, or is not ready; the configuration leads nowhere.
+/// The datastore is unreachable, rejects a request, or is not ready, or the configuration is invalid.
 pub async fn pay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.learns {
         return Ok(Pass::default());
     }
-    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None)
-        .map_err(failed)?;
+    let config = datastore_settings::with_environment(&plugins.conf, Some(DEADLINE), |_| None).map_err(failed)?;
     if let DatastoreConfig::Local(local) = &config
         && !local.path.exists()
     {
-        // Opening it would make a datastore of this container's own.
+        // Opening it would create an empty datastore in the file system of this container.
         return Err(failed(format!("{} is not seen from here", local.path.display())));
     }
     let store = Datastore::open(&config).map_err(failed)?;
@@ -53,7 +52,7 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         }
     };
     let creditor = Creditor { name: plugins.datastore.clone(), identity };
-    // A call of the plugin that pays at this moment does the same.
+    // The process that has the lock replays the same entries.
     let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
     let node = known_node_name(&plugins.conf);

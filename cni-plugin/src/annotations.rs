@@ -1,5 +1,5 @@
 //! [`Annotations`]: the settings that a pod and its namespace request for the pod's network. The plugin validates them
-//! before it changes anything. Upstream detects some of the errors later; the error texts are the same.
+//! before it changes anything. Upstream detects some of the errors later, with the same texts.
 
 mod addresses;
 

@@ -1,6 +1,6 @@
-//! CHECK: compares the container's network with the result of its ADD (CNI-215).
+//! CHECK: compares the container's network with the result of its ADD. Upstream's CHECK compares nothing.
 //!
-//! All parts are compared before the first error is returned, so that one CHECK names every difference.
+//! All parts are compared before an error is returned, so that one CHECK names every difference.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -19,7 +19,10 @@ use crate::ipam::{self, inspect};
 use crate::reads::{self, CheckReads};
 use crate::timings::Timings;
 
-/// Compares interface, routes, settings, endpoint and addresses with prevResult; the error lists what differs.
+/// Compares interface, routes, settings, endpoint and addresses with prevResult.
+///
+/// # Errors
+/// There are differences, which the error lists, or the state of the network cannot be read.
 pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let previous = cx.call.prev_result.clone().ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "CHECK needs prevResult, the result of the ADD")
@@ -49,13 +52,13 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
         .with_details(differences.join("; ")))
 }
 
-/// What prevResult says about this attachment. It may hold other plugins' interfaces and addresses too, as the runtime
-/// gives the result of the whole list.
+/// The part of prevResult that belongs to this attachment. The runtime passes the result of the whole configuration
+/// list, which may contain interfaces and addresses of other plugins.
 #[derive(Debug, PartialEq, Eq)]
 struct Recorded {
-    /// The container's end.
+    /// The container's end of the interface.
     inside: Option<Interface>,
-    /// The host's end.
+    /// The host's end of the interface.
     host: Option<Interface>,
     addresses: Vec<IpAddr>,
 }
@@ -64,7 +67,7 @@ impl Recorded {
     fn of(result: CniResult, ifname: &str) -> Result<Self, CniError> {
         let interfaces = &result.interfaces;
         let inside = interfaces.iter().position(|i| i.name == ifname && !i.sandbox.is_empty());
-        // ADD writes the host's end just before the container's (CNI-38).
+        // The result of an ADD has the host's end directly before the container's end (CNI-38).
         let host = inside.and_then(|index| interfaces.get(index.checked_sub(1)?)).filter(|i| i.sandbox.is_empty());
         let ours = |ip: &&IpConfig| ip.interface.is_none() || ip.interface == inside;
         let addresses: Vec<_> = result.ips.iter().filter(ours).map(|ip| ip.address.addr()).collect();
@@ -76,8 +79,8 @@ impl Recorded {
     }
 }
 
-/// The plan that ADD must have carried out, from the configuration and what prevResult recorded. What another dataplane
-/// made is not known here.
+/// Compares the kernel's state with the plan of the ADD, which follows from the configuration and prevResult. Returns
+/// no differences for a gRPC dataplane, whose interfaces are unknown to this program.
 fn compare_kernel(
     config: InterfaceConfig<'_>,
     recorded: &Recorded,
@@ -114,7 +117,7 @@ fn compare_endpoint(cx: &Context, found: &CheckReads, recorded: &Recorded) -> Ve
     if let Some(host) = &recorded.host {
         compare.field("interfaceName", &host.name, &spec.interface_name);
     }
-    // A pod's annotations have no place for it (DS-80).
+    // The annotations of a pod do not contain the MAC address (DS-80).
     let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !cx.is_on_kubernetes());
     if let Some(inside) = inside {
         compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);

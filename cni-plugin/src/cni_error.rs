@@ -18,7 +18,7 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
     }
 }
 
-/// Converts an error of the first read of a call, in upstream's words (CNI-75).
+/// Converts an error of the first read of a call, with upstream's text (CNI-75).
 pub fn first_read_error(error: &StoreError) -> CniError {
     let code = match error {
         StoreError::Unavailable { .. } | StoreError::NotFound { .. } => Code::TRY_AGAIN,

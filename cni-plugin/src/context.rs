@@ -1,7 +1,7 @@
-//! [`Context`]: what a verb works with, opened once per call and never changed.
+//! [`Context`]: the configuration and the connections of one call, opened once and not changed later.
 //!
-//! Only the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole context; every other
-//! function takes the parts that it uses.
+//! Only the verbs, [`reads`](crate::reads) and [`deferred_del`](crate::deferred_del) take the whole context; every
+//! other function takes the parts that it uses.
 
 use std::time::Duration;
 
@@ -20,20 +20,21 @@ use crate::kubernetes;
 /// The time in which a datastore must answer the first request of a DEL.
 const FIRST_ANSWER_TO_DEL: Duration = Duration::from_secs(3);
 
-/// One CNI call and the connections that serve it.
+/// A CNI call and the connections that serve it.
 #[derive(Debug)]
 pub struct Context {
     /// The decoded call.
     pub call: Box<Call>,
-    /// The node, the container or pod, and the interface. The node of a DEL is empty where its name is unknown.
+    /// The node, the container or pod, and the interface. In a DEL the name of the node may be unknown and is then
+    /// empty.
     pub workload: EndpointFacts,
-    /// The settings of the connection to the datastore. The journal names the datastore by them.
+    /// The settings of the connection to the datastore. The journal derives the name of the datastore from them.
     pub datastore_config: DatastoreConfig,
     /// The datastore. Opening it sends no request.
     pub store: Datastore,
     /// The Kubernetes API. Opening it sends no request.
     pub api: Api,
-    /// The time until which requests wait for an API server that is busy.
+    /// The time until which requests wait for a busy API server.
     pub busy_until: Instant,
     /// The journal of deferred DELs.
     pub journal: Journal,
@@ -61,14 +62,14 @@ impl Context {
         let busy_until = match call.command {
             Command::Del => {
                 expect_first_answer(&store, &api);
-                // A DEL cuts the traffic and records the rest before it waits for a busy server.
+                // A DEL cuts the traffic and records its remaining work before it waits for a busy server.
                 Instant::now()
             }
             command => Instant::now() + busy_server::longest_wait(command),
         };
         busy_server::wait_until(busy_until, &store, &api);
         if call.command == Command::Add && matches!(api, Api::Datastore) {
-            // An API server stores endpoints of pods only: without a pod, ADD would fail at its last step.
+            // An API server stores endpoints of pods only: without a pod, the last step of the ADD would fail.
             call.args.require_pod()?;
         }
         let workload = workload_of(&call, node);
@@ -82,7 +83,8 @@ impl Context {
         matches!(self.api, Api::Datastore)
     }
 
-    /// Returns K8S_POD_UID where endpoints have their pod's uid (CNI-223); empty elsewhere and without the variable.
+    /// Returns K8S_POD_UID if endpoints have their pod's uid (CNI-223); an empty text otherwise, and without the
+    /// variable.
     pub fn pod_uid(&self) -> &str {
         self.call.args.pod().filter(|_| self.is_on_kubernetes()).and_then(|pod| pod.uid).unwrap_or_default()
     }
@@ -92,14 +94,14 @@ impl Context {
         InterfaceConfig::new(&self.call, &self.workload)
     }
 
-    /// Returns the datastore's address without credentials, by which the journal names the datastore.
+    /// Returns the datastore's address without credentials, which is the datastore's name in the journal.
     pub fn datastore_name(&self) -> String {
         journal::name_of(&self.datastore_config)
     }
 }
 
-/// Fails until calico-node has started on this node and written the nodename file, even when the name comes from
-/// elsewhere (CNI-71). The embedded datastore works without calico-node, so no program writes the file there.
+/// Fails until calico-node has started on this node and written the nodename file, even if the configuration contains
+/// the node's name (CNI-71). The embedded datastore works without calico-node, so no program writes the file there.
 fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     let node = &conf.node;
     if node.nodename_file_optional || conf.datastore.kind() == DatastoreType::Local {
@@ -113,8 +115,8 @@ fn ensure_nodename_file(conf: &NetConf) -> Result<(), CniError> {
     })
 }
 
-/// Returns the name of the node, or an empty name where calico-node has not written it and the configuration does not
-/// have it: the kernel's host name may be another node's name.
+/// Returns the name of the node, or an empty name if neither calico-node has written it nor the configuration has it.
+/// The kernel's host name is not used then, because it may be the name of another node.
 pub fn known_node_name(conf: &NetConf) -> String {
     if let Err(error) = ensure_nodename_file(conf) {
         tracing::warn!(%error, "the node has the name of the configuration, if any");
@@ -134,8 +136,8 @@ fn expect_first_answer(store: &Datastore, api: &Api) {
     }
 }
 
-/// Returns the workload of a call: a pod when CNI_ARGS names one (CNI-31), else a plain container. The labels and ports
-/// of a pod come from the Kubernetes API later.
+/// Returns the workload of a call: a pod if CNI_ARGS names one (CNI-31), else a plain container. The labels and ports
+/// of a pod are read from the Kubernetes API later.
 fn workload_of(call: &Call, node: String) -> EndpointFacts {
     let orchestrator = match call.args.pod() {
         Some(pod) => Orchestrator::Kubernetes(PodFacts {
@@ -148,7 +150,7 @@ fn workload_of(call: &Call, node: String) -> EndpointFacts {
             if !call.args.test_namespace.is_empty() {
                 container.namespace = call.args.test_namespace.clone();
             }
-            // For every verb: a label may name the namespace, and DEL must look there too (CNI-260).
+            // For every verb: a label may name the namespace, and DEL has to find the endpoint there (CNI-154).
             let labels = &call.conf.args.mesos.network_info.labels.labels;
             container.add_mesos_labels(labels.iter().map(|label| (label.key.as_str(), label.value.as_str())));
             Orchestrator::Cni(container)

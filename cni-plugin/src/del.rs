@@ -1,10 +1,12 @@
-//! DEL: removes what ADD created, as far as it still exists.
+//! DEL: removes the objects that ADD created, as far as they still exist.
 //!
-//! Traffic is cut, then the endpoint gives its addresses up, then the addresses are released, so that no two containers
-//! ever answer for an address and no two endpoints ever list it; the kernel takes 12 to 50 ms to delete the interface
-//! meanwhile. The DEL succeeds and records the rest in the journal where the datastore is unreachable, refuses this
-//! process or the write of the endpoint, or is not installed, and where the node's name is unknown. A datastore that
-//! answers "not ready" fails the DEL, as upstream.
+//! A DEL cuts the traffic, then removes the addresses from the endpoint, then releases them. With this order no two
+//! containers ever use the same address, and no two endpoints ever list it. The kernel deletes the interface meanwhile,
+//! which takes 12 to 50 ms.
+//!
+//! The DEL succeeds and records its remaining work in the journal if the datastore is unreachable, rejects this process
+//! or the write of the endpoint, or is not installed, and if the node's name is unknown. A datastore that is not ready
+//! fails the DEL, as in upstream.
 
 use std::time::Duration;
 
@@ -30,16 +32,16 @@ use crate::reads::{self, DelReads, NotReady};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam, vmi};
 
-/// The time that the datastore has for all requests of a DEL. Runtimes give a DEL a minute, and kill it then.
+/// The time limit of all requests of a DEL to the datastore. Runtimes kill a DEL after a minute.
 const WHOLE_CALL: Duration = Duration::from_secs(30);
 
-/// The way in which a deferred DEL is recorded.
+/// A function that records a deferred DEL.
 type Record = fn(&Journal, &Debt) -> Result<(), JournalError>;
 
-/// Removes the interface, the endpoint and the addresses of a container. A container without any is no failure.
+/// Removes the interface, the endpoint and the addresses of a container. Missing objects are no failure.
 ///
-/// A DEL does not wait for a busy API server before the traffic is cut and the rest is recorded: the runtime may kill the
-/// DEL at any time. Then it begins anew, and waits.
+/// The runtime may kill a DEL at any time, so the first pass cuts the traffic and records the remaining work without
+/// waiting for a busy API server. A second pass then waits for the server.
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
     let first = remove_all(cx, timings, begun + WHOLE_CALL, cx.busy_until).await;
@@ -49,7 +51,7 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let until = begun + busy_server::longest_wait(Command::Del);
     busy_server::wait_until(until, &cx.store, &cx.api);
     match timeout_at(until, remove_all(cx, timings, until, until)).await {
-        // The journal has the rest: the runtime need not repeat the DEL.
+        // The journal contains the remaining work, so the runtime does not have to repeat the DEL.
         Ok(Err(error)) if first.is_ok() => {
             tracing::warn!(%error, "the rest of this DEL is left to the debt that is noted");
             first
@@ -58,7 +60,8 @@ pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     }
 }
 
-/// Removes all by `until`, and records the rest. Requests of replayed DELs wait for a busy server until `busy_until`.
+/// Removes all objects until `until`, and records the remaining work. Requests of replayed DELs wait for a busy server
+/// until `busy_until`.
 async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_until: Instant) -> Result<(), CniError> {
     if cx.workload.node.is_empty() {
         let file = &cx.call.conf.node.nodename_file;
@@ -79,7 +82,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
     let DelReads { readiness, endpoints, mut listings, release: held, pod } = found;
     match readiness {
         Ok(()) => {}
-        // A datastore that is set up anew gets another identity.
+        // A datastore that is set up again gets a new identity, so the entry must not contain the old one.
         Err(NotReady { error, has_cluster_information: false }) => {
             return without_datastore(cx, &error, Journal::record_by_spelling).await;
         }
@@ -91,7 +94,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
     let is_named = !of_name.is_empty();
     let is_shared = is_of_another_interface(cx, is_named, &others, listings.is_none())?;
     if is_shared {
-        // The endpoint that cannot be read is that of the other interface.
+        // The endpoint that cannot be read belongs to the other interface.
         listings.get_or_insert_default();
     }
     let endpoint = of_name.into_iter().find(|entry| is_of_container(cx, entry));
@@ -129,9 +132,9 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
     }
 }
 
-/// Returns true if the endpoint is this container's. An endpoint of another container of the same pod stays: this is a late
-/// DEL for an earlier sandbox (CNI-200). So does the endpoint of a later pod of the same name that no ADD has connected
-/// yet (CNI-262).
+/// Returns true if the endpoint is this container's. The endpoint of another container of the same pod stays, because
+/// this is then a late DEL of an earlier sandbox (CNI-200). The endpoint of a later pod of the same name whose ADD has
+/// not finished stays as well (CNI-262).
 fn is_of_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
     let ours = endpoint::is_of_container(&entry.value, &cx.call.container_id, Some(cx.pod_uid()));
     if !ours {
@@ -141,11 +144,11 @@ fn is_of_container(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
     ours
 }
 
-/// Returns true if an endpoint of the container under another interface's name uses what is named after the container
-/// alone, its handle and for a plain container the host's end. Upstream frees the addresses of that endpoint.
+/// Returns true if the container has an endpoint with another interface name. That endpoint uses the handle, and for a
+/// plain container the host's end, because their names do not contain the interface name. Upstream releases the
+/// addresses of that endpoint.
 ///
-/// `is_named`: the interface that DEL is asked for has an endpoint. `is_unread`: an endpoint of the container cannot be
-/// read.
+/// `is_named`: the interface to delete has an endpoint. `is_unread`: an endpoint of the container cannot be read.
 fn is_of_another_interface(
     cx: &Context,
     is_named: bool,
@@ -158,7 +161,7 @@ fn is_of_another_interface(
         Orchestrator::Cni(_) => is_unread && interface::is_of_another_interface(cx.interface())?,
         Orchestrator::Kubernetes(_) if !cx.is_on_kubernetes() && others.iter().any(is_same) => true,
         Orchestrator::Kubernetes(_) if others.is_empty() && (is_named || made_by_add(cx) == Some(true)) => false,
-        // On Kubernetes every endpoint is called eth0, whatever the interface is, and a pod that is gone has none.
+        // On Kubernetes the name of every endpoint contains eth0, for any interface, and a deleted pod has no endpoint.
         Orchestrator::Kubernetes(_) => interface::is_of_another_interface(cx.interface())?,
     };
     if shared {
@@ -168,7 +171,7 @@ fn is_of_another_interface(
     Ok(shared)
 }
 
-/// Waits for `work` until the call has taken its time, and postpones the rest.
+/// Waits for `work` until the time limit of the call, and defers the remaining work then.
 async fn in_time<T>(until: Instant, work: impl Future<Output = Result<T, ReleaseError>>) -> Result<T, ReleaseError> {
     timeout_at(until, work).await.unwrap_or_else(|_| Err(ReleaseError::Postponed(late())))
 }
@@ -177,7 +180,7 @@ fn late() -> CniError {
     CniError::new(Code::TRY_AGAIN, "the datastore was not done within the time of this call")
 }
 
-/// Returns the VMI in the pod. After an error everything else is released all the same.
+/// Returns the VMI in the pod. After an error the caller still releases everything else.
 async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
     let pod = pod.map_err(|error| match error.is_postponable() {
         true => ReleaseError::Postponed(error.into()),
@@ -191,8 +194,8 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
     })
 }
 
-/// Clears the endpoint and releases the addresses: an address is free only when its endpoint does not list it. The
-/// endpoint is written while the blocks are read.
+/// Removes the addresses from the endpoint and then releases them. Writes the endpoint and reads the blocks at the same
+/// time.
 async fn release(
     cx: &Context,
     held: Option<(IpamRequest, ReleaseInputs)>,
@@ -206,7 +209,7 @@ async fn release(
     released.and(given_up)
 }
 
-/// Removes the interface, and records the rest by `record`.
+/// Removes the interface, and records the remaining work with `record`.
 async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
     tracing::warn!(error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down");
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
@@ -225,8 +228,9 @@ async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Re
     record_rest(cx, cause, record)
 }
 
-/// Returns true if `prevResult` has this interface, as the ADD made it; `None` without a `prevResult` that can be read,
-/// as runtimes call plugins before CNI 0.4.0. KubeVirt renames the pod's end of the interface.
+/// Returns true if `prevResult` contains this interface as the ADD created it; `None` without a valid `prevResult`,
+/// which runtimes do not pass before CNI 0.4.0. KubeVirt renames the pod's end of the interface, so the name in the pod
+/// proves nothing.
 fn made_by_add(cx: &Context) -> Option<bool> {
     let call = &cx.call;
     let result = call.conf.read_prev_result(call.version).ok()??;
@@ -234,8 +238,9 @@ fn made_by_add(cx: &Context) -> Option<bool> {
     Some(names(&call.ifname) && names(&cx.interface().host_ifname()))
 }
 
-/// Returns the error where the pod's end of the interface has another name: the interface was renamed since the ADD, or
-/// the runtime deletes one that the ADD never made. Only the endpoint or a `prevResult` tells these apart.
+/// Returns the error for a pod's end of the interface that has another name. Either the interface was renamed since the
+/// ADD, or the runtime deletes an interface that no ADD created. Only the endpoint or a `prevResult` distinguishes the
+/// two cases.
 fn undecided(cx: &Context, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let words = format!(
@@ -245,7 +250,7 @@ fn undecided(cx: &Context, cause: &CniError) -> CniError {
     CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
 }
 
-/// Records the rest of the DEL in the journal. If even that fails, the runtime must repeat the DEL.
+/// Records the remaining work of the DEL in the journal. If this fails as well, the runtime has to repeat the DEL.
 fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
     let failed = |error: JournalError| {
         CniError::new(Code::TRY_AGAIN, cause.msg.clone())

@@ -133,9 +133,9 @@ impl From<CniError> for WriteFailure {
     }
 }
 
-/// Returns true if an endpoint is this container's. An endpoint that names no container is anybody's, unless it is
-/// known to be of another pod of the same name than the pod with the uid `unnamed` (CNI-262), or
-/// `unnamed` is `None`.
+/// Returns true if an endpoint is this container's. An endpoint without a container ID counts as this container's if
+/// `unnamed` is the uid of its pod, or is empty because the uid is unknown (CNI-262). If `unnamed` is `None`, it never
+/// does.
 pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed: Option<&str>) -> bool {
     let (holder, uid) = (&endpoint.spec.container_id, &endpoint.metadata.uid);
     match holder.is_empty() {

@@ -1,7 +1,8 @@
-//! GC: releases what `cni.dev/valid-attachments` does not name (CNI-216), for this network and this node only.
+//! GC: removes interfaces, endpoints and addresses of containers that `cni.dev/valid-attachments` does not name, of
+//! this network and this node only.
 //!
-//! Blocks, endpoints and interfaces are read first: a failure there ends the call. A later failure does not stop the
-//! rest; all are reported together.
+//! Blocks, endpoints and interfaces are read first, and a failure there ends the call. After a later failure GC
+//! continues with the other containers, and reports all failures together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,7 +22,7 @@ use crate::endpoint::EndpointsOf;
 use crate::ipam::release::{Kept, leaked, release_leaked};
 use crate::{deferred_del, reads};
 
-/// What the runtime says exists.
+/// The containers and attachments that exist according to the runtime.
 struct Valid {
     containers: BTreeSet<String>,
     attachments: BTreeSet<(String, String)>,
@@ -35,7 +36,8 @@ impl Valid {
     }
 }
 
-/// Releases addresses and deletes endpoints whose container the runtime does not know any more.
+/// Removes interfaces, endpoints and addresses of containers that the runtime does not name. A container with a running
+/// process stays, unless the configuration permits its removal.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::cluster(cx).await?;
     deferred_del::settle_some(cx).await;
@@ -69,7 +71,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
         look(cx, &suspects(cx, &valid, &leaked, &stale)).map_err(|error| running_unknown(&error))?;
     let mut failures = Vec::new();
     let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
-    // As in DEL: no address is given back while an interface still answers for it.
+    // As in DEL, an address is not released while an interface uses it.
     for interface in interfaces {
         let Interface { container_id, ifname, .. } = interface.clone();
         if !staying.contains(&container_id)
@@ -82,7 +84,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
         }
     }
     stale.retain(|entry| !staying.contains(&entry.value.spec.container_id));
-    // Nor while an endpoint lists it.
+    // An address is not released while an endpoint lists it either.
     for entry in stale {
         if let Err(error) = endpoints_of(cx, &entry).give_up().await {
             failures.push(format!("delete WorkloadEndpoint {}: {error}", entry.key));
@@ -101,9 +103,9 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     }
 }
 
-/// The endpoints to look at. Where they are pods, the plugin may read one by its name and not list them (DS-84): there,
-/// those of pods that leaked addresses are noted for. A pod with addresses of a foreign plugin is found by its next
-/// ADD.
+/// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-84), so these are the
+/// endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses of another IPAM plugin stays
+/// until the pod's next ADD.
 async fn endpoints(cx: &Context, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
     if !cx.is_on_kubernetes() {
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
@@ -119,11 +121,11 @@ async fn endpoints(cx: &Context, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEn
     Ok(tickets.iter().flat_map(|ticket| answers.list(ticket)).collect())
 }
 
-/// Whether an endpoint of this node is of this network and of an attachment that is gone. A plain container's endpoint
-/// names its network as a profile. A pod's does not: with Kubernetes' policy it is told from its namespace profile, and
-/// an endpoint of another network for pods from its interface, see [`is_of_another_network`].
+/// Returns true if an endpoint of this node belongs to this network and to an attachment that no longer exists. The
+/// endpoint of a plain container has its network as a profile. The endpoint of a pod does not if `policy.type` is
+/// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
 ///
-/// A pod has one endpoint, of the interface that the first ADD was asked for: there the container alone decides.
+/// A pod has one endpoint, with the interface name of its first ADD, so only the container ID is compared.
 fn is_stale(cx: &Context, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     let attachment = (spec.container_id.clone(), spec.endpoint.clone());
@@ -138,7 +140,7 @@ fn is_stale(cx: &Context, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> boo
             || (spec.orchestrator == "k8s" && cx.call.conf.policy.policy_type == "k8s"))
 }
 
-/// Returns true if the interface of a pod's endpoint was made for another network than this one.
+/// Returns true if the interface of a pod's endpoint was created for another network.
 fn is_of_another_network(
     cx: &Context,
     aliases: &BTreeMap<String, InterfaceAlias>,
@@ -150,15 +152,15 @@ fn is_of_another_network(
     spec.orchestrator == "k8s" && alias.is_some_and(|alias| !alias.is_of_same_pod(&own))
 }
 
-/// Returns true if IPAM holds one of the endpoint's addresses for the same container in another network. An interface
-/// of upstream's or of another dataplane has no alias that tells its network.
+/// Returns true if an address of the endpoint may be allocated to the same container in another network. Interfaces of
+/// upstream's plugin and of gRPC dataplanes have no alias that names their network.
 fn lists_addresses_of_another_network(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
 }
 
-/// Returns true if the container that a pod's annotation names has a leaked address which IPAM holds for this very pod.
-/// The annotation alone is what a tenant says.
+/// Returns true if the container in a pod's annotation has a leaked address that is allocated to this pod. The
+/// annotation alone proves nothing, because a tenant can write it.
 fn leaked_of_pod(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
     let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
     leaked.held().any(|(container, address)| {
@@ -176,7 +178,7 @@ fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
     CniError::new(Code::TRY_AGAIN, words)
 }
 
-/// Returns the containers whose network is to be taken, with their addresses.
+/// Returns the containers whose network is to be removed, with their addresses.
 fn suspects(cx: &Context, valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
     let network = &cx.call.conf.name;
     let mut suspects = BTreeMap::<String, Suspect>::new();
@@ -191,7 +193,7 @@ fn suspects(cx: &Context, valid: &Valid, leaked: &Leaked, stale: &[Entry<Workloa
     for entry in stale {
         let suspect = suspects.entry(entry.value.spec.container_id.clone()).or_default();
         suspect.aliases.push(own_alias(cx, entry));
-        // On Kubernetes the pod's annotations list them, which a tenant writes.
+        // On Kubernetes the addresses come from annotations, which a tenant can write.
         if !cx.is_on_kubernetes() {
             suspect.listed.extend(entry.value.spec.host_link().1);
         }
@@ -204,7 +206,7 @@ fn suspects(cx: &Context, valid: &Valid, leaked: &Leaked, stale: &[Entry<Workloa
     named.collect()
 }
 
-/// The alias of the interface that an endpoint has where it is of this network.
+/// Returns the alias that the interface of an endpoint has if it belongs to this network.
 fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.as_deref().unwrap_or_default();
@@ -214,8 +216,8 @@ fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
     }
 }
 
-/// Returns the interfaces of the suspects, and those of the suspects that run. Where the configuration takes containers
-/// that run, none is looked for.
+/// Returns the interfaces of the suspects, and the suspects with a running process. Returns none of the latter if the
+/// configuration permits the removal of running containers.
 fn look(cx: &Context, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
     let interfaces = dataplane::interfaces(suspects)?;
     let running = match cx.call.conf.feature_control.gc_running_containers {
@@ -225,7 +227,7 @@ fn look(cx: &Context, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Runni
     Ok((interfaces, running))
 }
 
-/// Logs that a container is left, and returns the words for the error.
+/// Logs that a container stays, and returns the text for the error.
 fn left(cx: &Context, running: &Running) -> String {
     let Running { container_id, ifname, process } = running;
     let network = &cx.call.conf.name;
@@ -238,7 +240,7 @@ fn left(cx: &Context, running: &Running) -> String {
     words
 }
 
-/// The endpoint itself, as long as it is of the container that is gone.
+/// Returns the endpoint for the removal of its addresses, which only happens while it belongs to the stale container.
 fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> EndpointsOf<'s, Datastore> {
     let spec = &entry.value.spec;
     let namespace = entry.key.namespace.clone().unwrap_or_default();
@@ -250,7 +252,7 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> Endpoin
         orchestrator: Orchestrator::Kubernetes(pod),
     };
     let in_pods = cx.is_on_kubernetes();
-    // A pod says more than its endpoint does.
+    // The pod has to be read: the endpoint lacks some of its properties.
     let known = (!in_pods).then(|| vec![entry.clone().into()]);
     EndpointsOf::new(&cx.store, in_pods, facts).known(known)
 }

@@ -1,15 +1,15 @@
-//! The CNI plugin `calico`: gives a container its network and takes it back.
+//! The CNI plugin `calico`: connects a container to the network and disconnects it.
 //!
 //! ```text
 //! environment, stdin ─ netconf ─▶ Call ─▶ Context ─▶ add / del / check / status / gc
 //!                                            │ 1 one batch of reads
-//!                                            │ 2 ipam: in process, or a foreign plugin
+//!                                            │ 2 ipam: in process, or another plugin
 //!                                            │ 3 dataplane: plan (pure), then netlink
 //!                                            ▼ 4 WorkloadEndpoint
 //!                                         CniResult ─▶ stdout
 //! ```
 //!
-//! [`dataplane`] is the only place that knows netlink.
+//! Only [`dataplane`] uses netlink.
 
 pub mod add;
 pub mod agent_debts;

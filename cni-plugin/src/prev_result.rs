@@ -1,8 +1,9 @@
-//! Joins our result to that of the plugin before us in a list (CNI-217).
+//! Merges the result of an ADD with the result of the preceding plugin in the configuration list, which upstream drops.
 
 use netconf::CniResult;
 
-/// `previous` followed by `ours`: interfaces, addresses and routes of both; DNS settings of ours when it has any.
+/// Returns the interfaces, addresses and routes of `previous` followed by those of `ours`. The DNS settings are those
+/// of `ours`, or of `previous` if `ours` has none.
 pub fn merge(previous: Option<CniResult>, ours: CniResult) -> CniResult {
     let Some(mut merged) = previous else { return ours };
     let offset = merged.interfaces.len();

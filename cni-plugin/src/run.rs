@@ -1,4 +1,4 @@
-//! From the start of the process to its exit status.
+//! Runs `calico` from the start of the process to its exit status.
 
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::timings::Timings;
 use crate::{add, check, del, gc, status, test_connection};
 
-/// First part of the source in each line of the log.
+/// The first part of the source in each log line.
 const COMPONENT: &str = "cni-plugin";
 
 /// Runs `calico`.
@@ -23,7 +23,7 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Print(printed)) => process::print(&printed),
         Ok(Invocation::Call(call)) => serve(call, timings),
         Ok(Invocation::TestConnection) => process::finish(test_connection::run()),
-        // The parser gives -upgrade to `calico-ipam` only.
+        // The parser accepts -upgrade for `calico-ipam` only.
         Ok(Invocation::Upgrade) => process::fail(CniError::internal("-upgrade belongs to calico-ipam").into()),
         Err(error) => process::refuse(error, COMPONENT),
     }
@@ -49,7 +49,7 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
         (Err(error), Command::Status) => return Err(not_available(&error)),
         (cx, _) => cx?,
     };
-    // Not dropped: the process ends with the verb.
+    // Dropping it would only cost time: the process ends with the verb.
     let (cx, mut timings) = (ManuallyDrop::new(cx), timings);
     let printed = match command {
         Command::Add => add::add(&cx, &mut timings).await.and_then(|result| result.to_json(result_version)),

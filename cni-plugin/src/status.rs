@@ -1,5 +1,4 @@
-//! STATUS: tells the runtime whether an ADD could be served now (CNI-214). Runtimes call it every few seconds, so it makes few
-//! requests.
+//! STATUS: succeeds if an ADD could be served now. containerd calls it every few seconds, so it sends few requests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +12,11 @@ use crate::context::Context;
 use crate::ipam::{self, inspect};
 use crate::{deferred_del, mtu, reads};
 
-/// The time of one STATUS: a datastore that is slower cannot serve an ADD.
+/// The time limit of one STATUS. A slower datastore counts as unavailable.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Succeeds only if an ADD could be served; an ADD waits for an API server that is busy. Every failure has code 50.
+/// Succeeds only if an ADD could be served. A busy API server is no failure, because an ADD waits for it. Every failure
+/// has code 50.
 pub async fn status(cx: &Context) -> Result<(), CniError> {
     let until = Instant::now() + DEADLINE;
     let interface = &cx.call.conf.interface;

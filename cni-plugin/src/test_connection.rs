@@ -1,5 +1,4 @@
-//! `-t`: can the datastore be reached and is it ready (CNI-10, CNI-11)? Reads a configuration from stdin, prints nothing
-//! on success.
+//! `-t`: tests that the datastore of the configuration on stdin is reachable and ready. Prints nothing on success.
 
 use std::time::Duration;
 
@@ -11,10 +10,10 @@ use netconf::{CallError, CniError, Code, NetConf};
 
 use crate::reads::cluster_key;
 
-/// How long the datastore may take.
+/// The time limit of the request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(2);
 
-/// Tests the connection that the configuration on stdin describes. Every failure has code 100.
+/// Tests the connection. Every failure has code 100, as in upstream.
 pub fn run() -> Result<String, CallError> {
     test().map(|()| String::new()).map_err(|cause| {
         CniError::new(Code::CONNECTION_TEST, "data store connection failed").with_details(cause.to_string()).into()

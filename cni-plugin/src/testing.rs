@@ -1,5 +1,5 @@
-//! Doubles for tests: a clock that stands still, an API server in the process of the test that lives by this clock, and
-//! calls that ask it.
+//! Test doubles: a clock that only the test advances, an API server that uses this clock, and contexts of calls to this
+//! server.
 
 use std::future::pending;
 use std::path::Path;
@@ -16,13 +16,13 @@ use tokio::time::advance;
 
 use crate::context::Context;
 
-/// Set in the copy of a test that runs with an empty /run.
+/// The environment variable of the copy of a test that runs with an empty /run.
 const WITH_EMPTY_RUN: &str = "CNI_PLUGIN_TESTS_WITH_EMPTY_RUN";
-/// More turns of all tasks than any of them needs until it waits for the clock.
+/// The number of times that all tasks run before the clock advances. Every task waits for the clock after fewer turns.
 const TURNS_OF_A_SECOND: usize = 2000;
 
-/// A clock that moves by `advance` alone: tokio lets time pass while all tasks wait, be it for the network, unless a
-/// thread of its pool is at work.
+/// A clock that only `advance` moves. tokio advances a paused clock when all tasks wait, even for the network, unless a
+/// thread of the blocking pool is running.
 pub(crate) struct Clock(#[expect(dead_code, reason = "the thread waits for its end")] mpsc::Sender<()>);
 
 impl Clock {
@@ -32,7 +32,7 @@ impl Clock {
         Clock(end)
     }
 
-    /// Lets second after second pass until `work` is done, each when all tasks wait for the clock.
+    /// Advances the clock by one second whenever all tasks wait for it, until `work` is done.
     pub(crate) async fn run_until<T>(&self, work: impl Future<Output = T>) -> T {
         let running = async {
             loop {
@@ -50,7 +50,7 @@ impl Clock {
     }
 }
 
-/// Opens the context of a call for the pod shop/web on node1, whose datastore is `server`, with its own files.
+/// Returns the context of a call for the pod shop/web on node1 with the datastore `server`. Its files are in `files`.
 pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Context {
     let conf = json!({
         "nodename_file_optional": true, "datastore_type": "kubernetes", "calico_api_group": "crd.projectcalico.org/v1",
@@ -59,7 +59,7 @@ pub(crate) fn context(command: &str, server: &ApiServer, files: &Path) -> Contex
     open(command, "K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", conf, files)
 }
 
-/// Opens the context of a call on node1 with these CNI_ARGS and these keys of its configuration, with its own journal.
+/// Returns the context of a call on node1 with these CNI_ARGS and these configuration keys. Its journal is in `files`.
 pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> Context {
     let env = |name: &str| {
         let value = match name {
@@ -81,8 +81,8 @@ pub(crate) fn open(command: &str, args: &str, mut conf: Value, files: &Path) -> 
     Context { journal: Journal::new(files.join("journal")), ..context }
 }
 
-/// Returns true in a test that has an empty /run for itself. Otherwise runs the calling test again there, alone: calls
-/// to a busy server take turns with all others of the node, by a file in /run.
+/// Returns true in a test that has an empty /run of its own. Otherwise runs the calling test again with an empty /run,
+/// because all calls on a node to a busy server take turns by means of a file in /run.
 pub(crate) fn has_empty_run() -> bool {
     if std::env::var_os(WITH_EMPTY_RUN).is_some() {
         return true;
@@ -100,20 +100,20 @@ pub(crate) fn has_empty_run() -> bool {
 
 /// The answer to a request.
 pub(crate) struct Reply {
-    /// The time that passes on the clock before it.
+    /// The delay before the reply, on the clock of the test.
     pub(crate) after: Duration,
-    /// The status. With 429 the server wants to be asked again in 7 s.
+    /// The status. A 429 has the header `retry-after: 7`.
     pub(crate) status: u16,
-    /// The object.
+    /// The body.
     pub(crate) body: Value,
 }
 
-/// Gives the answer to `METHOD PATH`; `None` for silence.
+/// A function that returns the reply to `METHOD PATH`; `None` for no reply.
 type Script = fn(&str) -> Option<Reply>;
 
-/// A server that takes one request after the other from each connection.
+/// An HTTP server that handles the requests of each connection in order.
 pub(crate) struct ApiServer {
-    /// Its URL.
+    /// The URL of the server.
     pub(crate) url: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
@@ -138,13 +138,13 @@ impl ApiServer {
     }
 }
 
-/// Answers until the client closes the connection.
+/// Handles requests until the client closes the connection.
 async fn serve(stream: TcpStream, script: Script, requests: Arc<Mutex<Vec<String>>>) -> std::io::Result<()> {
     let mut stream = BufReader::new(stream);
     while let Some(request) = read(&mut stream).await? {
         requests.lock().unwrap().push(request.clone());
         let Some(Reply { after, status, body }) = script(&request) else { return pending().await };
-        // By the second, so that whoever waits is woken at its time.
+        // Steps of one second, so that other tasks wake up at the right time.
         for _ in 0..after.as_secs() {
             advance(Duration::from_secs(1)).await;
         }

@@ -22,7 +22,7 @@ impl Default for Timings {
 }
 
 impl Timings {
-    /// Starts the clock.
+    /// Starts the first stage.
     pub fn start() -> Self {
         let now = Instant::now();
         Timings { started: now, last: now, stages: Vec::with_capacity(8) }

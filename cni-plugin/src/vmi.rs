@@ -1,4 +1,5 @@
-//! Pods with a VMI of KubeVirt: finds out whether the VMI keeps its addresses, before the addresses are looked at.
+//! Pods with a VMI of KubeVirt: determines the VMI of a pod, if the VMI keeps its addresses, before the plugin reads or
+//! changes the addresses.
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
@@ -17,8 +18,8 @@ use netconf::CniError;
 use crate::cni_error::{naming_error, store_error};
 use crate::endpoint;
 
-/// Returns the VMI of a pod that an ADD connects; `None` for a pod without one. `api` is the Kubernetes API if it is
-/// asked anything.
+/// Returns the VMI of a pod that an ADD connects; `None` for a pod without one. `api` is the Kubernetes API if the call
+/// needs it.
 pub async fn arriving(
     api: Option<&Datastore>,
     store: &Datastore,
@@ -46,14 +47,14 @@ async fn detected(
     Ok(detect(api, store, pod).await?)
 }
 
-/// Returns true if the pod of a deferred DEL may have run a VMI, by its name.
+/// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.
 pub fn may_have_had_vmi(owed: &Debt) -> bool {
     may_be_machine(&EndpointIdentifiers::parse(&owed.endpoint.1).unwrap_or_default().pod)
 }
 
-/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Call this while the pod's endpoint exists: a
-/// newer sandbox of the pod owns the endpoint and the addresses. A pod that is gone cannot be told from any other, and
-/// its VMI's next pod replaces it.
+/// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Does nothing if the endpoint belongs to a
+/// newer sandbox of the pod, which owns the addresses as well. Does nothing for a deleted pod either: its VMI is
+/// unknown, and the next pod of the VMI replaces it as owner.
 pub async fn release_deferred<L: Listings>(
     store: &Datastore,
     api: &Datastore,
@@ -70,7 +71,7 @@ pub async fn release_deferred<L: Listings>(
 }
 
 async fn vmi_of(store: &Datastore, api: &Datastore, pod: &str, owed: &Debt) -> Result<Option<MachinePod>, CniError> {
-    // The recorded name lacks the node where the DEL did not know it.
+    // The recorded endpoint name does not contain the node if the DEL did not know it.
     let key = owed.attachment().key().map_err(|error| naming_error(&error))?;
     let namespace = &owed.endpoint.0;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);

@@ -2,33 +2,33 @@ package main
 
 import v1 "github.com/google/go-containerregistry/pkg/v1"
 
-// image is one of the images: what is in it, and how it is run.
+// image describes the contents of an image and its configuration.
 type image struct {
 	name        string
 	description string
-	// Programs of other projects first: they change seldom, and have a layer of their own.
+	// Programs of other projects. They rarely change, so they have a separate layer, which is the first.
 	foreign []file
 	own     []file
-	// Our program, and its package in the workspace.
+	// Name of our program, and of its package in the workspace.
 	program string
 	crate   string
 	config  v1.Config
 }
 
-// file is a program, another name of one, or a folder.
+// file is a program, a link to a program, or a folder.
 type file struct {
 	path string
 	// Name of the program; empty for a link or a folder.
 	program string
-	// The path that this is another name of.
+	// Target of a link.
 	link string
-	// Owner, user and group alike.
+	// Numeric user and group that own the file.
 	owner int
 }
 
-// Paths and users are those of upstream's images up to v3.32, and the paths of the later one besides (INST-107, INST-108,
-// INST-115). What each starts is asked for in two ways: manifests up to v3.32 name a program by `command`, later ones give
-// `args` to the image's own, so that each image has an entry point (INST-1).
+// images has the paths and users of upstream's images up to v3.32, and also the paths of upstream's single image from
+// v3.33 on. Manifests up to v3.32 start a program by `command`; later ones pass `args` to the entry point of the image,
+// so each image has an entry point.
 var images = []image{
 	{
 		name:        "cni",
@@ -54,7 +54,7 @@ var images = []image{
 			WorkingDir: "/opt/cni/bin",
 			Entrypoint: []string{"/usr/bin/calico"},
 			Cmd:        []string{"component", "cni", "install"},
-			// The directories of the node that it writes are root's.
+			// The installer writes directories of the node that belong to root.
 			User: "0",
 		},
 	},
@@ -62,7 +62,7 @@ var images = []image{
 		name:        "kube-controllers",
 		description: "Calico's controllers: garbage collection of addresses, nodes, policies, Services",
 		own: []file{
-			// For the file that check-status reads.
+			// kube-controllers writes a file here that check-status reads.
 			{path: "status/", owner: 999},
 			{path: "usr/bin/kube-controllers", program: "kube-controllers"},
 			{path: "usr/bin/calico", link: "usr/bin/kube-controllers"},

@@ -1,4 +1,4 @@
-// What puts the images together, and the plugins of the CNI project that the image cni has (INST-39), each as published.
+// The program that builds the images, and the plugins of the CNI project in the image cni, in their published versions.
 module calico.example/deploy/images
 
 go 1.25.0

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// archive is a layer in the making: entries by path, all of one time.
+// archive collects the entries of a layer by path. All entries have the same modification time.
 type archive struct {
 	time    time.Time
 	headers map[string]tar.Header
@@ -28,7 +28,7 @@ func newArchive(time time.Time) *archive {
 	return &archive{time: time, headers: map[string]tar.Header{}, content: map[string][]byte{}}
 }
 
-// add puts in a file, a link or a folder. Programs come from a folder on disk.
+// add adds a file, a link or a folder. It reads programs from the folder programs.
 func (a *archive) add(f file, programs string) error {
 	header := tar.Header{Name: f.path, Mode: 0o755, Uid: f.owner, Gid: f.owner}
 	switch {
@@ -48,13 +48,13 @@ func (a *archive) add(f file, programs string) error {
 	return nil
 }
 
-// addText puts in a file that everybody may read.
+// addText adds a file that every user may read.
 func (a *archive) addText(name string, content []byte) {
 	a.content[name] = content
 	a.put(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o644})
 }
 
-// put keeps a header, and one for each folder above it.
+// put adds a header, and a header for each parent folder.
 func (a *archive) put(header tar.Header) {
 	header.ModTime, header.Format = a.time, tar.FormatUSTAR
 	a.headers[header.Name] = header
@@ -66,7 +66,7 @@ func (a *archive) put(header tar.Header) {
 	}
 }
 
-// layer is the archive, compressed. Links come after all files, for a link's file must be there before it.
+// layer returns the archive as a compressed layer. Links come after all files, because their targets must exist.
 func (a *archive) layer() (v1.Layer, error) {
 	names := make([]string, 0, len(a.headers))
 	for name := range a.headers {

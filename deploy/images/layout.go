@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// write puts the layout of an image, with all its architectures, into a folder of the image's name, and returns the digest of
-// its index. A bill of materials for each architecture is put beside it, and those of our program with its notices into
-// programs/<arch>.
+// write writes the layout of an image with all architectures into a folder with the name of the image, and returns the
+// digest of its index. It also writes a bill of materials for each architecture beside the folder, and the bill of
+// materials and the notices of our program into programs/<arch>.
 func (s settings) write(i image) (v1.Hash, error) {
 	folder := filepath.Join(s.out, i.name)
 	if err := os.RemoveAll(folder); err != nil {
@@ -36,7 +36,7 @@ func (s settings) write(i image) (v1.Hash, error) {
 	}
 	names := map[string]string{
 		"org.opencontainers.image.ref.name": s.version,
-		// What `ctr images import` calls it.
+		// The name that `ctr images import` gives the image.
 		"io.containerd.image.name": fmt.Sprintf("%s/%s:%s", s.registry, i.name, s.version),
 	}
 	if err := path.AppendIndex(index, layout.WithAnnotations(names)); err != nil {
@@ -45,7 +45,7 @@ func (s settings) write(i image) (v1.Hash, error) {
 	return index.Digest()
 }
 
-// build makes the image of one architecture.
+// build returns the image for one architecture.
 func (s settings) build(i image, arch string) (v1.Image, error) {
 	if err := s.checkSize(i, arch); err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (s settings) build(i image, arch string) (v1.Image, error) {
 	return s.configure(img, i, arch)
 }
 
-// checkSize keeps images small: nodes load them.
+// checkSize fails if our programs exceed the size limit. Every node has to load the images.
 func (s settings) checkSize(i image, arch string) error {
 	var size int64
 	for _, f := range i.own {
@@ -123,7 +123,7 @@ func (s settings) checkSize(i image, arch string) error {
 	return nil
 }
 
-// describeProgram writes the bill of materials of our program by itself, and the notices that go with it.
+// describeProgram writes the bill of materials and the notices of our program without the other programs of the image.
 func (s settings) describeProgram(i image, arch string) error {
 	components, err := s.components(i, arch, false)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s settings) describeProgram(i image, arch string) error {
 	return s.writeFile(filepath.Join("programs", arch, i.program+".THIRD-PARTY"), notices)
 }
 
-// writeFile writes a file of what is handed out.
+// writeFile writes a file below the output folder.
 func (s settings) writeFile(name string, content []byte) error {
 	file := filepath.Join(s.out, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -152,7 +152,7 @@ func (s settings) writeFile(name string, content []byte) error {
 	return os.WriteFile(file, content, 0o644)
 }
 
-// addLicenses puts in our own licence.
+// addLicenses adds the license of this repository.
 func (s settings) addLicenses(archive *archive) error {
 	licenses, err := os.ReadDir(filepath.Join(s.programs, "licenses"))
 	if err != nil {
@@ -168,7 +168,7 @@ func (s settings) addLicenses(archive *archive) error {
 	return nil
 }
 
-// configure says how the image is run.
+// configure sets the configuration and the labels of the image.
 func (s settings) configure(img v1.Image, i image, arch string) (v1.Image, error) {
 	config, err := img.ConfigFile()
 	if err != nil {

@@ -1,12 +1,16 @@
-// Command images writes the two images cni and kube-controllers as OCI image layouts, from programs that are already built.
+// Command images writes the images cni and kube-controllers as OCI image layouts, from programs that are already built.
 //
-// It needs no container engine and starts no program. The same programs, version and time give the same digests.
+// It needs no container engine and runs no other program. The same programs, version and time give the same digests.
 //
 //	images -programs DIR -arch amd64,arm64 -version v1.2.3 -epoch 1700000000 -out DIR
 //
-// DIR/<arch>/ holds the programs of each architecture, DIR/licenses/ what is put below /licenses, DIR/crates/<package>
-// what `cargo tree --prefix none --format '{p};{l}'` says that a program is made of, DIR/modules/<path>@<version>/ the licences
-// of Go modules, and DIR/metadata.json what `cargo metadata` says.
+// The folder of -programs contains:
+//
+//	<arch>/                    the programs of an architecture
+//	licenses/                  the files for /licenses in the images
+//	crates/<package>           the crates of a program: output of `cargo tree --prefix none --format '{p};{l}'`
+//	modules/<path>@<version>/  the licenses of a Go module
+//	metadata.json              output of `cargo metadata`
 package main
 
 import (
@@ -18,19 +22,19 @@ import (
 	"time"
 )
 
-// settings is what the command line says.
+// settings are the values of the command line, and the crates in metadata.json.
 type settings struct {
 	programs string
 	archs    []string
 	version  string
 	registry string
 	created  time.Time
-	// The commit that the programs are of; empty: nobody knows.
+	// Commit from which the programs were built; empty if it is unknown.
 	revision string
-	// Most bytes of our own programs in an image.
+	// Maximum number of bytes of our own programs in an image.
 	most int64
 	out  string
-	// By name and version.
+	// Crates by name and version.
 	sources map[string]source
 }
 

@@ -14,26 +14,26 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// What compilers put into programs, which no list of packages has.
+// always are the notices of code that compilers add to programs and that no list of packages contains.
 //
 //go:embed notices.txt
 var always string
 
-// source is where a crate's own files are, and who says to have written it.
+// source is an entry of `cargo metadata`: the location and the authors of a crate.
 type source struct {
 	Name         string   `json:"name"`
 	Version      string   `json:"version"`
 	Authors      []string `json:"authors"`
 	Repository   string   `json:"repository"`
 	ManifestPath string   `json:"manifest_path"`
-	// Empty: this workspace.
+	// Empty for a crate of this workspace.
 	Registry string `json:"source"`
 }
 
-// What files with licences are called.
+// licenseFile matches the names of license files.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|unlicense|copying|copyright|notice)`)
 
-// readSources reads what `cargo metadata` says, by name and version.
+// readSources reads the output of `cargo metadata`. The keys are name and version.
 func readSources(metadata string) (map[string]source, error) {
 	text, err := os.ReadFile(metadata)
 	if err != nil {
@@ -52,13 +52,13 @@ func readSources(metadata string) (map[string]source, error) {
 	return sources, nil
 }
 
-// notices names what a thing is made of, with the licences that ask for their text to go with it. Where a package leaves a
-// choice it is the Apache License, which is ours too: its text goes along once.
+// notices lists the components of a program or image, with the text of each license that has to be distributed. From a
+// choice of licenses it takes the Apache License, which is also the license of this repository; its text is added once.
 func (s settings) notices(name string, components []cdx.Component) ([]byte, error) {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "What %s %s has of other projects\n\n", name, s.version)
 	text.WriteString("Under the Apache License 2.0, whose text is in LICENSE:\n\n")
-	// Texts that are the same go in once.
+	// Equal texts are added once.
 	var texts []string
 	holders := map[string][]string{}
 	for _, component := range components {
@@ -106,7 +106,7 @@ func (s settings) notices(name string, components []cdx.Component) ([]byte, erro
 	return text.Bytes(), nil
 }
 
-// licenses reads the files of a folder that are called like one; of a package whose licence is known only notices.
+// licenses returns the license files of a folder; only notices if known is true, because the license text is known then.
 func licenses(folder string, known bool) ([]string, error) {
 	files, err := os.ReadDir(folder)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// components are the crates of our program of an image, and the Go modules of the others if they are asked for, in order.
+// components returns the crates of our program, and with foreign also the Go modules of the other programs, sorted.
 func (s settings) components(i image, arch string, foreign bool) ([]cdx.Component, error) {
 	components := map[string]cdx.Component{}
 	tree, err := os.ReadFile(filepath.Join(s.programs, "crates", i.crate))
@@ -38,10 +38,10 @@ func (s settings) components(i image, arch string, foreign bool) ([]cdx.Componen
 	return sorted, nil
 }
 
-// billOfMaterials lists what a thing of this name is made of, as CycloneDX.
+// billOfMaterials returns a CycloneDX document with the components of a program or image.
 func (s settings) billOfMaterials(name string, kind cdx.ComponentType, arch string, components []cdx.Component) ([]byte, error) {
 	bom := cdx.NewBOM()
-	// Without a serial number, which would be another one each time.
+	// There is no serial number, because it would differ in each build.
 	bom.Metadata = &cdx.Metadata{
 		Timestamp: s.created.Format("2006-01-02T15:04:05Z"),
 		Component: &cdx.Component{
@@ -58,7 +58,7 @@ func (s settings) billOfMaterials(name string, kind cdx.ComponentType, arch stri
 	return text.Bytes(), nil
 }
 
-// addCrates takes lines `name v1.2.3 (proc-macro) (/where/it/is);licence`.
+// addCrates adds the crates of the lines `name v1.2.3 (proc-macro) (/path);license`.
 func addCrates(components map[string]cdx.Component, tree string) error {
 	for _, line := range strings.Split(strings.TrimSpace(tree), "\n") {
 		name, license, found := strings.Cut(strings.TrimSuffix(line, " (*)"), ";")
@@ -68,7 +68,7 @@ func addCrates(components map[string]cdx.Component, tree string) error {
 		}
 		component := library("cargo", words[0], strings.TrimPrefix(words[1], "v"))
 		if license != "" {
-			// Some crates still separate alternatives as of old.
+			// Some crates separate alternatives with the old syntax.
 			expression := strings.ReplaceAll(license, "/", " OR ")
 			component.Licenses = &cdx.Licenses{{Expression: expression}}
 		}
@@ -77,7 +77,7 @@ func addCrates(components map[string]cdx.Component, tree string) error {
 	return nil
 }
 
-// addModules takes what Go's linker has noted in a program.
+// addModules adds the modules that Go's linker recorded in a program.
 func addModules(components map[string]cdx.Component, program string) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -85,7 +85,7 @@ func addModules(components map[string]cdx.Component, program string) error {
 	}
 	toolchain := library("golang", "stdlib", strings.TrimPrefix(info.GoVersion, "go"))
 	components[toolchain.BOMRef] = toolchain
-	// The module that the program itself is of is no dependency of it.
+	// The list of dependencies does not contain the program's own module.
 	for _, module := range append(info.Deps, &info.Main) {
 		if module.Replace != nil {
 			module = module.Replace

@@ -16,28 +16,29 @@ use crate::ipam::AssignedAddresses;
 use crate::reads::WorkloadRequest;
 use crate::timings::Timings;
 
-/// The number of times that other tasks run before the kernel keeps this thread busy, so that the request is sent.
+/// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
+/// request of the write is sent first.
 const TURNS_TO_SEND: usize = 8;
 
 pub(super) const ATTACHING: &str = "setting up the interface";
 
-/// The objects to write beside the interface.
+/// The objects to write for the interface.
 pub(super) struct Record {
     /// The endpoint, as far as it is known before the interface exists.
     pub(super) endpoint: WorkloadEndpoint,
     /// The endpoint that existed before.
     pub(super) existing: Option<Existing>,
-    /// The profile to create with it.
+    /// The profile to create with the endpoint.
     pub(super) profile: Option<Profile>,
 }
 
 /// A failure to create the interface or to write the endpoint.
 pub(super) enum Failure {
-    /// The host has a route to an address that IPAM chose. The container still holds the addresses.
+    /// The host has a route to an address that IPAM chose. The addresses are still allocated to the container.
     Busy {
         /// The route.
         route: BusyRoute,
-        /// The endpoint as it was written, if it was: it lists the address.
+        /// The endpoint that was written, which lists the address; `None` if none was written.
         written: Option<Box<WorkloadEndpoint>>,
     },
     /// Any other failure. The endpoint was not written, and the addresses are released.
@@ -53,8 +54,9 @@ pub(super) async fn attach_and_record(
     assigned: &AssignedAddresses,
     record: Record,
 ) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
-    // On an API server the endpoint has nothing of the interface, and its write is a round trip to wait for. Without a
-    // namespace the interface will fail, so that the endpoint must not be written first.
+    // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
+    // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
+    // must not be written either.
     if matches!(cx.store, Datastore::Kubernetes(_)) && place.netns.is_some() {
         let outcome = Box::pin(concurrently(cx, place, request, assigned, record)).await;
         timings.stage("dataplane");

@@ -1,4 +1,4 @@
-//! Goes on with another address where the kernel has an assigned address in use.
+//! Continues an ADD with another address if the host has a route to an assigned address.
 
 use std::fmt::Write as _;
 
@@ -17,15 +17,16 @@ use crate::ipam::{AssignedAddresses, busy};
 use crate::reads::WorkloadRequest;
 use crate::timings::Timings;
 
-/// The number of addresses of one family that an ADD tries at most.
+/// The maximum number of addresses of one family that an ADD tries.
 const TRIES: usize = 3;
 
 const WAY_OUT: &str =
     "`calico doctor` names the routes; remove those that nobody uses, or reserve the addresses with an IPReservation";
 
-/// Creates the interface and writes the endpoint with the addresses of `assigned`. Where the kernel has a route to an
-/// address that `calico-ipam` chose, another address replaces it; the endpoint lists the final addresses before the busy
-/// addresses are released. After a failure neither interface nor endpoint exists, and all addresses are released.
+/// Creates the interface and writes the endpoint with the addresses of `assigned`. If the host has a route to an
+/// address that `calico-ipam` chose, another address replaces the busy one. Busy addresses are released after the
+/// endpoint lists the final addresses. After a failure neither interface nor endpoint exists, and all addresses are
+/// released.
 pub(super) async fn attach(
     cx: &Context,
     timings: &mut Timings,
@@ -63,8 +64,8 @@ pub(super) async fn attach(
     }
 }
 
-/// Replaces a busy address. Where no other address is left, all addresses are released, and the error names those that
-/// were tried.
+/// Replaces a busy address. If no other address is available, releases all addresses and returns an error that names
+/// the addresses tried.
 async fn replace(
     cx: &Context,
     request: &WorkloadRequest,
@@ -86,7 +87,7 @@ async fn replace(
     Err(give_back(cx, request, assigned, ATTACHING, error).await)
 }
 
-/// Returns the error that names all routes. `cause` is the error of IPAM when the ADD asked for another address.
+/// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.
 fn none_left(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
     let msg = busy.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     let Some(cause) = cause else {

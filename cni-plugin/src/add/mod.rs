@@ -1,10 +1,11 @@
 //! ADD: connects a container to the network.
 //!
-//! Reads, addresses, interface, endpoint, in this order. A failure undoes the steps in the reverse order, and the error
-//! names the step that failed and what was undone (CNI-219, CNI-221).
+//! An ADD reads the objects that it needs, assigns addresses, creates the interface and writes the endpoint. After a
+//! failure the completed steps are undone in the reverse order, and the error names the failed step and the outcome of
+//! the rollback.
 //!
-//! [`validate`] refuses a call before anything is read, [`busy_address`] and [`attach_and_record`] create the interface
-//! and write the endpoint, and [`rollback`] undoes them.
+//! [`validate`] rejects an invalid call before the first read, [`busy_address`] and [`attach_and_record`] create the
+//! interface and write the endpoint, and [`rollback`] undoes both.
 
 mod attach_and_record;
 mod busy_address;
@@ -32,10 +33,9 @@ use crate::reads::{self, AddReads, WorkloadRequest};
 use crate::timings::Timings;
 use crate::{deferred_del, policy_wait, prev_result, readiness};
 
-/// The network namespace of the container, and the interface of the host that had the name of its host's end before this
-/// ADD.
+/// The network namespace of the container, and the interface that had the name of its host interface before this ADD.
 struct Place {
-    /// `None` if CNI_NETNS cannot be opened: the step that needs it fails.
+    /// `None` if CNI_NETNS cannot be opened: the step that needs the namespace then fails.
     netns: Option<NetnsFd>,
     before: Before,
 }
@@ -52,7 +52,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
-    // An ADD that may be refused prefetches nothing, because the prefetch writes.
+    // The prefetch writes, so an ADD that may still be refused must not prefetch.
     let may_be_refused = matches!(occupant, Some(Occupant::Holder(_)));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
@@ -61,10 +61,10 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     let profile = if has_profile { None } else { wanted_profile(cx) };
     let result = match (existing, &request.workload.orchestrator) {
         (Some(existing), Orchestrator::Cni(_)) => {
-            // The node's lock is free before the interface is created.
+            // Releases the node's lock before the interface is created.
             drop(addresses);
-            // Another ADD of the container may create the interface meanwhile. An interface that has the name already is
-            // the state before.
+            // An interface of this name may be the container's own, which stays. Another ADD of the container may also
+            // create it meanwhile, so no state before this ADD is recorded.
             let before = if may_be_refused {
                 Before::Unknown
             } else {
@@ -80,8 +80,8 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     Ok(prev_result::merge(cx.call.prev_result.clone(), result))
 }
 
-/// Waits for the readiness gates before the ADD reads anything: that may take minutes, in which a pool may be disabled
-/// (CNI-77, IPAM-100).
+/// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
+/// be disabled (CNI-77, IPAM-100).
 async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     let gates = &cx.call.conf.readiness.readiness_gates;
     if gates.is_empty() {
@@ -96,9 +96,9 @@ fn interface_of<'c>(cx: &'c Context, request: &'c WorkloadRequest) -> InterfaceC
     InterfaceConfig::new(&cx.call, &request.workload)
 }
 
-/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets the
-/// network's profile (CNI-149). An interface that is gone, as all are after a reboot, is created again: upstream's result
-/// names an interface that does not exist.
+/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
+/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
+/// would name an interface that does not exist.
 async fn rejoin(
     cx: &Context,
     timings: &mut Timings,
@@ -134,8 +134,8 @@ async fn rejoin(
     endpoint::result_of(&endpoint, &cx.call)
 }
 
-/// Creates the interface of an endpoint again, unless the container lost one of its addresses: a DEL that was killed may
-/// have released them.
+/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
+/// container: a DEL that was killed may have released it.
 async fn restore_interface(
     cx: &Context,
     config: InterfaceConfig<'_>,
@@ -155,7 +155,8 @@ async fn restore_interface(
         .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
 }
 
-/// Refuses a second interface of a container: the result would name an interface that does not exist (CNI-259).
+/// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
+/// interface that does not exist (CNI-90).
 fn refuse_second_interface(cx: &Context, existing: &WorkloadEndpoint) -> Result<(), CniError> {
     let (asked, has) = (&cx.call.ifname, &existing.spec.endpoint);
     if asked == has {
@@ -167,7 +168,7 @@ fn refuse_second_interface(cx: &Context, existing: &WorkloadEndpoint) -> Result<
     ))
 }
 
-/// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces the earlier one.
+/// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces an earlier one.
 async fn attach_new(
     cx: &Context,
     timings: &mut Timings,
@@ -187,8 +188,8 @@ async fn attach_new(
     Ok(attached.created.complete(attached.result, &cx.call))
 }
 
-/// Returns the endpoint as far as it is known before the interface exists. An endpoint that cannot be written is refused
-/// now, before the interface is created.
+/// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
+/// cannot be written, before the interface is created.
 fn desired_endpoint(
     cx: &Context,
     request: &WorkloadRequest,
@@ -202,7 +203,7 @@ fn desired_endpoint(
     };
     endpoint::set_plain_profile(&mut endpoint, &cx.call.conf, &workload.orchestrator);
     if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
-        // Replaces what the addresses of an earlier sandbox made of them (CNI-240).
+        // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses (CNI-240).
         endpoint.spec.ip_nats = annotations.nats(addresses)?;
         endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
     }
@@ -211,7 +212,7 @@ fn desired_endpoint(
     Ok(endpoint)
 }
 
-/// Waits until Felix has set up the policy of a pod, as upstream for pods only (CNI-138).
+/// Waits until Felix has programmed the policy of a pod. Like upstream, does not wait for other containers.
 fn wait_for_policy(cx: &Context, request: &WorkloadRequest, endpoint: &WorkloadEndpoint) {
     let conf = &cx.call.conf.readiness;
     let Orchestrator::Kubernetes(pod) = &request.workload.orchestrator else { return };
@@ -225,10 +226,10 @@ fn wait_for_policy(cx: &Context, request: &WorkloadRequest, endpoint: &WorkloadE
     }
 }
 
-/// Returns the profile named after the network, where the configuration asks for one (CNI-140).
+/// Returns the profile named after the network; `None` if the configuration does not need one (CNI-140).
 fn wanted_profile(cx: &Context) -> Option<Profile> {
     let conf = &cx.call.conf;
-    // On an API server, profiles are made of namespaces and service accounts.
+    // On an API server, profiles are derived from namespaces and service accounts.
     if !conf.policy.policy_type.is_empty() || cx.is_on_kubernetes() {
         return None;
     }
@@ -239,7 +240,7 @@ fn wanted_profile(cx: &Context) -> Option<Profile> {
     Some(default_profile(&conf.name, reach))
 }
 
-/// An interface that was created, its endpoint, and the result of IPAM.
+/// A created interface, its endpoint, and the result of IPAM.
 struct Attached {
     created: CreatedInterface,
     endpoint: WorkloadEndpoint,

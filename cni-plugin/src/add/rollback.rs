@@ -1,4 +1,4 @@
-//! Undoes the steps of a failed ADD, in the reverse order.
+//! Undoes the steps of a failed ADD in the reverse order.
 
 use netconf::CniError;
 
@@ -9,7 +9,7 @@ use crate::interface::{CreatedInterface, InterfaceConfig};
 use crate::ipam::{self, AssignedAddresses};
 use crate::reads::WorkloadRequest;
 
-/// Undoes an ADD whose endpoint could not be written.
+/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD.
 pub(super) async fn after_failed_write(
     cx: &Context,
     request: &WorkloadRequest,
@@ -29,13 +29,13 @@ pub(super) async fn after_failed_write(
     give_back(cx, request, assigned, STEP, error).await
 }
 
-/// Returns the error of an ADD whose interface or endpoint (`what`) may exist. The addresses stay allocated: another pod
-/// could get them while the endpoint lists them or the interface answers for them.
+/// Returns the error of an ADD whose interface or endpoint (`what`) may still exist. The addresses stay allocated,
+/// because another pod must not get them while the endpoint lists them or the interface uses them.
 pub(super) fn keep_for_del(step: &str, what: &str, error: CniError) -> CniError {
     with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
 }
 
-/// Removes the interface.
+/// Removes the interface, and returns the error of the ADD.
 pub(super) async fn remove_interface(
     config: InterfaceConfig<'_>,
     created: &CreatedInterface,
@@ -51,7 +51,7 @@ fn with_removal(error: CniError, removed: &Result<(), CniError>) -> CniError {
     }
 }
 
-/// Deletes the endpoint, if it was written, and then releases the addresses.
+/// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
 pub(super) async fn give_back(
     cx: &Context,
     request: &WorkloadRequest,

@@ -1,4 +1,5 @@
-//! Refuses an ADD that would fail at its last step, before the first read (CNI-85, CNI-140, CNI-148).
+//! Rejects an ADD before the first read if its last step would fail: the validation of the endpoint or of the profile
+//! (CNI-85, CNI-140).
 
 use libcalico::conversion::{EndpointFacts, Orchestrator, ProfileReach, default_profile};
 use libcalico::validation;
@@ -11,7 +12,7 @@ use crate::interface::InterfaceConfig;
 /// Checks the configuration, the MTU, and the names of the endpoint and its profile.
 ///
 /// # Errors
-/// One of them is invalid; the error names the key or variable.
+/// A value is invalid; the error names the key or variable.
 pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniError> {
     let conf = &call.conf;
     let is_container = matches!(workload.orchestrator, Orchestrator::Cni(_));

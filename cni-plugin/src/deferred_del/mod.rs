@@ -1,5 +1,5 @@
-//! Deferred DELs: a DEL that cannot reach the datastore records the rest of its work in the journal, and a later call or
-//! the agent replays it.
+//! Deferred DELs: a DEL that cannot reach the datastore records its remaining work in the journal, and a later call or
+//! the agent replays it. [`urgency`] orders the entries that an ADD replays.
 
 mod urgency;
 
@@ -25,31 +25,31 @@ use crate::context::Context;
 use crate::endpoint::EndpointsOf;
 use crate::{ipam, reads, vmi};
 
-/// The node in the name of the endpoint of a debt whose DEL could not tell the node.
+/// The node in the recorded endpoint name if the DEL did not know the name of the node.
 const UNKNOWN_NODE: &str = "unknown";
 
-/// Limits a call other than ADD, and a pass of the agent: calls that need the journal wait for its lock meanwhile.
+/// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
 pub const MOST: Limit = Limit { debts: 16, time: Duration::from_secs(20) };
-/// Limits an ADD, whose pod waits.
+/// The limit of an ADD, which delays the start of its pod.
 const OF_AN_ADD: Limit = Limit { debts: 2, time: Duration::from_secs(1) };
 
-/// After how many debts, and after how long, no further debt is begun. A payment that was begun is finished.
+/// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
     debts: usize,
     time: Duration,
 }
 
-/// Debts that were paid, and debts to the same datastore that are left.
+/// The outcome of replays: the numbers of deferred DELs of this datastore that were replayed and that remain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Paid.
+    /// Replayed.
     pub paid: usize,
-    /// Left.
+    /// Remaining.
     pub left: usize,
 }
 
-/// The datastore that debts are paid to, and the other things that a payment needs.
+/// The datastore whose deferred DELs are replayed, and the other inputs of a replay.
 pub struct Payer<'a> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
@@ -61,15 +61,15 @@ pub struct Payer<'a> {
     pub store: &'a Datastore,
     /// The Kubernetes API.
     pub api: &'a Api,
-    /// The node of debts that have none; empty where nothing tells the node's name.
+    /// The node of deferred DELs that do not name one; empty if the node's name is unknown.
     pub node: &'a str,
-    /// The id of the container whose call pays; empty for the agent.
+    /// The ID of the container whose call replays; empty for the agent.
     pub within: &'a str,
-    /// The datastore as debts name it.
+    /// Name and identity of the datastore, as in the entries of the journal.
     pub creditor: Creditor,
 }
 
-/// Returns the debt of this call's DEL, which could not pay for `reason`.
+/// Returns the entry for the remaining work of this call's DEL. `reason` is the error because of which it is deferred.
 pub fn debt(cx: &Context, reason: &CniError) -> Debt {
     let call = &cx.call;
     let mut workload = cx.workload.clone();
@@ -97,8 +97,8 @@ pub fn debt(cx: &Context, reason: &CniError) -> Debt {
 }
 
 impl<'a> Payer<'a> {
-    /// Prepares the payments of a call of the plugin, whose datastore has answered. The datastore is asked for its
-    /// identity: the configuration may lead to another datastore today than yesterday.
+    /// Prepares the replays of a call of the plugin whose datastore has responded. Reads the identity of the datastore:
+    /// the configuration may name another datastore now than at the time of the DEL.
     async fn of_call(cx: &'a Context) -> Payer<'a> {
         let Context { call, datastore_config, store, api, .. } = cx;
         let creditor = creditor(store, cx.datastore_name()).await;
@@ -107,12 +107,12 @@ impl<'a> Payer<'a> {
         Payer { conf: &call.conf, environment, datastore_config, store, api, node, within, creditor }
     }
 
-    /// Tries to pay debts until `limit`. A failure is logged, and the debt stays for a later time.
+    /// Replays deferred DELs until `limit`. After a failure, which is logged, the entry stays for a later replay.
     pub async fn pay_some(&self, locked: &Locked<'_>, limit: Limit) -> Outcome {
         self.pay_by_urgency(locked, limit, |_| Urgency::Other).await
     }
 
-    /// Tries to pay the debts that must be tried, whatever `limit` says, and then the others until `limit`.
+    /// Replays the deferred DELs with [`Urgency::Must`] without a limit, and then the others until `limit`.
     async fn pay_by_urgency(&self, locked: &Locked<'_>, limit: Limit, urgency: impl Fn(&Debt) -> Urgency) -> Outcome {
         let begun = Instant::now();
         let mut debts = self.debts(locked);
@@ -134,11 +134,11 @@ impl<'a> Payer<'a> {
                 entry = %entry.display(), %error,
                 "the endpoint and the addresses that an earlier DEL left cannot be taken back; the journal entry stays"
             );
-            // A debt that can never be paid must not stand in the way of the others.
+            // An entry whose replay always fails must not block the others.
             if let Err(error) = locked.postpone(&entry) {
                 tracing::warn!(%error, "the journal entry stays in front of the others");
             }
-            // The datastore is away for the others, too.
+            // The datastore is unreachable for the others, too.
             if error.code == Code::TRY_AGAIN && !must {
                 break;
             }
@@ -146,7 +146,8 @@ impl<'a> Payer<'a> {
         Outcome { paid, left: all - paid }
     }
 
-    /// Returns the debts that are owed to this datastore. A debt without a node waits for a payer that knows its node.
+    /// Returns the deferred DELs of this datastore. An entry without a node is left to a process that knows the name of
+    /// the node.
     fn debts(&self, locked: &Locked<'_>) -> Vec<(PathBuf, Debt)> {
         if let Err(error) = locked.learn(&self.creditor) {
             tracing::warn!(datastore = %self.creditor.name, %error, "the identity of the datastore is not noted");
@@ -156,14 +157,14 @@ impl<'a> Payer<'a> {
         debts
     }
 
-    /// Takes the endpoint's addresses off, then releases them: as in DEL.
+    /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL.
     async fn pay(&self, locked: &Locked<'_>, entry: &Path, owed: &Debt) -> Result<(), CniError> {
         let owed = &owed.clone().or_on_node(self.node);
         let workload = owed.attachment();
         let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));
         let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&owed.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
-        // In Kubernetes a pod has one endpoint, whatever its interface is called.
+        // On Kubernetes a pod has one endpoint, independent of the name of its interface.
         let is_shared = !in_pods && has_other_interface(store, &workload).await.map_err(unlisted)?;
         if is_shared {
             tracing::info!("the container still has another interface, which keeps the addresses");
@@ -179,14 +180,14 @@ impl<'a> Payer<'a> {
         Ok(())
     }
 
-    /// Removes the pod of a debt from the owners of its VMI's addresses.
+    /// Removes the pod of a deferred DEL from the owners of its VMI's addresses.
     async fn release_vmi(&self, owed: &Debt, endpoints: &EndpointsOf<'_, Datastore>) -> Result<(), CniError> {
         if !vmi::may_have_had_vmi(owed) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
             return Ok(());
         }
         let opened;
         let api = match self.api {
-            // The call itself asks the Kubernetes API nothing.
+            // The call itself sends no request to the Kubernetes API.
             Api::Unasked => {
                 opened = Api::with_environment(self.conf, self.datastore_config, self.environment)?;
                 &opened
@@ -199,13 +200,14 @@ impl<'a> Payer<'a> {
         }
     }
 
-    /// Returns the span of the lines of a payment, which are about the attachment of the debt.
+    /// Returns the span of the log lines of a replay, which name the attachment of the deferred DEL.
     fn span_of(&self, owed: &Debt) -> Span {
         Subject::of_attachment(&owed.attachment()).span(self.within)
     }
 }
 
-/// Returns the datastore as debts name it. A datastore that does not tell its identity is known by its spelling alone.
+/// Returns name and identity of the datastore, as in the entries of the journal. If the identity cannot be read, the
+/// datastore is identified by its name alone.
 pub async fn creditor(store: &Datastore, name: String) -> Creditor {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one stay");
@@ -214,7 +216,7 @@ pub async fn creditor(store: &Datastore, name: String) -> Creditor {
     Creditor { name, identity: identity.unwrap_or_default() }
 }
 
-/// Returns true if a debt of the call's attachment is noted.
+/// Returns true if the journal contains a deferred DEL of the call's attachment.
 ///
 /// # Errors
 /// The journal cannot be read.
@@ -223,13 +225,15 @@ pub fn is_owed(cx: &Context) -> Result<bool, JournalError> {
     cx.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Pays before an ADD. The debts of the same attachment must be paid first, or a later payment would take back what the
-/// ADD gives. All debts of the pod, and of the addresses that it asks for, are tried; others are paid within the limit
-/// of an ADD, unless another process pays at this moment. Nothing is written while the datastore is not ready.
+/// Replays deferred DELs before an ADD. Those of the same attachment have to be replayed first: a later replay would
+/// release the addresses that the ADD assigns. Those of the pod, and of the addresses that it requests, are all tried.
+/// The others are replayed within the limit of an ADD, unless another process replays at the same time. Writes nothing
+/// while the datastore is not ready.
 ///
 /// # Errors
-/// A debt of the same attachment cannot be paid, or may be owed to this datastore and nothing tells so. The journal
-/// cannot be read: it may have such a debt, whose payment would take back what the ADD gives once the journal is mended.
+/// A deferred DEL of the same attachment cannot be replayed, or it is unknown whether it belongs to this datastore. The
+/// journal cannot be read: it may contain such an entry, and a replay after the repair of the journal would release the
+/// addresses that the ADD assigns.
 pub async fn settle_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
@@ -243,7 +247,7 @@ pub async fn settle_before_add(cx: &Context) -> Result<(), CniError> {
     let wanted = Wanted::new(&cx.call, asked, described.as_ref());
     let entries = cx.journal.entries().unwrap_or_default();
     let is_urgent = entries.iter().flat_map(|entry| &entry.debt).any(|debt| wanted.urgency(debt) == Urgency::Must);
-    // Before the lock: the request may wait for a busy server, and the lock keeps other calls waiting.
+    // Before the lock: the request may wait for a busy server, and other calls wait for the lock.
     let payer = Payer::of_call(cx).await;
     let locked = match is_own_owed || is_urgent {
         true => cx.journal.lock().map(Some),
@@ -266,7 +270,7 @@ pub async fn settle_before_add(cx: &Context) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Pays the debts of the call's attachment. A debt that is surely another datastore's stays.
+/// Replays the deferred DELs of the call's attachment. An entry that certainly belongs to another datastore stays.
 async fn pay_own(cx: &Context, payer: &Payer<'_>, locked: &Locked<'_>) -> Result<(), CniError> {
     let owed_here = payer.debts(locked);
     for (entry, owed) in owed_here.iter().filter(|(_, owed)| is_own(cx, owed)) {
@@ -291,20 +295,20 @@ fn is_own(cx: &Context, owed: &Debt) -> bool {
     owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
-/// Tries to pay a bounded number of debts. A failure is logged, and the debt stays for a later time.
+/// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
 pub async fn settle_some(cx: &Context) {
     settle(cx, cx.busy_until, false).await;
 }
 
-/// Forgets what the call's attachment owed the datastore, from which its DEL has taken everything back, and then tries
-/// to pay others' debts. An entry that stays does no harm: its payment finds nothing, and an ADD of the same attachment
-/// pays first. Later requests wait for a busy server until `busy_until`.
+/// Removes the entries of the call's attachment from the journal, because its DEL has released everything, and then
+/// replays deferred DELs of others. An entry that cannot be removed does no harm: its replay finds nothing to release,
+/// and an ADD of the same attachment replays it first. Later requests wait for a busy server until `busy_until`.
 pub async fn settle_after_del(cx: &Context, busy_until: Instant) {
     settle(cx, busy_until, true).await;
 }
 
 async fn settle(cx: &Context, busy_until: Instant, forgets_own: bool) {
-    // The usual path: one system call.
+    // The usual case, with one system call.
     if cx.journal.is_empty() {
         return;
     }
@@ -316,7 +320,7 @@ async fn settle(cx: &Context, busy_until: Instant, forgets_own: bool) {
         }
     };
     locked.remove_abandoned();
-    // A journal that cannot be read is logged with its debts below.
+    // The error of a journal that cannot be read is logged below.
     let forgets_own = forgets_own && is_owed(cx).unwrap_or(true);
     if !forgets_own && !cx.journal.may_owe(&cx.datastore_name()) {
         return;
@@ -332,7 +336,7 @@ async fn settle(cx: &Context, busy_until: Instant, forgets_own: bool) {
     unless_busy(cx, busy_until, payer.pay_some(&locked, MOST)).await;
 }
 
-/// Has the node learn the identity of this call's datastore: a DEL that cannot reach the datastore needs it.
+/// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
 pub async fn learn(cx: &Context) {
     let creditor = creditor(&cx.store, cx.datastore_name()).await;
     let learned = match cx.journal.try_lock() {
@@ -345,7 +349,7 @@ pub async fn learn(cx: &Context) {
     }
 }
 
-/// Does `work` without waiting for an API server that is busy: other processes wait for the journal's lock meanwhile.
+/// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock meanwhile.
 /// Later requests wait until `busy_until` again.
 async fn unless_busy<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
     busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
@@ -354,8 +358,9 @@ async fn unless_busy<T>(cx: &Context, busy_until: Instant, work: impl Future<Out
     done
 }
 
-/// Returns true if the container has an endpoint under another interface's name: handle and host's end are named after
-/// the container alone, and are that interface's then, as for a DEL that reached the datastore.
+/// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
+/// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
+/// applies the same rule.
 async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, StoreError> {
     let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
     let endpoints = store.list::<WorkloadEndpoint>(&select).await?;

@@ -72,13 +72,13 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
     }
 }
 
-/// Opens an ADD on an embedded datastore, which is ready, with a journal beside it.
+/// Returns the context of an ADD on an embedded datastore that is ready, with a journal of its own.
 fn context_of_add(files: &Path, args: &str) -> Context {
     open("ADD", args, serde_json::json!({ "datastore_type": "local", "datastore_path": files.join("db") }), files)
 }
 
-/// Its own debt may be in there: a payment of a later call would take back what the ADD gives. A link to itself stands
-/// for a disk that fails.
+/// The journal may contain a deferred DEL of the same attachment, and a later replay would release the addresses of the
+/// ADD. The link to itself represents a disk that fails.
 #[tokio::test]
 async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_asked() {
     let files = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! [`Wanted`]: the debts that an ADD must see tried before it goes on.
+//! [`Wanted`]: selects the deferred DELs that have to be tried before an ADD continues.
 
 use std::net::IpAddr;
 
@@ -8,19 +8,19 @@ use netconf::Call;
 use crate::annotations::{Addresses, Annotations};
 use crate::pod::Described;
 
-/// The urgency of a debt for an ADD, the most urgent first.
+/// The urgency of a deferred DEL for an ADD, the most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Urgency {
-    /// The debt is of the same pod, or holds an address that the ADD asks for.
+    /// The deferred DEL is of the same pod, or of an address that the ADD requests.
     Must,
-    /// The debt may hold an address that the ADD asks for: entries of earlier releases, and of runtimes without
-    /// prevResult, do not tell their addresses.
+    /// The deferred DEL may be of an address that the ADD requests: entries of earlier versions, and of runtimes
+    /// without prevResult, do not contain addresses.
     Perhaps,
-    /// Any other debt.
+    /// Any other deferred DEL.
     Other,
 }
 
-/// An attachment, its pod, and the addresses that an ADD asks for.
+/// The attachment of an ADD, its pod, and the addresses that the ADD requests.
 pub(super) struct Wanted {
     pod: Option<(String, String)>,
     attachment: (String, String, String),
@@ -28,12 +28,12 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Creates the wanted attachment of `call`, which asks for the address `asked` in CNI_ARGS.
+    /// Returns the attachment of `call`. `asked` is the address in CNI_ARGS.
     pub(super) fn new(call: &Call, asked: Option<IpAddr>, described: Option<&Described>) -> Wanted {
         let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
         let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
         let mut addresses = Vec::from_iter(asked);
-        // Annotations that make no sense fail the ADD itself, a little later.
+        // Invalid annotations fail the ADD itself, at a later step.
         let annotations =
             described.and_then(|described| Annotations::of(&described.pod, &described.namespace, &call.conf).ok());
         match annotations.map(|annotations| annotations.addresses) {
@@ -43,7 +43,7 @@ impl Wanted {
         Wanted { pod, attachment, addresses }
     }
 
-    /// Returns how urgent a debt is for the ADD.
+    /// Returns the urgency of a deferred DEL for the ADD.
     pub(super) fn urgency(&self, debt: &Debt) -> Urgency {
         let (network, container_id, ifname) = &self.attachment;
         let is_of_pod = debt.pod().is_some_and(|(namespace, name)| {

@@ -1,4 +1,4 @@
-//! The time that a DEL leaves its datastore, on a clock that stands still but for what the test lets pass.
+//! Tests of the time limits of a DEL, on a clock that only the test advances.
 
 use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
@@ -13,7 +13,7 @@ use crate::testing::{ApiServer, Clock, Reply, context};
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
 const POD: &str = "/api/v1/namespaces/shop/pods/web";
 
-/// A DEL of a pod whose interface is gone, with files of its own.
+/// A DEL of a pod whose interface does not exist, with a journal of its own.
 struct Deletion {
     cx: Context,
     _files: TempDir,
@@ -25,7 +25,8 @@ impl Deletion {
         Deletion { cx: context("DEL", server, files.path()), _files: files }
     }
 
-    /// Runs the DEL, which succeeds and notes its debt. Returns how long it took by the clock, and the debt's reason.
+    /// Runs the DEL, which succeeds and records a deferred DEL. Returns the seconds by the clock, and the recorded
+    /// reason.
     async fn run(&mut self) -> (u64, String) {
         let begun = Instant::now();
         del(&self.cx, &mut Timings::start()).await.unwrap();
@@ -36,8 +37,8 @@ impl Deletion {
     }
 }
 
-/// Answers within the time of the first answer to whatever reads, and within that of a request to what takes the
-/// address off the pod, which has changed each time.
+/// Answers reads within the limit of the first response. Answers patches, which remove the address from the pod, within
+/// the limit of a request, each time with a conflict.
 fn slowly(request: &str) -> Option<Reply> {
     let reply = |seconds, status, body| Some(Reply { after: Duration::from_secs(seconds), status, body });
     let (verb, path) = request.split_once(' ')?;
@@ -95,7 +96,7 @@ async fn requests_of_a_del_to_a_silent_api_server_share_3_seconds_and_the_debt_i
     assert!(reason.contains("within 3s"), "{reason}");
 }
 
-/// The second request begins a second after the first one, and the third when the time is over.
+/// The second request starts a second after the first one, and the third after the time limit.
 #[tokio::test(start_paused = true)]
 async fn requests_to_a_silent_api_server_that_begin_one_after_the_other_end_together_after_3_seconds() {
     let server = ApiServer::start(never).await;

@@ -1,4 +1,4 @@
-//! [`InterfaceConfig`]: the interface of one call, as its configuration asks for it.
+//! [`InterfaceConfig`]: the interface of one call, as configured.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
 use crate::dataplane::{Before, DeviceType, EndpointPlan};
 use crate::mtu;
 
-/// The interface of one call: its two ends, and the workload that it belongs to.
+/// The interface of one call: derives the properties of both ends from the call and its workload.
 #[derive(Debug, Clone, Copy)]
 pub struct InterfaceConfig<'c> {
     /// The call.
@@ -33,7 +33,7 @@ impl<'c> InterfaceConfig<'c> {
         self.workload.host_interface(prefix.as_deref())
     }
 
-    /// Returns the alias that the host's end gets, which names the pod or container.
+    /// Returns the alias of the host's end, which names the pod or container.
     pub fn alias(&self) -> InterfaceAlias {
         let Call { conf, container_id, .. } = self.call;
         match &self.workload.orchestrator {
@@ -44,13 +44,13 @@ impl<'c> InterfaceConfig<'c> {
         }
     }
 
-    /// Returns the socket of the gRPC dataplane, or `None` where the kernel's dataplane makes the interface.
+    /// Returns the socket of the gRPC dataplane; `None` if the kernel's dataplane creates the interface.
     pub fn grpc_socket(&self) -> Option<&'c str> {
         self.call.conf.dataplane_options.grpc_socket()
     }
 
-    /// Returns the plan of the interface with these addresses. `before` is the interface that has the name of the host's
-    /// end now.
+    /// Returns the plan of the interface with these addresses. `before` is the existing interface that has the name of
+    /// the host's end.
     ///
     /// # Errors
     /// The MTU cannot be determined.
@@ -78,8 +78,8 @@ impl<'c> InterfaceConfig<'c> {
         })
     }
 
-    /// Returns true if the host gets routes to the addresses of `result`. `calico-ipam` returns no routes for a pod whose
-    /// routes Felix makes: a pod that chose its addresses itself, or to which a VMI migrates (CNI-127).
+    /// Returns true if the plugin creates host routes to the addresses of `result`. The result of `calico-ipam` has no
+    /// routes if Felix creates them: for a pod that chooses its addresses, or to which a VMI migrates (CNI-127).
     pub fn has_host_routes(&self, result: &CniResult) -> bool {
         !(self.is_of_pod() && self.call.conf.ipam.is_calico() && result.routes.is_empty())
     }
@@ -87,7 +87,7 @@ impl<'c> InterfaceConfig<'c> {
     /// Returns the MTU of both ends; 0 is the kernel's default.
     ///
     /// # Errors
-    /// The MTU file is missing although the configuration requires it, or cannot be read.
+    /// The MTU file cannot be read, or is missing although the configuration requires it.
     pub fn mtu(&self) -> Result<u32, CniError> {
         let interface = &self.call.conf.interface;
         mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
@@ -99,8 +99,8 @@ impl<'c> InterfaceConfig<'c> {
         matches!(self.workload.orchestrator, Orchestrator::Kubernetes(_))
     }
 
-    /// Returns the container's routes: for pods those that host-local is configured with, else the two default routes
-    /// (CNI-112).
+    /// Returns the container's routes: for pods with host-local the configured routes, otherwise the two default
+    /// routes. The routes in the result of IPAM are not used (CNI-112).
     fn routes(&self) -> Vec<Cidr> {
         let conf = &self.call.conf;
         let mut routes: Vec<_> = if self.is_of_pod() && conf.ipam.is_host_local() {

@@ -1,5 +1,5 @@
-//! An interface that has the name of the host's end already. IPAM may prove that it belongs to the same pod; otherwise the
-//! error names its owner.
+//! Handles an existing interface that has the name of the host's end. The ADD may replace it if IPAM proves that it
+//! belongs to the same pod; otherwise the error names its owner.
 
 use datastore::Datastore;
 use ipam_plugin::cni;
@@ -13,9 +13,9 @@ use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason
 
 const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
 
-/// Returns the interface that has the name of the host's end; `None` where the kernel is not asked. Call this before the
-/// first write, and once more before the endpoint is written: another ADD of this pod may have created an interface
-/// meanwhile. `before` is the interface found the first time.
+/// Returns the interface that has the name of the host's end; `None` for a gRPC dataplane or without a namespace. Call
+/// this before the first write, and again before the write of the endpoint, because another ADD of this pod may have
+/// created an interface meanwhile. `before` is the interface found the first time.
 pub fn find(
     config: InterfaceConfig<'_>,
     before: Before,
@@ -48,7 +48,8 @@ pub async fn replaceable(
     })
 }
 
-/// Fails if another ADD of this pod has created an interface since this ADD began: that ADD owns the endpoint, too.
+/// Fails if another ADD of this pod has created an interface since this ADD began: the endpoint belongs to that ADD,
+/// too.
 pub fn ensure_not_overtaken(
     config: InterfaceConfig<'_>,
     before: Before,
@@ -60,10 +61,10 @@ pub fn ensure_not_overtaken(
     }
 }
 
-/// Returns the index of `holder`, which may be replaced: one of its addresses is allocated to this pod.
+/// Returns the index of `holder` if it may be replaced because an address of it is allocated to this pod.
 ///
 /// # Errors
-/// No address of the interface is allocated to this pod. The error names the owner as far as it is known.
+/// No address of the interface is allocated to this pod. The error names the owner if it is known.
 async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -> Result<u32, CniError> {
     let (noted, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
         match cni::attributes_of(store, &holder.addresses).await {
@@ -122,14 +123,14 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// The owner of an interface, as far as it is known.
+/// The owner of an interface. Unknown parts are `None`.
 struct Owner {
     container: Option<String>,
     pod: Option<String>,
 }
 
 impl Owner {
-    /// Finds the owner in the interface's alias, or in the handle of its addresses where the interface has no alias.
+    /// Finds the owner in the interface's alias, or in the handle of its addresses if the interface has no alias.
     fn new(network: &str, holder: &Holder, noted: &[Attribute]) -> Owner {
         let network = format!("{network}.");
         let by_handle = || {

@@ -1,4 +1,4 @@
-//! The requests to a dataplane behind gRPC, and its replies (CNI-235, CNI-237).
+//! Converts between the interface of a call and the messages of a gRPC dataplane (CNI-237).
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
 
-/// Asks the server to create the interface.
+/// Sends the request to create the interface.
 pub(super) async fn create(
     config: InterfaceConfig<'_>,
     socket: &str,
@@ -36,7 +36,7 @@ pub(super) async fn create(
     };
     let reply = match server(call, socket)?.add(request).await {
         Ok(reply) => reply,
-        // The server may still create the interface, after a Del that is sent now.
+        // A Del sent now would not help: the server may create the interface after it.
         Err(error) if error.is_outcome_unknown() => return Err(CreateError::Unknown(refused(error))),
         Err(error) => return Err(refused(error).into()),
     };
@@ -59,7 +59,7 @@ pub(super) async fn create(
     })
 }
 
-/// Asks the server to remove the interface of `call`.
+/// Sends the request to remove the interface of `call`.
 pub(super) async fn remove(call: &Call, socket: &str) -> Result<(), CniError> {
     server(call, socket)?.del(&call.ifname, &call.netns).await.map_err(refused)
 }

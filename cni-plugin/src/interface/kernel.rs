@@ -1,4 +1,4 @@
-//! The kernel's dataplane: translates between the interface of a call and [`crate::dataplane`].
+//! Converts between the interface of a call and [`crate::dataplane`], the kernel's dataplane.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::dataplane::{
     Teardown,
 };
 
-/// Creates the interface, in `netns` or in CNI_NETNS.
+/// Creates the interface in `netns`, or in CNI_NETNS if `netns` is `None`.
 pub(super) fn create(
     config: InterfaceConfig<'_>,
     netns: Option<&NetnsFd>,
@@ -88,10 +88,10 @@ pub(super) async fn remove(
     };
     let proof = match (&config.workload.orchestrator, recorded) {
         (_, Recorded::OtherInterface) => HostLinkProof::OtherInterface,
-        // Named after this very container, whatever its interface is called.
+        // The name is derived from the ID of this container, independent of the name of its interface.
         (Orchestrator::Cni(_), Recorded::Unknown) => HostLinkProof::NameUnlessPeerInPod,
         (Orchestrator::Cni(_), _) => HostLinkProof::Name,
-        // Named after the pod, whose next sandbox may have it by now.
+        // The name is derived from the pod, so the interface may already belong to the pod's next sandbox.
         (Orchestrator::Kubernetes(_), _) if addresses.is_empty() => HostLinkProof::Absent,
         (Orchestrator::Kubernetes(_), _) => HostLinkProof::RouteTo(addresses),
     };
@@ -111,14 +111,15 @@ pub(super) async fn remove(
     }
 }
 
-/// Returns true if the host's end is that of another interface in CNI_NETNS, and no interface there is called CNI_IFNAME.
+/// Returns true if the peer of the host's end in CNI_NETNS has another name, and no interface there has the name
+/// CNI_IFNAME.
 pub(super) fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
     let netns = NetnsFd::open(Path::new(&config.call.netns)).ok();
     let occupant = existing::find(config, Before::Unknown, netns.as_ref())?;
     Ok(matches!(occupant, Some(Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. }))))
 }
 
-/// Deletes the interface that [`create`] has created.
+/// Deletes an interface that [`create`] created.
 pub(super) fn remove_created(config: InterfaceConfig<'_>, host_index: u32) -> Result<(), CniError> {
     dataplane::remove(host_index, &config.alias()).map_err(dataplane_error)
 }

@@ -1,8 +1,7 @@
-//! The container's interface: created and removed by the kernel's dataplane or by a dataplane behind gRPC (CNI-106,
-//! CNI-234).
+//! Creates and removes the container's interface with the kernel's dataplane or with a gRPC dataplane (CNI-234).
 //!
-//! [`config`] derives the plan from the call, [`existing`] handles an interface that has the same name already, and
-//! [`kernel`] and [`grpc`] carry the plan out.
+//! [`config`] derives the plan from the call, [`existing`] handles an existing interface of the same name, and
+//! [`kernel`] and [`grpc`] execute the plan.
 
 mod config;
 pub mod existing;
@@ -26,18 +25,18 @@ pub use config::InterfaceConfig;
 /// The interface to create for one ADD.
 #[derive(Debug, Clone, Copy)]
 pub struct NewInterface<'a> {
-    /// The addresses that it gets.
+    /// The addresses of the interface.
     pub assigned: &'a AssignedAddresses,
-    /// The endpoint that will be written. A dataplane behind gRPC gets it.
+    /// The endpoint that will be written, for a gRPC dataplane.
     pub endpoint: &'a WorkloadEndpoint,
-    /// The pod's annotations, for a dataplane behind gRPC.
+    /// The pod's annotations, for a gRPC dataplane.
     pub pod_annotations: &'a BTreeMap<String, String>,
-    /// The MAC address of the container's end, if the pod asks for one. For the kernel's dataplane only.
+    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane only.
     pub mac: Option<MacAddr>,
     /// The interface that had the name of the host's end before this ADD.
     pub before: Before,
-    /// Whether to refuse addresses that are routed to another pod. A VMI's addresses may still be routed to the pod from
-    /// which the VMI migrates.
+    /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still be routed to the
+    /// pod from which the VMI migrates.
     pub has_vmi: bool,
 }
 
@@ -46,53 +45,55 @@ pub struct NewInterface<'a> {
 pub struct CreatedInterface {
     /// Name of the host's end.
     pub host_ifname: String,
-    /// Index of the host's end; `None` where another dataplane created it.
+    /// Index of the host's end; `None` if a gRPC dataplane created it.
     host_index: Option<u32>,
     /// MAC address of the container's end, lower case with colons.
     pub mac: String,
-    /// MTU as the result reports it: 0, for nothing, unless one was asked for (CNI-185).
+    /// MTU in the result. The result has no MTU if it is 0, because none was configured.
     pub mtu: u32,
-    /// Whether to report addresses as /32 and /128. Another dataplane leaves the prefixes of IPAM alone (CNI-43).
+    /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
+    /// (CNI-43).
     as_hosts: bool,
 }
 
-/// The endpoint that the datastore has for the interface to be removed.
+/// The endpoint in the datastore of the interface to be removed.
 #[derive(Debug, Clone, Copy)]
 pub enum Recorded<'a> {
-    /// Its endpoint.
+    /// The endpoint of the interface.
     Endpoint(&'a WorkloadEndpoint),
     /// No endpoint.
     Nothing,
-    /// The datastore could not be asked.
+    /// The endpoint could not be read.
     Unknown,
-    /// The endpoint of another interface of the container. The host's end, which is named after the container, belongs
-    /// to that interface.
+    /// The endpoint of another interface of the container. The host's end belongs to that interface, because its name
+    /// does not depend on the interface in the container.
     OtherInterface,
 }
 
 /// A failure to create the interface.
 #[derive(Debug)]
 pub enum CreateError {
-    /// The host has a route to one of the addresses, and keeps it. No part of the interface is left.
+    /// The host has a route to an address that must not be replaced. No part of the interface remains.
     BusyRoute(BusyRoute),
-    /// The interface may exist: another dataplane may have created it or may still do so, or the kernel did not delete
-    /// it.
+    /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
+    /// delete it.
     Unknown(CniError),
-    /// Any other reason. No part of the interface is left.
+    /// Any other failure. No part of the interface remains.
     Other(CniError),
 }
 
-/// The removal of an interface, under way.
+/// The removal of an interface that has been started.
 #[derive(Debug)]
 pub enum PendingRemoval {
     /// The kernel is deleting the interface.
     Kernel(Teardown),
-    /// Another dataplane has removed the interface.
+    /// A gRPC dataplane has removed the interface.
     Done,
 }
 
-/// Opens CNI_NETNS before anything is changed. The plugin's own namespace is an error now (CNI-250), unless
-/// CNI_NETNS_OVERRIDE is set. A namespace that cannot be opened is left to the step that needs it, as upstream.
+/// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-250), unless
+/// CNI_NETNS_OVERRIDE is set. Returns `None` for a namespace that cannot be opened; as in upstream, the step that needs
+/// the namespace fails.
 pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
     match NetnsFd::open(Path::new(&call.netns)) {
         Err(NetnsError::SameNamespace { .. }) if call.netns_override => Ok(None),
@@ -101,8 +102,8 @@ pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {
     }
 }
 
-/// Creates the interface. After a failure no part of it is left, unless the error says so. `netns` is the result of
-/// [`open_netns`].
+/// Creates the interface. After a failure no part of it remains, except with [`CreateError::Unknown`]. `netns` is the
+/// result of [`open_netns`].
 pub async fn create(
     config: InterfaceConfig<'_>,
     netns: Option<&NetnsFd>,
@@ -117,7 +118,7 @@ pub async fn create(
 }
 
 /// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked up,
-/// and an interface of another dataplane cannot be inspected: both count as existing.
+/// and an interface of a gRPC dataplane cannot be inspected: both count as existing.
 pub fn is_gone(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
     if config.grpc_socket().is_some() || endpoint.spec.interface_name.is_empty() {
         return Ok(false);
@@ -125,8 +126,8 @@ pub fn is_gone(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &Workload
     kernel::is_gone(config, netns, &endpoint.spec)
 }
 
-/// Creates the interface of an endpoint again after [`is_gone`], with the addresses and the MAC address of the endpoint.
-/// `before` is the interface that has the name of the host's end.
+/// Creates the interface of an endpoint again after [`is_gone`], with the addresses and the MAC address of the
+/// endpoint. `before` is the interface that has the name of the host's end.
 pub fn restore(
     config: InterfaceConfig<'_>,
     netns: &NetnsFd,
@@ -138,7 +139,8 @@ pub fn restore(
     Ok(created)
 }
 
-/// Cuts the container's traffic and begins to remove its interface. `store` may prove that an interface is the pod's.
+/// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove that
+/// the interface belongs to the pod.
 pub async fn remove(
     config: InterfaceConfig<'_>,
     store: &Datastore,
@@ -150,8 +152,9 @@ pub async fn remove(
     }
 }
 
-/// Returns true if the pod's interface that DEL would find by its name belongs to another attachment: the pod has an
-/// interface of another name, and none of the name to be deleted. A runtime deletes interfaces that it failed to add.
+/// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
+/// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a runtime
+/// also deletes interfaces whose ADD failed.
 pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
     match config.grpc_socket() {
         Some(_) => Ok(false),
@@ -175,7 +178,7 @@ impl From<CreateError> for CniError {
 }
 
 impl PendingRemoval {
-    /// Waits until the interface is gone.
+    /// Waits until the interface no longer exists.
     pub fn finish(self) -> Result<(), CniError> {
         match self {
             PendingRemoval::Kernel(teardown) => {
@@ -202,7 +205,7 @@ impl CreatedInterface {
         }
     }
 
-    /// Adds both ends of the interface to the result of IPAM (CNI-38, CNI-137).
+    /// Adds both ends of the interface to the result of IPAM, the host's end first (CNI-38).
     pub fn complete(&self, ipam: CniResult, call: &Call) -> CniResult {
         let mut result = ipam;
         result.interfaces = vec![

@@ -1,4 +1,4 @@
-//! Replacement of an assigned address that the kernel has in use.
+//! Replaces an assigned address to which the host has a route already, called a busy address.
 
 use std::net::IpAddr;
 
@@ -16,8 +16,8 @@ use super::{AssignedAddresses, with_addresses};
 use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
 
-/// Replaces the busy address by another address of the same family. The container keeps the busy address until
-/// [`release_unused`], and the node's next ADDs pass over it. After an error `assigned` still has the busy address.
+/// Replaces the busy address by another address of the same family. The busy address stays allocated to the container
+/// until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains it.
 pub async fn choose_another(
     store: &Datastore,
     assigned: &mut AssignedAddresses,
@@ -30,7 +30,7 @@ pub async fn choose_another(
     let request = IpamRequest {
         assign_ipv4: version == IpVersion::V4,
         assign_ipv6: version == IpVersion::V6,
-        // The file has the blocks of all families of the pod.
+        // The hints in the file are for all families of the pod.
         recent_file: None,
         ..(**request).clone()
     };
@@ -41,7 +41,7 @@ pub async fn choose_another(
     Ok(())
 }
 
-/// Records that an assigned address is busy, for this ADD and for the node's next ADDs.
+/// Records a busy address for this ADD and for the next ADDs on the node.
 pub fn pass_over(assigned: &mut AssignedAddresses, route: BusyRoute) {
     if let Some(file) = assigned.request.as_ref().and_then(|request| request.busy_file.as_deref()) {
         busy::note(file, route.address, &route.route, SystemClock::start().now());
@@ -49,8 +49,8 @@ pub fn pass_over(assigned: &mut AssignedAddresses, route: BusyRoute) {
     assigned.busy.push(route);
 }
 
-/// Releases the addresses that a successful ADD does not use: busy addresses, and those of the pod's earlier sandbox. The
-/// endpoint must list none of them. After a failure they stay allocated, and a DEL releases them.
+/// Releases the addresses that a successful ADD does not use: busy addresses, and addresses of the pod's earlier
+/// sandbox. The endpoint must list none of them. After a failure they stay allocated until a DEL releases them.
 pub async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
     if let Some(earlier) = &assigned.earlier {
         earlier.release(store).await;

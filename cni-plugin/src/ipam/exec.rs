@@ -1,4 +1,4 @@
-//! Another IPAM plugin, run as a child process by the rules of the CNI specification (CNI-53, CNI-57).
+//! [`IpamExec`]: runs another IPAM plugin as a child process, as the CNI specification requires it.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -14,16 +14,17 @@ use netconf::{Call, CniError, CniResult, Code, Version};
 use super::pod_cidr::Subnets;
 use super::{child, with_addresses};
 
-/// How long a plugin may take unless [`IpamExec::within`] says otherwise. Kubelet gives a sandbox two minutes, in which
-/// a failed ADD has to be followed by a DEL.
+/// The default time limit of a plugin; [`IpamExec::within`] sets another one. Kubelet's limit for the creation of a
+/// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// An installer may be writing the binary right now ("text file busy", CNI-56).
+/// The number of attempts to run a binary that an installer is writing at the same time ("text file busy").
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. `is_new`: the container had no addresses before, so a
-/// failed ADD is followed by a DEL: the plugin may have allocated addresses (CNI-219), and DEL is by container.
+/// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure the plugin may have allocated
+/// addresses, so a DEL follows if `is_new` is true: the container had no addresses before. A DEL would release the
+/// earlier addresses of the container as well.
 pub(super) fn add(call: &Call, subnets: Option<&Subnets>, is_new: bool) -> Result<CniResult, CniError> {
     let conf = match subnets {
         Some(subnets) => subnets.fill_in(call)?,
@@ -42,7 +43,7 @@ pub(super) fn add(call: &Call, subnets: Option<&Subnets>, is_new: bool) -> Resul
     outcome
 }
 
-/// Runs DEL of the plugin. Does nothing when `calico-ipam` keeps the addresses.
+/// Runs DEL of the plugin. Does nothing if the IPAM plugin is `calico-ipam`.
 pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
     if call.conf.ipam.is_calico() {
         return Ok(());
@@ -52,7 +53,7 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
     Ok(())
 }
 
-/// Runs STATUS of the plugin within `limit`, if the configuration's version has STATUS.
+/// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
 pub(super) fn status(call: &Call, limit: Duration) -> Result<(), CniError> {
     let plugin = IpamExec::of(call)?.within(limit);
     if call.version < Version::V1_1_0 {
@@ -66,14 +67,14 @@ pub(super) fn gc(call: &Call) -> Result<(), CniError> {
     unless_too_old(call_plugin(call, "GC"))
 }
 
-/// Runs a verb other than ADD: the subnets do not matter to these.
+/// Runs a verb other than ADD. These verbs need a valid subnet but do not use it.
 pub(super) fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
     let conf = Subnets::any().fill_in(call)?;
     IpamExec::of(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
 
-/// Ignores the error of a plugin of before CNI 1.1.0: it refuses the version, the command, or the missing container, as
-/// Debian's host-local does.
+/// Ignores the error of a plugin that does not implement CNI 1.1.0. Such a plugin rejects the version, the command, or,
+/// as Debian's host-local does, the missing container ID.
 fn unless_too_old(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
     const TOO_OLD: [Code; 3] = [Code::INCOMPATIBLE_VERSION, Code::INVALID_ENVIRONMENT, Code::UNKNOWN_CONTAINER];
     match outcome {
@@ -117,13 +118,13 @@ impl IpamExec {
         }
     }
 
-    /// The same plugin, with another limit to the time that one call may take.
+    /// Sets the time limit of one call.
     pub fn within(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
-    /// Calls the plugin and gives what it printed. `args` is our CNI_ARGS; the rest of the environment is inherited. A
-    /// plugin that takes longer than its limit is killed.
+    /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; it inherits the rest of the
+    /// environment. A plugin that exceeds its time limit is killed.
     pub fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let run = self.spawn(command, args).and_then(|child| child::finish(child, stdin, self.limit));
         let output = run.map_err(|error| {
@@ -165,7 +166,7 @@ impl IpamExec {
         }
     }
 
-    /// The plugin's own error when it printed one, else what it left on stderr (CNI-57).
+    /// Returns the error object that the plugin printed, or else an error with its stderr (CNI-57).
     fn failure(&self, output: &Output) -> CniError {
         if let Some(error) = CniError::parse(&output.stdout).filter(|error| !error.msg.is_empty()) {
             return error;
@@ -224,7 +225,7 @@ mod tests {
         assert!(delegate.call("ADD", "", b"").unwrap_err().msg.contains("no error message"));
     }
 
-    /// Much more than a pipe holds, in every direction, and in the order that fits least.
+    /// Sends more bytes than the capacity of a pipe in every direction, in the order that blocks most easily.
     #[test]
     fn full_pipes_stop_nobody() {
         let (_kept, delegate) = plugin("yes | head -c 1000000 >&2; yes | head -c 1000000; cat >/dev/null; exit 3");
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(error.code, Code::TRY_AGAIN);
         assert!(error.msg.contains("test-ipam did not finish ADD within 1s"), "{error}");
         let status = format!("/proc/{}/status", fs::read_to_string(pid_file).unwrap().trim());
-        // A zombie until the test ends, or reaped.
+        // The process is a zombie until the test ends, or has been reaped.
         let is_dead = || fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"));
         let given_up = std::time::Instant::now() + Duration::from_secs(20);
         while !is_dead() {
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// What it started in the background has its pipes, and would hold them for half a minute.
+    /// The background process has the pipes open for 30 s.
     #[test]
     fn one_whose_child_holds_its_pipes_is_not_waited_for_either() {
         let (_kept, delegate) = plugin("sleep 30 & echo done");

@@ -1,4 +1,4 @@
-//! CHECK and STATUS of the addresses.
+//! Examines addresses for CHECK and STATUS.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::cni_error::store_error;
 
 const READ_BLOCKS: &str = "read the address blocks";
 
-/// Returns the differences between the addresses that an ADD recorded and IPAM, as one text for each. `request` is the
-/// request to `calico-ipam`, or `None` where another plugin keeps the addresses.
+/// Returns the differences between the addresses in the result of an ADD and the allocations, as one text for each.
+/// `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
 pub async fn differences(
     store: &Datastore,
     call: &Call,
@@ -32,15 +32,15 @@ pub async fn differences(
     }
 }
 
-/// Returns the addresses of an endpoint that the container does not hold any more, as one text for each. Other IPAM
-/// plugins are not asked, as many of them do not implement CHECK.
+/// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not
+/// run other IPAM plugins, because many of them do not implement CHECK.
 pub async fn lost_addresses(
     store: &Datastore,
     request: Option<IpamRequest>,
     endpoint: &WorkloadEndpoint,
 ) -> Result<Vec<String>, CniError> {
     let Some(mut request) = request else { return Ok(Vec::new()) };
-    // The first network assigned them, and its handle holds them.
+    // The endpoint's first network assigned the addresses, under its handle.
     if let Some(first) = endpoint.spec.profiles.first() {
         request.network.clone_from(first);
     }
@@ -49,8 +49,8 @@ pub async fn lost_addresses(
     differences.map_err(|error| store_error(READ_BLOCKS, &error))
 }
 
-/// Fails unless an ADD could get addresses, judged by the objects that an ADD reads first, or by the STATUS of another
-/// plugin, which has `limit` to answer.
+/// Fails unless an ADD could get addresses, according to the objects that an ADD reads first, or to the STATUS of
+/// another plugin within `limit`.
 pub fn status(call: &Call, limit: Duration, calico: Option<(&IpamRequest, &AllocationInputs)>) -> Result<(), CniError> {
     match calico {
         Some((request, inputs)) => cni::status_of(request, inputs),

@@ -1,8 +1,8 @@
-//! The source of addresses: `calico-ipam` in process, by the code of its own binary, or another IPAM plugin as a child
-//! process.
+//! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
+//! with another IPAM plugin as a child process.
 //!
-//! ADD calls [`assign`], and [`give_back`] if it fails later; [`release`] serves DEL and GC, and [`inspect`] CHECK and
-//! STATUS. [`exec`] runs another plugin.
+//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, [`inspect`] serves
+//! CHECK and STATUS, and [`exec`] runs another plugin.
 
 pub mod busy;
 mod child;
@@ -36,14 +36,14 @@ use crate::endpoint::EndpointsOf;
 
 pub use exec::{IpamExec, release_by_plugin};
 
-/// The addresses that an ADD asks for, and the program that assigns them.
+/// The addresses that an ADD requests, and the program that assigns them.
 #[derive(Debug)]
 pub enum AddressRequest {
-    /// The addresses that the pod brings along. IPAM does not know them.
+    /// Addresses in the pod's annotation `ipAddrsNoIpam`, which IPAM does not record.
     Fixed(Vec<IpAddr>),
     /// Addresses of `calico-ipam`.
     Calico(Box<CalicoRequest>),
-    /// Addresses of another IPAM plugin; with the node's subnets where the configuration says `usePodCidr`.
+    /// Addresses of another IPAM plugin, with the node's subnets if the configuration contains `usePodCidr`.
     Exec(Option<Subnets>),
 }
 
@@ -54,9 +54,9 @@ pub struct CalicoRequest {
     pub request: IpamRequest,
     /// The objects that the allocation reads first.
     pub inputs: AllocationInputs,
-    /// The node's lock, if this process has it already.
+    /// The node's lock, if this process has acquired it already.
     pub lock: Option<HostLock>,
-    /// The addresses that the pod asks for; empty where `calico-ipam` chooses.
+    /// The addresses that the pod requests; empty if `calico-ipam` chooses.
     pub chosen: Vec<IpAddr>,
 }
 
@@ -67,29 +67,28 @@ pub struct AssignedAddresses {
     pub result: CniResult,
     /// The addresses, in the order of the result.
     pub addresses: Vec<IpAddr>,
-    /// Whether to release the addresses later: IPAM does not know addresses that a pod brings along.
+    /// Whether to release the addresses later: IPAM does not record the addresses of [`AddressRequest::Fixed`].
     pub is_kept: bool,
-    /// The request to `calico-ipam`; `None` where another plugin assigned the addresses.
+    /// The request to `calico-ipam`; `None` if another plugin assigned the addresses.
     pub request: Option<Box<IpamRequest>>,
-    /// Whether to replace an address that the kernel has in use: `calico-ipam` chose the addresses, and they are no
-    /// VMI's.
+    /// Whether to replace a busy address: `calico-ipam` chose the addresses, and they do not belong to a VMI.
     pub is_replaceable: bool,
-    /// Routes to addresses that this ADD got and cannot use. The container holds the addresses until the ADD ends.
+    /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated until the ADD ends.
     pub busy: Vec<BusyRoute>,
-    /// Addresses of the pod's earlier sandbox that the pod does not ask for any more.
+    /// Addresses of the pod's earlier sandbox that the pod no longer requests.
     earlier: Option<EarlierAddresses>,
-    /// The attributes of the owner that the pod replaced at its VMI's addresses; empty without one.
+    /// The attributes of the owner that the pod replaced at the addresses of its VMI; empty if there was none.
     replaced: BTreeMap<String, String>,
 }
 
-/// Returns the request to `calico-ipam` for this call on `node`; `None` when another plugin keeps the addresses. `vmi` is
-/// the pod's VMI if it keeps its addresses.
+/// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin. `vmi` is the pod's VMI
+/// if the VMI keeps its addresses.
 pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamRequest> {
     call.conf.ipam.is_calico().then(|| IpamRequest { machine: vmi, ..IpamRequest::of(call, node) })
 }
 
-/// Assigns addresses. After a failure none stays allocated. `before` is the endpoint that the container or pod had, as
-/// far as it is known. `in_pods`: the datastore stores endpoints as annotations of pods.
+/// Assigns addresses. After a failure none stays allocated. `before` is the existing endpoint of the container or pod,
+/// if one was found. `in_pods`: the datastore stores endpoints as annotations of pods.
 pub async fn assign(
     store: &Datastore,
     in_pods: bool,
@@ -123,8 +122,8 @@ pub async fn assign(
     }
 }
 
-/// Releases the addresses that a failed ADD got; the container keeps the addresses that it had before. The endpoint is
-/// cleared first. `in_pods`: the datastore stores endpoints as annotations of pods.
+/// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
+/// that it had before. `in_pods`: the datastore stores endpoints as annotations of pods.
 pub async fn give_back(
     store: &Datastore,
     in_pods: bool,
@@ -134,8 +133,8 @@ pub async fn give_back(
 ) -> Result<(), CniError> {
     let endpoints = EndpointsOf::new(store, in_pods, workload.clone());
     let request = assigned.request.as_deref();
-    // An endpoint in use may list the addresses of a VMI. Another plugin may have assigned the same address to a later
-    // sandbox of the pod.
+    // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
+    // plugin, which may have assigned the same address to a later sandbox of the pod.
     let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.machine.is_none();
     let leaving = request.filter(is_leaving).map(|request| assigned.leaving(&request.handle())).unwrap_or_default();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
@@ -145,7 +144,7 @@ pub async fn give_back(
     let Some(request) = request else { return release_by_plugin(call) };
     let (handle, clock) = (request.handle(), SystemClock::start());
     if let Some(vmi) = &request.machine {
-        // The VMI keeps the addresses; the pod does not.
+        // The addresses stay allocated to the VMI; only this pod is removed from their owners.
         let left = Box::pin(vmi::give_back(store, &clock, &handle, vmi, &assigned.replaced)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
@@ -180,7 +179,7 @@ impl AssignedAddresses {
         }
     }
 
-    /// Returns the addresses that the container holds because of this ADD, in use or not.
+    /// Returns the addresses that this ADD allocated, including busy ones.
     fn held(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let is_replaced = |busy: &&BusyRoute| !self.addresses.contains(&busy.address);
         self.addresses.iter().copied().chain(self.busy.iter().filter(is_replaced).map(|busy| busy.address))

@@ -1,4 +1,4 @@
-//! Releases of DEL, of deferred DELs and of GC.
+//! Releases addresses for DEL, deferred DELs and GC.
 
 use std::collections::BTreeSet;
 
@@ -21,10 +21,10 @@ use crate::endpoint::EndpointsOf;
 /// A failure to release addresses.
 #[derive(Debug)]
 pub enum ReleaseError {
-    /// The datastore is unreachable or refuses this process, or an endpoint still lists the addresses: the journal can
-    /// record the rest.
+    /// The datastore is unreachable or rejects this process, or an endpoint still lists the addresses: the journal can
+    /// record the remaining work.
     Postponed(CniError),
-    /// The datastore or another IPAM plugin refused the release.
+    /// The datastore or another IPAM plugin rejected the release.
     Refused(CniError),
 }
 
@@ -39,8 +39,8 @@ impl From<IpamError> for ReleaseError {
     }
 }
 
-/// Releases all addresses of the container, after its endpoints have given them up. A container without addresses is no
-/// failure. `calico` has the request to `calico-ipam` and what its handles hold.
+/// Releases all addresses of the container, after removing them from its endpoints. A container without addresses is no
+/// failure. `calico` contains the request to `calico-ipam` and the allocations of its handles.
 pub async fn release<L: Listings>(
     store: &Datastore,
     call: &Call,
@@ -48,16 +48,16 @@ pub async fn release<L: Listings>(
     endpoints: &L,
 ) -> Result<(), ReleaseError> {
     let Some((request, held)) = calico else {
-        // The journal records no addresses of another plugin: the runtime has to repeat the DEL.
+        // The journal does not record addresses of another plugin, so the runtime has to repeat the DEL.
         endpoints.unlist(&[]).await.map_err(|error| ReleaseError::Refused(cni::cni_error(&error)))?;
         return exec::release_by_plugin(call).map_err(ReleaseError::Refused);
     };
     Ok(cni::release_call(store, &SystemClock::start(), &request, held, endpoints).await?)
 }
 
-/// Releases the addresses that a deferred DEL left, after the container's endpoints have given them up.
+/// Releases the addresses of a deferred DEL, after removing them from the container's endpoints.
 pub async fn release_deferred<S: Store, L: Listings>(store: &S, owed: &Debt, endpoints: &L) -> Result<(), CniError> {
-    // Another plugin keeps the addresses.
+    // The addresses belong to another IPAM plugin.
     if owed.handles.is_empty() {
         return Ok(());
     }
@@ -74,8 +74,7 @@ pub async fn release_deferred<S: Store, L: Listings>(store: &S, owed: &Debt, end
     released.map(drop).map_err(|error| cni::cni_error(&error))
 }
 
-/// Returns the addresses on this node of containers that are not in `valid`; none when another plugin keeps the
-/// addresses.
+/// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM plugin.
 pub async fn leaked(
     store: &Datastore,
     in_pods: bool,
@@ -84,7 +83,7 @@ pub async fn leaked(
     valid: &BTreeSet<String>,
 ) -> Result<Leaked, IpamError> {
     let is_calico = call.conf.ipam.is_calico();
-    // On an API server, GC looks only at pods that leaked addresses name.
+    // On an API server, GC examines only pods that own leaked addresses.
     if !is_calico && in_pods {
         return Ok(Leaked::default());
     }
@@ -99,13 +98,13 @@ pub async fn leaked(
 /// The containers whose addresses a GC keeps.
 #[derive(Debug, Clone, Copy)]
 pub struct Kept<'a> {
-    /// All of them.
+    /// All these containers.
     pub containers: &'a BTreeSet<String>,
-    /// Those that the runtime does not name, and whose network stays.
+    /// The subset that the runtime does not name and whose network stays.
     pub unnamed: &'a BTreeSet<String>,
 }
 
-/// Releases leaked addresses, except those of kept containers, after endpoints have given them up. Returns one text per
+/// Releases leaked addresses, except those of kept containers, after removing them from endpoints. Returns one text per
 /// failure.
 pub async fn release_leaked(
     store: &Datastore,
@@ -116,7 +115,7 @@ pub async fn release_leaked(
     kept: Kept<'_>,
 ) -> Vec<String> {
     if !call.conf.ipam.is_calico() {
-        // GC of another plugin takes the list of valid attachments alone.
+        // GC of another plugin accepts no containers to keep beside the valid attachments.
         if !kept.unnamed.is_empty() {
             let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(kept.unnamed.iter().cloned()));
             let containers = containers.join(", ");
@@ -125,7 +124,7 @@ pub async fn release_leaked(
         return exec::gc(call).err().map(|error| error.to_string()).into_iter().collect();
     }
     let endpoints_of_container = |container: &str| {
-        // Of any interface: all leaked addresses of the container go.
+        // The empty interface name means all interfaces: all leaked addresses of the container are released.
         let workload = EndpointFacts {
             node: node.to_owned(),
             container_id: container.to_owned(),

@@ -1,4 +1,4 @@
-//! Addresses that a pod chooses itself (CNI-122, CNI-124).
+//! Assigns the addresses in a pod's annotation `ipAddrs` (CNI-124).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use netconf::{Call, CniError, CniResult};
 use super::{AssignedAddresses, CalicoRequest};
 use crate::cni_error::store_error;
 
-/// Addresses that the pod's endpoint lists for its earlier sandbox, and that the pod does not ask for any more. They are
+/// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer requests. They are
 /// released after the endpoint lists the new addresses.
 #[derive(Debug)]
 pub(super) struct EarlierAddresses {
@@ -25,9 +25,9 @@ pub(super) struct EarlierAddresses {
     addresses: Vec<IpAddr>,
 }
 
-/// Assigns the chosen addresses. Those that the pod's earlier sandbox holds, usually all, pass to the new sandbox in the
-/// write that allocates them, so that an address which the endpoint lists is never free. A pod whose VMI has addresses
-/// gets these, whatever it asks for.
+/// Assigns the chosen addresses. An address that is allocated to the pod's earlier sandbox, as is usual, is reallocated
+/// to the new sandbox in a single write, so that an address in the endpoint is never free. If the pod's VMI has
+/// addresses, the pod gets these instead of the chosen ones.
 pub(super) async fn assign(
     store: &Datastore,
     in_pods: bool,
@@ -49,7 +49,7 @@ pub(super) async fn assign(
         request.ip = Some(address);
         let assigned = match inputs.take() {
             Some(inputs) => cni::add(store, &clock, &request, inputs, None).await,
-            // The inputs of the first address do not have the writes since.
+            // The inputs of the first address lack the writes since then.
             None => match AllocationInputs::read(store, &request.inputs_query()).await {
                 Ok(inputs) => cni::add(store, &clock, &request, inputs, None).await,
                 Err(error) => Err(store_error("read what is needed to assign an address", &error)),
@@ -58,7 +58,7 @@ pub(super) async fn assign(
         match assigned {
             Ok(assigned) => {
                 given.extend(assigned.result.ips.iter().map(|ip| ip.address.addr()));
-                // The second address of a VMI has this pod as its owner already.
+                // The owner of the VMI's second address is this pod already, so only the first address has the old one.
                 replaced.get_or_insert(assigned.replaced);
             }
             Err(error) => {
@@ -89,21 +89,21 @@ fn assigned_of(
     AssignedAddresses { replaced: replaced.unwrap_or_default(), ..assigned }
 }
 
-/// Returns the result for chosen addresses: without routes, as upstream's.
+/// Returns the result for chosen addresses. It has no routes, as in upstream (CNI-127).
 pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
     let config = |ip: &IpAddr| IpConfig { interface: None, address: IpNet::host(*ip), gateway: None };
     CniResult { ips: addresses.iter().map(config).collect(), ..CniResult::default() }
 }
 
-/// Returns the pod's earlier sandbox. A VMI keeps its addresses from pod to pod, so it needs none.
+/// Returns the pod's earlier sandbox; `None` for a VMI, whose addresses are passed from pod to pod in another way.
 fn earlier_sandbox(call: &IpamRequest, before: &WorkloadEndpoint) -> Option<Predecessor> {
     let pod = call.pod.as_ref().filter(|_| call.machine.is_none())?;
     Predecessor::of_annotation(&call.network, &before.spec.container_id, &pod.namespace.name, &pod.name)
 }
 
 impl EarlierAddresses {
-    /// Releases the addresses. An address that is not allocated to the sandbox of this pod stays (CNI-246). After a
-    /// failure the sandbox's DEL releases them.
+    /// Releases the addresses. An address that is not allocated to this sandbox stays (CNI-246). After a failure the
+    /// sandbox's DEL releases the addresses.
     pub(super) async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
         let _releasing = Releasing::here();

@@ -1,4 +1,4 @@
-//! One batch of reads: the ClusterInformation, and the objects that a verb needs beside it.
+//! Reads the ClusterInformation and the other objects of a verb in one batch.
 
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
@@ -19,27 +19,27 @@ use crate::endpoint::Listing;
 use crate::kubernetes::{Facts, FactsError, Tickets};
 use crate::{ipam, migration};
 
-/// A datastore in which no verb may change anything.
+/// A datastore that no verb may change.
 #[derive(Debug)]
 pub struct NotReady {
     /// The error of the call.
     pub error: CniError,
-    /// Whether a ClusterInformation exists. Without it the datastore was never set up, or was set up anew.
+    /// True if a ClusterInformation exists. Without it the datastore was never set up, or is being set up again.
     pub has_cluster_information: bool,
 }
 
-/// The objects to read beside the ClusterInformation, in the same batch.
+/// The objects to read in addition to the ClusterInformation.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Query<'a> {
-    /// None.
+    /// No other objects.
     Cluster,
     /// The endpoints and the profile.
     Endpoint,
-    /// These, and the inputs of the allocation, with a part of the allocation done beside the reads.
+    /// The endpoints, the profile, and the inputs of the allocation. A part of the allocation runs at the same time.
     Assign(&'a IpamRequest, Option<&'a Prefetch>),
     /// The inputs of an allocation without a container.
     Allocator(&'a IpamRequest),
-    /// The endpoints, and the addresses that these handles hold.
+    /// The endpoints, and the allocations of these handles.
     Release(&'a [HandleId]),
 }
 
@@ -52,9 +52,10 @@ pub(super) struct Found {
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,
     pub(super) release: Option<ReleaseInputs>,
-    /// An error when an ADD's pod or node does not exist, or when the API beside the datastore did not answer.
+    /// An error if the pod or node of an ADD is missing, or if a Kubernetes API that is not the datastore did not
+    /// respond.
     pub(super) kubernetes: Result<Facts, FactsError>,
-    /// Whether the objects moved to `projectcalico.org/v3` while the configuration names the other group.
+    /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
 }
 
@@ -62,8 +63,8 @@ pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, C
     try_read(cx, query).await.map_err(|error| first_read_error(&error))
 }
 
-/// Answers `query`. Where upstream's migration has locked the objects of the group read and moved them to
-/// `projectcalico.org/v3`, the call goes on there, unless the configuration names the other group.
+/// Reads the objects of `query`. If upstream's migration has locked the API group and moved the objects to
+/// `projectcalico.org/v3`, reads them there, unless the configuration names the old group.
 pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
     let mut found = read_once(cx, query).await?;
     if found.is_ready() || !Box::pin(follow_migration(cx, query, &mut found)).await? {
@@ -76,7 +77,7 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found
     read_once(cx, without_prefetch).await
 }
 
-/// Returns true if the call goes on in v3, where everything has to be read again.
+/// Returns true if the call has switched to v3, where all objects have to be read again.
 async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> Result<bool, StoreError> {
     let has_moved = migration::has_moved(&cx.store).await;
     if !has_moved || cx.store.has_configured_group() {
@@ -84,14 +85,14 @@ async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> 
         return Ok(false);
     }
     if let Query::Assign(request, Some(_)) = query {
-        // A handle that was created in the other group counts for no block of v3.
+        // A handle in the old group counts no addresses of v3.
         discard_prefetch(cx, Some(request), found.inputs.as_mut()).await;
     }
     migration::go_on(&cx.store).await?;
     Ok(true)
 }
 
-/// Undoes the part of an allocation that was done beside the reads.
+/// Undoes the part of an allocation that ran at the same time as the reads.
 pub(super) async fn discard_prefetch(
     cx: &Context,
     request: Option<&IpamRequest>,
@@ -109,7 +110,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
         (Query::Cluster | Query::Allocator(_), _) | (_, Err(_)) => None,
         (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
     };
-    // The same request as the endpoint's.
+    // The store reads pod and endpoint by the same request.
     let pod = match (query, &cx.workload.orchestrator) {
         (Query::Release(_), Orchestrator::Kubernetes(pod)) if cx.is_on_kubernetes() => {
             Some(batch.get::<Pod>(&ObjectKey::namespaced(pod.namespace.clone(), pod.name.clone())))
@@ -188,7 +189,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
     }
 }
 
-/// Records that the datastore is not ready, so that no ADD of the node prefetches from now on.
+/// Records on the node that the datastore is not ready, so that later ADDs do not prefetch.
 fn stop_prefetch(cx: &Context, query: Query<'_>) {
     match query {
         Query::Assign(request, prefetch) => request.stop_prefetch(prefetch),
@@ -199,7 +200,7 @@ fn stop_prefetch(cx: &Context, query: Query<'_>) {
     }
 }
 
-/// Returns the listing of a pod, or none for a pod that does not exist; `None` if the pod has no valid name.
+/// Returns the listing of a pod; an empty list for a missing pod, and `None` if the pod has no valid name.
 fn listings_of(pod: Option<Entry<Pod>>, node: &str) -> Option<Vec<Listing>> {
     pod.map(|pod| Listing::of_pod(pod, node).ok()).into_iter().collect()
 }
@@ -224,7 +225,7 @@ impl Found {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
-    /// Fails while the cluster is being upgraded, or was never set up (CNI-75, CNI-76).
+    /// Fails while the cluster is being upgraded, or if it was never set up (CNI-75, CNI-76).
     pub(super) fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {
@@ -245,7 +246,7 @@ impl Found {
     }
 }
 
-/// Returns the key of the only ClusterInformation.
+/// Returns the key of the ClusterInformation, of which there is only one.
 pub fn cluster_key() -> ObjectKey {
     ObjectKey::global("default")
 }

@@ -1,6 +1,7 @@
-//! The reads of each verb: one batch with everything that the verb needs before it acts, checked for readiness.
+//! The reads of each verb: one batch with all objects that the verb needs before its first write, checked for
+//! readiness.
 //!
-//! Where the Kubernetes API is not the datastore, it is asked at the same time.
+//! If the Kubernetes API is not the datastore, the plugin reads from both at the same time.
 
 mod batch;
 
@@ -32,27 +33,27 @@ use self::batch::{Found, Query, discard_prefetch, read, try_read};
 
 pub use self::batch::{NotReady, cluster_key};
 
-/// The objects that an ADD has read, and the request that follows from them.
+/// The objects that an ADD has read, and the requests derived from them.
 #[derive(Debug)]
 pub struct AddReads {
-    /// The endpoint that the container or pod has already.
+    /// The existing endpoint of the container or pod.
     pub existing: Option<Entry<WorkloadEndpoint>>,
-    /// Whether to leave out the network's profile: the datastore has it.
+    /// True if the network's profile exists.
     pub has_profile: bool,
     /// The pod or container.
     pub request: WorkloadRequest,
-    /// The addresses.
+    /// The addresses to assign.
     pub addresses: AddressRequest,
 }
 
 /// The pod or container that an ADD connects to the network.
 #[derive(Debug)]
 pub struct WorkloadRequest {
-    /// Its names, and a pod's labels and ports.
+    /// The names of the pod or container, and the labels and ports of a pod.
     pub workload: EndpointFacts,
     /// The settings in the annotations of the pod and its namespace.
     pub annotations: Annotations,
-    /// All annotations of the pod, for a dataplane behind gRPC; empty for the kernel's.
+    /// All annotations of the pod, for a gRPC dataplane; empty for the kernel's dataplane.
     pub pod_annotations: BTreeMap<String, String>,
     /// The VMI in the pod, if it keeps its addresses.
     pub vmi: Option<MachinePod>,
@@ -65,9 +66,9 @@ pub struct DelReads {
     pub readiness: Result<(), NotReady>,
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<Entry<WorkloadEndpoint>>,
-    /// The same endpoints with the addresses that they list; `None` where one of them could not be read.
+    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded.
     pub listings: Option<Vec<Listing>>,
-    /// The addresses that the container's handles hold; `None` without handles.
+    /// The allocations of the container's handles; `None` without handles.
     pub release: Option<ReleaseInputs>,
     /// The pod, if it may run a VMI.
     pub pod: Result<Option<Pod>, FactsError>,
@@ -78,7 +79,7 @@ pub struct DelReads {
 pub struct CheckReads {
     /// Endpoints of this container or pod on this node, of any interface.
     pub endpoints: Vec<Entry<WorkloadEndpoint>>,
-    /// The pod and its namespace, where the pod may have addresses that IPAM does not know.
+    /// The pod and its namespace, if the pod may have addresses that IPAM does not record.
     pub described: Option<Described>,
     /// The VMI in the pod, if it keeps its addresses.
     pub vmi: Option<MachinePod>,
@@ -92,19 +93,19 @@ pub async fn cluster(cx: &Context) -> Result<(), CniError> {
     read(cx, Query::Cluster).await?.ensure_ready()
 }
 
-/// Reads the pod of an ADD whose journal has entries; `None` for a plain container.
+/// Reads the pod of an ADD, for the replay of deferred DELs; `None` for a plain container.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.
 pub async fn described_pod(cx: &Context) -> Result<Option<Described>, CniError> {
     let found = read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;
-    // An error about the pod fails the ADD itself a little later.
+    // An error about the pod fails the ADD itself, at a later step.
     Ok(found.kubernetes.ok().and_then(|facts| facts.described))
 }
 
-/// Reads what an ADD needs. `request` is the request to `calico-ipam`; `prefetch` is the part of the allocation that is done
-/// beside the reads, and undone after a failure.
+/// Reads the objects that an ADD needs. `request` is the request to `calico-ipam`. `prefetch` is the part of the
+/// allocation that runs at the same time as the reads, and that is undone after a failure.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready, the pod or its namespace or node does not exist, or an annotation is
@@ -135,7 +136,7 @@ pub async fn for_add(
         (Addresses::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
         (addresses, Some(request), Some(inputs)) => {
             let (chosen, lock) = match addresses {
-                // Each chosen address takes the lock in its turn.
+                // Each chosen address acquires the lock separately.
                 Addresses::Requested(chosen) => (chosen.clone(), None),
                 _ => (Vec::new(), prefetch.map(Prefetch::into_lock)),
             };
@@ -147,7 +148,8 @@ pub async fn for_add(
     Ok(AddReads { existing, has_profile, request: workload, addresses })
 }
 
-/// Applies the objects read to the request, before the first write except the part that was done beside the reads.
+/// Applies the objects read to the requests. At this time the prefetch may have written, and no other write has
+/// happened.
 async fn prepare(
     cx: &Context,
     found: &mut Found,
@@ -169,7 +171,7 @@ async fn prepare(
             annotations.tell(request);
         }
         workload.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
-        // With another policy type upstream does not look at the pod.
+        // With another policy type upstream does not read the pod (CNI-115).
         if conf.dataplane_options.grpc_socket().is_some() && conf.policy.policy_type == "k8s" {
             pod_annotations.clone_from(&described.pod.metadata.annotations);
         }
@@ -184,10 +186,10 @@ async fn prepare(
     Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
 }
 
-/// Reads what a DEL needs. `handles` are the handles whose addresses it may release.
+/// Reads the objects that a DEL needs. `handles` are the handles whose addresses it may release.
 ///
-/// # Errors
-/// The datastore is unreachable or refuses the read. [`StoreError::is_postponable`] tells these apart.
+/// # Errors The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for
+/// which the DEL is deferred.
 pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<DelReads, StoreError> {
     let found = *try_read(cx, Query::Release(handles)).await?;
     let readiness = found.readiness();
@@ -195,11 +197,10 @@ pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<DelReads, Sto
     Ok(DelReads { readiness, endpoints, listings, release, pod: kubernetes.map(|facts| facts.machine_pod) })
 }
 
-/// Reads what a CHECK needs.
+/// Reads the objects that a CHECK needs.
 ///
-/// # Errors
-/// The datastore is unreachable or not ready, or the Kubernetes API did not answer: without it no address can be called
-/// missing.
+/// # Errors The datastore is unreachable or not ready, or the Kubernetes API did not respond. Without the pod, a
+/// missing allocation is not known to be an error.
 pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let found = *read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;
@@ -208,7 +209,7 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
 }
 
-/// Reads what a STATUS needs: the inputs of an allocation by `request`.
+/// Reads the objects that a STATUS needs: the inputs of an allocation by `request`.
 ///
 /// # Errors
 /// The datastore is unreachable or not ready.

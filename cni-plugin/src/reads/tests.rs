@@ -1,4 +1,4 @@
-//! The time that calls wait for an API server that is busy, on a clock that runs as fast as the test does.
+//! Tests of the time that calls wait for a busy API server, on a clock that the test advances.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::del;
 use crate::testing::{ApiServer, Clock, Reply, context, has_empty_run};
 use crate::timings::Timings;
 
-/// Admits no request.
+/// Rejects every request with 429.
 fn busy(_: &str) -> Option<Reply> {
     Some(Reply { after: Duration::ZERO, status: 429, body: json!({ "kind": "Status", "reason": "TooManyRequests" }) })
 }
@@ -29,7 +29,8 @@ async fn an_add_whose_server_stays_busy_fails_after_110_seconds() {
     assert!(error.code == Code::TRY_AGAIN && error.msg.contains("429"), "{error:?}");
 }
 
-/// The debt is noted before the DEL waits: see `del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt`.
+/// The test `del_that_is_killed_while_it_waits_has_cut_the_traffic_and_noted_its_debt` shows that the deferred DEL is
+/// recorded before the wait.
 #[tokio::test(start_paused = true)]
 async fn del_whose_server_stays_busy_ends_after_45_seconds_and_succeeds_with_its_debt_noted() {
     if !has_empty_run() {

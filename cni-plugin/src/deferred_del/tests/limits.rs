@@ -1,11 +1,11 @@
-//! The debts that an ADD tries before it goes on.
+//! Tests of the deferred DELs that an ADD replays before it continues.
 
 use serde_json::json;
 
 use super::*;
 use crate::testing::{ApiServer, Clock, Reply, context};
 
-/// Returns a debt of a container whose endpoint has this name in the namespace shop.
+/// Returns a deferred DEL of a container whose endpoint has this name in the namespace shop.
 fn debt(cx: &Context, container: &str, endpoint: &str) -> Debt {
     Debt {
         network: "net1".into(),
@@ -18,12 +18,12 @@ fn debt(cx: &Context, container: &str, endpoint: &str) -> Debt {
     }
 }
 
-/// Notes a debt of each of so many containers, which `name` makes of its number.
+/// Records `count` deferred DELs, which `name` creates from their numbers.
 fn note(cx: &Context, count: usize, name: impl Fn(usize) -> Debt) {
     (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
 
-/// Returns the containers whose debts are left, in order.
+/// Returns the containers whose deferred DELs remain, in order.
 fn left(cx: &Context) -> Vec<String> {
     let entries = cx.journal.entries().unwrap();
     let mut left: Vec<_> = entries.into_iter().map(|entry| entry.debt.unwrap().container_id).collect();
@@ -31,7 +31,7 @@ fn left(cx: &Context) -> Vec<String> {
     left
 }
 
-/// Debts of others are tried while fewer than two were tried.
+/// Deferred DELs of others are replayed only while fewer than two were tried.
 #[tokio::test(start_paused = true)]
 async fn an_add_pays_all_debts_of_its_pod_and_of_the_address_that_it_asks_for_whatever_their_number() {
     for args in ["K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", "IP=10.65.0.9"] {
@@ -50,7 +50,7 @@ async fn an_add_pays_all_debts_of_its_pod_and_of_the_address_that_it_asks_for_wh
     }
 }
 
-/// Takes a second to say that a pod is not there.
+/// Answers a request for a pod after a second, with 404.
 fn slowly_without_pods(request: &str) -> Option<Reply> {
     let (_, path) = request.split_once(' ')?;
     let name = path.rsplit('/').next()?;
@@ -74,7 +74,7 @@ fn slowly_without_pods(request: &str) -> Option<Reply> {
     Some(Reply { after: Duration::from_secs(seconds), status, body })
 }
 
-/// Returns the pods of others that the server was asked for, each once.
+/// Returns the other pods that the server received requests for, each once.
 fn asked(server: &ApiServer) -> Vec<String> {
     let requests = server.requests();
     let pods = requests.iter().filter_map(|request| request.strip_prefix("GET /api/v1/namespaces/shop/pods/other"));

@@ -249,7 +249,7 @@ mod tests {
     fn a_mark_has_a_form() {
         let mut b = bindings();
         assert!(!b.matches(&json!("<uid1>"), &json!("not-a-uid")));
-        assert!(!b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00.5Z")), "whole seconds (DS-133)");
+        assert!(!b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00.5Z")), "whole seconds");
         assert!(!b.matches(&json!("<time>"), &json!(LOADED_TIME)), "not written during the replay");
         assert!(b.matches(&json!("<time>"), &json!("2026-11-21T10:00:00Z")));
         assert!(b.matches(&json!("<go-time>"), &json!("2026-11-21 10:00:00.12 +0000 UTC")));

@@ -30,7 +30,7 @@ fn the_report_agrees_with_the_kernel() {
         let outside = only("link show dev cali1");
         assert_eq!(outside["address"], attached.host_mac.to_string());
         assert_eq!((&outside["mtu"], &outside["num_tx_queues"]), (&1400.into(), &2.into()));
-        assert_eq!(outside["txqlen"], 1000, "CNI-161 is not repeated");
+        assert_eq!(outside["txqlen"], 1000, "upstream's host end has no transmit queue");
         let inside = only("-n pod1 link show dev eth0");
         assert_eq!(inside["address"], "0a:58:0a:41:00:02");
         assert_eq!(inside["address"], attached.container_mac.to_string());

@@ -7,8 +7,8 @@ use super::*;
 
 /// The cases in which we differ from upstream, with the reason.
 const WANTED: [(&str, &str); 2] = [
-    ("C19 bad-cidr", "B-06: the CIDR is what the API server takes it for, upstream allows the whole world"),
-    ("C20 bad-except", "B-06: the exceptions are kept, upstream drops the one it cannot parse and all after it"),
+    ("C19 bad-cidr", "the CIDR means what the API server takes it for; upstream allows every address"),
+    ("C20 bad-except", "all exceptions are kept; upstream drops an exception that it cannot parse, and all after it"),
 ];
 
 fn converted(spec: Value) -> Converted {

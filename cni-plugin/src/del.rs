@@ -114,7 +114,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Ok(vmi) => (vmi, None),
         Err(error) => (None, Some(error)),
     };
-    let request = request.map(|request| IpamRequest { machine: vmi, ..request });
+    let request = request.map(|request| IpamRequest { vmi, ..request });
     let held = request.zip(held.filter(|_| !is_shared));
     let released = in_time(until, release(cx, held, listings)).await;
     let released = released.and(undetected.map_or(Ok(()), Err));
@@ -186,7 +186,7 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
         true => ReleaseError::Postponed(error.into()),
         false => ReleaseError::Refused(error.into()),
     })?;
-    vmi::leaving(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
+    vmi::for_del(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
         match error.is_postponable() {
             true => ReleaseError::Postponed(error.into()),
             false => ReleaseError::Refused(error.into()),

@@ -2,7 +2,7 @@
 //! the datastore, the plugin queries it in addition, at the same time as the datastore (CNI-69).
 
 use datastore::DatastoreConfig;
-use ipam_plugin::kubernetes_api::{Api, knows_machine, selects_by_namespace};
+use ipam_plugin::kubernetes_api::{Api, may_have_vmi, selects_by_namespace};
 use libcalico::api::{Node, ObjectKey};
 use libcalico::ipam::Labels;
 use libcalico::kubernetes::{Namespace, Pod, PodCidrError, PodCidrs};
@@ -21,7 +21,7 @@ struct Questions {
     /// Whether to read the namespace for its labels, which the namespace selectors of pools match.
     labels: bool,
     /// Whether to read the pod because it may belong to a KubeVirt VMI.
-    machine: bool,
+    vmi: bool,
     /// Whether to read the node.
     node: bool,
 }
@@ -97,16 +97,16 @@ impl Questions {
         let is_datastore = matches!(datastore, DatastoreConfig::Kubernetes(_));
         let description = call.args.pod().is_some() && (is_datastore || describes_pods(call));
         let labels = call.conf.ipam.is_calico() && selects_by_namespace(call, datastore);
-        let machine = call.conf.ipam.is_calico() && knows_machine(call, datastore);
+        let vmi = call.conf.ipam.is_calico() && may_have_vmi(call, datastore);
         let node = call.args.pod().is_some() && pod_cidr::is_asked_for(&call.conf.ipam);
         match call.command {
-            Command::Add => Questions { description, labels, machine, node },
+            Command::Add => Questions { description, labels, vmi, node },
             // A pod with the annotation `ipAddrsNoIpam` has addresses that IPAM does not record.
             Command::Check => {
                 let description = description && call.conf.feature_control.ip_addrs_no_ipam;
-                Questions { description, machine, ..Questions::default() }
+                Questions { description, vmi, ..Questions::default() }
             }
-            Command::Del => Questions { machine, ..Questions::default() },
+            Command::Del => Questions { vmi, ..Questions::default() },
             Command::Status | Command::Gc | Command::Version => Questions::default(),
         }
     }
@@ -139,7 +139,7 @@ impl Tickets {
         };
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
         Tickets {
-            pod: (questions.description || questions.machine).then(|| batch.get(&key)),
+            pod: (questions.description || questions.vmi).then(|| batch.get(&key)),
             namespace: (questions.description || questions.labels)
                 .then(|| batch.get(&ObjectKey::global(pod.namespace))),
             node: questions.node.then(|| batch.get(&ObjectKey::global(node))),
@@ -157,7 +157,7 @@ impl Tickets {
             Some(None) if call.command == Command::Add => return Err(no_such_pod(call).into()),
             found => found.flatten().map(|entry| entry.value),
         };
-        facts.machine_pod = pod.clone().filter(|_| self.questions.machine);
+        facts.machine_pod = pod.clone().filter(|_| self.questions.vmi);
         let namespace = self.namespace.as_ref().map(|ticket| answers.get(ticket)).transpose().map_err(unreadable)?;
         let namespace = namespace.flatten().map(|entry| entry.value);
         if self.questions.labels {

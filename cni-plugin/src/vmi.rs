@@ -4,10 +4,11 @@
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::cni_error;
+use ipam_plugin::error::VmiError;
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::Debt;
 use ipam_plugin::release::Listings;
-use ipam_plugin::vmi::{Detected, MachineError, detect, leave};
+use ipam_plugin::vmi::{DetectedVmi, detect, release_ownership};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{MachinePod, Pod, may_be_machine};
@@ -20,29 +21,29 @@ use crate::endpoint;
 
 /// Returns the VMI of a pod that an ADD connects; `None` for a pod without one. `api` is the Kubernetes API if the call
 /// needs it.
-pub async fn arriving(
+pub async fn for_add(
     api: Option<&Datastore>,
     store: &Datastore,
     pod: Option<&Pod>,
 ) -> Result<Option<MachinePod>, CniError> {
     let detected = Box::pin(detected(api, store, pod)).await?;
-    Ok(detected.map(Detected::arriving).transpose()?.flatten())
+    Ok(detected.map(DetectedVmi::for_add).transpose()?.flatten())
 }
 
 /// Returns the VMI of a pod that an earlier ADD connected.
-pub async fn leaving(
+pub async fn for_del(
     api: Option<&Datastore>,
     store: &Datastore,
     pod: Option<&Pod>,
-) -> Result<Option<MachinePod>, MachineError> {
-    Ok(Box::pin(detected(api, store, pod)).await?.and_then(Detected::leaving))
+) -> Result<Option<MachinePod>, VmiError> {
+    Ok(Box::pin(detected(api, store, pod)).await?.and_then(DetectedVmi::for_del))
 }
 
 async fn detected(
     api: Option<&Datastore>,
     store: &Datastore,
     pod: Option<&Pod>,
-) -> Result<Option<Detected>, MachineError> {
+) -> Result<Option<DetectedVmi>, VmiError> {
     let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
     Ok(detect(api, store, pod).await?)
 }
@@ -66,7 +67,7 @@ pub async fn release_deferred<L: Listings>(
     let Some(vmi) = vmi_of(store, api, &ids.pod, owed).await? else { return Ok(()) };
     let handle = HandleId::for_machine(&owed.network, namespace, &vmi.instance);
     let _releasing = Releasing::here();
-    let left = leave(store, &SystemClock::start(), &handle, &vmi, &owed.node, listings).await;
+    let left = release_ownership(store, &SystemClock::start(), &handle, &vmi, &owed.node, listings).await;
     left.map_err(|error| cni_error(&error))
 }
 
@@ -87,6 +88,6 @@ async fn vmi_of(store: &Datastore, api: &Datastore, pod: &str, owed: &Debt) -> R
         Err(StoreError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
-    let detected = detect(api, store, &pod).await.map_err(MachineError::from)?;
-    Ok(detected.and_then(Detected::leaving))
+    let detected = detect(api, store, &pod).await.map_err(VmiError::from)?;
+    Ok(detected.and_then(DetectedVmi::for_del))
 }

@@ -8,10 +8,10 @@ use libcalico::store::{Entry, Revision, StoreError, Write};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum PriorAffinity {
     /// No affinity exists.
-    Nothing,
+    Absent,
     /// An affinity of an earlier attempt, in any state. Writing it as pending again makes a concurrent release of the
     /// block fail.
-    Affinity(Entry<BlockAffinity>),
+    Existing(Entry<BlockAffinity>),
 }
 
 impl PriorAffinity {
@@ -19,8 +19,8 @@ impl PriorAffinity {
     pub(crate) fn pending(&self, owner: &Owner, cidr: Cidr) -> Result<Write, StoreError> {
         let key = AffinityKey { owner: owner.clone(), cidr };
         match self {
-            PriorAffinity::Nothing => Write::create::<BlockAffinity>(&key, &self.value()),
-            PriorAffinity::Affinity(read) => Write::update::<BlockAffinity>(&key, &self.value(), &read.revision),
+            PriorAffinity::Absent => Write::create::<BlockAffinity>(&key, &self.value()),
+            PriorAffinity::Existing(read) => Write::update::<BlockAffinity>(&key, &self.value(), &read.revision),
         }
     }
 
@@ -30,17 +30,17 @@ impl PriorAffinity {
     }
 
     /// Returns true if the affinity is unchanged since it was read.
-    pub(crate) fn is_still(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
+    pub(crate) fn is_unchanged(&self, now: Option<&Entry<BlockAffinity>>) -> bool {
         match self {
-            PriorAffinity::Nothing => now.is_none(),
-            PriorAffinity::Affinity(read) => now.is_some_and(|now| now.revision == read.revision),
+            PriorAffinity::Absent => now.is_none(),
+            PriorAffinity::Existing(read) => now.is_some_and(|now| now.revision == read.revision),
         }
     }
 
     fn value(&self) -> BlockAffinity {
         let before = match self {
-            PriorAffinity::Nothing => BlockAffinity::default(),
-            PriorAffinity::Affinity(read) => read.value.clone(),
+            PriorAffinity::Absent => BlockAffinity::default(),
+            PriorAffinity::Existing(read) => read.value.clone(),
         };
         BlockAffinity { state: AffinityState::Pending, ..before }
     }
@@ -51,10 +51,10 @@ impl PriorAffinity {
 pub(crate) fn create_first(
     mut empty: Block,
     owner: &Owner,
-    claim: Option<&PriorAffinity>,
+    prior: Option<&PriorAffinity>,
 ) -> Result<Vec<Write>, StoreError> {
     empty.count_write();
-    let pending = claim.map(|claim| claim.pending(owner, empty.cidr)).transpose()?;
+    let pending = prior.map(|prior| prior.pending(owner, empty.cidr)).transpose()?;
     Ok(pending.into_iter().chain([Write::create::<Block>(&empty.cidr, &empty)?]).collect())
 }
 

@@ -1,17 +1,16 @@
-//! [`IpamError`]: the error of an operation on addresses. An error that upstream also has keeps upstream's text,
-//! because people search for it.
+//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. An error that
+//! upstream also has keeps upstream's text, because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use libcalico::api::AllowedUse;
 use libcalico::ipam::{
-    AssignError, BlockTooLarge, CorruptBlock, HandleError, PoolChoiceError, RefusedPool, ReleaseError,
+    AssignError, BlockTooLarge, CorruptBlock, HandleError, HandleId, PoolChoiceError, RefusedPool, ReleaseError,
 };
 use libcalico::net::{Cidr, CidrParseError, IpVersion};
 use libcalico::store::StoreError;
-
-use crate::vmi::MachineError;
+use netconf::{CniError, Code};
 
 /// The reason why an operation failed. All its changes were undone, if the datastore was reachable.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -60,7 +59,7 @@ pub enum IpamError {
     /// The requested address is in a pool for another use.
     #[error(
         "IP address {ip} is in IP pool \"{pool}\", which is not allowed for use \"{wanted:?}\" (allowedUses: [{}])",
-        Spaced(allowed)
+        SpaceSeparated(allowed)
     )]
     UseNotAllowed {
         /// The address.
@@ -134,13 +133,68 @@ pub enum IpamError {
     BlockNotEmpty(Cidr),
     /// The operation failed for the pod's VMI.
     #[error(transparent)]
-    Machine(#[from] MachineError),
+    Vmi(#[from] VmiError),
     /// The operation lost races until its time ended.
     #[error("Max retries hit - excessive concurrent IPAM requests")]
     Contention,
-    /// The gate before each write admits no more writes ([`crate::release::WriteGate`]).
+    /// The gate before each write admits no more writes ([`crate::write_gate::WriteGate`]).
     #[error("stopped: writes are no longer allowed")]
     Stopped,
+}
+
+/// The reason why a pod with a VMI cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VmiError {
+    /// The Kubernetes API did not return the pod's VMI.
+    #[error("failed to get VMI info: {0}")]
+    Unknown(#[from] StoreError),
+    /// The pod's VirtualMachineInstance is missing, or an earlier one of the same name.
+    #[error("failed to get VMI info: VirtualMachineInstance {namespace}/{name} with uid {uid} does not exist")]
+    NoVmi {
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+        /// The UID that the pod names.
+        uid: String,
+    },
+    /// The VirtualMachine of the instance is missing.
+    #[error("failed to get VMI info: VirtualMachine {namespace}/{name} does not exist")]
+    NoVm {
+        /// The namespace.
+        namespace: String,
+        /// The name.
+        name: String,
+    },
+    /// A live migration requires that VMIs keep their addresses.
+    #[error("live migration target pod is not allowed when KubeVirtVMAddressPersistence is disabled")]
+    TargetNotAllowed,
+    /// The VMI of a migration target has no address that it could keep.
+    #[error("migration target pod but no IP allocated to VM handle {0}")]
+    NothingHeld(HandleId),
+}
+
+impl VmiError {
+    /// Returns true if the Kubernetes API may respond later: see [`StoreError::is_postponable`].
+    pub fn is_postponable(&self) -> bool {
+        matches!(self, VmiError::Unknown(error) if error.is_postponable())
+    }
+}
+
+impl From<VmiError> for CniError {
+    fn from(error: VmiError) -> Self {
+        let (code, advice) = match &error {
+            VmiError::TargetNotAllowed => {
+                (Code::INVALID_CONFIG, "IPAMConfiguration default: set kubeVirtVMAddressPersistence to Enabled")
+            }
+            VmiError::Unknown(cause) if !cause.is_unavailable() => {
+                (Code::INTERNAL, "the plugin gets virtualmachineinstances and virtualmachines of kubevirt.io")
+            }
+            VmiError::NothingHeld(_) => (Code::TRY_AGAIN, "the machine's other pod has no address of this network"),
+            _ => (Code::TRY_AGAIN, ""),
+        };
+        CniError::new(code, error.to_string()).with_details(advice)
+    }
 }
 
 /// A shortage of addresses of one family.
@@ -207,7 +261,7 @@ impl fmt::Display for Exhaustion {
             ),
             Exhaustion::AutoAllocateOff => f.write_str("failed to find or claim a block"),
             Exhaustion::StrictAffinity => f.write_str("No more free affine blocks and strict affinity enabled"),
-            Exhaustion::PoolsFull { pools } => write!(f, "No IPs available in pools: [{}]", Spaced(pools)),
+            Exhaustion::PoolsFull { pools } => write!(f, "No IPs available in pools: [{}]", SpaceSeparated(pools)),
         }
     }
 }
@@ -225,9 +279,9 @@ impl IpamError {
 }
 
 /// Formats a list as Go prints it between brackets.
-struct Spaced<'a, T>(&'a [T]);
+struct SpaceSeparated<'a, T>(&'a [T]);
 
-impl<T: fmt::Debug> fmt::Display for Spaced<'_, T> {
+impl<T: fmt::Debug> fmt::Display for SpaceSeparated<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, item) in self.0.iter().enumerate() {
             if i > 0 {

@@ -90,6 +90,6 @@ pub fn selects_by_namespace(call: &Call, datastore: &DatastoreConfig) -> bool {
 }
 
 /// Returns true if the pod of a call may have a VMI in the API server (IPAM-50).
-pub fn knows_machine(call: &Call, datastore: &DatastoreConfig) -> bool {
+pub fn may_have_vmi(call: &Call, datastore: &DatastoreConfig) -> bool {
     is_there(&call.conf, datastore) && call.args.pod().is_some_and(|pod| may_be_machine(pod.name))
 }

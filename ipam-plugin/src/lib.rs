@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! netconf::Call ─▶ IpamRequest ─▶ AssignRequest ─┐
-//!                                             ├▶ plan (pure) ─▶ write list ─▶ addresses ─▶ CNI result
-//! Store ─▶ AllocationInputs (1 read) ─▶ blocks (1 read)┘
+//!                                                ├▶ plan (pure) ─▶ write list ─▶ addresses ─▶ CNI result
+//! Store ─▶ AllocationInputs (1 read) ─▶ blocks (1 read) ┘
 //! ```
 //!
 //! Every operation is a loop of *read, plan, write*. The plan is a function of the objects read. The write is a list of
@@ -11,8 +11,8 @@
 //! operation reads again and makes a new plan. A crash therefore leaves only states from which the next plan can
 //! continue.
 //!
-//! Read `cni` and `request` first, then `inputs`, `assign`, `plan` and `commit` for an allocation, and `release` for a
-//! release. `cli` contains the commands for operators.
+//! Read `cni` first, then `alloc` for an allocation and `release` for a release. `cli` contains the commands for
+//! operators.
 
 pub mod affinity;
 pub mod alloc;
@@ -34,8 +34,8 @@ pub mod lock;
 pub mod logging;
 pub mod node_cleanup;
 pub mod node_name;
-pub mod own_netns;
 pub mod own_node;
+mod pod_lookup;
 pub mod process;
 #[cfg(test)]
 mod races;
@@ -43,11 +43,9 @@ mod read_blocks;
 pub mod release;
 pub mod retry;
 pub mod run;
-pub mod security_label;
 #[cfg(test)]
 mod testing;
 mod upgrade;
 pub mod variable;
 pub mod vmi;
-mod workload;
 pub mod write_gate;

@@ -21,19 +21,19 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The lock, which is released when this value is dropped.
 #[derive(Debug)]
 pub struct HostLock {
-    held: Held,
+    held: LockedFile,
 }
 
 /// The locked file; `None` after an early release.
-type Held = Arc<Mutex<Option<File>>>;
+type LockedFile = Arc<Mutex<Option<File>>>;
 
 /// The IPAM locks of this process, which may serve several calls.
-static HELD: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
+static IPAM_LOCKS: Mutex<Vec<Weak<Mutex<Option<File>>>>> = Mutex::new(Vec::new());
 
 /// Releases all IPAM locks of this process, which continues without them. It has to wait for another resource, and the
 /// other processes of the node should not wait for this one.
 pub fn let_others_in() {
-    for held in HELD.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
+    for held in IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner).drain(..).filter_map(|held| held.upgrade()) {
         *held.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -91,7 +91,7 @@ impl HostLock {
     }
 
     fn of_addresses(self) -> Self {
-        let mut all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = IPAM_LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|held| held.strong_count() > 0);
         all.push(Arc::downgrade(&self.held));
         drop(all);
@@ -108,7 +108,7 @@ impl HostLock {
         Self::acquire_as(path, wait, File::try_lock_shared, File::lock_shared)
     }
 
-    fn of(file: File) -> Self {
+    fn new(file: File) -> Self {
         HostLock { held: Arc::new(Mutex::new(Some(file))) }
     }
 
@@ -121,15 +121,46 @@ impl HostLock {
         let named = || path.display().to_string();
         let file = open(path).map_err(|cause| LockError::Open { path: named(), cause })?;
         match try_lock(&file) {
-            Ok(()) => Ok(HostLock::of(file)),
+            Ok(()) => Ok(HostLock::new(file)),
             Err(TryLockError::WouldBlock) if wait.is_zero() => Err(LockError::Busy { path: named(), waited: wait }),
             Err(TryLockError::WouldBlock) => match lock_within(file, wait, lock) {
-                Some(Ok(file)) => Ok(HostLock::of(file)),
+                Some(Ok(file)) => Ok(HostLock::new(file)),
                 Some(Err(cause)) => Err(LockError::Lock { path: named(), cause }),
                 None => Err(LockError::Busy { path: named(), waited: wait }),
             },
             Err(TryLockError::Error(cause)) => Err(LockError::Lock { path: named(), cause }),
         }
+    }
+}
+
+/// The node's lock, taken when a release is ready to write. Before that, a release may wait for writes of endpoints,
+/// and other processes of the node should not wait for these.
+#[derive(Debug, Default)]
+pub struct ReleaseLock<'f> {
+    file: Option<&'f Path>,
+    lock: Option<HostLock>,
+}
+
+impl<'f> ReleaseLock<'f> {
+    /// Creates a value that uses no lock if `file` is `None`.
+    pub fn new(file: Option<&'f Path>) -> Self {
+        ReleaseLock { file, lock: None }
+    }
+
+    /// Returns the lock after it was taken.
+    pub fn lock(&self) -> Option<&HostLock> {
+        self.lock.as_ref()
+    }
+
+    /// Takes the lock, once. Returns true if another process had it meanwhile, so that earlier reads may be stale.
+    pub(crate) fn take(&mut self) -> bool {
+        let Some(file) = self.file.take() else { return false };
+        self.lock = HostLock::try_acquire(file);
+        if self.lock.is_none() {
+            self.lock = HostLock::acquire(file);
+            return true;
+        }
+        false
     }
 }
 
@@ -246,5 +277,33 @@ mod tests {
     #[test]
     fn a_lock_that_cannot_be_taken_is_no_error() {
         assert!(HostLock::acquire(Path::new("/proc/no/such/ipam.lock")).is_none());
+    }
+
+    /// Returns true if a process waits for the lock on the file.
+    fn is_waited_for(file: &Path) -> bool {
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let inode = format!(":{} 0 EOF", std::fs::metadata(file).unwrap().ino());
+        locks.lines().any(|line| line.contains("->") && line.contains(&inode))
+    }
+
+    #[test]
+    fn a_turn_tells_once_that_it_was_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("lock");
+        let mut free = ReleaseLock::new(Some(&file));
+        assert!(!free.take() && free.lock().is_some());
+        thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let mut second = ReleaseLock::new(Some(&file));
+                (second.take(), second.take(), second.lock().is_some())
+            });
+            while !is_waited_for(&file) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            drop(free);
+            assert_eq!(second.join().unwrap(), (true, false, true));
+        });
+        let mut none = ReleaseLock::new(None);
+        assert!(!none.take() && none.lock().is_none());
     }
 }

@@ -1,10 +1,13 @@
-//! The process of both plugins: arguments, streams, exit status, and reports of panics to the runtime.
+//! The process of both plugins: arguments, streams, exit status, reports of panics to the runtime, and the network
+//! namespace that it runs in. A container in that namespace would use the host's network.
 
+use std::fs::{self, Metadata};
 use std::future::Future;
 use std::io::{self, IsTerminal, Read, Write};
 use std::mem::ManuallyDrop;
+use std::os::unix::fs::MetadataExt;
 use std::panic::{self, PanicHookInfo};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use netconf::CommandOutput;
@@ -89,9 +92,10 @@ fn print_outcome(outcome: Result<String, CallError>) -> i32 {
 pub fn report_panics() {
     panic::set_hook(Box::new(|info| {
         let error = panic_error(info);
-        match tracing::dispatcher::has_been_set() {
-            true => tracing::error!("{error}"),
-            false => _ = writeln!(io::stderr(), "{}", printable::line(&error.to_string())),
+        if tracing::dispatcher::has_been_set() {
+            tracing::error!("{error}");
+        } else {
+            _ = writeln!(io::stderr(), "{}", printable::line(&error.to_string()));
         }
         write_stdout(&error.to_json(None));
         std::process::exit(CniError::EXIT_STATUS);
@@ -165,6 +169,21 @@ fn exit_code(status: i32) -> ExitCode {
     ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
 
+/// The calling thread's namespace; /proc/self is the main thread's.
+const OWN_NETNS: &str = "/proc/thread-self/ns/net";
+
+/// Returns true if this file is the network namespace of the calling thread.
+pub fn is_own_netns(file: &Metadata) -> io::Result<bool> {
+    let own = fs::metadata(OWN_NETNS)?;
+    Ok((file.dev(), file.ino()) == (own.dev(), own.ino()))
+}
+
+/// Does the same for a path, before any other work. A path that cannot be read returns false; the step that uses it
+/// reports the error.
+pub fn is_path_to_own_netns(path: &Path) -> bool {
+    fs::metadata(path).and_then(|file| is_own_netns(&file)).unwrap_or(false)
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -191,5 +210,15 @@ mod tests {
         assert_eq!(json["code"], 999);
         assert_eq!(json["msg"], "the plugin panicked: boom <7>");
         assert!(json["details"].as_str().unwrap().contains("src/process.rs:"), "{json}");
+    }
+
+    #[test]
+    fn only_the_own_namespace_by_any_path_is_own() {
+        for own in ["/proc/self/ns/net", "/proc/thread-self/ns/net"] {
+            assert!(is_path_to_own_netns(Path::new(own)), "{own}");
+        }
+        for other in ["/proc/self/ns/mnt", "/proc/self/status", "/no/such/file", ""] {
+            assert!(!is_path_to_own_netns(Path::new(other)), "{other}");
+        }
     }
 }

@@ -19,9 +19,9 @@ use crate::clock::SystemClock;
 use crate::cni::{self, IpamRequest, cni_error};
 use crate::host_link::HostLinks;
 use crate::kubernetes_api::Api;
-use crate::own_netns::is_path_to_own_netns;
+use crate::pod_lookup::PodQueries;
+use crate::process::is_path_to_own_netns;
 use crate::release::ReleaseInputs;
-use crate::workload::Questions;
 use crate::{busy_server, datastore_settings, node_name, own_node, process, upgrade};
 
 /// First part of the source in each log line.
@@ -64,32 +64,32 @@ async fn operate(call: &Call) -> Result<String, CniError> {
     let store = ManuallyDrop::new(store);
     let store = &*store;
     let clock = SystemClock::start();
-    let questions = Questions::of(call, &config);
-    let api = ManuallyDrop::new(Api::of(&call.conf, &config, questions.is_any())?);
+    let queries = PodQueries::for_call(call, &config);
+    let api = ManuallyDrop::new(Api::of(&call.conf, &config, queries.is_any())?);
     busy_server::wait_until(Instant::now() + busy_server::longest_wait(call.command), store, &api);
-    let workload = questions.ask(call, &api, store);
+    let lookup = queries.read(call, &api, store);
     match call.command {
         Command::Add => {
             refuse_own_netns(call)?;
             let query = ipam.inputs_query();
-            let (inputs, workload) = join(AllocationInputs::read(store, &query), workload).await;
+            let (inputs, lookup) = join(AllocationInputs::read(store, &query), lookup).await;
             let mut inputs = inputs.map_err(store_error)?;
             tracing::debug!(pools = inputs.pools.len(), own_blocks = inputs.affinities.len(), "read pools and blocks");
-            workload?.tell(&mut ipam);
+            lookup?.apply_to(&mut ipam);
             own_node::ensure(store, &ipam.node, &mut inputs).await.map_err(store_error)?;
             cni::add(store, &clock, &ipam, inputs, None).await?.result.to_json(call.version)
         }
         Command::Del => {
             let handles = ipam.handles_to_read(store);
-            let (inputs, workload) = join(ReleaseInputs::read(store, &handles), workload).await;
+            let (inputs, lookup) = join(ReleaseInputs::read(store, &handles), lookup).await;
             let inputs = inputs.map_err(store_error)?;
             tracing::debug!(holds = !inputs.is_empty(), "read the handle");
-            workload?.tell(&mut ipam);
+            lookup?.apply_to(&mut ipam);
             cni::del(store, &clock, &ipam, inputs).await.map(|()| String::new())
         }
         Command::Check => {
             let recorded = recorded(call)?;
-            workload.await?.tell(&mut ipam);
+            lookup.await?.apply_to(&mut ipam);
             cni::check(store, &ipam, &recorded).await.map(|()| String::new())
         }
         Command::Status => {

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use ipam_plugin::own_netns::is_own_netns;
+use ipam_plugin::process::is_own_netns;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::statfs::{NSFS_MAGIC, statfs};

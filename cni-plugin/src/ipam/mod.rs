@@ -84,7 +84,7 @@ pub struct AssignedAddresses {
 /// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin. `vmi` is the pod's VMI
 /// if the VMI keeps its addresses.
 pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamRequest> {
-    call.conf.ipam.is_calico().then(|| IpamRequest { machine: vmi, ..IpamRequest::of(call, node) })
+    call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::of(call, node) })
 }
 
 /// Assigns addresses. After a failure none stays allocated. `before` is the existing endpoint of the container or pod,
@@ -109,7 +109,7 @@ pub async fn assign(
             let CalicoRequest { request, inputs, lock, .. } = *calico;
             let given = cni::add(store, &SystemClock::start(), &request, inputs, lock).await?;
             let result = with_addresses(given.result)?;
-            let is_replaceable = request.machine.is_none() && request.ip.is_none();
+            let is_replaceable = request.vmi.is_none() && request.ip.is_none();
             let assigned = AssignedAddresses::new(result, Some(Box::new(request)));
             Ok(AssignedAddresses { is_replaceable, replaced: given.replaced, ..assigned })
         }
@@ -135,7 +135,7 @@ pub async fn give_back(
     let request = assigned.request.as_deref();
     // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
     // plugin, which may have assigned the same address to a later sandbox of the pod.
-    let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.machine.is_none();
+    let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.vmi.is_none();
     let leaving = request.filter(is_leaving).map(|request| assigned.leaving(&request.handle())).unwrap_or_default();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !assigned.is_kept {
@@ -143,9 +143,9 @@ pub async fn give_back(
     }
     let Some(request) = request else { return release_by_plugin(call) };
     let (handle, clock) = (request.handle(), SystemClock::start());
-    if let Some(vmi) = &request.machine {
+    if let Some(vmi) = &request.vmi {
         // The addresses stay allocated to the VMI; only this pod is removed from their owners.
-        let left = Box::pin(vmi::give_back(store, &clock, &handle, vmi, &assigned.replaced)).await;
+        let left = Box::pin(vmi::restore_owner(store, &clock, &handle, vmi, &assigned.replaced)).await;
         return left.map_err(|error| cni::cni_error(&error));
     }
     let _releasing = request.releasing();

@@ -8,7 +8,8 @@ use ipam_plugin::cni::{self, IpamRequest, Leaked};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::Debt;
-use ipam_plugin::release::{Listings, ReleaseInputs, Turn};
+use ipam_plugin::lock::ReleaseLock;
+use ipam_plugin::release::{Listings, ReleaseInputs};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
@@ -68,9 +69,9 @@ pub async fn release_deferred<S: Store, L: Listings>(store: &S, owed: &Debt, end
         return Ok(());
     }
     let _releasing = Releasing::here();
-    let (clock, mut turn) = (SystemClock::start(), Turn::default());
+    let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
     let (old, node) = (old.as_ref(), owed.node.as_str());
-    let released = cni::release_handles(store, &clock, held, old, node, endpoints, &mut turn).await;
+    let released = cni::release_handles(store, &clock, held, old, node, endpoints, &mut lock).await;
     released.map(drop).map_err(|error| cni::cni_error(&error))
 }
 

@@ -97,7 +97,7 @@ pub(super) fn result(addresses: &[IpAddr]) -> CniResult {
 
 /// Returns the pod's earlier sandbox; `None` for a VMI, whose addresses are passed from pod to pod in another way.
 fn earlier_sandbox(call: &IpamRequest, before: &WorkloadEndpoint) -> Option<Predecessor> {
-    let pod = call.pod.as_ref().filter(|_| call.machine.is_none())?;
+    let pod = call.pod.as_ref().filter(|_| call.vmi.is_none())?;
     Predecessor::of_annotation(&call.network, &before.spec.container_id, &pod.namespace.name, &pod.name)
 }
 

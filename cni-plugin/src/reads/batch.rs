@@ -99,7 +99,7 @@ pub(super) async fn discard_prefetch(
     inputs: Option<&mut AllocationInputs>,
 ) {
     if let (Some(request), Some(inputs)) = (request, inputs) {
-        prefetch::forget(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
+        prefetch::discard(&cx.store, &SystemClock::start(), &request.container_handle(), inputs).await;
     }
 }
 
@@ -182,7 +182,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
             Ok(found)
         }
         (Err(error), Query::Assign(request, _)) => {
-            Box::pin(early.forget(&cx.store, &SystemClock::start(), &request.container_handle())).await;
+            Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;
             Err(error)
         }
         (Err(error), _) => Err(error),

@@ -179,9 +179,9 @@ async fn prepare(
     if let (Some(pod), Some(labels)) = (request.as_deref_mut().and_then(|request| request.pod.as_mut()), facts.labels) {
         pod.namespace.labels = labels;
     }
-    let vmi = vmi::arriving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let vmi = vmi::for_add(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
     if let Some(request) = request {
-        request.machine.clone_from(&vmi);
+        request.vmi.clone_from(&vmi);
     }
     Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
 }
@@ -205,7 +205,7 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let found = *read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;
     let facts = found.kubernetes?;
-    let vmi = vmi::leaving(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let vmi = vmi::for_del(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
     Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
 }
 

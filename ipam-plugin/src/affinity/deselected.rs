@@ -6,7 +6,7 @@ use libcalico::net::Cidr;
 use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use crate::affinity::repair::give_up;
+use crate::affinity::repair::release_affinity;
 
 /// The pools.
 #[derive(Debug, Clone)]
@@ -82,7 +82,7 @@ async fn release_one<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<
     let answers = store.read(&batch).await?;
     match (answers.get(&block)?, answers.get(&affinity)?) {
         (Some(block), Some(affinity)) if block.value.is_empty() && block.value.owner().as_ref() == Some(owner) => {
-            give_up(store, &affinity, &block).await
+            release_affinity(store, &affinity, &block).await
         }
         _ => Ok(()),
     }

@@ -8,7 +8,7 @@ mod release;
 pub(crate) mod repair;
 
 pub(crate) use self::deselected::{PoolView, release_if_deselected};
-pub use self::finish::{FinishedClaim, finish_claim};
+pub use self::finish::{FinishedAffinity, finish_affinity};
 pub use self::labels::{add_labels, ensure_labels};
 pub use self::release::{
     ReleasedAffinities, release_empty_affinities, release_empty_block, release_host_affinities,

@@ -24,7 +24,7 @@ pub(crate) async fn reconfirm<S: Store>(
 }
 
 /// Releases the affinity to an empty block. Both arguments must be as just read.
-pub(crate) async fn give_up<S: Store>(
+pub(crate) async fn release_affinity<S: Store>(
     store: &S,
     affinity: &Entry<BlockAffinity>,
     block: &Entry<Block>,
@@ -37,17 +37,17 @@ pub(crate) async fn give_up<S: Store>(
 }
 
 /// Releases the affinity to a block in which others still have addresses: the block stays without an owner (IPAM-126).
-pub(crate) async fn disown<S: Store>(
+pub(crate) async fn clear_affinity_of_block<S: Store>(
     store: &S,
     affinity: &Entry<BlockAffinity>,
     block: &Entry<Block>,
 ) -> Result<(), StoreError> {
-    let mut disowned = block.value.clone();
-    disowned.clear_affinity();
-    disowned.count_write();
+    let mut without_owner = block.value.clone();
+    without_owner.clear_affinity();
+    without_owner.count_write();
     let writes = [
         set_state(affinity, AffinityState::PendingDeletion)?,
-        Write::update::<Block>(&block.key, &disowned, &block.revision)?,
+        Write::update::<Block>(&block.key, &without_owner, &block.revision)?,
     ];
     release(store, affinity, &writes).await
 }

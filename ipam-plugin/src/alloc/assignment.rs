@@ -1,15 +1,47 @@
 //! [`BlockAssignment`]: addresses assigned in memory, with the block that has to be written to assign them.
+//! [`Assigned`]: the addresses assigned to a request.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Allocation, AssignError, AssignRequest as BlockRequest, Block, Owner};
+use libcalico::api::IpPool;
+use libcalico::ipam::{Allocation, AssignError, AssignRequest as BlockRequest, Block, HandleId, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision};
 
+use crate::alloc::block_hints::HintedBlocks;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
-use crate::error::IpamError;
+use crate::error::{IpamError, Shortfall};
+use crate::exhausted::Outcome;
+
+/// An assigned address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Assignment {
+    /// The address.
+    pub ip: IpAddr,
+    /// Prefix length in the result: the block's, or the full length for a requested address or one assigned earlier
+    /// (IPAM-40).
+    pub prefix: u8,
+}
+
+/// Result of a request.
+#[derive(Debug, Clone, Default)]
+pub struct Assigned {
+    /// The addresses, IPv4 first.
+    pub addresses: Vec<Assignment>,
+    /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
+    pub shortfalls: Vec<Shortfall>,
+    /// The blocks from which the next addresses will probably come.
+    pub(crate) recent: HintedBlocks,
+    /// The revision of the last block written.
+    pub(crate) last_write: Option<Revision>,
+    /// The outcomes of searches of all blocks.
+    pub(crate) searches: Vec<Outcome>,
+    /// True if the node claimed another block.
+    pub(crate) has_claimed: bool,
+}
 
 /// Addresses of one block, assigned in memory.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,51 +53,51 @@ pub(crate) struct BlockAssignment {
     /// The revision at which the block was read; `None` creates the block.
     pub(crate) revision: Option<Revision>,
     /// The affinity to write with the block: pending before the block, confirmed after it (IPAM-121).
-    pub(crate) claim: Option<PriorAffinity>,
+    pub(crate) prior_affinity: Option<PriorAffinity>,
 }
 
 impl BlockAssignment {
     /// Assigns up to `n` addresses of an existing block. Returns `None` if the block has none for this owner.
-    pub(crate) fn of_block(
+    pub(crate) fn from_block(
         request: &AssignRequest,
         owner: &Owner,
         snapshot: &Snapshot,
         block: &Entry<Block>,
         n: usize,
-        claim: Option<PriorAffinity>,
+        prior_affinity: Option<PriorAffinity>,
     ) -> Result<Option<BlockAssignment>, IpamError> {
         let revision = Some(block.revision.clone());
-        Self::of(request, owner, snapshot, block.value.clone(), revision, n, claim)
+        Self::assign(request, owner, snapshot, block.value.clone(), revision, n, prior_affinity)
     }
 
     /// Assigns up to `n` addresses of a block to be created.
-    pub(crate) fn of_new_block(
+    pub(crate) fn from_new_block(
         request: &AssignRequest,
         owner: &Owner,
         snapshot: &Snapshot,
         cidr: Cidr,
         n: usize,
-        claim: PriorAffinity,
+        prior_affinity: PriorAffinity,
     ) -> Result<Option<BlockAssignment>, IpamError> {
         let block = Block::new(cidr, owner, snapshot.now)?;
-        Self::of(request, owner, snapshot, block, None, n, Some(claim))
+        Self::assign(request, owner, snapshot, block, None, n, Some(prior_affinity))
     }
 
-    fn of(
+    fn assign(
         request: &AssignRequest,
         owner: &Owner,
         snapshot: &Snapshot,
         mut block: Block,
         revision: Option<Revision>,
         n: usize,
-        claim: Option<PriorAffinity>,
+        prior_affinity: Option<PriorAffinity>,
     ) -> Result<Option<BlockAssignment>, IpamError> {
         let from = block_request(request, owner, snapshot.config().strict_affinity);
         match block.assign(n, &from, &snapshot.reservations) {
             Ok(addresses) if addresses.is_empty() => Ok(None),
             Ok(addresses) => {
                 block.count_write();
-                Ok(Some(BlockAssignment { addresses, block, revision, claim }))
+                Ok(Some(BlockAssignment { addresses, block, revision, prior_affinity }))
             }
             Err(AssignError::AffinityMismatch { .. } | AssignError::NoAffinity(_) | AssignError::Corrupt(_)) => {
                 Ok(None)
@@ -75,32 +107,32 @@ impl BlockAssignment {
     }
 
     /// Assigns a requested address of a block that exists or is to be created.
-    pub(crate) fn of_address(
+    pub(crate) fn from_address(
         request: &AssignRequest,
         strict: bool,
         ip: IpAddr,
         mut block: Block,
         revision: Option<Revision>,
-        claim: Option<PriorAffinity>,
+        prior_affinity: Option<PriorAffinity>,
     ) -> Result<BlockAssignment, AssignError> {
         block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
         block.count_write();
-        Ok(BlockAssignment { addresses: vec![ip], block, revision, claim })
+        Ok(BlockAssignment { addresses: vec![ip], block, revision, prior_affinity })
     }
 
     pub(crate) fn cidr(&self) -> Cidr {
         self.block.cidr
     }
 
-    /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown outcome
-    /// that the write was applied. The attributes contain the time, so the allocations of another request differ.
+    /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown
+    /// outcome that the write was applied. The attributes contain the time, so the allocations of another request differ.
     pub(crate) fn is_in(&self, request: &AssignRequest, stored: &Block) -> bool {
-        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_taken(request, &held)))
+        self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_assigned(request, &held)))
     }
 }
 
 /// Returns true if an allocation equals the one that `request` writes.
-pub(crate) fn is_as_taken(request: &AssignRequest, held: &Allocation<'_>) -> bool {
+pub(crate) fn is_as_assigned(request: &AssignRequest, held: &Allocation<'_>) -> bool {
     held.handle().as_ref() == Some(&request.handle) && held.attributes() == Some(&request.attributes)
 }
 
@@ -111,4 +143,30 @@ fn block_request<'a>(request: &'a AssignRequest, owner: &'a Owner, strict: bool)
         requester: owner,
         check_affinity: strict,
     }
+}
+
+/// Logs addresses with their blocks. Logs nothing if there are no addresses.
+pub(crate) fn log_assigned(
+    handle: &HandleId,
+    pools: &[Entry<IpPool>],
+    addresses: impl IntoIterator<Item = (IpAddr, Cidr)>,
+) {
+    let (mut ips, mut blocks, mut names) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for (ip, block) in addresses {
+        let mut pools = pools.iter().map(|entry| &entry.value);
+        let pool = pools.find(|pool| pool.spec.range().is_ok_and(|range| range.contains(ip)));
+        names.extend(pool.map(|pool| pool.metadata.name.clone()));
+        blocks.insert(block.to_string());
+        ips.push(ip);
+    }
+    if ips.is_empty() {
+        return;
+    }
+    let (blocks, pools) = (Vec::from_iter(blocks).join(","), Vec::from_iter(names).join(","));
+    tracing::info!(addresses = comma_separated(&ips), blocks, %handle, pools, "assigned addresses");
+}
+
+/// Returns addresses as the value of a log field.
+pub(crate) fn comma_separated(ips: &[IpAddr]) -> String {
+    ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }

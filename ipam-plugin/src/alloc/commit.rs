@@ -6,12 +6,11 @@ use libcalico::net::Cidr;
 use libcalico::store::{Revision, Store, StoreError, WriteError};
 
 use crate::affinity::repair::{confirm, no_revision};
-use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::assignment::{BlockAssignment, comma_separated};
 use crate::alloc::inputs::BlockCounts;
-use crate::alloc::log::joined;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
-use crate::alloc::unknown_outcome::{UnknownWrite, settle};
+use crate::alloc::unknown_outcome::{UnknownWrite, resolve_unknown_outcome};
 use crate::alloc::write_list::{WriteList, consume_reserved, write_list};
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
@@ -26,8 +25,9 @@ pub(crate) struct CommitError {
 }
 
 /// Writes the assignments. With `Ok`, the handle counts each address, each block is written, and each new affinity is
-/// confirmed, or will be by the node's next allocation from the block. After an error `snapshot` is out of date, and assignments
-/// that are not in `committed` have been undone if the datastore was reachable.
+/// confirmed, or will be by the node's next allocation from the block. After an error
+/// `snapshot` is out of date, and assignments that are not in `committed` have been undone if the datastore was
+/// reachable.
 pub(crate) async fn commit<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -41,7 +41,8 @@ pub(crate) async fn commit<S: Store, C: Clock>(
         Err(cause) => return Err(CommitError { committed: Vec::new(), cause }),
     };
     for assignment in &assignments {
-        let (block, claims, addresses) = (assignment.cidr(), assignment.claim.is_some(), joined(&assignment.addresses));
+        let (block, claims, addresses) =
+            (assignment.cidr(), assignment.prior_affinity.is_some(), comma_separated(&assignment.addresses));
         tracing::debug!(addresses, %block, claims, "writing handle and block");
     }
     match store.write(&list.writes).await {
@@ -50,7 +51,7 @@ pub(crate) async fn commit<S: Store, C: Clock>(
             let committed = match &cause {
                 StoreError::Unavailable { outcome_unknown: true, .. } => {
                     let sent = if store.has_transactions() { None } else { Some(index) };
-                    settle(
+                    resolve_unknown_outcome(
                         store,
                         clock,
                         snapshot,
@@ -83,10 +84,10 @@ async fn finish<S: Store>(
         Some(handle) => snapshot.record_handle(handle, revisions[0].clone(), BlockCounts::new()),
         None => consume_reserved(snapshot, &assignments),
     }
-    for (assignment, (claim, block)) in assignments.iter().zip(&list.assignments) {
+    for (assignment, (affinity, block)) in assignments.iter().zip(&list.assignments) {
         snapshot.record_block(assignment.block.clone(), revisions[*block].clone());
-        if let (Some(index), Some(from)) = (claim, &assignment.claim) {
-            match confirm(store, from.written(owner, assignment.cidr(), revisions[*index].clone())).await {
+        if let (Some(index), Some(prior)) = (affinity, &assignment.prior_affinity) {
+            match confirm(store, prior.written(owner, assignment.cidr(), revisions[*index].clone())).await {
                 Ok(confirmed) => snapshot.record_affinity(confirmed),
                 Err(error) => warn_unconfirmed(assignment.cidr(), &error),
             }
@@ -96,7 +97,7 @@ async fn finish<S: Store>(
 }
 
 /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the others.
-/// BlockCounts that were stored before this write stay, because the next attempt uses them.
+/// Counts that were stored before this write stay, because the next attempt uses them.
 async fn split<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -122,7 +123,7 @@ async fn split<S: Store, C: Clock>(
 
 /// Confirms the affinities of assignments whose revisions were lost with the response.
 async fn confirm_again<S: Store>(store: &S, owner: &Owner, committed: &[BlockAssignment]) {
-    for assignment in committed.iter().filter(|assignment| assignment.claim.is_some()) {
+    for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
         let key = AffinityKey { owner: owner.clone(), cidr: assignment.cidr() };
         let outcome = match store.get::<BlockAffinity>(&key).await {
             Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),

@@ -13,7 +13,7 @@ pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
 /// Number of addresses per block.
 pub type BlockCounts = BTreeMap<Cidr, usize>;
 
-/// The parameters of a inputs's reads.
+/// The parameters of the reads of [`AllocationInputs`].
 #[derive(Debug, Clone)]
 pub struct InputsQuery {
     /// The node that requests addresses.
@@ -71,12 +71,12 @@ pub enum StoredHandle {
     /// Read and missing.
     Absent,
     /// An existing handle, left by a crash or by an earlier address of the same container (IPAM-22).
-    There(Entry<Handle>),
+    Existing(Entry<Handle>),
 }
 
 impl From<Option<Entry<Handle>>> for StoredHandle {
     fn from(found: Option<Entry<Handle>>) -> Self {
-        found.map_or(StoredHandle::Absent, StoredHandle::There)
+        found.map_or(StoredHandle::Absent, StoredHandle::Existing)
     }
 }
 
@@ -87,7 +87,7 @@ pub struct AllocationInputs {
     pub config: IpamConfig,
     /// The revision of the settings, if the object exists.
     pub config_revision: Option<Revision>,
-    /// Ranges from which automatic assignment assignments no address.
+    /// Ranges from which automatic assignment takes no address.
     pub reservations: Vec<Entry<IpReservation>>,
     /// The node, if it exists.
     pub node: Option<Entry<Node>>,
@@ -104,7 +104,7 @@ pub struct AllocationInputs {
     /// True if the affinities may be stale. Stale affinities suffice to find blocks, but not to count them.
     pub affinities_may_lag: bool,
     /// Addresses that the handle already counts and that this operation has not taken yet.
-    pub expected: BlockCounts,
+    pub reserved: BlockCounts,
     /// True if the reads took so long that some objects may be out of date.
     pub is_old: bool,
 }
@@ -114,11 +114,11 @@ impl AllocationInputs {
     pub fn ask(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
         // A deleted or a newer affinity is detected before any address is assigned: the block names its owner, and each
         // write compares revisions. No write detects a wrong number of affinities. Close to the limit they are
-        // therefore read again without a cache (`plan/claim.rs`).
+        // therefore read again without a cache (`planner/claim.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // Stale blocks are acceptable too, because the write detects them. A write does not detect a block that looks
-        // full or looks like another owner's. Such blocks are read again (`plan.rs`).
+        // full or looks like another owner's. Such blocks are read again (`planner`).
         let block = |cidr: &Cidr, batch: &mut ReadBatch| match &query.blocks_since {
             Some(revision) => batch.get_since(cidr, revision),
             None => batch.get(cidr),
@@ -155,7 +155,7 @@ impl AllocationInputs {
             blocks: tickets.blocks.iter().map(|(cidr, ticket)| (*cidr, answers.get(ticket))).collect(),
             blocks_may_lag: tickets.blocks_may_lag,
             affinities_may_lag: tickets.affinities_may_lag,
-            expected: BlockCounts::new(),
+            reserved: BlockCounts::new(),
             is_old: false,
         })
     }

@@ -4,11 +4,10 @@
 //! decides the next step from the [`snapshot`]; [`commit`] writes it, and [`unknown_outcome`] finds out about a lost
 //! write. [`one_address`] assigns a requested address.
 
-mod assignment;
+pub(crate) mod assignment;
 pub mod block_hints;
 mod commit;
 pub mod inputs;
-pub(crate) mod log;
 pub mod one_address;
 pub(crate) mod planner;
 pub mod predecessor;
@@ -22,52 +21,24 @@ mod unknown_outcome;
 mod write_list;
 
 use std::mem;
-use std::net::IpAddr;
 
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Revision, Store};
 
-use crate::alloc::assignment::BlockAssignment;
+pub use crate::alloc::assignment::{Assigned, Assignment};
+use crate::alloc::assignment::{BlockAssignment, log_assigned};
 use crate::alloc::block_hints::HintedBlocks;
 use crate::alloc::commit::{CommitError, commit};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::planner::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::{forget, read_beside_handle, release_reserved};
+use crate::alloc::reserved_handle::{read_beside_handle, release_counts, release_reserved};
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::alloc::undo::undo;
 use crate::clock::Clock;
-use crate::error::{Exhaustion, IpamError, Shortfall};
-use crate::exhausted::Outcome;
+use crate::error::{Exhaustion, IpamError};
 use crate::retry::{OPERATION, Retry};
-
-/// An assigned address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Assignment {
-    /// The address.
-    pub ip: IpAddr,
-    /// Prefix length in the result: the block's, or the full length for a requested address or one assigned earlier
-    /// (IPAM-40).
-    pub prefix: u8,
-}
-
-/// Result of a request.
-#[derive(Debug, Clone, Default)]
-pub struct Assigned {
-    /// The addresses, IPv4 first.
-    pub addresses: Vec<Assignment>,
-    /// The families with fewer addresses than requested, with the reason. As in upstream, this is not an error here.
-    pub shortfalls: Vec<Shortfall>,
-    /// The blocks from which the next addresses will probably come.
-    pub(crate) recent: HintedBlocks,
-    /// The revision of the last block written.
-    pub(crate) last_write: Option<Revision>,
-    /// The outcomes of searches of all blocks.
-    pub(crate) searches: Vec<Outcome>,
-    /// True if the node claimed another block.
-    pub(crate) has_claimed: bool,
-}
 
 /// The progress of one family.
 struct FamilyProgress<'a> {
@@ -84,8 +55,8 @@ struct AllocationRun<'a, S, C> {
     snapshot: Snapshot,
     families: Vec<FamilyProgress<'a>>,
     retry: Retry<'a, C>,
-    taken: Vec<BlockAssignment>,
-    held: Vec<Assignment>,
+    committed_assignments: Vec<BlockAssignment>,
+    already_held: Vec<Assignment>,
     last_write: Option<Revision>,
     /// The last release of this node before the first search of all blocks.
     release: Option<u64>,
@@ -94,7 +65,7 @@ struct AllocationRun<'a, S, C> {
 /// Assigns the requested addresses, or as many of them as are available. On error, and if `all_or_nothing` is set and
 /// too few are available, none of them stays assigned.
 ///
-/// With an own block that has room, this assignments one read and one write beyond the inputs.
+/// With an own block that has room, this takes one read and one write beyond the inputs.
 pub async fn assign<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -108,14 +79,14 @@ pub async fn assign<S: Store, C: Clock>(
             Ok(FamilyProgress { plan, remaining: request.wanted(version), assigned: 0, exhausted: None })
         })
         .collect();
-    let expected = inputs.expected.clone();
+    let reserved = inputs.reserved.clone();
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())
         .map(|snapshot| snapshot.passing_over(request.passed_over.clone()))
         .map_err(IpamError::from);
     let (families, snapshot) = match families.and_then(|families| Ok((families, snapshot?))) {
         Ok(both) => both,
         Err(error) => {
-            Box::pin(forget(store, clock, &request.handle, expected)).await;
+            Box::pin(release_counts(store, clock, &request.handle, reserved)).await;
             return Err(error);
         }
     };
@@ -126,8 +97,8 @@ pub async fn assign<S: Store, C: Clock>(
         families,
         snapshot,
         retry: Retry::new(clock, OPERATION),
-        taken: Vec::new(),
-        held: Vec::new(),
+        committed_assignments: Vec::new(),
+        already_held: Vec::new(),
         last_write: None,
         release: None,
     };
@@ -146,12 +117,12 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     async fn complete(&mut self) -> Result<Assigned, IpamError> {
         let outcome = self.rounds().await;
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
-            let _releasing = (!self.taken.is_empty()).then(|| self.request.notes.releasing());
+            let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.releasing());
             // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
             Box::pin(self.undo()).await;
-            self.taken.clear();
+            self.committed_assignments.clear();
         }
-        if !self.snapshot.expected().is_empty() {
+        if !self.snapshot.reserved().is_empty() {
             Box::pin(release_reserved(self.store, self.clock, self.request, &mut self.snapshot)).await;
         }
         outcome.map(|()| self.outcome())
@@ -167,10 +138,10 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 self.release = self.request.notes.begin();
             }
             if round.missing != MissingReads::default() {
-                match self.expected(&round) {
-                    Some(expected) => {
+                match self.reserved(&round) {
+                    Some(reserved) => {
                         let (store, request, snapshot) = (self.store, self.request, &mut self.snapshot);
-                        Box::pin(read_beside_handle(store, request, snapshot, &round.missing, expected)).await?;
+                        Box::pin(read_beside_handle(store, request, snapshot, &round.missing, reserved)).await?;
                     }
                     None => self.snapshot.read(self.store, &round.missing).await?,
                 }
@@ -193,7 +164,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 PlannerStep::Assign(assignment) => round.assignments.push(assignment),
                 PlannerStep::AlreadyHeld(addresses) => {
                     let prefix = family.plan.version.bits();
-                    self.held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
+                    self.already_held.extend(addresses.into_iter().map(|ip| Assignment { ip, prefix }));
                     family.remaining = 0;
                 }
                 // A possibly busy address is better than none.
@@ -205,9 +176,9 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     }
 
     /// Returns the counts that the handle may get before blocks are read: for each family the addresses it needs, in
-    /// the block that most probably has them. Returns `None` if that block is not snapshot yet, or if this saves no
+    /// the block that most probably has them. Returns `None` if that block was not read yet, or if this saves no
     /// request.
-    fn expected(&self, round: &AllocationRound) -> Option<BlockCounts> {
+    fn reserved(&self, round: &AllocationRound) -> Option<BlockCounts> {
         if self.store.has_transactions() || !self.snapshot.handle_is_unread() || round.missing.handle {
             return None;
         }
@@ -225,7 +196,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             // The request does not depend on this block: another one is used instead.
             tracing::warn!(block = %cidr, %error, "cannot put a claim in order");
             let family = self.families.iter_mut().find(|family| family.plan.version == version);
-            family.into_iter().for_each(|family| family.plan.spare(cidr));
+            family.into_iter().for_each(|family| family.plan.exclude(cidr));
         }
         self.read_again(vec![cidr]).await
     }
@@ -240,13 +211,13 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 Ok(())
             }
             Err(CommitError { committed, cause }) => {
-                let settled = cause.has_unknown_outcome();
+                let was_unknown = cause.has_unknown_outcome();
                 let progress = !committed.is_empty();
                 self.count(committed);
-                if settled && progress && self.families.iter().all(|family| family.remaining == 0) {
+                if was_unknown && progress && self.families.iter().all(|family| family.remaining == 0) {
                     return Ok(());
                 }
-                if !cause.is_race() && !settled {
+                if !cause.is_race() && !was_unknown {
                     return Err(cause.into());
                 }
                 self.read_again(touched).await
@@ -261,7 +232,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                 family.remaining = family.remaining.saturating_sub(assignment.addresses.len());
                 family.assigned += assignment.addresses.len();
             }
-            self.taken.push(assignment);
+            self.committed_assignments.push(assignment);
         }
     }
 
@@ -286,7 +257,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     }
 
     async fn undo(&mut self) {
-        undo(self.store, self.clock, self.request, &self.taken).await;
+        undo(self.store, self.clock, self.request, &self.committed_assignments).await;
     }
 
     fn has_room(&self, cidr: &Cidr) -> bool {
@@ -294,21 +265,23 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     }
 
     fn outcome(&mut self) -> Assigned {
-        let mut addresses = mem::take(&mut self.held);
-        for assignment in &self.taken {
+        let mut addresses = mem::take(&mut self.already_held);
+        for assignment in &self.committed_assignments {
             let prefix = assignment.cidr().prefix();
             addresses.extend(assignment.addresses.iter().map(|ip| Assignment { ip: *ip, prefix }));
         }
         addresses.sort_by_key(|assignment| IpVersion::of(assignment.ip));
-        let blocks =
-            self.taken.iter().flat_map(|assignment| assignment.addresses.iter().map(|ip| (*ip, assignment.cidr())));
-        log::assigned(&self.request.handle, &self.snapshot.inputs.pools, blocks);
+        let blocks = self
+            .committed_assignments
+            .iter()
+            .flat_map(|assignment| assignment.addresses.iter().map(|ip| (*ip, assignment.cidr())));
+        log_assigned(&self.request.handle, &self.snapshot.inputs.pools, blocks);
         let (snapshot, release) = (&self.snapshot, self.release);
         let is_over = |family: &&FamilyProgress<'_>| family.remaining == 0 || family.exhausted.is_some();
         let over = self.families.iter().filter(is_over);
         let searches =
             over.filter_map(|family| family.plan.outcome(snapshot, family.exhausted.as_ref(), release)).collect();
-        let has_claimed = self.taken.iter().any(|assignment| assignment.claim.is_some());
+        let has_claimed = self.committed_assignments.iter().any(|assignment| assignment.prior_affinity.is_some());
         let short = self.families.iter_mut().filter_map(|family| {
             let cause = family.exhausted.take()?;
             Some(family.plan.shortfall(snapshot, family.assigned, cause))
@@ -324,8 +297,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             own.find(|cidr| self.has_room(cidr))
         };
         let with_room: Vec<Cidr> = self.families.iter().filter_map(first_with_room).collect();
-        let looked_at = self.families.iter().flat_map(|family| family.plan.looked_at_first(&self.snapshot));
-        let others = looked_at.filter(|cidr| !with_room.contains(cidr)).collect();
+        let read_first = self.families.iter().flat_map(|family| family.plan.blocks_to_read_first(&self.snapshot));
+        let others = read_first.filter(|cidr| !with_room.contains(cidr)).collect();
         HintedBlocks { with_room, others }
     }
 }

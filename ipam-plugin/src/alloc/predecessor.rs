@@ -39,7 +39,7 @@ impl Predecessor {
 
     /// Removes an address from the sandbox, in memory. The address is free at once, without a cooldown. Returns false
     /// if the sandbox does not have the address for this pod.
-    pub(crate) fn give_up(&self, block: &mut Block, ip: IpAddr) -> Result<bool, IpamError> {
+    pub(crate) fn release_in(&self, block: &mut Block, ip: IpAddr) -> Result<bool, IpamError> {
         let requests = self.requests(block, &[ip]);
         Ok(block.free_at_once(&requests)? > 0)
     }

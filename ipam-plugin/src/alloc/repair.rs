@@ -5,34 +5,34 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Store, StoreError};
 
 use super::snapshot::Snapshot;
-use crate::affinity::repair::{give_up, reconfirm};
+use crate::affinity::repair::{reconfirm, release_affinity};
 
 /// A repair of an affinity. Each write is a compare-and-swap against the objects read, so any change in between makes
 /// it fail.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum AffinityRepair {
     /// Deletes the affinity, because the block is another owner's.
-    Drop { affinity: Entry<BlockAffinity> },
+    Delete { affinity: Entry<BlockAffinity> },
     /// Makes the affinity pending, rewrites the block and confirms the affinity, because the block is the owner's. The
     /// rewrite makes a concurrent release of the block fail (IPAM-123).
     Confirm { affinity: Entry<BlockAffinity>, block: Entry<Block> },
     /// Marks the affinity as pending deletion, deletes the empty block and deletes the affinity.
-    GiveUp { affinity: Entry<BlockAffinity>, block: Entry<Block> },
+    Release { affinity: Entry<BlockAffinity>, block: Entry<Block> },
 }
 
 impl AffinityRepair {
     pub(crate) fn cidr(&self) -> Cidr {
         match self {
-            AffinityRepair::Drop { affinity }
+            AffinityRepair::Delete { affinity }
             | AffinityRepair::Confirm { affinity, .. }
-            | AffinityRepair::GiveUp { affinity, .. } => affinity.key.cidr,
+            | AffinityRepair::Release { affinity, .. } => affinity.key.cidr,
         }
     }
 
     /// Runs the repair and records the writes in `snapshot`. After an error `snapshot` is out of date.
     pub(crate) async fn apply<S: Store>(self, store: &S, snapshot: &mut Snapshot) -> Result<(), StoreError> {
         match self {
-            AffinityRepair::Drop { affinity } => {
+            AffinityRepair::Delete { affinity } => {
                 store.delete::<BlockAffinity>(&affinity.key, Some(&affinity.revision)).await?;
                 snapshot.remove_affinity(&affinity.key);
             }
@@ -41,8 +41,8 @@ impl AffinityRepair {
                 snapshot.record_block(block.value, block.revision);
                 snapshot.record_affinity(affinity);
             }
-            AffinityRepair::GiveUp { affinity, block } => {
-                give_up(store, &affinity, &block).await?;
+            AffinityRepair::Release { affinity, block } => {
+                release_affinity(store, &affinity, &block).await?;
                 snapshot.remove_block(block.key);
                 snapshot.remove_affinity(&affinity.key);
             }

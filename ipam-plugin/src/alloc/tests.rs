@@ -190,7 +190,7 @@ async fn a_block_limit_fails_without_borrowing() {
     assert_eq!(short.to_string(), "cannot allocate new block due to per host block limit");
     assert_eq!(short.cause, Exhaustion::BlockLimit { limit: 1 });
     assert_eq!(short.refused[0].refusal, Refusal::BlockLimit { limit: 1 });
-    assert_eq!(cluster.handle("net.a").unwrap().block.values().sum::<i64>(), 64, "the handle counts the assigned addresses");
+    assert_eq!(cluster.handle("net.a").unwrap().block.values().sum::<i64>(), 64, "the handle counts these addresses");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use libcalico::ipam::{Block, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
-use crate::alloc::assignment::{BlockAssignment, is_as_taken};
+use crate::alloc::assignment::{BlockAssignment, is_as_assigned};
 use crate::alloc::request::AssignRequest;
 use crate::clock::Clock;
 use crate::release::release_batch;
@@ -26,7 +26,7 @@ pub(crate) async fn undo<S: Store, C: Clock>(
     let requests = |block: &Block| {
         let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
         let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
-        held.filter(|held| is_as_taken(request, held))
+        held.filter(|held| is_as_assigned(request, held))
             .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
             .collect()
     };
@@ -66,8 +66,12 @@ mod tests {
             let inputs = cluster.inputs(&request).await.unwrap();
             assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await.unwrap();
             let mut block = cluster.block("10.65.0.0/26").unwrap();
-            let assignment =
-                BlockAssignment { addresses: vec![free, ip], block: block.clone(), revision: None, claim: None };
+            let assignment = BlockAssignment {
+                addresses: vec![free, ip],
+                block: block.clone(),
+                revision: None,
+                prior_affinity: None,
+            };
             let attributes = match owner {
                 "launcher-1" => request.attributes.clone(),
                 _ => workload_attributes("node2", Some(("ns", owner)), cluster.clock.now()),

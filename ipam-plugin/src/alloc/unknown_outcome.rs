@@ -29,7 +29,7 @@ pub(crate) struct UnknownWrite<'a> {
 /// Returns the assignments that took effect. All others never will, and the handle does not count them. There are two
 /// exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long. The
 /// handle may then count too many addresses, and a DEL corrects that.
-pub(crate) async fn settle<S: Store, C: Clock>(
+pub(crate) async fn resolve_unknown_outcome<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     snapshot: &mut Snapshot,
@@ -38,11 +38,11 @@ pub(crate) async fn settle<S: Store, C: Clock>(
 ) -> Vec<BlockAssignment> {
     let mut retry = Retry::new(clock, UNDO);
     loop {
-        let error = match look(store, request, unknown).await {
-            Ok(seen) => match fence(store, snapshot, request, &seen).await {
+        let error = match observe(store, request, unknown).await {
+            Ok(observed) => match invalidate_pending(store, snapshot, request, &observed).await {
                 Ok(()) => {
-                    count(store, clock, snapshot, request, unknown, &seen).await;
-                    return seen.committed;
+                    correct_handle(store, clock, snapshot, request, unknown, &observed).await;
+                    return observed.committed;
                 }
                 Err(error) => error,
             },
@@ -62,14 +62,14 @@ pub(crate) async fn settle<S: Store, C: Clock>(
 struct ObservedWrite {
     handle: Option<Entry<Handle>>,
     committed: Vec<BlockAssignment>,
-    /// For each assignment that did not assignment effect: the block, the number of its addresses, and the number of addresses that
+    /// For each assignment that did not take effect: the block, the number of its addresses, and the number of addresses that
     /// the handle has in the block.
     undone: Vec<(Cidr, usize, usize)>,
-    /// Takes whose write may still assignment effect, with their blocks.
+    /// Assignments whose write may still take effect, with their blocks.
     open: Vec<(BlockAssignment, Option<Entry<Block>>)>,
 }
 
-async fn look<S: Store>(
+async fn observe<S: Store>(
     store: &S,
     request: &AssignRequest,
     unknown: &UnknownWrite<'_>,
@@ -78,33 +78,35 @@ async fn look<S: Store>(
     let handle = batch.get::<Handle>(&request.handle);
     let blocks: Vec<_> = unknown.assignments.iter().map(|assignment| batch.get::<Block>(&assignment.cidr())).collect();
     let of_list = unknown.assignments.iter().filter(|_| unknown.sent.is_none());
-    let claims: Vec<_> =
-        of_list.map(|assignment| batch.get::<BlockAffinity>(&claim_key(request, assignment))).collect();
+    let affinities: Vec<_> =
+        of_list.map(|assignment| batch.get::<BlockAffinity>(&affinity_key(request, assignment))).collect();
     let answers = store.read(&batch).await?;
     let handle = answers.get(&handle)?;
-    let mut seen = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
+    let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
     for (n, assignment) in unknown.assignments.iter().enumerate() {
         let found = answers.get(&blocks[n])?;
-        let may_be_under_way = match (unknown.sent, &assignment.claim) {
+        let may_be_under_way = match (unknown.sent, &assignment.prior_affinity) {
             (Some(sent), _) => sent == unknown.list.assignments[n].1,
             (None, None) => true,
             // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
             // read before.
-            (None, Some(from)) => answers.get(&claims[n]).is_ok_and(|claim| from.is_still(claim.as_ref())),
+            (None, Some(prior)) => {
+                answers.get(&affinities[n]).is_ok_and(|affinity| prior.is_unchanged(affinity.as_ref()))
+            }
         };
         if found.as_ref().is_some_and(|found| assignment.is_in(request, &found.value)) {
-            seen.committed.push(assignment.clone());
+            observed.committed.push(assignment.clone());
             continue;
         }
         let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&request.handle).len());
-        seen.undone.push((assignment.cidr(), assignment.addresses.len(), held));
+        observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
         let is_as_read =
             version_of(found.as_ref().map(|found| &found.revision)) == version_of(assignment.revision.as_ref());
         if may_be_under_way && is_as_read {
-            seen.open.push((assignment.clone(), found));
+            observed.open.push((assignment.clone(), found));
         }
     }
-    Ok(seen)
+    Ok(observed)
 }
 
 /// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
@@ -113,20 +115,20 @@ fn version_of(revision: Option<&Revision>) -> Option<&str> {
     revision.map(Revision::resource_version)
 }
 
-fn claim_key(request: &AssignRequest, assignment: &BlockAssignment) -> AffinityKey {
+fn affinity_key(request: &AssignRequest, assignment: &BlockAssignment) -> AffinityKey {
     AffinityKey { owner: request.owner(), cidr: assignment.cidr() }
 }
 
-/// Ensures that no open assignment can assignment effect any more. After an error, the caller reads again.
-async fn fence<S: Store>(
+/// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
+async fn invalidate_pending<S: Store>(
     store: &S,
     snapshot: &Snapshot,
     request: &AssignRequest,
-    seen: &ObservedWrite,
+    observed: &ObservedWrite,
 ) -> Result<(), StoreError> {
-    for (assignment, found) in &seen.open {
+    for (assignment, found) in &observed.open {
         store
-            .write(&without(store, snapshot, request, assignment, found.as_ref())?)
+            .write(&writes_without(store, snapshot, request, assignment, found.as_ref())?)
             .await
             .map_err(|error| error.cause)?;
     }
@@ -134,7 +136,7 @@ async fn fence<S: Store>(
 }
 
 /// Returns the writes that leave the block without the assignment.
-fn without<S: Store>(
+fn writes_without<S: Store>(
     store: &S,
     snapshot: &Snapshot,
     request: &AssignRequest,
@@ -146,34 +148,36 @@ fn without<S: Store>(
         let empty = Block::new(assignment.cidr(), &owner, snapshot.now)
             .map_err(|error| StoreError::Other(error.to_string()))?;
         // Without transactions, the affinity's write has already completed before the block's write begins.
-        return create_first(empty, &owner, assignment.claim.as_ref().filter(|_| store.has_transactions()));
+        return create_first(empty, &owner, assignment.prior_affinity.as_ref().filter(|_| store.has_transactions()));
     };
     let mut block = found.value.clone();
     block.count_write();
     Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
 }
 
-/// Takes off the handle the counts of assignments that did not assignment effect. BlockCounts made beforehand stay for the next attempt,
-/// unless the lost write changes the handle and may still assignment effect. They are then dropped, so that a later attempt
+/// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the next attempt,
+/// unless the lost write changes the handle and may still take effect. They are then dropped, so that a later attempt
 /// has to write the handle, and that write invalidates the lost one.
-async fn count<S: Store, C: Clock>(
+async fn correct_handle<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     snapshot: &mut Snapshot,
     request: &AssignRequest,
     unknown: &UnknownWrite<'_>,
-    seen: &ObservedWrite,
+    observed: &ObservedWrite,
 ) {
-    let Some(sent) = &unknown.list.handle else { return consume_reserved(snapshot, &seen.committed) };
-    let (read, now) = (snapshot.handle(), seen.handle.as_ref());
+    let Some(sent) = &unknown.list.handle else { return consume_reserved(snapshot, &observed.committed) };
+    let (read, now) = (snapshot.handle(), observed.handle.as_ref());
     let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
-    let expected = snapshot.take_reserved();
+    let reserved = snapshot.take_reserved();
     let surplus: Vec<(Cidr, usize)> = match now {
         // The handle's write is the first of the list, so it took effect if a later write was lost.
-        _ if unknown.sent.is_some_and(|lost| lost > 0) => seen.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect(),
-        _ if is_unchanged => expected.into_iter().collect(),
+        _ if unknown.sent.is_some_and(|lost| lost > 0) => {
+            observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
+        }
+        _ if is_unchanged => reserved.into_iter().collect(),
         Some(now) if now.value == *sent => {
-            seen.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
+            observed.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
         }
         // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
         _ => Vec::new(),

@@ -32,10 +32,10 @@ pub(crate) fn write_list(
     }
     let mut places = Vec::with_capacity(assignments.len());
     for assignment in assignments {
-        let claim = match &assignment.claim {
+        let affinity = match &assignment.prior_affinity {
             None => None,
-            Some(claim) => {
-                writes.push(claim.pending(owner, assignment.cidr())?);
+            Some(prior) => {
+                writes.push(prior.pending(owner, assignment.cidr())?);
                 Some(writes.len() - 1)
             }
         };
@@ -43,7 +43,7 @@ pub(crate) fn write_list(
             Some(revision) => Write::update::<Block>(&assignment.cidr(), &assignment.block, revision)?,
             None => Write::create::<Block>(&assignment.cidr(), &assignment.block)?,
         });
-        places.push((claim, writes.len() - 1));
+        places.push((affinity, writes.len() - 1));
     }
     Ok(WriteList { writes, handle, assignments: places })
 }
@@ -53,7 +53,7 @@ pub(crate) fn write_list(
 fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
-    for (block, n) in snapshot.expected() {
+    for (block, n) in snapshot.reserved() {
         if let Err(error) = handle.decrement(&request.handle, *block, *n) {
             tracing::warn!(%error, "handle");
         }

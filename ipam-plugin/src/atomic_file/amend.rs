@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use netconf::MAX_INPUT;
 
+use super::Change;
+use super::draft::{AtomicFileError, Draft};
 use super::regular_file::too_large;
-use super::{AtomicFileError, Change, Draft, There};
+use super::there::There;
 
 /// Maximum number of times that another program writes between a read and a write here.
 const RACES: u32 = 20;
@@ -79,9 +81,10 @@ pub fn amend(
         draft.write(&contents)?;
         let found = there.as_ref().map_or(0, |there| there.mode);
         let owner = there.as_ref().and_then(|there| there.owner);
-        match draft.finish_for(mode | found & 0o777, owner)?.put_in_place_of(there.as_ref())? {
-            true => writes += 1,
-            false => races += 1,
+        if draft.finish_for(mode | found & 0o777, owner)?.put_in_place_of(there.as_ref())? {
+            writes += 1;
+        } else {
+            races += 1;
         }
         if races == RACES {
             return Err(contested("another program writes it again and again"));

@@ -12,7 +12,8 @@ use std::path::Path;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use super::{ATTEMPTS, AtomicFileError, Finished, Held, There, sync_directory};
+use super::draft::{ATTEMPTS, AtomicFileError, DraftName, Finished, sync_directory};
+use super::there::There;
 
 /// Renames the first path to the second, as the kernel's `renameat2` does.
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
@@ -28,40 +29,40 @@ impl Finished {
     }
 
     fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&There>) -> Result<bool, AtomicFileError> {
-        let held = &mut self.held;
-        let draft = There::read(&held.path)?;
+        let name = &mut self.name;
+        let draft = There::read(&name.path)?;
         let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
-        match rename(&held.path, &held.target, flags) {
+        match rename(&name.path, &name.target, flags) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
             // Some file systems do not support the flags, and a seccomp profile may forbid the call.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                if There::read(&held.target)?.as_ref() != expected {
+                if There::read(&name.target)?.as_ref() != expected {
                     return Ok(false);
                 }
                 return self.put_in_place().map(|()| true);
             }
-            Err(error) => return Err(held.error("rename the new file to", error.into())),
+            Err(error) => return Err(name.error("rename the new file to", error.into())),
         }
         match expected {
-            None => held.in_place = true,
-            Some(expected) => match There::read(&held.path) {
+            None => name.in_place = true,
+            Some(expected) => match There::read(&name.path) {
                 // Another installer's sweep may have removed the replaced file.
                 Ok(None) => {}
                 Ok(Some(out)) if out == *expected => {}
-                Ok(Some(out)) => return held.give_back_or_keep(rename, draft, Some(out)).map(|()| false),
+                Ok(Some(out)) => return name.give_back_or_keep(rename, draft, Some(out)).map(|()| false),
                 Err(error) => {
-                    held.give_back_or_keep(rename, draft, None)?;
+                    name.give_back_or_keep(rename, draft, None)?;
                     return Err(error);
                 }
             },
         }
-        sync_directory(&held.target)?;
+        sync_directory(&name.target)?;
         Ok(true)
     }
 }
 
-impl Held {
+impl DraftName {
     /// Puts another program's file back. If that fails, keeps the file under a name that no runtime reads and no sweep
     /// removes.
     fn give_back_or_keep(

@@ -1,5 +1,6 @@
 use std::os::unix::fs::MetadataExt;
 
+use super::draft::SUFFIX;
 use super::*;
 
 fn mode(path: &Path) -> u32 {

@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use super::{AtomicFileError, regular_file};
+use super::draft::AtomicFileError;
+use super::regular_file;
 
 /// A file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -186,7 +186,7 @@ impl Reading {
 
     /// Returns the handle of a VMI that counts an address which `block` does not name. A stopped VM has neither pod nor
     /// endpoint, and keeps its addresses.
-    pub(super) fn uncounted_machine(&self, block: &Block) -> Option<&HandleId> {
+    pub(super) fn uncounted_vmi(&self, block: &Block) -> Option<&HandleId> {
         self.uncounted(block).find(|handle| handle.may_be_of_machine())
     }
 

@@ -18,9 +18,9 @@ use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
 use crate::alloc::{Assignment, assign};
 use crate::clock::Clock;
-use crate::error::IpamError;
+use crate::error::{IpamError, VmiError};
 use crate::lock::HostLock;
-use crate::vmi::{self, MachineError, TakenOver};
+use crate::vmi::{self, AdoptedAddresses};
 
 /// Longest wait for the lock after which a process still uses the inputs it read before. Calico's client disables a
 /// pool 500 ms before it deletes it. No process may still use the pool by then (IPAM-100).
@@ -48,13 +48,13 @@ pub async fn add<S: Store, C: Clock>(
     mut inputs: AllocationInputs,
     lock: Option<HostLock>,
 ) -> Result<Given, CniError> {
-    if call.machine.is_some() || call.ip.is_some() {
-        Box::pin(prefetch::forget(store, clock, &call.container_handle(), &mut inputs)).await;
+    if call.vmi.is_some() || call.ip.is_some() {
+        Box::pin(prefetch::discard(store, clock, &call.container_handle(), &mut inputs)).await;
     }
     let (kept, replaced) = Box::pin(kept(store, clock, call, &mut inputs)).await.map_err(|error| cni_error(&error))?;
     if !kept.is_empty() {
         let mut result = result(&kept);
-        if call.machine.as_ref().is_some_and(MachinePod::is_migration_target) {
+        if call.vmi.as_ref().is_some_and(MachinePod::is_migration_target) {
             // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes then.
             result.routes.clear();
         }
@@ -72,14 +72,14 @@ async fn kept<S: Store, C: Clock>(
     call: &IpamRequest,
     inputs: &mut AllocationInputs,
 ) -> Result<(Vec<Assignment>, BTreeMap<String, String>), IpamError> {
-    let Some(machine) = &call.machine else { return Ok(Default::default()) };
+    let Some(vmi) = &call.vmi else { return Ok(Default::default()) };
     let (handle, attributes) = (call.handle(), call.attributes(clock.now()));
-    let TakenOver { addresses: held, handle: read, replaced } =
-        vmi::take_over(store, clock, &handle, machine, &attributes).await?;
+    let AdoptedAddresses { addresses: held, handle: read, replaced } =
+        vmi::adopt_addresses(store, clock, &handle, vmi, &attributes).await?;
     // A handle read before this point is the container's, not the VMI's.
     inputs.handle = read;
-    if held.is_empty() && machine.is_migration_target() {
-        return Err(MachineError::NothingHeld(handle).into());
+    if held.is_empty() && vmi.is_migration_target() {
+        return Err(VmiError::NothingHeld(handle).into());
     }
     // `calico` requests specific addresses one at a time, and the VMI keeps one address of each family.
     let is_wanted = |ip: &IpAddr| call.ip.is_none_or(|asked| IpVersion::of(asked) == IpVersion::of(*ip));

@@ -39,7 +39,7 @@ pub struct IpamRequest {
     /// The pod; `None` outside Kubernetes.
     pub pod: Option<Pod>,
     /// The pod's VMI, if the VMI keeps its addresses from pod to pod.
-    pub machine: Option<MachinePod>,
+    pub vmi: Option<MachinePod>,
     /// Whether to assign an IPv4 address.
     pub assign_ipv4: bool,
     /// Whether to assign an IPv6 address.
@@ -92,7 +92,7 @@ impl IpamRequest {
                 namespace: Namespace { name: pod.namespace.into(), ..Namespace::default() },
                 name: pod.name.into(),
             }),
-            machine: None,
+            vmi: None,
             assign_ipv4: ipam.assign_ipv4,
             assign_ipv6: ipam.assign_ipv6,
             ipv4_pools: ipam.ipv4_pools.clone(),
@@ -113,8 +113,8 @@ impl IpamRequest {
     /// Returns the handle of the addresses: the VMI's if a VMI keeps them, the container's otherwise (IPAM-22,
     /// IPAM-24).
     pub fn handle(&self) -> HandleId {
-        match &self.machine {
-            Some(machine) => HandleId::for_machine(&self.network, &machine.namespace, &machine.instance),
+        match &self.vmi {
+            Some(vmi) => HandleId::for_machine(&self.network, &vmi.namespace, &vmi.instance),
             None => self.container_handle(),
         }
     }
@@ -189,7 +189,7 @@ impl IpamRequest {
             all_or_nothing: true,
             predecessor: self.predecessor.clone(),
             // Another process may assign the VMI's first address at the same time (IPAM-115).
-            max_per_handle: self.machine.is_some().into(),
+            max_per_handle: self.vmi.is_some().into(),
             ..AssignRequest::workload(self.handle(), &self.node)
         }
     }
@@ -231,7 +231,7 @@ impl IpamRequest {
     pub fn attributes(&self, now: OffsetDateTime) -> BTreeMap<String, String> {
         let pod = self.pod.as_ref().map(|pod| (pod.namespace.name.as_str(), pod.name.as_str()));
         let mut attributes = workload_attributes(&self.node, pod, now);
-        attributes.extend(self.machine.iter().flat_map(MachinePod::attributes));
+        attributes.extend(self.vmi.iter().flat_map(MachinePod::attributes));
         attributes
     }
 }

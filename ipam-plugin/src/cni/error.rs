@@ -9,7 +9,7 @@ use crate::error::{Exhaustion, IpamError};
 /// Returns the error with the CNI code that fits and upstream's text. The details contain the facts that an operator
 /// needs, such as the reason why each pool gave no address.
 pub fn cni_error(error: &IpamError) -> CniError {
-    if let IpamError::Machine(error) = error {
+    if let IpamError::Vmi(error) = error {
         return error.clone().into();
     }
     CniError::new(code(error), error.to_string()).with_details(details(error))

@@ -9,8 +9,9 @@ use libcalico::store::{Entry, Store};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::lock::ReleaseLock;
 use crate::release::release_addresses;
-use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, Turn, release_unlisted};
+use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_unlisted};
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]
@@ -77,7 +78,7 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
             leaving: Vec::new(),
             requests: Vec::new(),
         });
-        leak.leaving.push(Leaving::of(block, &held));
+        leak.leaving.push(Leaving::new(block, &held));
         leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
     Leaked { node: node.to_owned(), leaks, of_other_networks, unreadable: Vec::new() }
@@ -164,5 +165,5 @@ async fn collect<S: Store, C: Clock, L: Listings>(
         listings.unlist(&leak.leaving).await?;
         return release_addresses(store, clock, &leak.requests).await.map(|_| ());
     }
-    release_unlisted(store, clock, inputs.on_node(node), listings, &mut Turn::default()).await.map(|_| ())
+    release_unlisted(store, clock, inputs.on_node(node), listings, &mut ReleaseLock::default()).await.map(|_| ())
 }

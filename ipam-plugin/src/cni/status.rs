@@ -34,7 +34,7 @@ pub async fn status<S: Store>(
     status_of(call, &inputs)
 }
 
-/// Verifies the same on a inputs, for a caller that has read it and found the cluster ready.
+/// Verifies the same on inputs, for a caller that has read them and found the cluster ready.
 pub fn status_of(call: &IpamRequest, inputs: &AllocationInputs) -> Result<(), CniError> {
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     for version in [IpVersion::V4, IpVersion::V6].into_iter().filter(|version| request.wanted(*version) > 0) {

@@ -149,7 +149,7 @@ async fn a_release_does_not_delete_the_claim_that_was_made_after_it_began() {
     });
     let affinity = cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap();
     let block = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
-    let error = crate::affinity::repair::give_up(&cluster.store, &affinity, &block).await.unwrap_err();
+    let error = crate::affinity::repair::release_affinity(&cluster.store, &affinity, &block).await.unwrap_err();
     assert!(error.is_race(), "{error}");
     cluster.store.calm();
     assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
@@ -165,7 +165,7 @@ async fn a_block_in_use_again_survives_its_release() {
     let affinity = cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap();
     let block = cluster.store.get::<Block>(&cidr(BLOCK)).await.unwrap();
     let ip = cluster.one("node1", "net.b").await.unwrap();
-    assert!(crate::affinity::repair::give_up(&cluster.store, &affinity, &block).await.unwrap_err().is_race());
+    assert!(crate::affinity::repair::release_affinity(&cluster.store, &affinity, &block).await.unwrap_err().is_race());
     assert_eq!(held(&cluster.store.pairs())[&HandleId::new("net.b")], [ip]);
     assert_consistent(&cluster.store.pairs(), true);
 }

@@ -26,7 +26,7 @@ pub struct Leaving {
 }
 
 impl Leaving {
-    pub(crate) fn of(block: Cidr, allocation: &Allocation<'_>) -> Self {
+    pub(crate) fn new(block: Cidr, allocation: &Allocation<'_>) -> Self {
         let noted = |key: &str| allocation.attributes()?.get(key).filter(|text| !text.is_empty()).cloned();
         let pod = noted("namespace").zip(noted("pod"));
         Leaving { ip: allocation.ip, pod, handle: allocation.handle(), block: Some(block) }
@@ -36,14 +36,14 @@ impl Leaving {
 /// Returns those of `leaving` that are still allocated under their handles. An address may have passed to a later
 /// sandbox since it was read. An address without a handle counts as allocated.
 pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<Leaving>, StoreError> {
-    let known = leaving.iter().filter_map(|address| address.block).collect();
+    let blocks_read = leaving.iter().filter_map(|address| address.block).collect();
     let unread = leaving.iter().filter(|address| address.block.is_none() && address.handle.is_some());
     let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
-    let pools = match unread.is_empty() {
-        true => Vec::new(),
-        false => store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|pool| pool.value).collect(),
-    };
-    let blocks = blocks_of(store, &pools, &unread, known).await?;
+    let mut pools = Vec::new();
+    if !unread.is_empty() {
+        pools = store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|pool| pool.value).collect();
+    }
+    let blocks = blocks_of(store, &pools, &unread, blocks_read).await?;
     let is_held = |address: &&Leaving| {
         let mut found = blocks.iter().filter_map(|block| block.value.allocation(address.ip));
         address.handle.is_none() || found.any(|held| !held.is_cooling() && held.handle() == address.handle)
@@ -64,7 +64,7 @@ pub async fn leaving_of<S: Store>(
             named
                 .iter()
                 .filter_map(|request| block.value.allocation(request.ip))
-                .map(|held| Leaving::of(block.key, &held)),
+                .map(|held| Leaving::new(block.key, &held)),
         );
     }
     Ok(leaving)

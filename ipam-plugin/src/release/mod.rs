@@ -1,8 +1,8 @@
 //! Releases of addresses.
 //!
 //! [`by_handle`] serves a DEL: all addresses of the container's handles. [`by_address`] releases a few given addresses,
-//! and [`in_batches`] many addresses of known blocks, through a gate. [`missing_blocks`] handles blocks that a handle counts
-//! and that do not exist; [`handle_repair`] corrects handles that count too much.
+//! and [`in_batches`] many addresses of given blocks, through a gate. [`missing_blocks`] handles blocks that a handle
+//! counts and that do not exist; [`handle_repair`] corrects handles that count too much.
 
 mod by_address;
 mod by_handle;
@@ -10,10 +10,8 @@ pub mod handle_repair;
 mod in_batches;
 mod listings;
 mod missing_blocks;
-mod turn;
 
 pub use self::by_address::{ReleasedAddresses, release_addresses};
 pub use self::by_handle::*;
 pub use self::in_batches::{ReleasedBatch, Requests, release_batch, release_chosen};
 pub use self::listings::{Leaving, Listings, NoListings, leaving_of, still_held};
-pub use self::turn::Turn;

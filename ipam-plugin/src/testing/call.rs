@@ -11,7 +11,7 @@ pub(crate) fn call(container: &str) -> IpamRequest {
         container_id: container.into(),
         node: "node1".into(),
         pod: None,
-        machine: None,
+        vmi: None,
         assign_ipv4: true,
         assign_ipv6: false,
         ipv4_pools: Vec::new(),

@@ -5,75 +5,75 @@ use libcalico::api::{IpamConfiguration, ObjectKey};
 use libcalico::kubernetes::{MachinePod, OwnerReference, Pod, VirtualMachine, VirtualMachineInstance, may_be_machine};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
-use super::MachineError;
+use crate::error::VmiError;
 
 /// A pod with a VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Detected {
-    machine: MachinePod,
+pub struct DetectedVmi {
+    vmi: MachinePod,
     /// True if VMIs keep their addresses in this cluster.
     persistent: bool,
     /// The error for a missing object of the VMI.
-    missing: Option<MachineError>,
+    missing: Option<VmiError>,
 }
 
-impl Detected {
+impl DetectedVmi {
     /// Returns the VMI for an ADD, or `None` for a pod that gets addresses like any other.
-    pub fn arriving(self) -> Result<Option<MachinePod>, MachineError> {
+    pub fn for_add(self) -> Result<Option<MachinePod>, VmiError> {
         match self.missing {
             Some(missing) => Err(missing),
-            None if self.persistent => Ok(Some(self.machine)),
-            None if self.machine.is_migration_target() => Err(MachineError::TargetNotAllowed),
+            None if self.persistent => Ok(Some(self.vmi)),
+            None if self.vmi.is_migration_target() => Err(VmiError::TargetNotAllowed),
             None => Ok(None),
         }
     }
 
     /// Returns the VMI for a later operation. A VMI that was deleted meanwhile does not fail a DEL. Upstream's DEL
     /// fails until the pod is deleted too, and then leaves the addresses allocated.
-    pub fn leaving(self) -> Option<MachinePod> {
-        self.persistent.then_some(self.machine)
+    pub fn for_del(self) -> Option<MachinePod> {
+        self.persistent.then_some(self.vmi)
     }
 }
 
 /// Reads the VMI of a pod from `api`. Reads from `store`, which may be the same, if VMIs keep their addresses. Returns
 /// `None` for a pod without a VMI, which takes no request.
-pub async fn detect<A: Store, S: Store>(api: &A, store: &S, pod: &Pod) -> Result<Option<Detected>, StoreError> {
+pub async fn detect<A: Store, S: Store>(api: &A, store: &S, pod: &Pod) -> Result<Option<DetectedVmi>, StoreError> {
     let owner = pod.instance().filter(|_| may_be_machine(&pod.metadata.name));
     let Some(owner) = owner else { return Ok(None) };
     let mut batch = ReadBatch::new();
     let key = |name: &str| ObjectKey::namespaced(pod.metadata.namespace.clone(), name);
     let instance = batch.get::<VirtualMachineInstance>(&key(&owner.name));
     // KubeVirt usually gives an instance the name of its VirtualMachine, so both are read at once.
-    let machine = batch.get::<VirtualMachine>(&key(&owner.name));
+    let vm = batch.get::<VirtualMachine>(&key(&owner.name));
     let (answers, persistent) = join(api.read(&batch), is_persistent(store)).await;
     let answers = answers?;
     let instance = answers.get(&instance)?.map(|entry| entry.value);
-    let mut machine = answers.get(&machine)?.map(|entry| entry.value);
+    let mut vm = answers.get(&vm)?.map(|entry| entry.value);
     let named = instance.as_ref().and_then(VirtualMachineInstance::machine);
     if let Some(named) = named.as_ref().filter(|named| named.name != owner.name) {
-        machine = match api.get::<VirtualMachine>(&key(&named.name)).await {
+        vm = match api.get::<VirtualMachine>(&key(&named.name)).await {
             Ok(found) => Some(found.value),
             Err(StoreError::NotFound { .. }) => None,
             Err(error) => return Err(error),
         };
     }
-    let missing = missing(pod, &owner, instance.as_ref(), named.as_ref().filter(|_| machine.is_none()));
-    let machine = MachinePod::new(pod, &owner, instance.as_ref(), machine.as_ref());
-    Ok(Some(Detected { machine, persistent, missing }))
+    let missing = missing(pod, &owner, instance.as_ref(), named.as_ref().filter(|_| vm.is_none()));
+    let vmi = MachinePod::new(pod, &owner, instance.as_ref(), vm.as_ref());
+    Ok(Some(DetectedVmi { vmi, persistent, missing }))
 }
 
 fn missing(
     pod: &Pod,
     owner: &OwnerReference,
     instance: Option<&VirtualMachineInstance>,
-    machine: Option<&OwnerReference>,
-) -> Option<MachineError> {
+    vm: Option<&OwnerReference>,
+) -> Option<VmiError> {
     let namespace = pod.metadata.namespace.clone();
     if instance.is_none_or(|instance| instance.metadata.uid != owner.uid) {
         let (name, uid) = (owner.name.clone(), owner.uid.clone());
-        return Some(MachineError::NoInstance { namespace, name, uid });
+        return Some(VmiError::NoVmi { namespace, name, uid });
     }
-    machine.map(|machine| MachineError::NoMachine { namespace, name: machine.name.clone() })
+    vm.map(|vm| VmiError::NoVm { namespace, name: vm.name.clone() })
 }
 
 /// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no

@@ -7,10 +7,11 @@ use libcalico::store::{Kind, StoreError, Write, WriteOp};
 use netconf::{CniError, CniResult};
 use serde_json::{Value, json};
 
-use super::{MachineError, detect};
+use super::detect;
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::request::Namespace;
 use crate::cni::{self, IpamRequest};
+use crate::error::VmiError;
 use crate::release::ReleaseInputs;
 use crate::testing::{self, Cluster, Fault, MemoryStore, assert_consistent};
 
@@ -61,11 +62,11 @@ fn persistence(cluster: &Cluster, word: &str) {
     cluster.store.put(&ObjectKey::global("default"), &IpamConfiguration::new("default", spec));
 }
 
-fn call(pod: &Pod, machine: Option<MachinePod>) -> IpamRequest {
+fn call(pod: &Pod, vmi: Option<MachinePod>) -> IpamRequest {
     let (namespace, name) = (pod.metadata.namespace.clone(), pod.metadata.name.clone());
     IpamRequest {
         pod: Some(cni::Pod { namespace: Namespace { name: namespace, ..Namespace::default() }, name: name.clone() }),
-        machine,
+        vmi,
         assign_ipv6: true,
         ..testing::call(&format!("c-{name}"))
     }
@@ -73,15 +74,15 @@ fn call(pod: &Pod, machine: Option<MachinePod>) -> IpamRequest {
 
 async fn add(cluster: &Cluster, pod: &Pod) -> Result<CniResult, CniError> {
     let detected = detect(&cluster.store, &cluster.store, pod).await.unwrap().unwrap();
-    let machine = detected.arriving()?;
-    let call = call(pod, machine);
+    let vmi = detected.for_add()?;
+    let call = call(pod, vmi);
     let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query()).await.unwrap();
     Ok(cni::add(&cluster.store, &cluster.clock, &call, inputs, None).await?.result)
 }
 
 async fn del(cluster: &Cluster, pod: &Pod) {
     let detected = detect(&cluster.store, &cluster.store, pod).await.unwrap().unwrap();
-    let call = call(pod, detected.leaving());
+    let call = call(pod, detected.for_del());
     let inputs = ReleaseInputs::read(&cluster.store, &call.handles()).await.unwrap();
     cni::del(&cluster.store, &cluster.clock, &call, inputs).await.unwrap();
     assert_consistent(&cluster.store.pairs(), true);
@@ -254,8 +255,8 @@ async fn leaving_looks_at_the_machines_handle_alone() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
     add(&cluster, &source).await.unwrap();
-    let machine = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().leaving();
-    let call = call(&source, machine);
+    let vmi = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().for_del();
+    let call = call(&source, vmi);
     let inputs = ReleaseInputs::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
     cluster.store.take_counts();
     cni::del(&cluster.store, &cluster.clock, &call, inputs).await.unwrap();
@@ -296,7 +297,7 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
     cluster.store.before_each(|_, _, _| Fault::Refused);
     let error = detect(&cluster.store, &cluster.store, &source).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable { .. }), "{error}");
-    assert!(MachineError::from(error).is_postponable());
+    assert!(VmiError::from(error).is_postponable());
 }
 
 /// Two processes that assign addresses to the VMI at the same time assign one per family.
@@ -304,8 +305,8 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
 async fn a_machine_gets_one_address_per_family() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
-    let machine = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().arriving().unwrap();
-    let call = call(&source, machine);
+    let vmi = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().for_add().unwrap();
+    let call = call(&source, vmi);
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);
     let first = add(&cluster, &source).await.unwrap();

@@ -1,25 +1,24 @@
-//! [`finish_claim`]: completes or deletes an affinity whose claim or release was interrupted, or that has no block
+//! [`finish_affinity`]: completes or deletes an affinity whose claim or release was interrupted, or that has no block
 //! (IPAM-121).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
 
-use crate::affinity::repair::{confirm, exactly, give_up, reconfirm};
+use crate::affinity::repair::{confirm, exactly, reconfirm, release_affinity};
 use crate::error::IpamError;
-use crate::write_gate::GatedStore;
-use crate::write_gate::WriteGate;
+use crate::write_gate::{GatedStore, WriteGate};
 
 /// The outcome for an affinity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FinishedClaim {
+pub enum FinishedAffinity {
     /// The block is the owner's, and the affinity is confirmed now.
     Confirmed,
     /// The block was empty and pending deletion; block and affinity are deleted.
-    GivenUp,
+    Released,
     /// The owner had no such block, and the affinity is deleted.
-    Dropped,
+    Deleted,
     /// No change was necessary, or another process changed affinity or block meanwhile.
-    Left,
+    Unchanged,
 }
 
 /// Completes or deletes an affinity that is still at `revision`, in upstream's order. To claim: affinity pending,
@@ -29,22 +28,22 @@ pub enum FinishedClaim {
 ///
 /// A process that claims the block may be between its two writes, however long ago it began. After the affinity is
 /// deleted, the block is therefore read again. If it is the owner's, its affinity is restored.
-pub async fn finish_claim<S: Store, G: WriteGate>(
+pub async fn finish_affinity<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
     key: &AffinityKey,
     revision: &Revision,
-) -> Result<FinishedClaim, IpamError> {
+) -> Result<FinishedAffinity, IpamError> {
     let gated = GatedStore::new(store, gate);
     let outcome = finish(&gated, key, revision).await;
     match outcome {
         _ if gated.has_refused() => Err(IpamError::Stopped),
-        Err(error) if error.is_race() => Ok(FinishedClaim::Left),
+        Err(error) if error.is_race() => Ok(FinishedAffinity::Unchanged),
         outcome => Ok(outcome?),
     }
 }
 
-async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> Result<FinishedClaim, StoreError> {
+async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> Result<FinishedAffinity, StoreError> {
     let mut batch = ReadBatch::new();
     let (affinity, block) = (batch.get::<BlockAffinity>(key), batch.get::<Block>(&key.cidr));
     let answers = store.read(&batch).await?;
@@ -52,36 +51,36 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     let block = answers.get(&block)?.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
     let finished = match (affinity, block) {
         // An interrupted call may have deleted the affinity before it read the block again.
-        (None, block) => return reclaim(store, key, block).await,
-        (Some(affinity), _) if affinity.revision != *revision => FinishedClaim::Left,
+        (None, block) => return restore_affinity(store, key, block).await,
+        (Some(affinity), _) if affinity.revision != *revision => FinishedAffinity::Unchanged,
         // An inconsistent block needs an operator's decision.
-        (Some(_), Some(block)) if block.value.verify().is_err() => FinishedClaim::Left,
+        (Some(_), Some(block)) if block.value.verify().is_err() => FinishedAffinity::Unchanged,
         (Some(affinity), Some(block)) => match affinity.value.state {
-            AffinityState::Confirmed | AffinityState::Unset => FinishedClaim::Left,
+            AffinityState::Confirmed | AffinityState::Unset => FinishedAffinity::Unchanged,
             AffinityState::PendingDeletion if block.value.is_empty() => {
-                give_up(store, &affinity, &block).await?;
-                FinishedClaim::GivenUp
+                release_affinity(store, &affinity, &block).await?;
+                FinishedAffinity::Released
             }
             AffinityState::Pending | AffinityState::PendingDeletion => {
                 reconfirm(store, affinity, block).await?;
-                FinishedClaim::Confirmed
+                FinishedAffinity::Confirmed
             }
         },
         (Some(affinity), None) => {
             store.delete::<BlockAffinity>(key, Some(&affinity.revision)).await?;
-            FinishedClaim::Dropped
+            FinishedAffinity::Deleted
         }
     };
     match finished {
-        FinishedClaim::Dropped | FinishedClaim::GivenUp => {
+        FinishedAffinity::Deleted | FinishedAffinity::Released => {
             let block = match store.get::<Block>(&key.cidr).await {
                 Ok(block) => Some(block).filter(|block| block.value.owner().as_ref() == Some(&key.owner)),
                 Err(StoreError::NotFound { .. }) => None,
                 Err(error) => return Err(error),
             };
-            Ok(match reclaim(store, key, block).await? {
-                FinishedClaim::Left => finished,
-                reclaimed => reclaimed,
+            Ok(match restore_affinity(store, key, block).await? {
+                FinishedAffinity::Unchanged => finished,
+                restored => restored,
             })
         }
         finished => Ok(finished),
@@ -89,12 +88,12 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
 }
 
 /// Restores the affinity of a block of the owner. Fails if another process creates the affinity meanwhile.
-async fn reclaim<S: Store>(
+async fn restore_affinity<S: Store>(
     store: &S,
     key: &AffinityKey,
     block: Option<Entry<Block>>,
-) -> Result<FinishedClaim, StoreError> {
-    let Some(block) = block else { return Ok(FinishedClaim::Left) };
+) -> Result<FinishedAffinity, StoreError> {
+    let Some(block) = block else { return Ok(FinishedAffinity::Unchanged) };
     let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
     let mut rewritten = block.value;
     rewritten.count_write();
@@ -105,7 +104,7 @@ async fn reclaim<S: Store>(
     let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
     let [revision, _] = exactly(revisions)?;
     confirm(store, Entry { key: key.clone(), value: pending, revision }).await?;
-    Ok(FinishedClaim::Confirmed)
+    Ok(FinishedAffinity::Confirmed)
 }
 
 #[cfg(test)]

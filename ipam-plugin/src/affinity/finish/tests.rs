@@ -51,31 +51,31 @@ async fn seen(cluster: &Cluster) -> Revision {
     cluster.store.get::<BlockAffinity>(&affinity_key("node1", BLOCK)).await.unwrap().revision
 }
 
-async fn finish(cluster: &Cluster, revision: &Revision) -> Result<FinishedClaim, IpamError> {
-    finish_claim(&cluster.store, &OpenGate, &affinity_key("node1", BLOCK), revision).await
+async fn finish(cluster: &Cluster, revision: &Revision) -> Result<FinishedAffinity, IpamError> {
+    finish_affinity(&cluster.store, &OpenGate, &affinity_key("node1", BLOCK), revision).await
 }
 
 #[tokio::test]
 async fn a_claim_is_finished_or_dropped_by_what_its_block_says() {
     use AffinityState::{Confirmed, Pending, PendingDeletion, Unset};
-    use FinishedClaim::{Confirmed as Done, Dropped, GivenUp, Left};
+    use FinishedAffinity::{Confirmed as Done, Deleted, Released, Unchanged};
     for store in STORES {
         for (state, there, expected) in [
-            (Pending, There::Nothing, Dropped),
+            (Pending, There::Nothing, Deleted),
             (Pending, There::Empty, Done),
             (Pending, There::Used, Done),
-            (Pending, There::Nobodys, Dropped),
-            (Pending, There::Anothers, Dropped),
-            (PendingDeletion, There::Nothing, Dropped),
-            (PendingDeletion, There::Empty, GivenUp),
+            (Pending, There::Nobodys, Deleted),
+            (Pending, There::Anothers, Deleted),
+            (PendingDeletion, There::Nothing, Deleted),
+            (PendingDeletion, There::Empty, Released),
             (PendingDeletion, There::Used, Done),
-            (PendingDeletion, There::Nobodys, Dropped),
-            (PendingDeletion, There::Anothers, Dropped),
-            (Confirmed, There::Nothing, Dropped),
-            (Confirmed, There::Used, Left),
-            (Confirmed, There::Anothers, Dropped),
-            (Unset, There::Nothing, Dropped),
-            (Unset, There::Empty, Left),
+            (PendingDeletion, There::Nobodys, Deleted),
+            (PendingDeletion, There::Anothers, Deleted),
+            (Confirmed, There::Nothing, Deleted),
+            (Confirmed, There::Used, Unchanged),
+            (Confirmed, There::Anothers, Deleted),
+            (Unset, There::Nothing, Deleted),
+            (Unset, There::Empty, Unchanged),
         ] {
             let cluster = cluster(store(), state, there);
             let before = (cluster.block(BLOCK), held(&cluster.store.pairs()));
@@ -83,20 +83,20 @@ async fn a_claim_is_finished_or_dropped_by_what_its_block_says() {
             assert_eq!(finish(&cluster, &revision).await.unwrap(), expected, "{state:?} {there:?}");
             let left = match expected {
                 Done => Some(Confirmed),
-                Dropped | GivenUp => None,
-                Left => Some(state),
+                Deleted | Released => None,
+                Unchanged => Some(state),
             };
             assert_eq!(cluster.affinity("node1", BLOCK), left, "{state:?} {there:?}");
             let sequence = |block: &Option<Block>| block.as_ref().map(|block| block.sequence_number);
             let after = (cluster.block(BLOCK), held(&cluster.store.pairs()));
             assert_eq!(after.1, before.1, "no address changes");
             match expected {
-                GivenUp => assert_eq!(after.0, None),
+                Released => assert_eq!(after.0, None),
                 // The rewrite makes a concurrent release of the block fail.
                 Done => assert_eq!(sequence(&after.0), sequence(&before.0).map(|number| number + 1)),
-                Dropped | Left => assert_eq!(after.0, before.0),
+                Deleted | Unchanged => assert_eq!(after.0, before.0),
             }
-            assert!(finish(&cluster, &revision).await.is_ok_and(|again| again == Left), "done once");
+            assert!(finish(&cluster, &revision).await.is_ok_and(|again| again == Unchanged), "done once");
         }
     }
 }
@@ -107,7 +107,7 @@ async fn a_claim_that_changed_since_it_was_seen_is_left() {
         let cluster = cluster(MemoryStore::sequential(), AffinityState::Pending, there);
         let revision = seen(&cluster).await;
         cluster.store.edit(|pairs| pairs.touch(&BlockAffinity::path(&affinity_key("node1", BLOCK))));
-        assert_eq!(finish(&cluster, &revision).await.unwrap(), FinishedClaim::Left);
+        assert_eq!(finish(&cluster, &revision).await.unwrap(), FinishedAffinity::Unchanged);
         assert_eq!(cluster.affinity("node1", BLOCK), Some(AffinityState::Pending));
     }
 }
@@ -131,7 +131,7 @@ async fn a_block_that_came_after_all_has_its_claim_back() {
             let finished = finish(&cluster, &revision).await.unwrap();
             cluster.store.calm();
             if at < 3 {
-                assert_eq!(finished, FinishedClaim::Confirmed, "at {at}");
+                assert_eq!(finished, FinishedAffinity::Confirmed, "at {at}");
                 assert_consistent(&cluster.store.pairs(), true);
             }
         }

@@ -4,12 +4,11 @@ use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use crate::affinity::repair::{disown, give_up};
+use crate::affinity::repair::{clear_affinity_of_block, release_affinity};
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::retry::{OPERATION, Retry};
-use crate::write_gate::GatedStore;
-use crate::write_gate::WriteGate;
+use crate::write_gate::{GatedStore, WriteGate};
 
 /// The outcome for the affinities.
 #[derive(Debug, Default)]
@@ -47,10 +46,11 @@ async fn host_affinities<S: Store, C: Clock>(
     let unlabelled =
         (!store.has_transactions()).then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
-    let mut claims = answers.list(&labelled);
-    let of_owner = unlabelled.iter().flat_map(|ticket| answers.list(ticket)).filter(|claim| claim.key.owner == *owner);
-    claims.extend(of_owner);
-    surrender(store, clock, claims, only_empty).await
+    let mut affinities = answers.list(&labelled);
+    let of_owner =
+        unlabelled.iter().flat_map(|ticket| answers.list(ticket)).filter(|affinity| affinity.key.owner == *owner);
+    affinities.extend(of_owner);
+    release_blocks(store, clock, affinities, only_empty).await
 }
 
 /// Releases a block of `owner` if it has no addresses. A missing block, or one of another owner, is success. A block
@@ -63,7 +63,7 @@ pub async fn release_empty_block<S: Store, C: Clock, G: WriteGate>(
     block: Cidr,
 ) -> Result<(), IpamError> {
     let gated = GatedStore::new(store, gate);
-    let outcome = surrender_one(&gated, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await;
+    let outcome = release_block(&gated, clock, AffinityKey { owner: owner.clone(), cidr: block }, true).await;
     if gated.has_refused() { Err(IpamError::Stopped) } else { outcome }
 }
 
@@ -74,9 +74,9 @@ pub async fn release_pool_affinities<S: Store, C: Clock>(
     clock: &C,
     range: &Cidr,
 ) -> Result<ReleasedAffinities, IpamError> {
-    let mut claims = store.list::<BlockAffinity>(&AffinitySelect::default()).await?;
-    claims.retain(|claim| range.contains(claim.key.cidr.network()));
-    surrender(store, clock, claims, false).await
+    let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::default()).await?;
+    affinities.retain(|affinity| range.contains(affinity.key.cidr.network()));
+    release_blocks(store, clock, affinities, false).await
 }
 
 /// Releases the blocks of `owner` in `range` that have no address.
@@ -86,9 +86,9 @@ pub async fn release_empty_affinities<S: Store, C: Clock>(
     owner: &Owner,
     range: &Cidr,
 ) -> Result<ReleasedAffinities, IpamError> {
-    let mut claims = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
-    claims.retain(|claim| range.contains(claim.key.cidr.network()));
-    surrender(store, clock, claims, true).await
+    let mut affinities = store.list::<BlockAffinity>(&AffinitySelect::of(owner.clone())).await?;
+    affinities.retain(|affinity| range.contains(affinity.key.cidr.network()));
+    release_blocks(store, clock, affinities, true).await
 }
 
 /// Releases all blocks of a host. The addresses of its pods stay allocated. A host without blocks is success.
@@ -100,16 +100,16 @@ pub async fn remove_host<S: Store, C: Clock>(
     host_affinities(store, clock, &Owner::Host(node.into()), false).await
 }
 
-async fn surrender<S: Store, C: Clock>(
+async fn release_blocks<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    claims: Vec<Entry<BlockAffinity>>,
+    affinities: Vec<Entry<BlockAffinity>>,
     only_empty: bool,
 ) -> Result<ReleasedAffinities, IpamError> {
     let mut outcome = ReleasedAffinities::default();
-    for claim in claims {
-        let cidr = claim.key.cidr;
-        match surrender_one(store, clock, claim.key, only_empty).await {
+    for affinity in affinities {
+        let cidr = affinity.key.cidr;
+        match release_block(store, clock, affinity.key, only_empty).await {
             Ok(()) => outcome.released.push(cidr),
             Err(IpamError::Store(error)) if error.is_unavailable() => return Err(error.into()),
             Err(error) => outcome.kept.push((cidr, error)),
@@ -119,7 +119,7 @@ async fn surrender<S: Store, C: Clock>(
 }
 
 /// Releases one block, and tries again after a lost race.
-async fn surrender_one<S: Store, C: Clock>(
+async fn release_block<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     key: AffinityKey,
@@ -137,9 +137,9 @@ async fn surrender_one<S: Store, C: Clock>(
             Some(block) if block.value.owner().is_some_and(|owner| owner != key.owner) => {
                 store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await
             }
-            Some(block) if block.value.is_empty() => give_up(store, &affinity, &block).await,
+            Some(block) if block.value.is_empty() => release_affinity(store, &affinity, &block).await,
             Some(_) if only_empty => return Err(IpamError::BlockNotEmpty(key.cidr)),
-            Some(block) => disown(store, &affinity, &block).await,
+            Some(block) => clear_affinity_of_block(store, &affinity, &block).await,
         };
         match outcome {
             Ok(()) => return Ok(()),

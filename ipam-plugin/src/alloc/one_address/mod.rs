@@ -10,11 +10,9 @@ use libcalico::ipam::{
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError};
 
-use crate::alloc::Assignment;
-use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::assignment::{Assignment, BlockAssignment, log_assigned};
 use crate::alloc::commit::{CommitError, commit};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
-use crate::alloc::log;
 use crate::alloc::predecessor::Predecessor;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::{read_beside_handle, release_reserved};
@@ -40,11 +38,11 @@ pub async fn assign_address<S: Store, C: Clock>(
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
     let mut wanted = WantedAddress { request, ip, cidr, snapshot };
     let outcome = wanted.assign(store, clock).await;
-    if !wanted.snapshot.expected().is_empty() {
+    if !wanted.snapshot.reserved().is_empty() {
         release_reserved(store, clock, request, &mut wanted.snapshot).await;
     }
     outcome?;
-    log::assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
+    log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
     Ok(wanted.assignment())
 }
 
@@ -60,7 +58,7 @@ impl<'a> WantedAddress<'a> {
         let mut retry = Retry::new(clock, OPERATION);
         loop {
             self.read(store).await?;
-            let Some((assignment, from)) = self.take()? else { return Ok(()) };
+            let Some((assignment, predecessor)) = self.assign_in_memory()? else { return Ok(()) };
             match commit(store, clock, &mut self.snapshot, self.request, vec![assignment]).await {
                 Err(CommitError { committed, cause }) if committed.is_empty() => {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
@@ -73,8 +71,8 @@ impl<'a> WantedAddress<'a> {
                     self.cidr = block_of(&self.snapshot.inputs, self.request, self.ip)?;
                 }
                 _ => {
-                    if let Some(from) = from {
-                        decrement(store, clock, &from.handle, &[(self.cidr, 1)]).await;
+                    if let Some(predecessor) = predecessor {
+                        decrement(store, clock, &predecessor.handle, &[(self.cidr, 1)]).await;
                     }
                     return Ok(());
                 }
@@ -99,10 +97,10 @@ impl<'a> WantedAddress<'a> {
         if self.snapshot.affinity(&self.affinity_key()).is_none() {
             missing.affinities.push(self.affinity_key());
         }
-        let early = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
-        if early && !store.has_transactions() {
-            let expected = BlockCounts::from([(self.cidr, 1)]);
-            read_beside_handle(store, self.request, &mut self.snapshot, &missing, expected).await?;
+        let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
+        if creates_handle && !store.has_transactions() {
+            let reserved = BlockCounts::from([(self.cidr, 1)]);
+            read_beside_handle(store, self.request, &mut self.snapshot, &missing, reserved).await?;
         } else if missing != MissingReads::default() {
             self.snapshot.read(store, &missing).await?;
         }
@@ -116,23 +114,23 @@ impl<'a> WantedAddress<'a> {
 
     /// Assigns the address in memory, and returns also the predecessor that it passes from. Returns `None` if the
     /// handle already has the address and may have no other.
-    fn take(&self) -> Result<Option<(BlockAssignment, Option<&'a Predecessor>)>, IpamError> {
+    fn assign_in_memory(&self) -> Result<Option<(BlockAssignment, Option<&'a Predecessor>)>, IpamError> {
         let affinity = self.snapshot.affinity(&self.affinity_key()).flatten();
-        let (mut block, revision, claim) = match self.snapshot.block(&self.cidr) {
+        let (mut block, revision, prior_affinity) = match self.snapshot.block(&self.cidr) {
             Some(BlockRead::Present(entry)) => {
                 let ours = entry.value.owner() == Some(self.request.owner());
                 let unconfirmed = affinity.filter(|affinity| {
                     ours && matches!(affinity.value.state, AffinityState::Pending | AffinityState::PendingDeletion)
                 });
-                let claim = unconfirmed.cloned().map(PriorAffinity::Affinity);
-                (entry.value.clone(), Some(entry.revision.clone()), claim)
+                let prior_affinity = unconfirmed.cloned().map(PriorAffinity::Existing);
+                (entry.value.clone(), Some(entry.revision.clone()), prior_affinity)
             }
             Some(BlockRead::Absent) => {
                 if let Some(other) = self.snapshot.overlapping(&self.cidr) {
                     return Err(IpamError::OverlappingBlock { cidr: self.cidr, other });
                 }
                 let block = Block::new(self.cidr, &self.request.owner(), self.snapshot.now)?;
-                (block, None, Some(affinity.cloned().map_or(PriorAffinity::Nothing, PriorAffinity::Affinity)))
+                (block, None, Some(affinity.cloned().map_or(PriorAffinity::Absent, PriorAffinity::Existing)))
             }
             Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) | None => {
                 return Err(IpamError::UnreadableBlock(self.cidr));
@@ -141,13 +139,13 @@ impl<'a> WantedAddress<'a> {
         if self.is_at_limit()? {
             return Ok(None);
         }
-        let from = match &self.request.predecessor {
-            Some(predecessor) if predecessor.give_up(&mut block, self.ip)? => Some(predecessor),
+        let predecessor = match &self.request.predecessor {
+            Some(predecessor) if predecessor.release_in(&mut block, self.ip)? => Some(predecessor),
             _ => None,
         };
         let strict = self.snapshot.config().strict_affinity;
-        let taken = BlockAssignment::of_address(self.request, strict, self.ip, block, revision, claim);
-        taken.map(|assignment| Some((assignment, from))).map_err(|error| match error {
+        let assigned = BlockAssignment::from_address(self.request, strict, self.ip, block, revision, prior_affinity);
+        assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
             other => other.into(),
         })
@@ -212,10 +210,10 @@ fn ensure_is_for_namespace(
         return Err(IpamError::Withheld { ip, reason: refused.to_string() });
     }
     let (reserved, _) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
-    match reserved.contains(ip) {
-        true => Err(IpamError::Withheld { ip, reason: "an IPReservation reserves it".into() }),
-        false => Ok(()),
+    if reserved.contains(ip) {
+        return Err(IpamError::Withheld { ip, reason: "an IPReservation reserves it".into() });
     }
+    Ok(())
 }
 
 fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Pool, IpamError> {

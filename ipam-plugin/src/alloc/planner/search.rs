@@ -1,47 +1,24 @@
-//! [`Search`]: the identity of a search for a free address. This module also determines which reads a note of an
-//! earlier search saves.
+//! Determines the reads that a note of an earlier search saves, and the outcome of a search for the next note.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
-use libcalico::ipam::{AffinityState, Owner, PoolChoice};
-use libcalico::net::{Cidr, IpVersion};
+use libcalico::ipam::AffinityState;
+use libcalico::net::Cidr;
 
-use super::FamilyPlanner;
-use crate::alloc::inputs::AllocationInputs;
+use super::family::FamilyPlanner;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::error::Exhaustion;
-use crate::exhausted::{FullBlock, Note, Outcome, Search};
-
-/// Returns the identity of the search of `owner` in the chosen pools.
-pub(super) fn of(owner: &Owner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
-    let strict = inputs.config.strict_affinity;
-    let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
-    for pool in &choice.chosen {
-        // Writing to a String cannot fail.
-        _ = write!(key, ", {} in /{}", pool.cidr, pool.block_prefix);
-    }
-    let mut state = DefaultHasher::new();
-    for pool in &inputs.pools {
-        (&pool.value.metadata.name, &pool.value.metadata.uid, &pool.revision).hash(&mut state);
-    }
-    for reservation in &inputs.reservations {
-        (&reservation.value.metadata.name, &reservation.revision).hash(&mut state);
-    }
-    inputs.config_revision.hash(&mut state);
-    Search { key, state: state.finish() }
-}
+use crate::exhausted::{FullBlock, Note, Outcome};
 
 impl FamilyPlanner<'_> {
     /// Returns the note of an earlier equal search, if the note is valid and this plan has not searched itself.
     pub(super) fn note(&self, snapshot: &Snapshot) -> Option<&Note> {
-        self.request.notes.of(&self.search).filter(|_| !snapshot.knows_all_blocks(self.version))
+        self.request.notes.of(&self.search).filter(|_| !snapshot.has_all_blocks(self.version))
     }
 
     /// Returns the reads of own blocks that were not read yet. For blocks that are full by the note, only their
     /// revisions are read.
-    pub(super) fn look_at(&self, snapshot: &Snapshot, unknown: Vec<Cidr>) -> MissingReads {
+    pub(super) fn reads_for(&self, snapshot: &Snapshot, unknown: Vec<Cidr>) -> MissingReads {
         let mut missing = MissingReads::default();
         for cidr in unknown {
             match self.noted_full(snapshot, &cidr) {
@@ -71,10 +48,10 @@ impl FamilyPlanner<'_> {
 
     /// Returns the reason for a search without a free address.
     pub(super) fn exhaustion(&self, snapshot: &Snapshot) -> Exhaustion {
-        match snapshot.config().strict_affinity {
-            true => Exhaustion::StrictAffinity,
-            false => Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() },
+        if snapshot.config().strict_affinity {
+            return Exhaustion::StrictAffinity;
         }
+        Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() }
     }
 
     /// Returns the outcome of the search for the node's notes, or `None` if there was no search or the search did not
@@ -87,13 +64,13 @@ impl FamilyPlanner<'_> {
     ) -> Option<Outcome> {
         let is_exhausted = match exhausted {
             // A block that was skipped because its affinity could not be repaired may give an address soon.
-            Some(_) if !self.spared.is_empty() => return None,
+            Some(_) if !self.excluded.is_empty() => return None,
             Some(Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. }) => true,
             Some(Exhaustion::BlockLimit { .. } | Exhaustion::AutoAllocateOff) => return None,
             None => false,
         };
         let search = self.search.clone();
-        if !snapshot.knows_all_blocks(self.version) {
+        if !snapshot.has_all_blocks(self.version) {
             let note = self.note(snapshot).filter(|_| is_exhausted)?;
             return Some(Outcome::Noted(note.clone(), self.full_blocks(snapshot)));
         }
@@ -119,6 +96,6 @@ impl FamilyPlanner<'_> {
             }
             None => note.and_then(|note| Some((cidr, note.own.get(&cidr)?.clone()))),
         };
-        self.looked_at_first(snapshot).filter_map(full).collect()
+        self.blocks_to_read_first(snapshot).filter_map(full).collect()
     }
 }

@@ -2,13 +2,21 @@
 
 use libcalico::ipam::{Refusal, RefusedPool};
 
-use super::FamilyPlanner;
+use super::family::FamilyPlanner;
 use crate::alloc::snapshot::Snapshot;
-use crate::error::Exhaustion;
+use crate::error::{Exhaustion, Shortfall};
 use crate::exhausted::SearchedPool;
 
+impl FamilyPlanner<'_> {
+    /// Returns the shortfall for a request that got only `assigned` addresses.
+    pub(crate) fn shortfall(&self, snapshot: &Snapshot, assigned: usize, cause: Exhaustion) -> Shortfall {
+        let refused = refused_pools(self, snapshot, &cause);
+        Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
+    }
+}
+
 /// Returns the pools that were not chosen, with the reason, and the chosen pools with their shortage.
-pub(super) fn refused_pools(plan: &FamilyPlanner<'_>, snapshot: &Snapshot, cause: &Exhaustion) -> Vec<RefusedPool> {
+fn refused_pools(plan: &FamilyPlanner<'_>, snapshot: &Snapshot, cause: &Exhaustion) -> Vec<RefusedPool> {
     let note = plan.note(snapshot);
     let chosen = plan.choice.chosen.iter().map(|pool| {
         let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();

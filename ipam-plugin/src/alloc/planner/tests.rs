@@ -121,7 +121,7 @@ async fn an_immense_pool_that_is_reserved_is_left_at_once() {
     assert_eq!(assigned.shortfalls[0].refused[0].refusal, libcalico::ipam::Refusal::Reserved);
 }
 
-/// Each block assignments one write and one confirmation, and at most one read to find it.
+/// Each block takes one write and one confirmation, and at most one read to find it.
 #[tokio::test]
 async fn twenty_blocks_are_claimed_with_three_requests_each() {
     let cluster = Cluster::new();

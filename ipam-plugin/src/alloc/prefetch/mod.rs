@@ -2,7 +2,7 @@
 //! come and the node's other blocks are read together with the inputs, and the handle is created at the same time.
 //!
 //! The last ADD on this node stored the names of these blocks in a file (`recent.rs`). The file is only a hint: the
-//! reads show if it is wrong, and the allocation then assignments its usual course. The process assignments the node's lock before
+//! reads show if it is wrong, and the allocation then takes its usual course. The process takes the node's lock before
 //! it reads the block and keeps it until the block is written. If another process on the node has the lock, nothing is
 //! prefetched, because the block is about to change.
 //!
@@ -24,9 +24,9 @@ use crate::alloc::reserved_handle::{self, CreatedHandle};
 use crate::clock::Clock;
 use crate::lock::HostLock;
 
-/// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is snapshot only after the pod was
+/// Kubernetes name prefix of the pods in which VMIs run. The handle of their addresses is known only after the pod was
 /// read.
-const MACHINE_POD: &str = "virt-launcher-";
+const VIRT_LAUNCHER: &str = "virt-launcher-";
 
 /// Longest read after which the pools are still current, although a cache may have delayed other answers. A pool is
 /// disabled 500 ms before it is deleted (IPAM-100).
@@ -59,7 +59,7 @@ pub struct PrefetchHints<'a> {
 #[derive(Debug)]
 pub struct Prefetch {
     lock: HostLock,
-    expected: BlockCounts,
+    reserved: BlockCounts,
     others: Vec<Cidr>,
     since: Option<Revision>,
 }
@@ -67,7 +67,7 @@ pub struct Prefetch {
 impl Prefetch {
     /// Returns the prefetch for a request, or `None` if there is no hint or a prefetch saves nothing.
     pub fn new<S: Store>(hints: &PrefetchHints<'_>, store: &S) -> Option<Self> {
-        if store.has_transactions() || hints.has_address || hints.pod.starts_with(MACHINE_POD) {
+        if store.has_transactions() || hints.has_address || hints.pod.starts_with(VIRT_LAUNCHER) {
             return None;
         }
         let lock = HostLock::try_acquire(hints.lock_file?)?;
@@ -77,15 +77,15 @@ impl Prefetch {
             let block = last.with_room.iter().find(|block| block.version() == *version)?;
             Some((*block, 1))
         });
-        let expected: BlockCounts = blocks.collect::<Option<_>>()?;
-        let others = last.others.into_iter().filter(|block| !expected.contains_key(block)).collect();
+        let reserved: BlockCounts = blocks.collect::<Option<_>>()?;
+        let others = last.others.into_iter().filter(|block| !reserved.contains_key(block)).collect();
         let since = recent.since(hints.network);
-        (!expected.is_empty()).then_some(Prefetch { lock, expected, others, since })
+        (!reserved.is_empty()).then_some(Prefetch { lock, reserved, others, since })
     }
 
     /// Returns `query` with the blocks to read.
     pub fn extend(&self, query: InputsQuery) -> InputsQuery {
-        let blocks = self.expected.keys().chain(&self.others).copied().collect();
+        let blocks = self.reserved.keys().chain(&self.others).copied().collect();
         InputsQuery { blocks, blocks_since: self.since.clone(), ..query }
     }
 
@@ -99,11 +99,12 @@ impl Prefetch {
     ) -> (Result<Answers, StoreError>, ReservedHandle) {
         let asked = clock.elapsed();
         // The write comes first: the server answers the reads while the write waits for its disk.
-        let (created, answers) = join(reserved_handle::create(store, handle, &self.expected), store.read(batch)).await;
+        let (created, answers) =
+            join(reserved_handle::create_reserved(store, handle, &self.reserved), store.read(batch)).await;
         let took_long = clock.elapsed().saturating_sub(asked) > LONGEST_READ;
-        let unknown = ReservedHandle { created: CreatedHandle::Unknown, expected: BlockCounts::new(), took_long };
+        let unknown = ReservedHandle { created: CreatedHandle::Unknown, reserved: BlockCounts::new(), took_long };
         match created {
-            Ok(created) => (answers, ReservedHandle { created, expected: self.expected.clone(), took_long }),
+            Ok(created) => (answers, ReservedHandle { created, reserved: self.reserved.clone(), took_long }),
             // The handle may exist without counting for this operation, so continuing could count twice. The DEL that
             // follows finds it.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
@@ -125,7 +126,7 @@ impl Prefetch {
 #[derive(Debug)]
 pub struct ReservedHandle {
     created: CreatedHandle,
-    expected: BlockCounts,
+    reserved: BlockCounts,
     took_long: bool,
 }
 
@@ -134,15 +135,15 @@ impl ReservedHandle {
     pub fn join(self, inputs: &mut AllocationInputs) {
         inputs.is_old = self.took_long;
         if self.created.is_ours() {
-            inputs.expected = self.expected;
+            inputs.reserved = self.reserved;
         }
         inputs.handle = self.created.into();
     }
 
     /// Decrements the handle again, unless it may be another operation's.
-    pub async fn forget<S: Store, C: Clock>(self, store: &S, clock: &C, handle: &HandleId) {
+    pub async fn discard<S: Store, C: Clock>(self, store: &S, clock: &C, handle: &HandleId) {
         if let CreatedHandle::New(_) = self.created {
-            reserved_handle::forget(store, clock, handle, self.expected).await;
+            reserved_handle::release_counts(store, clock, handle, self.reserved).await;
         }
     }
 }
@@ -160,12 +161,12 @@ pub fn stop(lock_file: Option<&Path>, recent_file: Option<&Path>, ahead: Option<
 }
 
 /// Undoes the prefetch in `inputs`, because the addresses come from elsewhere or are not assigned at all.
-pub async fn forget<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, inputs: &mut AllocationInputs) {
-    let expected = std::mem::take(&mut inputs.expected);
+pub async fn discard<S: Store, C: Clock>(store: &S, clock: &C, handle: &HandleId, inputs: &mut AllocationInputs) {
+    let reserved = std::mem::take(&mut inputs.reserved);
     inputs.blocks.clear();
-    if !expected.is_empty() {
+    if !reserved.is_empty() {
         inputs.handle = StoredHandle::Unread;
-        reserved_handle::forget(store, clock, handle, expected).await;
+        reserved_handle::release_counts(store, clock, handle, reserved).await;
     }
 }
 
@@ -178,9 +179,9 @@ pub async fn read_again<S: Store, C: Clock>(
     mut inputs: AllocationInputs,
 ) -> Result<AllocationInputs, StoreError> {
     match AllocationInputs::read(store, query).await {
-        Ok(fresh) => Ok(AllocationInputs { handle: inputs.handle, expected: inputs.expected, ..fresh }),
+        Ok(fresh) => Ok(AllocationInputs { handle: inputs.handle, reserved: inputs.reserved, ..fresh }),
         Err(error) => {
-            forget(store, clock, handle, &mut inputs).await;
+            discard(store, clock, handle, &mut inputs).await;
             Err(error)
         }
     }

@@ -40,23 +40,23 @@ impl CreatedHandle {
 impl From<CreatedHandle> for StoredHandle {
     fn from(created: CreatedHandle) -> Self {
         match created {
-            CreatedHandle::New(entry) | CreatedHandle::Found(entry) => StoredHandle::There(entry),
+            CreatedHandle::New(entry) | CreatedHandle::Found(entry) => StoredHandle::Existing(entry),
             CreatedHandle::Absent => StoredHandle::Absent,
             CreatedHandle::Unknown => StoredHandle::Unread,
         }
     }
 }
 
-/// Creates the handle with the counts in `expected`, and reads it if it exists already. If the response was lost, the
+/// Creates the handle with the counts in `reserved`, and reads it if it exists already. If the response was lost, the
 /// blocks show who created an existing handle: a handle without an address was created just now, or by an operation
 /// that got no further.
-pub(crate) async fn create<S: Store>(
+pub(crate) async fn create_reserved<S: Store>(
     store: &S,
     id: &HandleId,
-    expected: &BlockCounts,
+    reserved: &BlockCounts,
 ) -> Result<CreatedHandle, StoreError> {
     let mut value = Handle::default();
-    expected.iter().for_each(|(block, n)| value.increment(*block, *n));
+    reserved.iter().for_each(|(block, n)| value.increment(*block, *n));
     let error = match store.create::<Handle>(id, &value).await {
         Ok(revision) => return Ok(CreatedHandle::New(Entry { key: id.clone(), value, revision })),
         Err(error) => error,
@@ -65,7 +65,7 @@ pub(crate) async fn create<S: Store>(
     if !is_doubtful && !matches!(error, StoreError::AlreadyExists { .. }) {
         return Err(error);
     }
-    let blocks = expected.keys().filter(|_| is_doubtful);
+    let blocks = reserved.keys().filter(|_| is_doubtful);
     match find(store, id, blocks).await {
         Ok((Some(found), false)) if is_doubtful && found.value == value => Ok(CreatedHandle::New(found)),
         Ok((Some(found), _)) => Ok(CreatedHandle::Found(found)),
@@ -91,19 +91,19 @@ async fn find<S: Store>(
     Ok((answers.get(&handle)?, blocks.iter().any(holds)))
 }
 
-/// Reads `missing` and concurrently creates the unread handle with `expected`. The counts of a handle that exists already
+/// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists already
 /// do not count for this operation.
 pub(crate) async fn read_beside_handle<S: Store>(
     store: &S,
     request: &AssignRequest,
     snapshot: &mut Snapshot,
     missing: &MissingReads,
-    expected: BlockCounts,
+    reserved: BlockCounts,
 ) -> Result<(), StoreError> {
-    let (read, created) = join(snapshot.read(store, missing), create(store, &request.handle, &expected)).await;
+    let (read, created) = join(snapshot.read(store, missing), create_reserved(store, &request.handle, &reserved)).await;
     let created = created?;
     let is_ours = created.is_ours();
-    snapshot.insert_handle(created.into(), if is_ours { expected } else { BlockCounts::new() });
+    snapshot.insert_handle(created.into(), if is_ours { reserved } else { BlockCounts::new() });
     read
 }
 
@@ -114,13 +114,13 @@ pub(crate) async fn release_reserved<S: Store, C: Clock>(
     request: &AssignRequest,
     snapshot: &mut Snapshot,
 ) {
-    forget(store, clock, &request.handle, snapshot.take_reserved()).await;
+    release_counts(store, clock, &request.handle, snapshot.take_reserved()).await;
 }
 
 /// Takes off the handle the counts of addresses that will not be assigned.
-pub(crate) async fn forget<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, expected: BlockCounts) {
-    if !expected.is_empty() {
-        decrement(store, clock, id, &expected.into_iter().collect::<Vec<_>>()).await;
+pub(crate) async fn release_counts<S: Store, C: Clock>(store: &S, clock: &C, id: &HandleId, reserved: BlockCounts) {
+    if !reserved.is_empty() {
+        decrement(store, clock, id, &reserved.into_iter().collect::<Vec<_>>()).await;
     }
 }
 

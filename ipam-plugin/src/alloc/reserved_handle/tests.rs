@@ -4,7 +4,7 @@ use crate::alloc::one_address::assign_address;
 use crate::error::IpamError;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, cidr, held};
 
-/// Creates a cluster for counting requests of operations without a inputs; these do not read the handle first.
+/// Creates a cluster for counting requests of operations without inputs; these do not read the handle first.
 fn cluster(block_size: u8) -> Cluster {
     let cluster = Cluster::on(MemoryStore::sequential());
     cluster.pool("pool4", "10.65.0.0/24", block_size);
@@ -53,7 +53,7 @@ async fn a_handle_that_is_there_counts_on() {
     cluster.one("node1", "net.a").await.unwrap();
     assert_eq!(cluster.handle("net.a").unwrap().block[&block], 2);
     assert_consistent(&cluster.store.pairs(), true);
-    // BlockCounts that a killed ADD left stay, because their owner cannot be determined.
+    // Counts that a killed ADD left stay, because their owner cannot be determined.
     let mut left = Handle::default();
     left.increment(block, 1);
     cluster.store.put(&HandleId::new("net.b"), &left);

@@ -18,7 +18,7 @@ pub(crate) struct MissingReads {
     /// Single affinities: those of other owners, and those newer than the inputs.
     pub(crate) affinities: Vec<AffinityKey>,
     /// Whether to read all of the owner's affinities again, without a cache.
-    pub(crate) claims: bool,
+    pub(crate) own_affinities: bool,
     /// Whether to read the handle, where the inputs did not.
     pub(crate) handle: bool,
     /// Blocks that a note lists as full, with the revisions noted. The read verifies that the revisions are unchanged.
@@ -47,8 +47,8 @@ impl MissingReads {
     }
 
     /// Adds a read of all of the owner's affinities, without a cache.
-    pub(crate) fn and_claims(self) -> Self {
-        MissingReads { claims: true, ..self }
+    pub(crate) fn and_own_affinities(self) -> Self {
+        MissingReads { own_affinities: true, ..self }
     }
 
     pub(crate) fn merge(&mut self, other: MissingReads) {
@@ -57,7 +57,7 @@ impl MissingReads {
         self.ranges.extend(other.ranges);
         self.affinities.extend(other.affinities);
         self.handle |= other.handle;
-        self.claims |= other.claims;
+        self.own_affinities |= other.own_affinities;
         self.full.extend(other.full);
     }
 }

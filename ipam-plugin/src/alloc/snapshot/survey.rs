@@ -6,7 +6,7 @@ use libcalico::ipam::{Block, Room, Sighting};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey};
 
-use super::{BlockRead, Snapshot, reservations};
+use super::state::{BlockRead, Snapshot, reservations};
 use crate::exhausted::SearchedPool;
 
 /// The result of a survey. It keeps only the range of a block that can give no address, as most blocks of a large
@@ -38,7 +38,7 @@ impl Snapshot {
         surveyed.pools = pools.map(|range| (range, SearchedPool::empty(range))).collect();
         let reserved = reservations(&self.inputs);
         let (config, owner, now) = (self.config(), &self.query.owner, self.now);
-        let mut tell = |seen: Sighting| {
+        let mut record = |seen: Sighting| {
             let cidr = seen.cidr();
             let room = match seen {
                 Sighting::Range(_) => None,
@@ -55,7 +55,7 @@ impl Snapshot {
                 room.into_iter().for_each(|room| pool.add(room));
             }
         };
-        store.survey(&Survey { families: families.clone(), ranges_only: false }, &mut tell).await?;
+        store.survey(&Survey { families: families.clone(), ranges_only: false }, &mut record).await?;
         Ok(surveyed)
     }
 
@@ -68,12 +68,12 @@ impl Snapshot {
         for cidr in surveyed.ranges {
             self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
         }
-        surveyed.rooms.into_iter().for_each(|(cidr, room)| self.see(cidr, room));
+        surveyed.rooms.into_iter().for_each(|(cidr, room)| self.insert_room(cidr, room));
         self.searched.extend(surveyed.pools);
     }
 
     /// Records the room in a block. A block that was read in full and is full in both stays, since it has more detail.
-    fn see(&mut self, cidr: Cidr, room: Option<Room>) {
+    fn insert_room(&mut self, cidr: Cidr, room: Option<Room>) {
         let is_full = room.is_some_and(|room| !room.has_free);
         let stays =
             is_full && self.readable_block(&cidr).is_some_and(|block| block.value.free(&self.reservations) == 0);
@@ -82,7 +82,7 @@ impl Snapshot {
         }
     }
 
-    /// Returns the use of a pool, as far as its blocks are snapshot.
+    /// Returns the use of a pool, as far as its blocks are in the snapshot.
     pub(crate) fn searched(&self, pool: &Cidr) -> SearchedPool {
         if let Some(found) = self.searched.get(pool) {
             return found.clone();
@@ -94,17 +94,17 @@ impl Snapshot {
     }
 }
 
-/// Adds the ranges of all blocks of `families` to a batch, where that assignments no request of its own. Returns the families
-/// that have to be surveyed instead.
-pub(super) fn ask_ranges<S: Store>(
+/// Adds the ranges of all blocks of `families` to a batch, where that takes no request of its own. Returns the
+/// families that have to be surveyed instead.
+pub(super) fn add_range_reads<S: Store>(
     batch: &mut ReadBatch,
     store: &S,
     families: BTreeSet<IpVersion>,
 ) -> (Vec<(IpVersion, KeysTicket<Block>)>, BTreeSet<IpVersion>) {
-    match store.has_transactions() {
-        true => (families.iter().map(|v| (*v, batch.list_keys::<Block>(&Some(*v)))).collect(), BTreeSet::new()),
-        false => (Vec::new(), families),
+    if !store.has_transactions() {
+        return (Vec::new(), families);
     }
+    (families.iter().map(|version| (*version, batch.list_keys::<Block>(&Some(*version)))).collect(), BTreeSet::new())
 }
 
 /// Reads the ranges of all blocks of `families` in a survey.
@@ -116,10 +116,10 @@ pub(super) async fn all_ranges<S: Store>(
     if families.is_empty() {
         return Ok(found);
     }
-    let mut tell = |seen: Sighting| {
+    let mut record = |seen: Sighting| {
         let cidr = seen.cidr();
         found.entry(cidr.version()).and_modify(|ranges| _ = ranges.insert(cidr));
     };
-    store.survey(&Survey { families, ranges_only: true }, &mut tell).await?;
+    store.survey(&Survey { families, ranges_only: true }, &mut record).await?;
     Ok(found)
 }

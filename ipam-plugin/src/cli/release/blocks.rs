@@ -64,7 +64,7 @@ fn verdict(block: Cidr, reading: &Reading, force: bool) -> Verdict {
         let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| reading.holder_of(&read.value, ip))?;
         Some(Repair { read: read.clone(), repaired })
     });
-    let machine = repair.as_ref().filter(|_| !force).and_then(|repair| reading.uncounted_machine(repair.repaired()));
+    let machine = repair.as_ref().filter(|_| !force).and_then(|repair| reading.uncounted_vmi(repair.repaired()));
     if let Some(handle) = machine {
         return Verdict::Refuse(format!(
             "handle {handle} of a virtual machine counts an address that the block does not name; --force if the machine is gone"

@@ -11,7 +11,7 @@ use super::blocks::Repair;
 use super::plan::{Mend, Step, Verdict};
 use crate::cli::error::CliError;
 use crate::cli::reading::Reading;
-use crate::release::handle_repair::mend_unwatched_handles;
+use crate::release::handle_repair::repair_unwatched_handles;
 use crate::write_gate::OpenGate;
 
 /// The planned correction of a handle's counts.
@@ -104,10 +104,10 @@ fn held(id: &HandleId, reading: &Reading, repairs: &[&Repair]) -> BTreeMap<Cidr,
 
 /// Stores a correction. The inner error says that the handle or its blocks have changed.
 pub(super) async fn correct(store: &Datastore, correction: Correction) -> Result<Result<(), String>, CliError> {
-    let mended = mend_unwatched_handles(store, &OpenGate, &[correction.suspect]).await?;
-    match mended.failed.into_iter().next() {
+    let repaired = repair_unwatched_handles(store, &OpenGate, &[correction.suspect]).await?;
+    match repaired.failed.into_iter().next() {
         Some((_, error)) => Err(error.into()),
-        None if mended.left.is_empty() => Ok(Ok(())),
+        None if repaired.left.is_empty() => Ok(Ok(())),
         None => Ok(Err("it or a block of it was changed by another just now, or is corrupt".into())),
     }
 }

@@ -6,13 +6,12 @@ use netconf::CniError;
 
 use super::call::IpamRequest;
 use super::error::cni_error;
-use crate::alloc::log::joined;
+use crate::alloc::assignment::comma_separated;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::lock::ReleaseLock;
 use crate::release::release_chosen;
-use crate::release::{
-    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, Turn, leaving_of, release_unlisted,
-};
+use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, leaving_of, release_unlisted};
 use crate::vmi;
 
 /// Releases the handles in `inputs`: those handles of [`IpamRequest::handles_to_read`] that exist. A DEL without any
@@ -38,26 +37,26 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     let old = call.old_handle();
     // Releases before v3 did not support VMIs that keep addresses.
     let inputs = match &old {
-        Some(old) if inputs.is_empty() && call.machine.is_none() && !store.has_transactions() => {
+        Some(old) if inputs.is_empty() && call.vmi.is_none() && !store.has_transactions() => {
             inputs.with_handles(store, std::slice::from_ref(old.id())).await?
         }
         _ => inputs,
     };
-    if inputs.is_empty() && call.machine.is_none() {
+    if inputs.is_empty() && call.vmi.is_none() {
         tracing::info!(handle = %call.container_handle(), "no address to release");
         return Ok(());
     }
     let _releasing = call.releasing();
-    if let Some(machine) = &call.machine {
-        Box::pin(vmi::leave(store, clock, &call.handle(), machine, &call.node, listings)).await?;
+    if let Some(vmi) = &call.vmi {
+        Box::pin(vmi::release_ownership(store, clock, &call.handle(), vmi, &call.node, listings)).await?;
     }
-    let mut turn = Turn::of(call.lock_file.as_deref());
-    let released = release_handles(store, clock, inputs, old.as_ref(), &call.node, listings, &mut turn);
+    let mut lock = ReleaseLock::new(call.lock_file.as_deref());
+    let released = release_handles(store, clock, inputs, old.as_ref(), &call.node, listings, &mut lock);
     let released = Box::pin(released).await?;
-    if let Some(mut recent) = call.recent_blocks(turn.lock(), store) {
+    if let Some(mut recent) = call.recent_blocks(lock.lock(), store) {
         recent.note_write(&call.network, released.last_write.as_ref());
     }
-    let addresses = joined(&released.ips);
+    let addresses = comma_separated(&released.ips);
     tracing::info!(addresses, count = released.addresses, handle = %call.container_handle(), "released addresses");
     Ok(())
 }
@@ -72,10 +71,10 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     old: Option<&OldHandle>,
     node: &str,
     listings: &L,
-    turn: &mut Turn<'_>,
+    lock: &mut ReleaseLock<'_>,
 ) -> Result<ReleasedHandles, IpamError> {
     let found = old.and_then(|old| Some((old, inputs.take(old.id())?)));
-    let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, turn).await?;
+    let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, lock).await?;
     if let Some((old, handle)) = found {
         let leaving = leaving_of(store, &handle.value, |block| old.requests(block)).await?;
         listings.unlist(&leaving).await?;

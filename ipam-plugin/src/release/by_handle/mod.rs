@@ -8,12 +8,13 @@ use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, Kind, ReadBatch, Revision, Store, StoreError, Write, WriteOp};
 use time::OffsetDateTime;
 
-use super::{Leaving, Listings, NoListings, Turn, missing_blocks};
+use super::{Leaving, Listings, NoListings, missing_blocks};
 use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
+use crate::lock::ReleaseLock;
 use crate::retry::{OPERATION, Retry};
 
 /// The handles of a container, as read.
@@ -123,17 +124,17 @@ pub async fn release<S: Store, C: Clock>(
     clock: &C,
     inputs: ReleaseInputs,
 ) -> Result<ReleasedHandles, IpamError> {
-    release_unlisted(store, clock, inputs, &NoListings, &mut Turn::default()).await
+    release_unlisted(store, clock, inputs, &NoListings, &mut ReleaseLock::default()).await
 }
 
-/// Does the same as [`release`] after `listings` gave up the addresses, under the node's lock in `turn`. The listings
+/// Does the same as [`release`] after `listings` gave up the addresses, under the node's lock in `lock`. The listings
 /// are called after the blocks were read, so the caller can write endpoints concurrently.
 pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
     inputs: ReleaseInputs,
     listings: &L,
-    turn: &mut Turn<'_>,
+    lock: &mut ReleaseLock<'_>,
 ) -> Result<ReleasedHandles, IpamError> {
     let ids: Vec<HandleId> = inputs.handles.iter().map(|handle| handle.key.clone()).collect();
     let mut retry = Retry::new(clock, OPERATION);
@@ -148,7 +149,7 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
         }
         let leaving = state.leaving();
         listings.unlist(&leaving).await?;
-        if turn.take() {
+        if lock.take() {
             inputs = state.inputs;
             continue;
         }
@@ -221,7 +222,7 @@ impl State {
                 Err(error) => return Err(error),
             }
         }
-        let absent = missing_blocks::claims(store, inputs.owner.as_ref(), &absent).await?;
+        let absent = missing_blocks::read_affinities(store, inputs.owner.as_ref(), &absent).await?;
         Ok(State { inputs, blocks, absent })
     }
 
@@ -240,13 +241,13 @@ impl State {
         let blocks = self.blocks.values().flatten();
         let allocated = blocks.flat_map(|block| block.value.allocated().map(|held| (block.key, held)));
         let held = allocated.filter(|(_, held)| !held.is_cooling() && is_held(held.handle()));
-        held.map(|(block, held)| Leaving::of(block, &held)).collect()
+        held.map(|(block, held)| Leaving::new(block, &held)).collect()
     }
 
     fn plan(&self, now: OffsetDateTime) -> Result<Plan, IpamError> {
         let mut plan = Plan { writes: Vec::new(), addresses: 0, unreadable: Vec::new(), emptied: Vec::new() };
-        for claim in &self.absent {
-            plan.writes.extend(missing_blocks::writes(claim, now)?);
+        for affinity in &self.absent {
+            plan.writes.extend(missing_blocks::writes(affinity, now)?);
         }
         for (cidr, block) in &self.blocks {
             // A block without addresses of the handle is written too. An upstream ADD may have incremented the handle
@@ -264,9 +265,9 @@ impl State {
             }
         }
         for handle in &self.inputs.handles {
-            let mut left = handle.clone();
-            left.value.block.retain(|cidr, _| plan.unreadable.contains(cidr));
-            plan.writes.push(handle_refs::write(&left)?);
+            let mut remaining = handle.clone();
+            remaining.value.block.retain(|cidr, _| plan.unreadable.contains(cidr));
+            plan.writes.push(handle_refs::write(&remaining)?);
         }
         Ok(plan)
     }
@@ -280,7 +281,10 @@ impl State {
             handles.try_fold(0, |sum, handle| Ok(sum + block.release_by_handle(handle, None, cooldown, now)?))
         });
         let released = outcome.unwrap_or_else(|problem| {
-            tracing::error!(%problem, "releasing what the handle holds; `calico-ipam check` tells how to repair the block");
+            tracing::error!(
+                %problem,
+                "releasing what the handle holds; `calico-ipam check` tells how to repair the block"
+            );
             let handles = self.inputs.handles.iter();
             handles.map(|handle| entry.value.release_from_corrupt(&handle.key, cooldown, now)).sum()
         });

@@ -1,8 +1,9 @@
 use libcalico::ipam::{Block, Handle, HandleId};
 use libcalico::store::Kind;
 
-use super::{Leaving, ReleaseInputs, Turn, release, release_unlisted};
+use super::{Leaving, ReleaseInputs, release, release_unlisted};
 use crate::error::IpamError;
+use crate::lock::ReleaseLock;
 use crate::release::still_held;
 use crate::testing::{Cluster, Fault, Reluctant, assert_consistent, cidr};
 
@@ -170,7 +171,7 @@ async fn addresses_stay_held_until_their_endpoints_gave_them_up() {
     let endpoints = Reluctant::new(1);
     let released = async || {
         let inputs = ReleaseInputs::read(&cluster.store, &[HandleId::new("net.a")]).await.unwrap();
-        release_unlisted(&cluster.store, &cluster.clock, inputs, &endpoints, &mut Turn::default()).await
+        release_unlisted(&cluster.store, &cluster.clock, inputs, &endpoints, &mut ReleaseLock::default()).await
     };
     let error = released().await.unwrap_err();
     assert!(matches!(error, IpamError::StillListed { .. }), "{error}");

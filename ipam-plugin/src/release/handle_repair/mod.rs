@@ -1,5 +1,5 @@
-//! [`repair_handles`]: repairs handles that count addresses which no block contains, or that do not count addresses of a
-//! block (IPAM-75, IPAM-230).
+//! [`repair_handles`]: repairs handles that count addresses which no block contains, or that do not count addresses of
+//! a block (IPAM-75, IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,95 +33,94 @@ pub async fn repair_handles<S: Store, G: WriteGate>(
     gate: &G,
     suspects: &[SuspectHandle],
 ) -> Result<RepairedHandles, StoreError> {
-    Ok(mend(store, gate, suspects).await?.0)
+    Ok(repair_and_list_lowered(store, gate, suspects).await?.0)
 }
 
 /// Does the same for suspects that were not watched for the maximum duration of an allocation. An allocation that keeps
 /// losing races does not increment its handle again. It may have read handle and block between the two writes here, and
 /// assign its address after both. The blocks are therefore rewritten once more after the handles, and their addresses
 /// are counted then.
-pub async fn mend_unwatched_handles<S: Store, G: WriteGate>(
+pub async fn repair_unwatched_handles<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
     suspects: &[SuspectHandle],
 ) -> Result<RepairedHandles, StoreError> {
-    let (mut mended, lowered) = mend(store, gate, suspects).await?;
+    let (mut repaired, lowered) = repair_and_list_lowered(store, gate, suspects).await?;
     for part in lowered.chunks(AT_ONCE) {
-        let seen = Seen::read(store, part).await?;
-        for (cidr, error) in seen.rewrite(store, gate, seen.blocks.keys().copied().collect()).await {
+        let objects = ReadHandles::read(store, part).await?;
+        for (cidr, error) in objects.rewrite(store, gate, objects.blocks.keys().copied().collect()).await {
             // Another write of the block has the same effect on allocations that had read it before.
             let Some(error) = error.filter(|error| !error.is_race()) else { continue };
             let of_block = part.iter().filter(|handle| handle.blocks.contains(&cidr));
-            mended.failed.extend(of_block.map(|handle| (handle.id.clone(), error.clone())));
+            repaired.failed.extend(of_block.map(|handle| (handle.id.clone(), error.clone())));
         }
     }
     let again = repair_handles(store, gate, &lowered).await?;
-    mended.failed.extend(again.failed);
-    let is_other = |id: &HandleId| again.corrected.contains(id) || mended.failed.iter().any(|(failed, _)| failed == id);
-    mended.deleted.retain(|id| !is_other(id));
-    mended.corrected.retain(|id| !is_other(id));
-    mended.left.extend(again.corrected);
-    Ok(mended)
+    repaired.failed.extend(again.failed);
+    let is_other =
+        |id: &HandleId| again.corrected.contains(id) || repaired.failed.iter().any(|(failed, _)| failed == id);
+    repaired.deleted.retain(|id| !is_other(id));
+    repaired.corrected.retain(|id| !is_other(id));
+    repaired.left.extend(again.corrected);
+    Ok(repaired)
 }
 
 /// Returns the outcome, and the handles whose counts were lowered, as written.
-async fn mend<S: Store, G: WriteGate>(
+async fn repair_and_list_lowered<S: Store, G: WriteGate>(
     store: &S,
     gate: &G,
     suspects: &[SuspectHandle],
 ) -> Result<(RepairedHandles, Vec<SuspectHandle>), StoreError> {
-    let (mut mended, mut lowered) = (RepairedHandles::default(), Vec::new());
+    let (mut repaired, mut lowered) = (RepairedHandles::default(), Vec::new());
     for part in suspects.chunks(AT_ONCE) {
-        let seen = Seen::read(store, part).await?;
-        let mut corrections: Vec<Correction> = Vec::new();
+        let objects = ReadHandles::read(store, part).await?;
+        let mut corrections: Vec<HandleWrite> = Vec::new();
         for suspect in part {
-            match seen.correction(suspect) {
+            match objects.correction(suspect) {
                 Some(correction) => corrections.push(correction),
-                None => mended.left.push(suspect.id.clone()),
+                None => repaired.left.push(suspect.id.clone()),
             }
         }
         let to_write = corrections.iter().flat_map(|correction| &correction.lowered).copied().collect();
-        let in_doubt: BTreeSet<Cidr> = seen.rewrite(store, gate, to_write).await.into_keys().collect();
+        let in_doubt: BTreeSet<Cidr> = objects.rewrite(store, gate, to_write).await.into_keys().collect();
         let (sent, kept): (Vec<_>, Vec<_>) =
             corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&in_doubt));
-        mended.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
+        repaired.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
         let sent = sent.into_iter().map(|correction| async move {
-            let Correction { suspect, write, deletes, lowered } = correction;
-            let outcome = match gate.admit(1).await {
-                true => Some(store.write_one(write).await),
-                false => None,
-            };
+            let HandleWrite { suspect, write, deletes, lowered } = correction;
+            let is_admitted = gate.admit(1).await;
+            let outcome = if is_admitted { Some(store.write_one(write).await) } else { None };
             (suspect, deletes, !lowered.is_empty(), outcome)
         });
         for (suspect, deletes, lowers, outcome) in join_all(sent).await {
             let id = suspect.id.clone();
             match outcome {
                 Some(Ok(revision)) => {
-                    let done = if deletes { &mut mended.deleted } else { &mut mended.corrected };
-                    done.push(id);
+                    let list = if deletes { &mut repaired.deleted } else { &mut repaired.corrected };
+                    list.push(id);
                     let revision = (!deletes).then_some(revision);
                     lowered.extend(lowers.then_some(SuspectHandle { revision, ..suspect }));
                 }
-                None => mended.left.push(id),
-                Some(Err(error)) if error.is_race() => mended.left.push(id),
-                Some(Err(error)) => mended.failed.push((id, error)),
+                None => repaired.left.push(id),
+                Some(Err(error)) if error.is_race() => repaired.left.push(id),
+                Some(Err(error)) => repaired.failed.push((id, error)),
             }
         }
     }
-    Ok((mended, lowered))
+    Ok((repaired, lowered))
 }
 
 /// Number of suspects that are read together: with a block or two each, they fit into a transaction of etcd.
 const AT_ONCE: usize = 32;
 
 /// Handles and their blocks as just read, or the errors of unreadable ones.
-struct Seen {
+struct ReadHandles {
     handles: BTreeMap<HandleId, Result<Option<Entry<Handle>>, StoreError>>,
     blocks: BTreeMap<Cidr, Result<Option<Entry<Block>>, StoreError>>,
 }
 
 /// The planned write of a handle.
-struct Correction {
+struct HandleWrite {
     suspect: SuspectHandle,
     write: Write,
     deletes: bool,
@@ -129,8 +128,8 @@ struct Correction {
     lowered: BTreeSet<Cidr>,
 }
 
-impl Seen {
-    async fn read<S: Store>(store: &S, suspects: &[SuspectHandle]) -> Result<Seen, StoreError> {
+impl ReadHandles {
+    async fn read<S: Store>(store: &S, suspects: &[SuspectHandle]) -> Result<ReadHandles, StoreError> {
         let named: BTreeSet<Cidr> = suspects.iter().flat_map(|suspect| &suspect.blocks).copied().collect();
         let mut batch = ReadBatch::new();
         // Handles come first: where a batch is not a snapshot, the blocks are the more recent.
@@ -139,14 +138,14 @@ impl Seen {
         let blocks: Vec<(Cidr, GetTicket<Block>)> =
             named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
         let answers: Answers = store.read(&batch).await?;
-        Ok(Seen {
+        Ok(ReadHandles {
             handles: handles.into_iter().map(|(id, ticket)| (id, answers.get(&ticket))).collect(),
             blocks: blocks.into_iter().map(|(cidr, ticket)| (cidr, answers.get(&ticket))).collect(),
         })
     }
 
     /// Returns the write for a suspect, if it is still wrong.
-    fn correction(&self, suspect: &SuspectHandle) -> Option<Correction> {
+    fn correction(&self, suspect: &SuspectHandle) -> Option<HandleWrite> {
         let found = self.handles.get(&suspect.id)?.as_ref().ok()?.as_ref();
         let block = |cidr: &Cidr| self.blocks.get(cidr)?.as_ref().ok().map(|found| Some(&found.as_ref()?.value));
         let right = match repair(suspect, found, block) {
@@ -164,7 +163,7 @@ impl Seen {
             Some(entry) => Write::update::<Handle>(&entry.key, &right, &entry.revision),
             None => Write::create::<Handle>(&suspect.id, &right),
         };
-        Some(Correction { suspect: suspect.clone(), write: write.ok()?, deletes, lowered })
+        Some(HandleWrite { suspect: suspect.clone(), write: write.ok()?, deletes, lowered })
     }
 
     /// Rewrites blocks unchanged, each once. Returns the blocks that were not written. They have an error if another

@@ -42,9 +42,9 @@ async fn handles_count_what_blocks_hold() {
             suspect(&cluster, "net.elsewhere", &["10.9.9.0/29"]).await,
             suspect(&cluster, "net.a", &[BLOCK, "10.0.0.8/29"]).await,
         ];
-        let mended = mend(&cluster, &suspects).await;
-        assert_eq!(mended.deleted, [orphan, elsewhere]);
-        assert_eq!(mended.corrected, [HandleId::new("net.a")]);
+        let repaired = mend(&cluster, &suspects).await;
+        assert_eq!(repaired.deleted, [orphan, elsewhere]);
+        assert_eq!(repaired.corrected, [HandleId::new("net.a")]);
         assert_consistent(&cluster.store.pairs(), true);
         cluster.store.take_counts();
         let fresh = suspect(&cluster, "net.a", &[BLOCK]).await;
@@ -142,10 +142,10 @@ async fn an_allocation_that_read_between_the_two_writes_keeps_its_handle() {
             }
             Fault::None
         });
-        let mended = mend_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
+        let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
         cluster.store.calm();
         let expected = RepairedHandles { left: vec![id.clone()], ..RepairedHandles::default() };
-        assert_eq!(mended, expected, "{counts} counted, taken {after} requests later");
+        assert_eq!(repaired, expected, "{counts} counted, taken {after} requests later");
         assert!(held(&cluster.store.pairs()).contains_key(&id));
         assert_consistent(&cluster.store.pairs(), true);
     }
@@ -167,8 +167,8 @@ async fn what_was_read_before_a_handle_was_less_is_written_no_more() {
             }
             Fault::None
         });
-        let mended = mend_unwatched_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
-        assert_eq!((mended.deleted.len() + mended.corrected.len(), mended.left.len()), (1, 0), "{id}");
+        let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[suspect]).await.unwrap();
+        assert_eq!((repaired.deleted.len() + repaired.corrected.len(), repaired.left.len()), (1, 0), "{id}");
         let read = read.lock().unwrap().take().unwrap();
         assert!(cluster.block(BLOCK).unwrap().sequence_number > read.sequence_number, "{id}");
     }
@@ -187,6 +187,6 @@ async fn blocks_that_cannot_be_written_after_a_handle_are_told() {
         let is_block = writes.is_some_and(|writes| writes[0].kind == Block::KIND);
         if lowered && is_block { Fault::Refused } else { Fault::None }
     });
-    let mended = mend_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
-    assert_eq!((mended.failed.len(), mended.deleted, mended.left), (1, vec![], vec![]));
+    let repaired = repair_unwatched_handles(&cluster.store, &OpenGate, &[slow]).await.unwrap();
+    assert_eq!((repaired.failed.len(), repaired.deleted, repaired.left), (1, vec![], vec![]));
 }

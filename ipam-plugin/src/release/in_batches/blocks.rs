@@ -7,14 +7,15 @@ use libcalico::ipam::{Block, ReleaseError, Released};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use super::{ReleasedBatch, Requests, WriteGate};
+use super::outcome::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::retry::{OPERATION, Retry};
+use crate::write_gate::WriteGate;
 
 /// The planned write of a block.
-struct Change {
+struct BlockUpdate {
     block: Entry<Block>,
     after: Block,
     released: Released,
@@ -24,11 +25,11 @@ struct Change {
 }
 
 /// The outcome of a write.
-enum Written {
-    Yes(Change),
+enum WriteOutcome {
+    Written(BlockUpdate),
     /// The write lost a race or has an unknown outcome. The block is read again.
-    Again(Change),
-    No(Cidr, IpamError),
+    Retry(BlockUpdate),
+    Failed(Cidr, IpamError),
     Stopped,
 }
 
@@ -43,66 +44,66 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     outcome: &mut ReleasedBatch,
 ) {
     let mut retry = Retry::new(clock, OPERATION);
-    let mut left = wave.to_vec();
+    let mut remaining = wave.to_vec();
     // Changes whose write has an unknown outcome or lost a race.
-    let mut doubtful: BTreeMap<Cidr, Change> = BTreeMap::new();
-    while !left.is_empty() {
-        let blocks = match read(store, &left).await {
+    let mut unconfirmed: BTreeMap<Cidr, BlockUpdate> = BTreeMap::new();
+    while !remaining.is_empty() {
+        let blocks = match read(store, &remaining).await {
             Ok(blocks) => blocks,
             Err(error) => {
-                outcome.failed.extend(left.into_iter().map(|cidr| (cidr, error.clone().into())));
+                outcome.failed.extend(remaining.into_iter().map(|cidr| (cidr, error.clone().into())));
                 return;
             }
         };
-        let mut changes = Vec::new();
+        let mut updates = Vec::new();
         for (cidr, block) in blocks {
-            let sent = doubtful.remove(&cidr);
+            let sent = unconfirmed.remove(&cidr);
             match block {
                 Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
                     // The write whose response was lost took effect.
-                    Some(sent) => note(sent, outcome),
+                    Some(sent) => record(sent, outcome),
                     None => match plan(block, requests, cooldown, clock) {
-                        Ok(change) if !change.wanted => note_others(change, outcome),
-                        Ok(change) => changes.push(change),
+                        Ok(update) if !update.wanted => record_others(update, outcome),
+                        Ok(update) => updates.push(update),
                         Err(error) => outcome.failed.push((cidr, error)),
                     },
                 },
                 // A missing block has no addresses. If this batch's write deleted it, the handles still have to be
                 // decremented.
-                Ok(None) => match sent.filter(Change::deletes) {
-                    Some(sent) => note(sent, outcome),
+                Ok(None) => match sent.filter(BlockUpdate::deletes) {
+                    Some(sent) => record(sent, outcome),
                     None => outcome.missing.push(cidr),
                 },
                 Err(error) => outcome.failed.push((cidr, error.into())),
             }
         }
-        left.clear();
-        for written in join_all(changes.into_iter().map(|change| write(store, gate, change))).await {
+        remaining.clear();
+        for written in join_all(updates.into_iter().map(|update| write(store, gate, update))).await {
             match written {
-                Written::Yes(change) => note(change, outcome),
-                Written::Again(change) => {
-                    left.push(change.block.key);
-                    doubtful.insert(change.block.key, change);
+                WriteOutcome::Written(update) => record(update, outcome),
+                WriteOutcome::Retry(update) => {
+                    remaining.push(update.block.key);
+                    unconfirmed.insert(update.block.key, update);
                 }
-                Written::No(cidr, error) => outcome.failed.push((cidr, error)),
-                Written::Stopped => outcome.stopped = true,
+                WriteOutcome::Failed(cidr, error) => outcome.failed.push((cidr, error)),
+                WriteOutcome::Stopped => outcome.stopped = true,
             }
         }
-        if !left.is_empty() && !retry.pause().await {
-            outcome.failed.extend(left.drain(..).map(|cidr| (cidr, IpamError::Contention)));
+        if !remaining.is_empty() && !retry.pause().await {
+            outcome.failed.extend(remaining.drain(..).map(|cidr| (cidr, IpamError::Contention)));
         }
     }
 }
 
-impl Change {
+impl BlockUpdate {
     fn deletes(&self) -> bool {
         self.after.is_empty() && self.after.owner().is_none()
     }
 }
 
-type Found = Result<Option<Entry<Block>>, StoreError>;
+type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
 
-async fn read<S: Store>(store: &S, blocks: &[Cidr]) -> Result<Vec<(Cidr, Found)>, StoreError> {
+async fn read<S: Store>(store: &S, blocks: &[Cidr]) -> Result<Vec<(Cidr, ReadBlock)>, StoreError> {
     let mut batch = ReadBatch::new();
     let tickets: Vec<_> = blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
     let answers = store.read(&batch).await?;
@@ -114,50 +115,50 @@ fn plan<C: Clock>(
     requests: &impl Requests,
     cooldown: i64,
     clock: &C,
-) -> Result<Change, IpamError> {
+) -> Result<BlockUpdate, IpamError> {
     let requests = requests(&block.value);
     let mut after = block.value.clone();
     let collected = after.collect_garbage(cooldown, clock.now())?;
     let (released, refused) = after.release_unchanged(&requests, cooldown, clock.now())?;
     let wanted = !released.released.is_empty() || requests.is_empty() && collected;
-    Ok(Change { block, after, released, refused, wanted })
+    Ok(BlockUpdate { block, after, released, refused, wanted })
 }
 
-async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut change: Change) -> Written {
-    let entry = Entry { value: change.after.clone(), ..change.block.clone() };
+async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut update: BlockUpdate) -> WriteOutcome {
+    let entry = Entry { value: update.after.clone(), ..update.block.clone() };
     let write = match write_released(&entry) {
         Ok(write) => write,
-        Err(error) => return Written::No(entry.key, error.into()),
+        Err(error) => return WriteOutcome::Failed(entry.key, error.into()),
     };
     if !gate.admit(1).await {
-        return Written::Stopped;
+        return WriteOutcome::Stopped;
     }
     // The block as stored.
-    change.after.count_write();
+    update.after.count_write();
     match store.write_one(write).await {
-        Ok(_) => Written::Yes(change),
-        Err(error) if error.is_race() || error.has_unknown_outcome() => Written::Again(change),
-        Err(error) => Written::No(entry.key, error.into()),
+        Ok(_) => WriteOutcome::Written(update),
+        Err(error) if error.is_race() || error.has_unknown_outcome() => WriteOutcome::Retry(update),
+        Err(error) => WriteOutcome::Failed(entry.key, error.into()),
     }
 }
 
-/// Records a change that was written.
-fn note(change: Change, outcome: &mut ReleasedBatch) {
-    let cidr = change.block.key;
+/// Records a update that was written.
+fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
+    let cidr = update.block.key;
     outcome.blocks_written += 1;
-    outcome.released.extend(change.released.released.iter().map(|ip| (cidr, *ip)));
-    for (handle, n) in &change.released.per_handle {
+    outcome.released.extend(update.released.released.iter().map(|ip| (cidr, *ip)));
+    for (handle, n) in &update.released.per_handle {
         *outcome.counts.entry(handle.clone()).or_default().entry(cidr).or_default() += n;
     }
-    if let Some(owner) = change.after.owner().filter(|_| change.after.is_empty()) {
+    if let Some(owner) = update.after.owner().filter(|_| update.after.is_empty()) {
         outcome.emptied.push((cidr, owner));
     }
-    note_others(change, outcome);
+    record_others(update, outcome);
 }
 
-/// Records the requests that a change does not apply to.
-fn note_others(change: Change, outcome: &mut ReleasedBatch) {
-    let cidr = change.block.key;
-    outcome.unallocated.extend(change.released.unallocated.into_iter().map(|ip| (cidr, ip)));
-    outcome.refused.extend(change.refused.into_iter().map(|refusal| (cidr, refusal)));
+/// Records the requests that a update does not apply to.
+fn record_others(update: BlockUpdate, outcome: &mut ReleasedBatch) {
+    let cidr = update.block.key;
+    outcome.unallocated.extend(update.released.unallocated.into_iter().map(|ip| (cidr, ip)));
+    outcome.refused.extend(update.refused.into_iter().map(|refusal| (cidr, refusal)));
 }

@@ -6,10 +6,11 @@ use futures::stream;
 use libcalico::ipam::{Handle, HandleId};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
-use super::{HandleCounts, ReleasedBatch, WriteGate};
+use super::outcome::{HandleCounts, ReleasedBatch};
 use crate::clock::Clock;
 use crate::handle_refs;
 use crate::retry::{Retry, UNDO};
+use crate::write_gate::WriteGate;
 
 /// Maximum number of handles in a transaction, within etcd's limit.
 const MOST_IN_TRANSACTION: usize = 64;
@@ -18,14 +19,14 @@ const TRANSACTIONS: usize = 2;
 
 /// The outcome for some handles.
 #[derive(Default)]
-struct Settled {
+struct HandleUpdates {
     written: usize,
     left: Vec<HandleId>,
     stopped: bool,
 }
 
 /// Decrements the handles by `counts`, and deletes handles without a remaining address.
-pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
+pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
@@ -35,32 +36,29 @@ pub(super) async fn settle<S: Store, C: Clock, G: WriteGate>(
 ) {
     let ids: Vec<HandleId> = counts.keys().cloned().collect();
     // Without transactions, each handle is a separate request, and no request waits for others.
-    let (part, at_once) = match store.has_transactions() {
-        true => (MOST_IN_TRANSACTION, TRANSACTIONS),
-        false => (1, parallel),
-    };
+    let (part, at_once) = if store.has_transactions() { (MOST_IN_TRANSACTION, TRANSACTIONS) } else { (1, parallel) };
     let parts: Vec<Vec<HandleId>> = ids.chunks(part).map(<[HandleId]>::to_vec).collect();
-    let parts = parts.into_iter().map(|ids| settle_part(store, clock, gate, &counts, ids));
-    let mut settled = stream::iter(parts).buffer_unordered(at_once);
-    while let Some(part) = settled.next().await {
+    let parts = parts.into_iter().map(|ids| decrement_some(store, clock, gate, &counts, ids));
+    let mut updates = stream::iter(parts).buffer_unordered(at_once);
+    while let Some(part) = updates.next().await {
         outcome.handles_written += part.written;
         outcome.handles_left.extend(part.left);
         outcome.stopped |= part.stopped;
     }
 }
 
-async fn settle_part<S: Store, C: Clock, G: WriteGate>(
+async fn decrement_some<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
     counts: &HandleCounts,
     mut ids: Vec<HandleId>,
-) -> Settled {
+) -> HandleUpdates {
     let mut retry = Retry::new(clock, UNDO);
-    let mut settled = Settled::default();
+    let mut updates = HandleUpdates::default();
     loop {
         if !gate.admit(0).await {
-            settled.stopped = true;
+            updates.stopped = true;
             break;
         }
         let writes = match plan(store, counts, &ids).await {
@@ -72,16 +70,16 @@ async fn settle_part<S: Store, C: Clock, G: WriteGate>(
         };
         ids.clear();
         if store.has_transactions() {
-            send_together(store, gate, writes, &mut ids, &mut settled).await;
+            send_together(store, gate, writes, &mut ids, &mut updates).await;
         } else {
-            send_apart(store, gate, writes, &mut ids, &mut settled).await;
+            send_apart(store, gate, writes, &mut ids, &mut updates).await;
         }
-        if ids.is_empty() || settled.stopped || !retry.pause().await {
+        if ids.is_empty() || updates.stopped || !retry.pause().await {
             break;
         }
     }
-    settled.left.append(&mut ids);
-    settled
+    updates.left.append(&mut ids);
+    updates
 }
 
 /// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that cannot be read,
@@ -126,23 +124,23 @@ async fn send_together<S: Store, G: WriteGate>(
     gate: &G,
     writes: Vec<(HandleId, Write)>,
     again: &mut Vec<HandleId>,
-    settled: &mut Settled,
+    updates: &mut HandleUpdates,
 ) {
     if writes.is_empty() {
         return;
     }
     let (ids, writes): (Vec<HandleId>, Vec<Write>) = writes.into_iter().unzip();
     if !gate.admit(writes.len()).await {
-        settled.stopped = true;
-        settled.left.extend(ids);
+        updates.stopped = true;
+        updates.left.extend(ids);
         return;
     }
     match store.write(&writes).await {
-        Ok(_) => settled.written += ids.len(),
+        Ok(_) => updates.written += ids.len(),
         Err(error) if error.cause.is_race() => again.extend(ids),
         Err(error) => {
             tracing::warn!(handles = ids.len(), error = %error.cause, "handles may count too many addresses");
-            settled.left.extend(ids);
+            updates.left.extend(ids);
         }
     }
 }
@@ -154,25 +152,23 @@ async fn send_apart<S: Store, G: WriteGate>(
     gate: &G,
     writes: Vec<(HandleId, Write)>,
     again: &mut Vec<HandleId>,
-    settled: &mut Settled,
+    updates: &mut HandleUpdates,
 ) {
     let sent = writes.into_iter().map(|(id, write)| async move {
-        match gate.admit(1).await {
-            true => (id, Some(store.write_one(write).await)),
-            false => (id, None),
-        }
+        let is_admitted = gate.admit(1).await;
+        (id, if is_admitted { Some(store.write_one(write).await) } else { None })
     });
     for (id, result) in join_all(sent).await {
         match result {
             None => {
-                settled.stopped = true;
-                settled.left.push(id);
+                updates.stopped = true;
+                updates.left.push(id);
             }
-            Some(Ok(_)) => settled.written += 1,
+            Some(Ok(_)) => updates.written += 1,
             Some(Err(error)) if error.is_race() => again.push(id),
             Some(Err(error)) => {
                 tracing::warn!(handle = %id, %error, "handle may count too many addresses");
-                settled.left.push(id);
+                updates.left.push(id);
             }
         }
     }

@@ -1,7 +1,8 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libcalico::ipam::{
-    AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, ReleaseRequest, Reservations,
+    AffinityState, AssignRequest, Block, BlockAffinity, Handle, HandleId, Owner, ReleaseRequest, Reservations,
 };
 
 use super::*;

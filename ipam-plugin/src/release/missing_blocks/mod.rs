@@ -18,7 +18,7 @@ use crate::block_writes::{PriorAffinity, create_first};
 ///
 /// A block outside every pool is not created either, because no allocation would ever read and release it. Nor is a
 /// block that overlaps with another one, because both would assign the same addresses.
-pub(super) async fn claims<S: Store>(
+pub(super) async fn read_affinities<S: Store>(
     store: &S,
     owner: Option<&Owner>,
     absent: &[Cidr],
@@ -26,7 +26,7 @@ pub(super) async fn claims<S: Store>(
     let Some(owner) = owner.filter(|_| !absent.is_empty()) else { return Ok(Vec::new()) };
     let mut batch = ReadBatch::new();
     let key = |cidr: &Cidr| AffinityKey { owner: owner.clone(), cidr: *cidr };
-    let claims: Vec<_> = absent.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
+    let affinities: Vec<_> = absent.iter().map(|cidr| batch.get::<BlockAffinity>(&key(cidr))).collect();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let has = |version: &IpVersion| absent.iter().any(|cidr| cidr.version() == *version);
     let families = [IpVersion::V4, IpVersion::V6].into_iter().filter(has);
@@ -34,17 +34,17 @@ pub(super) async fn claims<S: Store>(
     let answers = store.read(&batch).await?;
     let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let ranges: Vec<Cidr> = ranges.iter().flat_map(|ticket| answers.listed_keys(ticket)).collect();
-    let mut claims = answers.readable(&claims, |key, reason| {
+    let mut affinities = answers.readable(&affinities, |key, reason| {
         tracing::warn!(affinity = %key, %reason, "leaving a block alone whose claim cannot be read");
     })?;
-    claims.retain(|claim| {
-        let cidr = &claim.key.cidr;
-        claim.value.state == AffinityState::Pending
-            && !claim.value.deleted
+    affinities.retain(|affinity| {
+        let cidr = &affinity.key.cidr;
+        affinity.value.state == AffinityState::Pending
+            && !affinity.value.deleted
             && any_pool_of(&pools, cidr.network()).is_some()
             && !ranges.iter().any(|range| range.clashes_with(cidr))
     });
-    Ok(claims)
+    Ok(affinities)
 }
 
 /// Returns the writes that create the block without addresses. The affinity is rewritten, so that a concurrent release
@@ -52,10 +52,10 @@ pub(super) async fn claims<S: Store>(
 ///
 /// The block must not be deleted at once, even if its pool deselects the node: the creation in progress would then
 /// succeed.
-pub(super) fn writes(claim: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
-    let AffinityKey { owner, cidr } = &claim.key;
+pub(super) fn writes(affinity: &Entry<BlockAffinity>, now: OffsetDateTime) -> Result<Vec<Write>, StoreError> {
+    let AffinityKey { owner, cidr } = &affinity.key;
     match Block::new(*cidr, owner, now) {
-        Ok(empty) => create_first(empty, owner, Some(&PriorAffinity::Affinity(claim.clone()))),
+        Ok(empty) => create_first(empty, owner, Some(&PriorAffinity::Existing(affinity.clone()))),
         Err(error) => {
             tracing::warn!(block = %cidr, %error, "nobody can create this block");
             Ok(Vec::new())

@@ -8,17 +8,18 @@ use libcalico::kubernetes::MachinePod;
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Store, StoreError, Write};
 
+use crate::alloc::assignment::comma_separated;
 use crate::alloc::inputs::StoredHandle;
-use crate::alloc::log::joined;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::lock::ReleaseLock;
 use crate::read_blocks::read_blocks;
-use crate::release::{Listings, ReleaseInputs, Turn, release_unlisted};
+use crate::release::{Listings, ReleaseInputs, release_unlisted};
 use crate::retry::{OPERATION, Retry};
 
 /// The addresses of a VMI whose owner a pod became.
 #[derive(Debug)]
-pub struct TakenOver {
+pub struct AdoptedAddresses {
     /// The VMI's addresses, IPv4 first; empty if it has none yet.
     pub addresses: Vec<IpAddr>,
     /// The VMI's handle, as read.
@@ -29,14 +30,14 @@ pub struct TakenOver {
 
 /// Makes a pod an owner of every address of its VMI: the active owner, or the alternate one if the pod is the target of
 /// a migration (IPAM-53).
-pub async fn take_over<S: Store, C: Clock>(
+pub async fn adopt_addresses<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
-    machine: &MachinePod,
+    vmi: &MachinePod,
     attributes: &BTreeMap<String, String>,
-) -> Result<TakenOver, IpamError> {
-    let slot = slot_of(machine);
+) -> Result<AdoptedAddresses, IpamError> {
+    let slot = slot_of(vmi);
     let mut replaced = BTreeMap::new();
     let take = |block: &mut Block| {
         // A repeated write may find the pod itself as owner.
@@ -48,46 +49,46 @@ pub async fn take_over<S: Store, C: Clock>(
     let (blocks, handle_read) = change(store, clock, handle, take).await?;
     let mut addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
     addresses.sort_by_key(|ip| IpVersion::of(*ip));
-    Ok(TakenOver { addresses, handle: handle_read, replaced })
+    Ok(AdoptedAddresses { addresses, handle: handle_read, replaced })
 }
 
-/// Restores the owner that [`take_over`] replaced, after the ADD of a pod failed. The VMI keeps its addresses, because
+/// Restores the owner that [`adopt_addresses`] replaced, after the ADD of a pod failed. The VMI keeps its addresses, because
 /// the previous pod may still run.
-pub async fn give_back<S: Store, C: Clock>(
+pub async fn restore_owner<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     handle: &HandleId,
-    machine: &MachinePod,
+    vmi: &MachinePod,
     replaced: &BTreeMap<String, String>,
 ) -> Result<(), IpamError> {
-    let pod = [machine.namespace.as_str(), machine.pod.as_str()];
-    let restore = |block: &mut Block| block.restore_owner(handle, slot_of(machine), pod, replaced);
+    let pod = [vmi.namespace.as_str(), vmi.pod.as_str()];
+    let restore = |block: &mut Block| block.restore_owner(handle, slot_of(vmi), pod, replaced);
     change(store, clock, handle, restore).await.map(drop)
 }
 
-fn slot_of(machine: &MachinePod) -> OwnerSlot {
-    if machine.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
+fn slot_of(vmi: &MachinePod) -> OwnerSlot {
+    if vmi.is_migration_target() { OwnerSlot::Alternate } else { OwnerSlot::Active }
 }
 
 /// Removes a pod from the owners of its VMI's addresses. If the VMI is being deleted and this was the last owner, the
 /// addresses are released (IPAM-55), unless another pod becomes an owner meanwhile. A VMI without addresses is success.
 /// `node` is the node on which the pod ran.
-pub async fn leave<S: Store, C: Clock, L: Listings>(
+pub async fn release_ownership<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
     handle: &HandleId,
-    machine: &MachinePod,
+    vmi: &MachinePod,
     node: &str,
     listings: &L,
 ) -> Result<(), IpamError> {
-    let clear = |block: &mut Block| block.clear_owner(handle, &machine.namespace, &machine.pod);
+    let clear = |block: &mut Block| block.clear_owner(handle, &vmi.namespace, &vmi.pod);
     change(store, clock, handle, clear).await?;
-    if machine.is_going {
+    if vmi.is_going {
         let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
         let inputs = inputs.on_node(node).unless_owned();
-        let released = release_unlisted(store, clock, inputs, listings, &mut Turn::default()).await?;
+        let released = release_unlisted(store, clock, inputs, listings, &mut ReleaseLock::default()).await?;
         if !released.is_owned {
-            tracing::info!(%handle, addresses = joined(&released.ips), "released with the virtual machine");
+            tracing::info!(%handle, addresses = comma_separated(&released.ips), "released with the virtual machine");
             return released.unreadable.first().map_or(Ok(()), |block| Err(IpamError::UnreadableBlock(*block)));
         }
     }
@@ -131,7 +132,7 @@ async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<
         Err(error) => return Err(error.into()),
     };
     let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
-    Ok((read_blocks(store, named).await?, StoredHandle::There(entry)))
+    Ok((read_blocks(store, named).await?, StoredHandle::Existing(entry)))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ async fn cluster(store: MemoryStore) -> (Cluster, Cidr) {
 #[tokio::test]
 async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
     let handle = HandleId::new(HANDLE);
-    let machine = MachinePod {
+    let vmi = MachinePod {
         namespace: "ns".into(),
         pod: "a".into(),
         instance: "vm1".into(),
@@ -46,7 +46,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
             let (id, told) = (handle.clone(), taken.clone());
             cluster.store.before_each(move |nth, writes, pairs| {
                 if nth == at {
-                    // This is the write of `take_over`.
+                    // This is the write of `adopt_addresses`.
                     let mut block = pairs.get::<Block>(&cidr).unwrap();
                     let addresses = block.set_owner(&id, OwnerSlot::Active, &noted("b"));
                     block.count_write();
@@ -55,7 +55,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
                 }
                 if nth + 1 == at && writes.is_some() { fault } else { Fault::None }
             });
-            _ = leave(&cluster.store, &cluster.clock, &handle, &machine, "node1", &NoListings).await;
+            _ = release_ownership(&cluster.store, &cluster.clock, &handle, &vmi, "node1", &NoListings).await;
             cluster.store.calm();
             let is_held = held(&cluster.store.pairs()).contains_key(&handle);
             if *taken.lock().unwrap() {
@@ -75,7 +75,7 @@ async fn an_address_that_another_pod_took_over_meanwhile_is_not_given_back() {
 async fn a_failed_add_puts_the_pod_before_back_as_owner_whatever_is_lost() {
     let handle = HandleId::new(HANDLE);
     for (slot, migration) in [(OwnerSlot::Active, None), (OwnerSlot::Alternate, Some("job"))] {
-        let machine = MachinePod {
+        let vmi = MachinePod {
             namespace: "ns".into(),
             pod: "b".into(),
             instance: "vm1".into(),
@@ -87,9 +87,9 @@ async fn a_failed_add_puts_the_pod_before_back_as_owner_whatever_is_lost() {
             for at in 0..6 {
                 let (cluster, cidr) = cluster(MemoryStore::sequential()).await;
                 cluster.store.before_each(move |nth, _, _| if nth == at { fault } else { Fault::None });
-                let taken = take_over(&cluster.store, &cluster.clock, &handle, &machine, &noted("b")).await;
-                let Ok(TakenOver { replaced, .. }) = taken else { continue };
-                if give_back(&cluster.store, &cluster.clock, &handle, &machine, &replaced).await.is_ok() {
+                let taken = adopt_addresses(&cluster.store, &cluster.clock, &handle, &vmi, &noted("b")).await;
+                let Ok(AdoptedAddresses { replaced, .. }) = taken else { continue };
+                if restore_owner(&cluster.store, &cluster.clock, &handle, &vmi, &replaced).await.is_ok() {
                     let block = cluster.store.pairs().get::<Block>(&cidr).unwrap();
                     let context = format!("{slot:?}, {fault:?} at request {at}");
                     let before = if slot == OwnerSlot::Active { noted("a") } else { BTreeMap::new() };

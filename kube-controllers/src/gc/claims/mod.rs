@@ -67,15 +67,15 @@ impl Claims {
         mode: Gc,
         now: Duration,
         grace: Duration,
-        told: &mut HashSet<AffinityKey>,
+        reported: &mut HashSet<AffinityKey>,
     ) -> usize {
         let due = self.get().due(now, grace);
-        told.retain(|key| self.get().is_wrong(key));
+        reported.retain(|key| self.get().is_wrong(key));
         let mut failed = 0;
         for (key, revision) in due {
             let AffinityKey { owner, cidr: block } = &key;
             if mode == Gc::Report {
-                if told.insert(key.clone()) {
+                if reported.insert(key.clone()) {
                     tracing::info!(%block, %owner, "would finish or drop a claim that nobody goes on with");
                 }
                 continue;

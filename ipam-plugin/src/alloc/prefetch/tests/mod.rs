@@ -58,7 +58,7 @@ impl Node {
                         inputs
                     }
                     Err(error) => {
-                        early.forget(store, clock, &call.container_handle()).await;
+                        early.discard(store, clock, &call.container_handle()).await;
                         return Err(failed(error));
                     }
                 }
@@ -425,7 +425,7 @@ async fn what_was_done_ahead_can_be_taken_back() {
     let (_ahead, mut inputs, early) = node.read_ahead(&call).await;
     early.join(&mut inputs);
     assert!(node.cluster.handle(&call.handle().to_string()).is_some());
-    forget(store, clock, &call.container_handle(), &mut inputs).await;
-    assert_eq!((&inputs.handle, inputs.expected.len()), (&StoredHandle::Unread, 0));
+    discard(store, clock, &call.container_handle(), &mut inputs).await;
+    assert_eq!((&inputs.handle, inputs.reserved.len()), (&StoredHandle::Unread, 0));
     node.assert_consistent();
 }

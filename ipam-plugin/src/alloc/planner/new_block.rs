@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
-use super::{FamilyPlanner, PlannerStep};
+use super::family::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
@@ -15,29 +15,29 @@ use crate::error::{Exhaustion, IpamError};
 const PROBES: usize = 8;
 
 /// Number of the node's affinities that may be too new for a cache.
-const UNSEEN_CLAIMS: usize = 4;
+const UNSEEN_AFFINITIES: usize = 4;
 
 impl FamilyPlanner<'_> {
     /// Returns the next step towards addresses from another block, or `None` if every block is taken.
     ///
     /// Close to the limit, the affinities are read again without a cache, together with any other reads. A cache may
     /// lack some of them, and no write would detect that the node exceeds its limit.
-    pub(super) fn claim_and_take(
+    pub(super) fn claim_and_assign(
         &self,
         snapshot: &Snapshot,
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
         let step = self.claim(snapshot, remaining)?;
-        if !snapshot.affinities_may_lag() || self.owned(snapshot) + UNSEEN_CLAIMS < self.block_limit(snapshot) {
+        if !snapshot.affinities_may_lag() || self.owned(snapshot) + UNSEEN_AFFINITIES < self.block_limit(snapshot) {
             return Ok(step);
         }
         Ok(step.map(|step| match step {
-            PlannerStep::Read(missing) => PlannerStep::Read(missing.and_claims()),
+            PlannerStep::Read(missing) => PlannerStep::Read(missing.and_own_affinities()),
             PlannerStep::Exhausted(Exhaustion::AutoAllocateOff) => step,
             PlannerStep::Assign(_)
             | PlannerStep::Repair(_)
             | PlannerStep::AlreadyHeld(_)
-            | PlannerStep::Exhausted(_) => PlannerStep::Read(MissingReads::default().and_claims()),
+            | PlannerStep::Exhausted(_) => PlannerStep::Read(MissingReads::default().and_own_affinities()),
         }))
     }
 
@@ -59,24 +59,22 @@ impl FamilyPlanner<'_> {
         }
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
             None | Some(BlockRead::Absent) => None,
-            Some(block) => Some(snapshot.room(block).filter(|_| !self.spared.contains(cidr))),
+            Some(block) => Some(snapshot.room(block).filter(|_| !self.excluded.contains(cidr))),
         };
         let none = BTreeSet::new();
         let ranges = snapshot.ranges(self.version).unwrap_or(&none);
         match usable_block(self.pools(), &room_of, ranges, &snapshot.reservations, &self.owner, snapshot.now) {
-            UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => {
-                self.take_from_unclaimed_block(snapshot, cidr, remaining)
-            }
-            UsableBlock::Reclaim(_) if !snapshot.knows_all_blocks(self.version) => {
+            UsableBlock::Claim(cidr) | UsableBlock::Use(cidr) => self.assign_from_new_block(snapshot, cidr, remaining),
+            UsableBlock::Reclaim(_) if !snapshot.has_all_blocks(self.version) => {
                 Ok(Some(PlannerStep::Read(MissingReads::list(self.version))))
             }
-            UsableBlock::Reclaim(candidates) => Ok(self.by_reclaim(snapshot, &candidates)),
+            UsableBlock::Reclaim(candidates) => Ok(self.reclaim(snapshot, &candidates)),
         }
     }
 
     /// Returns the step for the block at which the walk stops. The block is unclaimed, or the node's own without a
-    /// snapshot affinity.
-    fn take_from_unclaimed_block(
+    /// affinity in the snapshot.
+    fn assign_from_new_block(
         &self,
         snapshot: &Snapshot,
         cidr: Cidr,
@@ -94,13 +92,13 @@ impl FamilyPlanner<'_> {
         let key = AffinityKey { owner: self.owner.clone(), cidr };
         let step = match (snapshot.block(&cidr), snapshot.affinity(&key)) {
             (Some(BlockRead::Absent), None | Some(None)) => {
-                self.take(snapshot, &cidr, remaining, Some(PriorAffinity::Nothing))?.map(PlannerStep::Assign)
+                self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?.map(PlannerStep::Assign)
             }
             (_, None) => Some(PlannerStep::Read(MissingReads::affinity(key))),
             (_, Some(None)) => {
-                self.take(snapshot, &cidr, remaining, Some(PriorAffinity::Nothing))?.map(PlannerStep::Assign)
+                self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?.map(PlannerStep::Assign)
             }
-            (_, Some(Some(affinity))) => self.take_from_claimed_block(snapshot, affinity, remaining)?,
+            (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining)?,
         };
         Ok(step)
     }
@@ -124,7 +122,7 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns a step for the first reclaimable empty block of another owner. Its affinity must be released first.
-    fn by_reclaim(&self, snapshot: &Snapshot, candidates: &[Cidr]) -> Option<PlannerStep> {
+    fn reclaim(&self, snapshot: &Snapshot, candidates: &[Cidr]) -> Option<PlannerStep> {
         for cidr in candidates {
             if let Some(BlockRead::Surveyed(_)) = snapshot.block(cidr) {
                 return Some(PlannerStep::Read(MissingReads::blocks([*cidr])));
@@ -136,7 +134,7 @@ impl FamilyPlanner<'_> {
                 None => return Some(PlannerStep::Read(MissingReads::affinity(key))),
                 Some(None) => {}
                 Some(Some(affinity)) => {
-                    return Some(PlannerStep::Repair(AffinityRepair::GiveUp {
+                    return Some(PlannerStep::Repair(AffinityRepair::Release {
                         affinity: affinity.clone(),
                         block: block.clone(),
                     }));

@@ -1,10 +1,11 @@
-//! Plans addresses from the blocks that the node owns, in upstream's order (IPAM-112), and repairs unfinished
-//! affinities on the way (IPAM-123).
+//! Plans addresses from existing blocks: those that the node owns, in upstream's order (IPAM-112), whose unfinished
+//! affinities are repaired on the way (IPAM-123), and those that other nodes own, or that have no owner.
 
-use libcalico::ipam::{AffinityState, BlockAffinity};
+use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
+use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use super::{FamilyPlanner, PlannerStep};
+use super::family::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
@@ -12,7 +13,7 @@ use crate::error::IpamError;
 
 impl FamilyPlanner<'_> {
     /// Returns a step for the first own block, in list order, that has a free address; `None` if no own block has one.
-    pub(super) fn take_from_affine_blocks(
+    pub(super) fn assign_from_own_blocks(
         &self,
         snapshot: &Snapshot,
         remaining: usize,
@@ -21,7 +22,7 @@ impl FamilyPlanner<'_> {
             let Some(affinity) = snapshot.own_affinities(self.version).find(|entry| entry.key.cidr == cidr) else {
                 continue;
             };
-            if let Some(step) = self.take_from_claimed_block(snapshot, affinity, remaining)? {
+            if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {
                 return Ok(Some(step));
             }
         }
@@ -29,7 +30,7 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns the step for one block of the node. An unfinished affinity is repaired first.
-    pub(super) fn take_from_claimed_block(
+    pub(super) fn assign_from_own_block(
         &self,
         snapshot: &Snapshot,
         affinity: &Entry<BlockAffinity>,
@@ -46,7 +47,7 @@ impl FamilyPlanner<'_> {
             }
             Some(BlockRead::Absent) => {
                 let assignment =
-                    self.take(snapshot, cidr, remaining, Some(PriorAffinity::Affinity(affinity.clone())))?;
+                    self.assign(snapshot, cidr, remaining, Some(PriorAffinity::Existing(affinity.clone())))?;
                 return Ok(assignment.map(PlannerStep::Assign));
             }
             Some(BlockRead::Present(block)) => block,
@@ -55,14 +56,14 @@ impl FamilyPlanner<'_> {
             if snapshot.may_predate_affinities(cidr) {
                 return Ok(Some(PlannerStep::Read(MissingReads::blocks([*cidr]))));
             }
-            return Ok(Some(PlannerStep::Repair(AffinityRepair::Drop { affinity: affinity.clone() })));
+            return Ok(Some(PlannerStep::Repair(AffinityRepair::Delete { affinity: affinity.clone() })));
         }
-        let claim = match affinity.value.state {
+        let prior_affinity = match affinity.value.state {
             AffinityState::Confirmed | AffinityState::Unset => None,
-            AffinityState::Pending | AffinityState::PendingDeletion => Some(PriorAffinity::Affinity(affinity.clone())),
+            AffinityState::Pending | AffinityState::PendingDeletion => Some(PriorAffinity::Existing(affinity.clone())),
         };
-        let unconfirmed = claim.is_some();
-        match self.take(snapshot, cidr, remaining, claim)? {
+        let unconfirmed = prior_affinity.is_some();
+        match self.assign(snapshot, cidr, remaining, prior_affinity)? {
             Some(assignment) => Ok(Some(PlannerStep::Assign(assignment))),
             None if unconfirmed => Ok(Some(PlannerStep::Repair(AffinityRepair::Confirm {
                 affinity: affinity.clone(),
@@ -70,5 +71,28 @@ impl FamilyPlanner<'_> {
             }))),
             None => Ok(None),
         }
+    }
+
+    /// Returns a step for the first block with room, in the order of the pools and of the node's walk over each. The
+    /// block's affinity stays unchanged; only the attribute `node` of the allocation names the borrowing node
+    /// (IPAM-120).
+    pub(super) fn borrow(&self, snapshot: &Snapshot, remaining: usize) -> Result<PlannerStep, IpamError> {
+        if !snapshot.has_all_blocks(self.version) {
+            return Ok(PlannerStep::Read(MissingReads::list(self.version)));
+        }
+        let of_family = snapshot.blocks().filter(|(cidr, _)| cidr.version() == self.version);
+        let with_room: Vec<Cidr> = of_family
+            .filter(|(_, block)| snapshot.room(block).is_some_and(|room| room.has_free))
+            .map(|(cidr, _)| *cidr)
+            .collect();
+        for cidr in borrow_order(self.pools(), &with_room, &self.owner, snapshot.now) {
+            if let Some(BlockRead::Surveyed(_)) = snapshot.block(&cidr) {
+                return Ok(PlannerStep::Read(MissingReads::blocks([cidr])));
+            }
+            if let Some(assignment) = self.assign(snapshot, &cidr, remaining, None)? {
+                return Ok(PlannerStep::Assign(assignment));
+            }
+        }
+        Ok(PlannerStep::Exhausted(self.exhaustion(snapshot)))
     }
 }

@@ -9,53 +9,56 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
 use crate::cni::{IpamRequest, cni_error};
-use crate::kubernetes_api::{Api, knows_machine, selects_by_namespace};
-use crate::vmi::{self, MachineError};
+use crate::error::VmiError;
+use crate::kubernetes_api::{Api, may_have_vmi, selects_by_namespace};
+use crate::vmi;
 
 /// The objects that a call has to read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Questions {
+pub(crate) struct PodQueries {
     namespace: bool,
-    machine: bool,
+    vmi: bool,
 }
 
 /// The objects read.
 #[derive(Debug, Default)]
-pub(crate) struct Workload {
+pub(crate) struct PodLookup {
     labels: Option<Labels>,
-    machine: Option<MachinePod>,
+    vmi: Option<MachinePod>,
 }
 
-impl Questions {
+impl PodQueries {
     /// Determines the reads of a call: an ADD reads the labels of the namespace, which the namespace selectors of pools
     /// match. ADD, DEL and CHECK read the VMI of a pod that may have one.
-    pub(crate) fn of(call: &Call, datastore: &DatastoreConfig) -> Self {
+    pub(crate) fn for_call(call: &Call, datastore: &DatastoreConfig) -> Self {
         let on_container = matches!(call.command, Command::Add | Command::Del | Command::Check);
-        Questions {
+        PodQueries {
             namespace: selects_by_namespace(call, datastore),
-            machine: on_container && knows_machine(call, datastore),
+            vmi: on_container && may_have_vmi(call, datastore),
         }
     }
 
     /// Returns true if the call has to read any object.
     pub(crate) fn is_any(self) -> bool {
-        self.namespace || self.machine
+        self.namespace || self.vmi
     }
 
     /// Reads the objects.
-    pub(crate) async fn ask(self, call: &Call, api: &Api, store: &Datastore) -> Result<Workload, CniError> {
-        let mut workload = Workload::default();
-        let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(workload) };
+    pub(crate) async fn read(self, call: &Call, api: &Api, store: &Datastore) -> Result<PodLookup, CniError> {
+        let mut lookup = PodLookup::default();
+        let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(lookup) };
         if !self.is_any() {
-            return Ok(workload);
+            return Ok(lookup);
         }
         let mut batch = ReadBatch::new();
         let namespace = self.namespace.then(|| batch.get::<Namespace>(&ObjectKey::global(pod.namespace)));
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
-        let machine = self.machine.then(|| batch.get::<Pod>(&key));
-        let unanswered = |error: StoreError| match self.namespace {
-            true => no_namespace(pod.namespace, cni_error(&error.clone().into()).code, &error.to_string()),
-            false => MachineError::from(error).into(),
+        let pod_ticket = self.vmi.then(|| batch.get::<Pod>(&key));
+        let unanswered = |error: StoreError| {
+            if self.namespace {
+                return no_namespace(pod.namespace, cni_error(&error.clone().into()).code, &error.to_string());
+            }
+            VmiError::from(error).into()
         };
         let answers = api.read(&batch).await.map_err(unanswered)?;
         if let Some(ticket) = namespace {
@@ -64,28 +67,28 @@ impl Questions {
                 no_namespace(pod.namespace, Code::TRY_AGAIN, &reason)
             };
             let found = answers.get(&ticket).map_err(unanswered)?.ok_or_else(missing)?;
-            workload.labels = Some(found.value.metadata.labels);
+            lookup.labels = Some(found.value.metadata.labels);
         }
-        let pod = machine.map(|ticket| answers.get(&ticket)).transpose().map_err(MachineError::from)?.flatten();
+        let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
         // A DEL of a pod that is deleted already releases the addresses under the container's own handle.
         if let Some(pod) = pod {
-            let detected = vmi::detect(api, store, &pod.value).await.map_err(MachineError::from)?;
-            workload.machine = match call.command {
-                Command::Add => detected.map(vmi::Detected::arriving).transpose()?.flatten(),
-                _ => detected.and_then(vmi::Detected::leaving),
+            let detected = vmi::detect(api, store, &pod.value).await.map_err(VmiError::from)?;
+            lookup.vmi = match call.command {
+                Command::Add => detected.map(vmi::DetectedVmi::for_add).transpose()?.flatten(),
+                _ => detected.and_then(vmi::DetectedVmi::for_del),
             };
         }
-        Ok(workload)
+        Ok(lookup)
     }
 }
 
-impl Workload {
+impl PodLookup {
     /// Copies the objects read into the call.
-    pub(crate) fn tell(self, call: &mut IpamRequest) {
+    pub(crate) fn apply_to(self, call: &mut IpamRequest) {
         if let (Some(pod), Some(labels)) = (&mut call.pod, self.labels) {
             pod.namespace.labels = labels;
         }
-        call.machine = self.machine;
+        call.vmi = self.vmi;
     }
 }
 

@@ -1,0 +1,113 @@
+//! Reads the objects that a plan needs next into the [`Snapshot`].
+
+use std::collections::BTreeSet;
+
+use futures::future::{try_join, try_join3};
+use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, Room};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Answers, ReadBatch, Store, StoreError};
+use time::OffsetDateTime;
+
+use super::missing_reads::MissingReads;
+use super::state::{BlockRead, Snapshot};
+use super::survey::{add_range_reads, all_ranges};
+use crate::alloc::inputs::AllocationInputs;
+
+impl Snapshot {
+    /// Reads the wanted objects in one batch, concurrently with a survey of all blocks where one is wanted.
+    pub(crate) async fn read<S: Store>(&mut self, store: &S, missing: &MissingReads) -> Result<(), StoreError> {
+        let mut batch = ReadBatch::new();
+        let blocks: Vec<_> = missing.blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
+        let full: Vec<_> =
+            missing.full.iter().map(|(cidr, full)| (*cidr, full, batch.get_revision::<Block>(cidr))).collect();
+        let affinities: Vec<_> =
+            missing.affinities.iter().map(|key| (key.clone(), batch.get::<BlockAffinity>(key))).collect();
+        let handle = missing.handle.then(|| batch.get::<Handle>(&self.query.handle));
+        let affinity_list =
+            missing.own_affinities.then(|| batch.list::<BlockAffinity>(&AffinitySelect::of(self.query.owner.clone())));
+        let ranges_only: BTreeSet<IpVersion> = missing.ranges.difference(&missing.lists).copied().collect();
+        let (ranges, surveyed) = add_range_reads(&mut batch, store, ranges_only);
+        let (answers, ranges_found, rooms) = try_join3(
+            read_unless_empty(store, &batch),
+            all_ranges(store, surveyed),
+            self.all_rooms(store, &missing.lists),
+        )
+        .await?;
+        tracing::debug!(
+            blocks = blocks.len(),
+            lists = missing.lists.len() + missing.ranges.len(),
+            "read address blocks"
+        );
+        if let Some(ticket) = affinity_list {
+            self.inputs.affinities = answers.list(&ticket);
+            self.inputs.affinities_may_lag = false;
+        }
+        if let Some(ticket) = handle {
+            self.inputs.handle = answers.get(&ticket)?.into();
+        }
+        for (cidr, ticket) in blocks {
+            self.insert_block(cidr, answers.get(&ticket))?;
+            self.note_fresh_read(&cidr);
+        }
+        for (cidr, full, ticket) in full {
+            match answers.revision(&ticket) {
+                Some(now) if now.resource_version() == full.revision => {
+                    self.blocks.insert(cidr, BlockRead::Surveyed(Room::none(full.in_use)));
+                }
+                _ => _ = self.changed.insert(cidr),
+            }
+        }
+        self.ranges.extend(ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())));
+        self.ranges.extend(ranges_found);
+        self.insert_survey(&missing.lists, rooms);
+        for (key, ticket) in affinities {
+            self.insert_affinity(key, answers.get(&ticket))?;
+        }
+        if missing.own_affinities {
+            self.read_before_affinities = self.blocks.keys().copied().collect();
+        }
+        Ok(())
+    }
+
+    /// Reads again in one batch after a lost race. This includes the inputs, since a pool may be disabled by now
+    /// (IPAM-100), the blocks `touched`, affinities to these that the inputs lacked, and the ranges that were read.
+    /// All other blocks and affinities are removed from the snapshot.
+    pub(crate) async fn refresh<S: Store>(
+        &mut self,
+        store: &S,
+        now: OffsetDateTime,
+        touched: impl IntoIterator<Item = Cidr>,
+    ) -> Result<(), StoreError> {
+        let mut batch = ReadBatch::new();
+        let inputs = AllocationInputs::ask(&mut batch, &self.query);
+        let (mut blocks, mut missing_affinities) = (Vec::new(), Vec::new());
+        for cidr in touched {
+            blocks.push((cidr, batch.get::<Block>(&cidr)));
+            let key = AffinityKey { owner: self.query.owner.clone(), cidr };
+            // The list omits an affinity that cannot be read.
+            if !self.inputs.affinities.iter().any(|entry| entry.key == key) {
+                missing_affinities.push((batch.get::<BlockAffinity>(&key), key));
+            }
+        }
+        let (ranges, surveyed) = add_range_reads(&mut batch, store, self.ranges.keys().copied().collect());
+        let (answers, surveyed) = try_join(store.read(&batch), all_ranges(store, surveyed)).await?;
+        let (reserved, passed_over) = (std::mem::take(&mut self.reserved), std::mem::take(&mut self.passed_over));
+        let inputs = AllocationInputs::from_answers(&answers, &inputs)?;
+        let fresh = Snapshot::new(inputs, self.query.clone(), now)?.passing_over(passed_over);
+        *self = Snapshot { reserved, ..fresh };
+        self.limit_reserved_to_counted();
+        self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();
+        self.ranges.extend(surveyed);
+        for (cidr, ticket) in blocks {
+            self.insert_block(cidr, answers.get(&ticket))?;
+        }
+        for (ticket, key) in missing_affinities {
+            self.insert_affinity(key, answers.get(&ticket))?;
+        }
+        Ok(())
+    }
+}
+
+async fn read_unless_empty<S: Store>(store: &S, batch: &ReadBatch) -> Result<Answers, StoreError> {
+    if batch.ranges().is_empty() { Ok(Answers::new(Vec::new())) } else { store.read(batch).await }
+}

@@ -1,0 +1,284 @@
+//! [`Snapshot`]: the objects that an operation has read so far.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, IpamConfig, Reservations, Room};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, StoreError};
+use time::OffsetDateTime;
+
+use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, ReadBlock, StoredHandle};
+use crate::exhausted::SearchedPool;
+
+/// The state of one block in the snapshot.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum BlockRead {
+    /// The block is missing.
+    Absent,
+    /// The block exists, but its content is invalid, so it gives no address and is not written.
+    Corrupt,
+    /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
+    /// to be read before it gives an address.
+    Surveyed(Room),
+    /// The block exists and was read. Addresses whose cooldown has ended are in its free list again (IPAM-162).
+    Present(Box<Entry<Block>>),
+}
+
+/// A block of which a survey kept the range only, because it can give no address.
+static NOTHING_THERE: BlockRead =
+    BlockRead::Surveyed(Room { in_use: 0, has_free: false, is_own: false, may_be_reclaimed: false });
+
+/// A snapshot of the objects read so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) inputs: AllocationInputs,
+    /// Addresses that automatic assignment skips: reserved ranges, and addresses that the request passes over.
+    pub(crate) reservations: Reservations,
+    /// Time of the read, which searches and claims use as the current time.
+    pub(crate) now: OffsetDateTime,
+    pub(super) query: InputsQuery,
+    pub(super) passed_over: BTreeSet<IpAddr>,
+    pub(super) blocks: BTreeMap<Cidr, BlockRead>,
+    pub(super) listed: BTreeSet<IpVersion>,
+    pub(super) ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
+    pub(super) affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
+    /// Blocks that were read concurrently with the affinities, and may be older than these.
+    pub(super) read_with_affinities: BTreeSet<Cidr>,
+    /// Blocks that were read before, or concurrently with, a later read of the affinities.
+    pub(super) read_before_affinities: BTreeSet<Cidr>,
+    pub(super) reserved: BlockCounts,
+    /// Blocks that differ from the note about them.
+    pub(super) changed: BTreeSet<Cidr>,
+    /// The use of each pool of the families whose blocks were all surveyed.
+    pub(super) searched: BTreeMap<Cidr, SearchedPool>,
+}
+
+impl Snapshot {
+    /// Creates the snapshot from `inputs`, the result of `query`.
+    pub(crate) fn new(
+        mut inputs: AllocationInputs,
+        query: InputsQuery,
+        now: OffsetDateTime,
+    ) -> Result<Self, StoreError> {
+        let blocks = std::mem::take(&mut inputs.blocks);
+        let mut snapshot = Snapshot {
+            reservations: reservations(&inputs),
+            reserved: std::mem::take(&mut inputs.reserved),
+            inputs,
+            now,
+            query,
+            passed_over: BTreeSet::new(),
+            blocks: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            ranges: BTreeMap::new(),
+            affinities: HashMap::new(),
+            read_with_affinities: blocks.iter().map(|(cidr, _)| *cidr).collect(),
+            read_before_affinities: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            searched: BTreeMap::new(),
+        };
+        blocks.into_iter().try_for_each(|(cidr, answer)| snapshot.insert_block(cidr, answer))?;
+        Ok(snapshot)
+    }
+
+    /// Treats these addresses as reserved.
+    pub(crate) fn passing_over(mut self, addresses: BTreeSet<IpAddr>) -> Self {
+        if !addresses.is_empty() {
+            let busy = addresses.iter().map(|ip| Cidr::host(*ip));
+            self.reservations = Reservations::new(self.reservations.ranges().iter().copied().chain(busy));
+            self.passed_over = addresses;
+        }
+        self
+    }
+
+    /// Stops treating passed-over addresses as reserved. Returns false if there were none.
+    pub(crate) fn pass_over_no_more(&mut self) -> bool {
+        if self.passed_over.is_empty() {
+            return false;
+        }
+        self.passed_over.clear();
+        self.reservations = reservations(&self.inputs);
+        true
+    }
+
+    pub(crate) fn config(&self) -> &IpamConfig {
+        &self.inputs.config
+    }
+
+    /// Returns the handle, if it was read and exists.
+    pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
+        match &self.inputs.handle {
+            StoredHandle::Existing(entry) => Some(entry),
+            StoredHandle::Unread | StoredHandle::Absent => None,
+        }
+    }
+
+    pub(crate) fn handle_is_unread(&self) -> bool {
+        self.inputs.handle == StoredHandle::Unread
+    }
+
+    /// Returns the part of [`Snapshot::handle`] that counts for this operation's blocks, which are not written yet.
+    pub(crate) fn reserved(&self) -> &BlockCounts {
+        &self.reserved
+    }
+
+    /// Returns the state of a block, or `None` if the block was not read yet.
+    pub(crate) fn block(&self, cidr: &Cidr) -> Option<&BlockRead> {
+        match self.blocks.get(cidr) {
+            None if self.listed.contains(&cidr.version()) => {
+                let is_there = self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(cidr));
+                Some(if is_there { &NOTHING_THERE } else { &BlockRead::Absent })
+            }
+            block => block,
+        }
+    }
+
+    /// Returns the block if it was read and is valid.
+    pub(crate) fn readable_block(&self, cidr: &Cidr) -> Option<&Entry<Block>> {
+        match self.blocks.get(cidr) {
+            Some(BlockRead::Present(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+
+    /// Returns true if a read showed that the block differs from the note about it.
+    pub(crate) fn has_changed(&self, cidr: &Cidr) -> bool {
+        self.changed.contains(cidr)
+    }
+
+    /// Returns the number of allocated addresses in the block, or 0 if that is unknown.
+    pub(crate) fn in_use(&self, cidr: &Cidr) -> u32 {
+        self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
+    }
+
+    /// Returns the room in a block that exists and is usable, as far as it was read.
+    pub(crate) fn room(&self, block: &BlockRead) -> Option<Room> {
+        match block {
+            BlockRead::Present(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
+            BlockRead::Surveyed(room) => Some(*room),
+            BlockRead::Absent | BlockRead::Corrupt => None,
+        }
+    }
+
+    /// Returns true if a block may be older than the affinities read. A contradiction between both may then be
+    /// outdated.
+    pub(crate) fn may_predate_affinities(&self, cidr: &Cidr) -> bool {
+        self.read_with_affinities.contains(cidr) || self.read_before_affinities.contains(cidr)
+    }
+
+    /// Returns the blocks of a family that may have more room than the snapshot shows.
+    pub(crate) fn lagging_blocks(&self, version: IpVersion) -> impl Iterator<Item = Cidr> {
+        self.read_with_affinities.iter().filter(move |cidr| self.lags(cidr) && cidr.version() == version).copied()
+    }
+
+    /// Returns true if a block may have changed before it was read, because a cache answered.
+    pub(crate) fn lags(&self, cidr: &Cidr) -> bool {
+        self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
+    }
+
+    /// Returns true if the list of the owner's affinities may be stale.
+    pub(crate) fn affinities_may_lag(&self) -> bool {
+        self.inputs.affinities_may_lag
+    }
+
+    /// Returns all blocks of the snapshot.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Cidr, &BlockRead)> {
+        self.blocks.iter()
+    }
+
+    /// Returns true if every block of the family was read.
+    pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
+        self.listed.contains(&version)
+    }
+
+    /// Returns the ranges of all blocks of the family, or `None` if they were not read yet.
+    pub(crate) fn ranges(&self, version: IpVersion) -> Option<&BTreeSet<Cidr>> {
+        self.ranges.get(&version)
+    }
+
+    /// Returns a block of another size in the snapshot that shares addresses with `cidr`.
+    pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
+        let ranges = self.ranges(cidr.version())?;
+        ranges.iter().find(|range| range.clashes_with(cidr)).copied()
+    }
+
+    /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).
+    pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
+        self.inputs.affinities.iter().filter(move |entry| {
+            entry.key.cidr.version() == version && !entry.value.deleted && entry.key.owner == self.query.owner
+        })
+    }
+
+    /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the inputs lack may
+    /// exist nevertheless, because another process may be claiming the block at the same time.
+    pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
+        match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
+            Some(entry) => Some(Some(entry)),
+            None => self.affinities.get(key).map(Option::as_ref),
+        }
+    }
+
+    /// Records the handle from a separate read, and the counts in it that belong to this operation.
+    pub(crate) fn insert_handle(&mut self, found: StoredHandle, reserved: BlockCounts) {
+        self.inputs.handle = found;
+        self.reserved = reserved;
+    }
+
+    /// Records that a block was just read or written.
+    pub(super) fn note_fresh_read(&mut self, block: &Cidr) {
+        self.read_with_affinities.remove(block);
+        self.read_before_affinities.remove(block);
+    }
+
+    pub(super) fn insert_block(&mut self, cidr: Cidr, answer: ReadBlock) -> Result<(), StoreError> {
+        let block = match answer {
+            Ok(None) => BlockRead::Absent,
+            // A tombstone is an object that a deletion in progress has marked; the block is unusable.
+            Ok(Some(entry)) if entry.value.deleted => BlockRead::Corrupt,
+            Ok(Some(entry)) => self.with_cooled_addresses(entry),
+            Err(StoreError::Corrupt { key, reason }) => {
+                tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
+                BlockRead::Corrupt
+            }
+            Err(error) => return Err(error),
+        };
+        self.blocks.insert(cidr, block);
+        Ok(())
+    }
+
+    /// Records an affinity. An unreadable one makes only its own block unusable.
+    pub(super) fn insert_affinity(
+        &mut self,
+        key: AffinityKey,
+        answer: Result<Option<Entry<BlockAffinity>>, StoreError>,
+    ) -> Result<(), StoreError> {
+        match answer {
+            Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
+            Err(StoreError::Corrupt { key: path, reason }) => {
+                tracing::warn!(affinity = %path, %reason, "leaving a block alone whose claim cannot be read");
+                self.blocks.insert(key.cidr, BlockRead::Corrupt);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn with_cooled_addresses(&self, mut entry: Entry<Block>) -> BlockRead {
+        match entry.value.collect_garbage(self.config().ip_cooldown_seconds, self.now) {
+            Ok(_) => BlockRead::Present(Box::new(entry)),
+            Err(problem) => {
+                tracing::warn!(%problem, "leaving a block alone");
+                BlockRead::Corrupt
+            }
+        }
+    }
+}
+
+pub(super) fn reservations(inputs: &AllocationInputs) -> Reservations {
+    let (reservations, malformed) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
+    for problem in malformed {
+        tracing::warn!(%problem, "reservation");
+    }
+    reservations
+}

@@ -43,9 +43,10 @@ pub use of_node::{
     configuration_of_node,
 };
 pub use policy::{
-    DEFAULT_TIER, Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,
+    Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,
     StagedGlobalNetworkPolicy, StagedInNamespace, StagedNetworkPolicy,
 };
+pub use policy_name::DEFAULT_TIER;
 pub(crate) use policy_name::{NAME_ANNOTATION, without_tier};
 pub use port::{Port, PortParseError, Protocol};
 pub use profile::{Profile, ProfileSpec};

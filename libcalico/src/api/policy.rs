@@ -6,10 +6,8 @@ use std::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
+use super::policy_name::DEFAULT_TIER;
 use super::{Object, Rule, Spec, Unknown};
-
-/// The tier of policies that do not name a tier.
-pub const DEFAULT_TIER: &str = "default";
 
 /// A policy for the endpoints of one namespace.
 pub type NetworkPolicy = Object<PolicySpec<InNamespace>>;

@@ -3,8 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::policy::DEFAULT_TIER;
 use super::{ObjectMeta, Unknown};
+
+/// The tier of policies that do not name a tier.
+pub const DEFAULT_TIER: &str = "default";
 
 /// The annotation with the name. Readers of the v3 API never see it.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";

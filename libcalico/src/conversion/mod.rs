@@ -5,7 +5,6 @@
 
 #[cfg(test)]
 mod controllers_recording;
-mod facts;
 mod namespace;
 mod network_policy;
 mod profile;
@@ -13,7 +12,7 @@ mod profile;
 mod recordings;
 mod workload_endpoint;
 
-pub use facts::{
+pub use crate::workload::{
     ContainerFacts, EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts,
 };
 pub use namespace::{

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::facts::{EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
 use crate::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::net::Cidr;
 use crate::validation::ValidationError;
+use crate::workload::{EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";
 
@@ -105,9 +105,9 @@ fn networks(addresses: &[IpAddr]) -> Vec<String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::facts::ContainerFacts;
-    use super::super::facts::samples::{container, pod};
     use super::*;
+    use crate::workload::ContainerFacts;
+    use crate::workload::samples::{container, pod};
 
     fn addresses() -> Vec<IpAddr> {
         vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()]

@@ -3,18 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use time::{Duration, OffsetDateTime};
+use time::OffsetDateTime;
 
+use super::Owner;
 use super::blockwalk::BlockWalk;
 use super::pool::Pool;
 use super::reservation::Reservations;
-use super::stored_time::parse_stored;
 use super::survey::Room;
-use super::{Block, Owner};
 use crate::net::Cidr;
-
-/// The time for which a newly claimed block cannot be reclaimed, even if it is empty (IPAM-116).
-pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 
 /// The way to obtain another block.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,20 +90,14 @@ pub fn borrow_order(pools: &[Pool], with_room: &[Cidr], owner: &Owner, now: Offs
     order
 }
 
-/// Returns true if the block was claimed at least 60 s ago. A claim time more than 60 s in the future comes from a
-/// wrong clock and does not protect the block; upstream protects the block until that time has passed (IPAM-116). A
-/// missing claim time counts as old, and an unreadable one protects the block.
-pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
-    let Some(claimed) = &block.affinity_claim_time else { return true };
-    parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
+    use time::Duration;
     use time::macros::datetime;
 
+    use super::super::Block;
     use super::*;
     use crate::api::AllowedUse;
     use crate::ipam::{AssignRequest, HandleId};

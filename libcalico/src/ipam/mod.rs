@@ -41,6 +41,7 @@ mod gorand;
 mod handle;
 mod handle_repair;
 mod holding;
+mod load_balancer;
 mod old_handle;
 mod pod_facts;
 mod pool;
@@ -60,7 +61,7 @@ pub use block::{
     MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
 };
 pub use blockwalk::BlockWalk;
-pub use candidates::{RECLAIM_AFTER, RoomOf, UsableBlock, borrow_order, usable_block};
+pub use candidates::{RoomOf, UsableBlock, borrow_order, usable_block};
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId};
@@ -68,6 +69,7 @@ pub use handle_repair::{HandleRepair, SuspectHandle, repair};
 pub use holding::{
     Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
 };
+pub use load_balancer::{LOAD_BALANCER_HOST, load_balancer_handle};
 pub use old_handle::OldHandle;
 pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
 pub use pool::{Pool, any_pool_of, enabled_pool};
@@ -76,6 +78,6 @@ pub use pool_choice::{
 };
 pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
-pub use survey::{BlockGlance, Room, Sighting};
+pub use survey::{BlockGlance, RECLAIM_AFTER, Room, Sighting};
 pub use tunnels::{Tunnel, tunnels_of};
 pub use utilization::{BlockUse, PoolUse, Utilization, utilization};

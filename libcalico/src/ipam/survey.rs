@@ -5,13 +5,16 @@
 //! completely.
 
 use serde::Deserialize;
-use time::OffsetDateTime;
+use time::{Duration, OffsetDateTime};
 
 use super::block::null_as_empty;
-use super::candidates::may_be_reclaimed;
+use super::stored_time::parse_stored;
 use super::{Attribute, Block, Owner, Reservations};
 use crate::api::Unknown;
 use crate::net::Cidr;
+
+/// The time for which a newly claimed block cannot be reclaimed, even if it is empty (IPAM-116).
+pub const RECLAIM_AFTER: Duration = Duration::seconds(60);
 
 /// A block in a listing of all blocks, which is in no particular order. If a block occurs twice, the last occurrence
 /// counts: an interrupted response is requested again.
@@ -101,6 +104,14 @@ impl BlockGlance {
         }
         Some(Room::of(&block, reservations, owner, now))
     }
+}
+
+/// Returns true if the block was claimed at least 60 s ago. A claim time more than 60 s in the future comes from a
+/// wrong clock and does not protect the block; upstream protects the block until that time has passed (IPAM-116). A
+/// missing claim time counts as old, and an unreadable one protects the block.
+pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
+    let Some(claimed) = &block.affinity_claim_time else { return true };
+    parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }
 
 /// The fields under both names: those of the stored value, and those of the custom resource's `spec`.

@@ -28,6 +28,7 @@ mod pod_addresses;
 mod pod_cidrs;
 mod pod_on_node;
 mod pod_patch;
+mod pod_problem;
 mod policy;
 mod profile;
 mod qos;
@@ -62,6 +63,7 @@ pub use pod_on_node::{PodOnNode, PodOnNodeKey};
 pub use pod_patch::{
     CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached, listed_addresses, lists_nothing,
 };
+pub use pod_problem::{FLOATING_IPS, PodProblem};
 pub use quantity::quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
@@ -74,4 +76,4 @@ pub use served::{GROUPS, Served, has_kind, kinds_path};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use transcoder::{Decoded, Transcoder};
 pub use uid::reverse_uid;
-pub use workload_endpoint::{FLOATING_IPS, PodEndpoint, PodProblem, endpoint_of_pod, floating_ips, texts_of};
+pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, texts_of};

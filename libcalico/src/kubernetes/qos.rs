@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::pod_problem::PodProblem;
 use super::quantity::quantity;
-use super::workload_endpoint::PodProblem;
 
 /// A limit: its field in `qosControls`, its annotations, of which the last one present counts, and its bounds.
 struct Limit {

@@ -7,14 +7,13 @@ use serde_json::Value;
 use super::pod::Pod;
 use super::pod_addresses::{AddressAnnotations, PodAddresses};
 use super::pod_patch::CONTAINER_ID;
+use super::pod_problem::{FLOATING_IPS, PodProblem};
 use super::qos::qos_controls;
 use crate::api::{IpNat, WorkloadEndpoint};
 use crate::conversion::{EndpointFacts, Orchestrator};
 use crate::names::pod_interface;
-use crate::net::{Cidr, CidrParseError, IpVersion};
+use crate::net::{Cidr, IpVersion};
 
-/// The annotation with floating addresses.
-pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
 /// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";
 /// The only annotation of a pod that its endpoint contains.
@@ -22,62 +21,6 @@ const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// The interface of every pod's endpoint, independent of `CNI_IFNAME`.
 const ENDPOINT: &str = "eth0";
-
-/// A value on a pod that cannot be parsed. The texts are upstream's, if upstream has one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PodProblem {
-    /// An address of the pod.
-    #[error("address of the pod: {0}")]
-    Address(#[from] CidrParseError),
-    /// An annotation that should be a JSON array of texts.
-    #[error("failed to parse '{value}' as JSON: {reason}")]
-    Json {
-        /// The key of the annotation.
-        annotation: &'static str,
-        /// The value of the annotation.
-        value: String,
-        /// The parser's message.
-        reason: String,
-    },
-    /// A prefix in an annotation.
-    #[error("failed to parse '{}' as a CIDR: {cause}", .cause.0)]
-    Prefix {
-        /// The key of the annotation.
-        annotation: &'static str,
-        /// The parser's error.
-        cause: CidrParseError,
-    },
-    /// Floating addresses of a pod whose own address is a network.
-    #[error("the pod's address {0} is not a single one")]
-    NotOneAddress(Cidr),
-    /// A traffic limit.
-    #[error("{reason}")]
-    Limit {
-        /// The key of the annotation.
-        annotation: &'static str,
-        /// The reason.
-        reason: String,
-    },
-}
-
-impl PodProblem {
-    /// Returns the invalid annotation; `None` for the pod's addresses, which may come from its status.
-    pub fn annotation(&self) -> Option<&'static str> {
-        match self {
-            PodProblem::Address(_) => None,
-            PodProblem::NotOneAddress(_) => Some(FLOATING_IPS),
-            PodProblem::Json { annotation, .. }
-            | PodProblem::Prefix { annotation, .. }
-            | PodProblem::Limit { annotation, .. } => Some(annotation),
-        }
-    }
-
-    /// Returns true if a pod with this problem gets no network. Problems with traffic limits are only reported
-    /// (CNI-104).
-    pub fn is_fatal(&self) -> bool {
-        !matches!(self, PodProblem::Limit { .. })
-    }
-}
 
 /// An endpoint, and the values on its pod that could not be parsed and are left out.
 ///

@@ -1,9 +1,9 @@
 //! Rules for ClusterInformation, of which there is only one object.
 
 use super::SINGLETON;
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use crate::api::ClusterInformation;
+use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the object may be written.
 pub fn validate_cluster_information(information: &ClusterInformation) -> Result<(), ValidationError> {

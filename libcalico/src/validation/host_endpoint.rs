@@ -1,10 +1,10 @@
 //! Rules for HostEndpoints.
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::rule;
 use super::workload_endpoint::has_ports;
 use crate::api::{HostEndpoint, HostEndpointPort};
+use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the endpoint may be written.
 pub fn validate_host_endpoint(endpoint: &HostEndpoint) -> Result<(), ValidationError> {

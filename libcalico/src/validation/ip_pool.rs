@@ -5,10 +5,10 @@ mod content;
 #[cfg(test)]
 mod tests;
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use crate::api::{AllowedUse, AssignmentMode, IpPool, IpPoolSpec};
 use crate::net::Cidr;
+use crate::validation_error::{FieldError, ValidationError};
 
 const NEVER: &str = "Never";
 const ALL: &str = "all()";

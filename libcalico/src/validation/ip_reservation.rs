@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::syntax::{go_list, network};
 use crate::api::IpReservation;
 use crate::net::Cidr;
+use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the reservation may be written. Older data may contain single addresses, which readers accept; writers
 /// must add a prefix length (DS-96).

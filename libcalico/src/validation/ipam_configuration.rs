@@ -1,10 +1,10 @@
 //! Rules for the IPAM settings: the v3 object, and the record that allocation uses.
 
 use super::SINGLETON;
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use crate::api::IpamConfiguration;
 use crate::ipam::IpamConfig;
+use crate::validation_error::{FieldError, ValidationError};
 
 /// The longest cooldown of a released address, in seconds.
 const MAX_COOLDOWN: i64 = 1200;

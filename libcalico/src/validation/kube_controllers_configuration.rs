@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::SINGLETON;
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::syntax::{MAX_NAME, network};
 use crate::api::{GoDuration, HostEndpointTemplate, KubeControllersConfiguration, KubeControllersConfigurationSpec};
 use crate::selector::Selector;
+use crate::validation_error::{FieldError, ValidationError};
 
 /// The default TCP port of the metrics.
 const METRICS_PORT: i64 = 9094;

@@ -1,8 +1,8 @@
 //! Rules for the metadata that all kinds share (DS-93).
 
-use super::error::FieldError;
 use super::syntax::{MAX_NAME, go_map, is_name, label_key_problem, label_value_problem};
 use crate::api::{Object, Spec};
+use crate::validation_error::FieldError;
 
 /// The largest total size of all annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;

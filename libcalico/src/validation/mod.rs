@@ -4,7 +4,6 @@
 //! store. The others only check. `rule` and `syntax` contain the rules for single fields.
 
 mod cluster_information;
-mod error;
 mod host_endpoint;
 mod ip_pool;
 mod ip_reservation;
@@ -19,8 +18,8 @@ mod rule;
 mod syntax;
 mod workload_endpoint;
 
+pub use crate::validation_error::{FieldError, ValidationError};
 pub use cluster_information::validate_cluster_information;
-pub use error::{FieldError, ValidationError};
 pub use host_endpoint::validate_host_endpoint;
 pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};
 pub use ip_reservation::validate_ip_reservation;

@@ -1,10 +1,10 @@
 //! Rules for Nodes. Upstream declares rules for the elements of `addresses`, `interfaces` and `orchRefs` but never
 //! applies them, so these elements are not checked (DS-103).
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::rule;
 use crate::api::{Node, NodeBgp};
+use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the node may be written.
 pub fn validate_node(node: &Node) -> Result<(), ValidationError> {

@@ -1,11 +1,11 @@
 //! Rules for Calico's policies, as far as every reader requires them. The API server's schemas limit the number of
 //! rules and characters.
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::syntax::{is_name, network};
 use crate::api::{DEFAULT_TIER, Object, PolicyKind, PolicySpec, Port, Rule};
 use crate::selector::Selector;
+use crate::validation_error::{FieldError, ValidationError};
 
 /// The label with the tier of a policy, for clients that list by label.
 const TIER_LABEL: &str = "projectcalico.org/tier";

@@ -1,10 +1,10 @@
 //! Rules for Profiles. Only the fields that the default profile uses are checked in a rule.
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::syntax::{go_map, label_key_problem, label_value_problem};
 use crate::api::Profile;
 use crate::selector::Selector;
+use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the profile may be written.
 pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use super::error::FieldError;
 use super::syntax::{is_container_id, is_interface, is_mac, is_name, is_network, is_port_name, network};
 use crate::net::IpVersion;
+use crate::validation_error::FieldError;
 
 /// A rule for a single text.
 pub(super) struct FieldRule {

@@ -4,13 +4,13 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::error::{FieldError, ValidationError};
 use super::metadata::check_metadata;
 use super::rule;
 use super::syntax::{go_list, network};
 use crate::api::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::names::EndpointIdentifiers;
 use crate::net::{Cidr, IpVersion};
+use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the endpoint may be written. A name that does not match the spec is reported alone, because the other
 /// fields are not reliable then (CNI-86).

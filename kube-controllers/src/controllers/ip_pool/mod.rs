@@ -64,7 +64,7 @@ impl Controller for IpPools {
     async fn run(self, context: Context) {
         let reconciler = Arc::new(IpPoolReconciler {
             store: context.calico.clone(),
-            objects: CustomResources::of::<IpPoolSpec>(context.kubernetes.clone()),
+            objects: CustomResources::new::<IpPoolSpec>(context.kubernetes.clone()),
             pools: self.pools.clone(),
         });
         let queue_all = || self.queue.add(ALL);

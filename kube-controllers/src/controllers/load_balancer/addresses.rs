@@ -46,7 +46,7 @@ impl ServiceAddresses {
         let mut all = Vec::new();
         for ticket in &tickets {
             let Some(block) = answers.get(ticket)? else { continue };
-            let held = block.value.allocated().filter_map(|held| HeldAddress::of(&held));
+            let held = block.value.allocated().filter_map(|held| HeldAddress::from_allocation(&held));
             all.extend(held.filter(|held| held.handle == *handle));
         }
         all.sort_by_key(|held| held.ip);
@@ -66,7 +66,12 @@ impl ServiceAddresses {
     /// Releases single addresses.
     pub(super) async fn release(&self, held: &[HeldAddress]) -> Result<(), ReconcileError> {
         for HeldAddress { ip, handle, .. } in held {
-            tracing::info!(address = %ip, %handle, reason = "the Service has another", "releasing an address of a Service");
+            tracing::info!(
+                address = %ip,
+                %handle,
+                reason = "the Service has another",
+                "releasing an address of a Service"
+            );
         }
         let requests: Vec<_> = held.iter().map(HeldAddress::release).collect();
         let released = release_addresses(&*self.store, &SystemClock::start(), &requests).await;

@@ -6,7 +6,7 @@ use libcalico::ipam::{Allocation, HandleId, ReleaseRequest};
 use libcalico::net::{Cidr, IpVersion};
 
 use super::pools::{LoadBalancerPool, may_serve_unnamed};
-use super::request::{Request, RequestError};
+use super::request::{AddressRequest, RequestError};
 use super::service::LoadBalancerService;
 use crate::settings::AssignIps;
 
@@ -25,7 +25,7 @@ pub(super) struct HeldAddress {
 
 impl HeldAddress {
     /// Returns the allocation as a held address, or `None` if it is in cooldown or has no handle.
-    pub(super) fn of(allocation: &Allocation<'_>) -> Option<Self> {
+    pub(super) fn from_allocation(allocation: &Allocation<'_>) -> Option<Self> {
         let handle = allocation.handle().filter(|_| !allocation.is_cooling())?;
         let since = allocation.attributes().and_then(|attributes| attributes.get("timestamp").cloned());
         Some(HeldAddress { ip: allocation.ip, handle, sequence: allocation.sequence, since })
@@ -90,7 +90,7 @@ pub(super) fn decide(
     if pools.is_empty() {
         return Ok(if held.is_empty() { Decision::NoPool } else { Decision::Withdraw });
     }
-    let request = Request::of(service, pools)?;
+    let request = AddressRequest::from_service(service, pools)?;
     let mut plan = Plan::default();
     // Each family is decided separately. Upstream assigns no IPv6 address to a Service that has an IPv4 address
     // (KC-509).
@@ -105,7 +105,7 @@ pub(super) fn decide(
 struct Family<'a> {
     version: IpVersion,
     service: &'a LoadBalancerService,
-    request: &'a Request,
+    request: &'a AddressRequest,
     pools: &'a [LoadBalancerPool],
 }
 
@@ -113,8 +113,8 @@ impl Family<'_> {
     /// Adds the changes for `held`, the addresses of this family, to the plan.
     fn plan<'h>(&self, held: impl Iterator<Item = &'h HeldAddress>, plan: &mut Plan) {
         let (mut fitting, mut others): (Vec<_>, Vec<_>) = held.cloned().partition(|held| self.fits(held.ip));
-        let asked = self.request.address(self.version);
-        match asked {
+        let requested = self.request.address(self.version);
+        match requested {
             Some(ip) if fitting.iter().all(|held| held.ip != ip) => plan.assign.push(Missing::Address(ip)),
             None if fitting.is_empty() && self.is_wanted() && !self.request.insists => plan
                 .assign
@@ -125,7 +125,7 @@ impl Family<'_> {
         // A fixed order, so that two replicas with the same addresses keep the same one. Published addresses come
         // first, because they are in use: such an address stays until another is published.
         let rank = |held: &HeldAddress| {
-            (Some(held.ip) != asked, !is_published(held), held.since.clone(), held.sequence, held.ip)
+            (Some(held.ip) != requested, !is_published(held), held.since.clone(), held.sequence, held.ip)
         };
         fitting.sort_by_key(rank);
         others.sort_by_key(rank);
@@ -166,9 +166,9 @@ impl Family<'_> {
     /// Returns true if the Service can use an address of the family. A Service that names no family keeps its
     /// addresses.
     fn has_use(&self) -> bool {
-        let asked = self.request.address(self.version).is_some();
+        let requested = self.request.address(self.version).is_some();
         let named = self.is_wanted() || !(self.service.wants4 || self.service.wants6);
-        asked || (named && !self.request.insists)
+        requested || (named && !self.request.insists)
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) struct LoadBalancerPool {
 
 impl LoadBalancerPool {
     /// Returns the pool, or `None` if it is not for Services, is being deleted, or has an invalid range.
-    pub(super) fn of(pool: &IpPool) -> Option<Self> {
+    pub(super) fn from_pool(pool: &IpPool) -> Option<Self> {
         if !pool.spec.allows(AllowedUse::LoadBalancer) || pool.metadata.deletion_timestamp.is_some() {
             return None;
         }
@@ -54,7 +54,7 @@ pub(super) async fn stored_pools(calico: &Datastore) -> Result<Vec<LoadBalancerP
         if let Err(error) = pool.spec.range() {
             return Err(unreadable(&error));
         }
-        pools.extend(LoadBalancerPool::of(&pool));
+        pools.extend(LoadBalancerPool::from_pool(&pool));
     }
     Ok(pools)
 }

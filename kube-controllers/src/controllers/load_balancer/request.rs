@@ -1,4 +1,4 @@
-//! [`Request`]: the pools and addresses that a Service requests in its annotations.
+//! [`AddressRequest`]: the pools and addresses that a Service requests in its annotations.
 
 use std::net::IpAddr;
 
@@ -9,10 +9,10 @@ use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 
 /// The request of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if [`Request::addresses`] is from the annotation, and so must be met. An address in `spec.loadBalancerIP`
+    /// True if [`AddressRequest::addresses`] is from the annotation, and so must be met. An address in `spec.loadBalancerIP`
     /// is a wish.
     pub(super) insists: bool,
     /// Ranges of IPv4 pools; empty for any pool.
@@ -36,7 +36,7 @@ pub(super) enum RequestError {
     Family { field: &'static str, text: String, wanted: IpVersion },
 }
 
-impl Request {
+impl AddressRequest {
     /// Returns the requested address of a family.
     pub(super) fn address(&self, version: IpVersion) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| IpVersion::of(*ip) == version)
@@ -51,8 +51,11 @@ impl Request {
     }
 
     /// Parses the annotations of a Service.
-    pub(super) fn of(service: &LoadBalancerService, pools: &[LoadBalancerPool]) -> Result<Self, RequestError> {
-        let mut request = Request {
+    pub(super) fn from_service(
+        service: &LoadBalancerService,
+        pools: &[LoadBalancerPool],
+    ) -> Result<Self, RequestError> {
+        let mut request = AddressRequest {
             addresses: addresses(service.addresses.as_deref())?,
             insists: false,
             pools4: ranges(IPV4_POOLS, service.pools4.as_deref(), IpVersion::V4, pools)?,

@@ -48,7 +48,7 @@ impl LoadBalancerService {
     /// Reads a watched Service. Returns `None` for another type.
     pub(super) fn watched(service: &Service) -> Option<Self> {
         let status = service.load_balancer.as_ref();
-        Self::of(&service.name, &service.uid, &service.annotations, &service.spec, status)
+        Self::from_parts(&service.name, &service.uid, &service.annotations, &service.spec, status)
     }
 
     /// Reads a Service from the API server. Returns `None` for another type.
@@ -60,10 +60,16 @@ impl LoadBalancerService {
         );
         let annotations = metadata.annotations.clone().unwrap_or_default();
         let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-        Self::of(&name, metadata.uid.as_deref().unwrap_or_default(), &annotations, service.spec.as_ref()?, status)
+        Self::from_parts(
+            &name,
+            metadata.uid.as_deref().unwrap_or_default(),
+            &annotations,
+            service.spec.as_ref()?,
+            status,
+        )
     }
 
-    fn of(
+    fn from_parts(
         name: &ObjectKey,
         uid: &str,
         annotations: &BTreeMap<String, String>,
@@ -73,7 +79,7 @@ impl LoadBalancerService {
         if spec.type_.as_deref() != Some("LoadBalancer") {
             return None;
         }
-        let said = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
+        let non_empty = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
         let wants = |family: &str| spec.ip_families.iter().flatten().any(|wanted| wanted == family);
         let entries = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
         Some(LoadBalancerService {
@@ -81,18 +87,18 @@ impl LoadBalancerService {
             class: spec.load_balancer_class.clone(),
             wants4: wants("IPv4"),
             wants6: wants("IPv6"),
-            pools4: said(annotations.get(IPV4_POOLS)),
-            pools6: said(annotations.get(IPV6_POOLS)),
-            addresses: said(annotations.get(ADDRESSES)),
-            address: said(spec.load_balancer_ip.as_ref()),
+            pools4: non_empty(annotations.get(IPV4_POOLS)),
+            pools6: non_empty(annotations.get(IPV6_POOLS)),
+            addresses: non_empty(annotations.get(ADDRESSES)),
+            address: non_empty(spec.load_balancer_ip.as_ref()),
             published: entries.filter_map(|entry| entry.ip.as_deref()?.parse().ok()).collect(),
         })
     }
 
     /// Returns true if the Service requests an address from Calico, by its class or otherwise.
     pub(super) fn asks(&self) -> bool {
-        let asked = [&self.pools4, &self.pools6, &self.addresses, &self.address];
-        self.class.as_deref() == Some(CLASS) || asked.iter().any(|asked| asked.is_some())
+        let requests = [&self.pools4, &self.pools6, &self.addresses, &self.address];
+        self.class.as_deref() == Some(CLASS) || requests.iter().any(|requests| requests.is_some())
     }
 
     /// Returns true if this controller manages the addresses of the Service (KC-501).

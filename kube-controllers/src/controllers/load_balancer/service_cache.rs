@@ -56,7 +56,7 @@ impl ServiceCache {
 
     /// Applies an event. Returns the Services to reconcile: all, because any may need or have an address of the pool.
     pub(super) fn apply_pool(&mut self, event: &Event<'_, Entry<IpPool>>) -> Vec<ObjectKey> {
-        let changed = self.pools.apply(event, |entry| LoadBalancerPool::of(&entry.value));
+        let changed = self.pools.apply(event, |entry| LoadBalancerPool::from_pool(&entry.value));
         let touched = if changed.is_empty() { Vec::new() } else { self.services() };
         self.keys_if_ready(touched)
     }
@@ -138,10 +138,10 @@ fn addresses_of_services(block: &Block) -> Option<Vec<(ObjectKey, HeldAddress)>>
     if block.deleted || block.owner() != Some(Owner::Virtual(LOAD_BALANCER_HOST.into())) {
         return None;
     }
-    let holder = |held: libcalico::ipam::Allocation<'_>| {
+    let service_address = |held: libcalico::ipam::Allocation<'_>| {
         let attributes = held.attributes()?;
         let key = ObjectKey::namespaced(attributes.get("namespace")?, attributes.get("service")?);
-        Some((key, HeldAddress::of(&held)?))
+        Some((key, HeldAddress::from_allocation(&held)?))
     };
-    Some(block.allocated().filter_map(holder).collect())
+    Some(block.allocated().filter_map(service_address).collect())
 }

@@ -1,9 +1,12 @@
 //! [`Index`]: the blocks, addresses, pods and nodes of a cluster, as the watches reported them.
 
 mod blocks;
+mod conflicts;
+mod gauges;
 mod links;
 mod nodes;
 mod pools;
+mod reclaim;
 mod subjects;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

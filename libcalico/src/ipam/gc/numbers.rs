@@ -3,11 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::index::Index;
-use super::rows::BlockRow;
 use super::suspect::Suspect;
-use super::table::{NONE, Row};
-use crate::ipam::ClaimKind;
+use super::table::Row;
 
 /// The counts for a pool on a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -24,8 +21,8 @@ pub(super) type CountsByPlace = HashMap<(Row, Row), Counts>;
 
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    counts: CountsByPlace,
-    reclaimed: BTreeMap<(Option<String>, Option<String>), u64>,
+    pub(super) counts: CountsByPlace,
+    pub(super) reclaimed: BTreeMap<(Option<String>, Option<String>), u64>,
 }
 
 /// The gauges for a pool on a node. Samples with only zeros are left out.
@@ -60,7 +57,7 @@ pub struct Reclaimed<'a> {
 }
 
 impl Numbers {
-    fn change(&mut self, pool: Row, node: Row, change: impl FnOnce(&mut Counts)) {
+    pub(super) fn change(&mut self, pool: Row, node: Row, change: impl FnOnce(&mut Counts)) {
         let counts = self.counts.entry((pool, node)).or_default();
         change(counts);
         if *counts == Counts::default() {
@@ -88,52 +85,5 @@ impl Numbers {
 
     pub(super) fn bytes(&self) -> usize {
         self.counts.capacity() * (size_of::<((Row, Row), Counts)>() + 1) + self.reclaimed.len() * 160
-    }
-}
-
-impl Index {
-    /// Returns the gauges in no particular order.
-    pub fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
-        self.numbers.counts.iter().map(|(&(pool, node), counts)| {
-            let Counts { in_use, borrowed, candidates, unknown_owner, blocks } = *counts;
-            let node = (node != NONE).then(|| self.node_name(node));
-            Sample { pool: self.pool_name(pool), node, in_use, borrowed, candidates, unknown_owner, blocks }
-        })
-    }
-
-    /// Returns the counters, by pool and node.
-    pub fn reclaimed(&self) -> impl Iterator<Item = Reclaimed<'_>> {
-        self.numbers.reclaimed.iter().map(|((pool, node), addresses)| Reclaimed {
-            pool: pool.as_deref(),
-            node: node.as_deref(),
-            addresses: *addresses,
-        })
-    }
-
-    /// Adds `by` to the counts for an address. Between adding and subtracting an address, its block and node must not
-    /// change.
-    pub(super) fn count(&mut self, row: Row, by: i64) {
-        let Some(tracked) = self.tracked.get(row) else { return };
-        let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
-        let node = tracked.named_node();
-        let borrowed = node != NONE && owner.node() != node;
-        let unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
-        self.numbers.change(pool, node, |counts| {
-            counts.in_use += by;
-            counts.borrowed += by * i64::from(borrowed);
-            counts.unknown_owner += by * i64::from(unknown);
-        });
-    }
-
-    /// Adds `by` to the count of leaks for an address.
-    pub(super) fn count_candidate(&mut self, row: Row, by: i64) {
-        let Some(tracked) = self.tracked.get(row) else { return };
-        let pool = self.blocks.get(tracked.block).map_or(NONE, |block| block.pool);
-        self.numbers.change(pool, tracked.named_node(), |counts| counts.candidates += by);
-    }
-
-    pub(super) fn count_block(&mut self, row: Row, by: i64) {
-        let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(row) else { return };
-        self.numbers.change(pool, owner.node(), |counts| counts.blocks += by);
     }
 }

@@ -22,7 +22,7 @@ use super::decision::decide;
 use super::decision::is_misstated;
 use super::pools::LoadBalancerPool;
 use super::reconcile::LAG;
-use super::request::{Request, RequestError};
+use super::request::{AddressRequest, RequestError};
 use super::service::LoadBalancerService;
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
 use super::*;
@@ -142,7 +142,8 @@ fn services_that_are_not_ours_lose_what_they_hold_and_no_more() {
 
 #[test]
 fn annotations_that_cannot_be_followed() {
-    let error = |annotations: Value| Request::of(&service(json!([]), annotations), &pools()).unwrap_err();
+    let error =
+        |annotations: Value| AddressRequest::from_service(&service(json!([]), annotations), &pools()).unwrap_err();
     assert!(matches!(error(json!({ADDRESSES: "10.0.0.1"})), RequestError::NoList { .. }));
     assert!(matches!(error(json!({ADDRESSES: r#"["x"]"#})), RequestError::NoAddress { .. }));
     assert!(matches!(error(json!({ADDRESSES: r#"["10.0.0.1","10.0.0.2"]"#})), RequestError::TooMany { .. }));
@@ -150,7 +151,7 @@ fn annotations_that_cannot_be_followed() {
     assert!(matches!(error(json!({IPV4_POOLS: r#"["v6"]"#})), RequestError::Family { .. }));
     assert!(matches!(error(json!({IPV6_POOLS: r#"["10.0.0.0/24"]"#})), RequestError::Family { .. }));
     let both = json!({ADDRESSES: r#"["10.0.0.1","fd00::1"]"#, IPV4_POOLS: r#"["v4"]"#, IPV6_POOLS: r#"["v6"]"#});
-    let request = Request::of(&service(json!([]), both), &pools()).unwrap();
+    let request = AddressRequest::from_service(&service(json!([]), both), &pools()).unwrap();
     assert_eq!((request.addresses.len(), request.pools4.len(), request.pools6.len()), (2, 1, 1));
 }
 

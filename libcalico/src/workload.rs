@@ -153,7 +153,7 @@ pub(super) mod samples {
 
     use super::*;
 
-    pub(in crate::conversion) fn container() -> EndpointFacts {
+    pub(crate) fn container() -> EndpointFacts {
         EndpointFacts {
             node: "node-1".into(),
             container_id: "c0ffee01000000".into(),
@@ -162,7 +162,7 @@ pub(super) mod samples {
         }
     }
 
-    pub(in crate::conversion) fn pod() -> EndpointFacts {
+    pub(crate) fn pod() -> EndpointFacts {
         let pod = PodFacts {
             namespace: "prod".into(),
             name: "web-0".into(),

@@ -3,7 +3,7 @@
 use data_encoding::BASE64URL_NOPAD;
 use sha2::{Digest, Sha256};
 
-use crate::ipam::HandleId;
+use super::HandleId;
 
 /// The owner of the affinities of blocks for Services, and the node name in requests for such addresses (KC-500).
 pub const LOAD_BALANCER_HOST: &str = "load-balancer";

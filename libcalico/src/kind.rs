@@ -1,0 +1,67 @@
+//! [`Kind`]: a kind of stored object, with its key and its encoding. [`Entry`]: an object as read.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The compare-and-swap token of one stored object: etcd's mod-revision, SQLite's row revision, Kubernetes'
+/// resourceVersion. The token is opaque; equal tokens mean an unchanged object (IPAM-175).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Revision(pub String);
+
+impl Revision {
+    /// Returns the part that an object's `metadata.resourceVersion` shows. The rest, after an `@`, is data that the
+    /// Kubernetes store needs for the next write of the object.
+    pub fn resource_version(&self) -> &str {
+        self.0.split_once('@').map_or(&self.0, |(version, _)| version)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A kind of stored object, with its key and its encoding.
+pub trait Kind: Serialize + DeserializeOwned + Clone + fmt::Debug + Send + Sync + 'static {
+    /// The name of the kind, such as `IPPool` or `IPAMBlock`.
+    const KIND: &'static str;
+    /// The name of one object of this kind.
+    type Key: Clone + fmt::Debug + fmt::Display + PartialEq + Eq + std::hash::Hash + Send + Sync;
+    /// The filter for lists of this kind.
+    type Select;
+
+    /// Returns the full path of one object (DS-24, DS-25).
+    fn path(key: &Self::Key) -> String;
+    /// Inverts [`Kind::path`]; returns `None` for a path of another kind. Lists skip such paths silently (DS-42).
+    fn parse_path(path: &str) -> Option<Self::Key>;
+    /// Returns the path prefix that covers a selection.
+    fn prefix(select: &Self::Select) -> String;
+    /// Returns true if this value may be stored under `key`. A value that names another object than its key is corrupt.
+    fn belongs_to(&self, _key: &Self::Key) -> bool {
+        true
+    }
+    /// Stores the revision in `value`, for kinds that have a field for it (`metadata.resourceVersion`).
+    fn set_revision(&mut self, _revision: &Revision) {}
+    /// Returns the bytes to store: the value without the fields that the store itself maintains.
+    fn encode(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+    /// Decodes stored bytes. On `Err` a single get fails and a list skips the entry (DS-42).
+    fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        serde_json::from_slice(bytes)
+    }
+}
+
+/// An object as read: its key, its value, and the revision to compare when the object is written back.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry<K: Kind> {
+    /// The object's name.
+    pub key: K::Key,
+    /// The object.
+    pub value: K,
+    /// The revision of the object at the time of the read.
+    pub revision: Revision,
+}

@@ -103,7 +103,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     }
 }
 
-/// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-84), so these are the
+/// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-83), so these are the
 /// endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses of another IPAM plugin stays
 /// until the pod's next ADD.
 async fn endpoints(cx: &Context, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {

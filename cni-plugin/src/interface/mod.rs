@@ -91,7 +91,7 @@ pub enum PendingRemoval {
     Done,
 }
 
-/// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-250), unless
+/// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27), unless
 /// CNI_NETNS_OVERRIDE is set. Returns `None` for a namespace that cannot be opened; as in upstream, the step that needs
 /// the namespace fails.
 pub fn open_netns(call: &Call) -> Result<Option<NetnsFd>, CniError> {

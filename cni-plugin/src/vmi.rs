@@ -72,7 +72,7 @@ pub async fn release_deferred<L: Listings>(
 }
 
 async fn vmi_of(store: &Datastore, api: &Datastore, pod: &str, owed: &Debt) -> Result<Option<MachinePod>, CniError> {
-    // The recorded endpoint name does not contain the node if the DEL did not know it.
+    // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
     let key = owed.attachment().key().map_err(|error| naming_error(&error))?;
     let namespace = &owed.endpoint.0;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);

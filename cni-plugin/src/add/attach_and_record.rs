@@ -24,7 +24,7 @@ pub(super) const ATTACHING: &str = "setting up the interface";
 
 /// The objects to write for the interface.
 pub(super) struct Record {
-    /// The endpoint, as far as it is known before the interface exists.
+    /// The endpoint without the properties of the interface that does not exist yet.
     pub(super) endpoint: WorkloadEndpoint,
     /// The endpoint that existed before.
     pub(super) existing: Option<Existing>,

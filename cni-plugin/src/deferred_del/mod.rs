@@ -25,7 +25,7 @@ use crate::context::Context;
 use crate::endpoint::EndpointsOf;
 use crate::{ipam, reads, vmi};
 
-/// The node in the recorded endpoint name if the DEL did not know the name of the node.
+/// The node in the recorded endpoint name if the name of the node was unknown to the DEL.
 const UNKNOWN_NODE: &str = "unknown";
 
 /// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.

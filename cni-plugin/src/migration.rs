@@ -15,7 +15,7 @@ pub(crate) async fn has_moved(store: &Datastore) -> bool {
 
 /// Makes `store` use v3 from now on.
 pub(crate) async fn go_on(store: &Datastore) -> Result<(), StoreError> {
-    store.go_on_in_v3().await?;
+    store.switch_to_v3().await?;
     tracing::info!("Calico's objects moved to projectcalico.org/v3: this call goes on there");
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Calico's datastores: the I/O behind [`libcalico::store::Store`].
 //!
 //! [`Datastore`] is an etcd cluster, a SQLite file or an API server. The first two store the same pairs, with the paths
-//! and the JSON of upstream's etcd layout, so a file can be copied to etcd and back ([`transfer`]). The third stores
+//! and the JSON of upstream's etcd layout, so a file can be copied to etcd and back ([`export`]). The third stores
 //! custom resources, pods and nodes. A [`DatastoreConfig`] selects the datastore of a process. Nothing is opened before
 //! the first request. Each process has one connection, and with etcd one more for each watch ([`watch`]).
 //!
@@ -9,248 +9,29 @@
 //!
 //! Read [`config`] first, then one of [`etcd`], `local` and [`kubernetes`], then [`watch`].
 
+pub mod bootstrap;
+mod common;
 pub mod config;
+mod datastore;
 mod deadline;
 mod dial;
-pub mod error_chain;
 pub mod etcd;
-pub mod first_use;
-mod identity;
+pub mod export;
 pub mod kubernetes;
 #[cfg(feature = "local")]
 pub mod local;
 #[cfg(not(feature = "local"))]
-mod no_local;
-mod pages;
-pub mod transfer;
+mod local_disabled;
+mod paged_list;
 pub mod watch;
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use libcalico::ipam::Sighting;
-use libcalico::store::{
-    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
-};
-use watch::{Meter, Watch, WatchEvent};
-
-pub use config::{ConfigError, DatastoreConfig, Settings};
+pub use common::describe_error_chain;
+pub use config::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};
+pub use datastore::{CalicoWatcher, Datastore};
 pub use etcd::Etcd;
-pub use kubernetes::Kubernetes;
-pub use kubernetes::WhenBusy;
-pub use kubernetes::config::KubernetesConfig;
+pub use kubernetes::{BusyRule, Kubernetes};
 #[cfg(feature = "local")]
 pub use local::Local;
 #[cfg(not(feature = "local"))]
-pub use no_local::Local;
-pub use pages::{Listed, Pages};
-
-/// The datastore of this process.
-#[derive(Debug)]
-pub enum Datastore {
-    /// An etcd cluster.
-    Etcd(Box<Etcd>),
-    /// A SQLite file on this node.
-    Local(Local),
-    /// An API server.
-    Kubernetes(Arc<Kubernetes>),
-}
-
-impl Datastore {
-    /// Prepares the datastore that `config` describes. Reads certificates and keys, but sends no request and opens no
-    /// database: an unreachable server is detected by the first request.
-    pub fn open(config: &DatastoreConfig) -> Result<Self, ConfigError> {
-        Ok(match config {
-            DatastoreConfig::Etcd(config) => Datastore::Etcd(Box::new(Etcd::new(config)?)),
-            DatastoreConfig::Local(config) => Datastore::Local(Local::open(config)?),
-            DatastoreConfig::Kubernetes(config) => {
-                Datastore::Kubernetes(Arc::new(Kubernetes::new(config, kubernetes::GROUP_FILE)))
-            }
-        })
-    }
-
-    /// Returns the number of requests sent so far: remote procedure calls to etcd, transactions on the file, or HTTP
-    /// requests.
-    pub fn requests(&self) -> u64 {
-        match self {
-            Datastore::Etcd(etcd) => etcd.requests(),
-            Datastore::Local(local) => local.requests(),
-            Datastore::Kubernetes(kubernetes) => kubernetes.requests(),
-        }
-    }
-
-    /// Ends all requests after `patience` unless the server has responded to any of them by then. After the first
-    /// response, each request has the configured time limit. Has no effect on a file, which is always reachable.
-    pub fn expect_first_answer_within(&self, patience: Duration) {
-        match self {
-            Datastore::Etcd(etcd) => etcd.expect_first_answer_within(patience),
-            Datastore::Local(_) => {}
-            Datastore::Kubernetes(kubernetes) => kubernetes.expect_first_answer_within(patience),
-        }
-    }
-
-    /// Returns true if upstream's migration has moved Calico's objects to `projectcalico.org/v3`. Call this after
-    /// finding the ClusterInformation of `crd.projectcalico.org/v1` missing or not ready.
-    pub async fn has_moved(&self) -> Result<bool, StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_moved().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(false),
-        }
-    }
-
-    /// Returns true if the settings name the API group of Calico's objects.
-    pub fn has_configured_group(&self) -> bool {
-        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.configured_group().is_some())
-    }
-
-    /// Reads and writes in `projectcalico.org/v3` from now on, and lets later processes on this node do so. Results of
-    /// earlier reads and writes belong to the other group.
-    pub async fn go_on_in_v3(&self) -> Result<(), StoreError> {
-        match self {
-            Datastore::Kubernetes(kubernetes) => kubernetes.go_on_in_v3().await,
-            Datastore::Etcd(_) | Datastore::Local(_) => Ok(()),
-        }
-    }
-
-    /// Makes requests wait in turn with other processes while the API server is busy (429), beyond the time limit of a
-    /// request. Other datastores do not report that they are busy.
-    pub fn wait_while_busy(&self, rule: WhenBusy) {
-        if let Datastore::Kubernetes(kubernetes) = self {
-            kubernetes.wait_while_busy(rule);
-        }
-    }
-
-    /// Returns true if the API server was busy, and a request waited for it or failed.
-    pub fn was_busy(&self) -> bool {
-        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.was_busy())
-    }
-
-    /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot.
-    pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => etcd.scan(prefix).await,
-            Datastore::Local(local) => local.scan(prefix),
-            Datastore::Kubernetes(_) => Err(StoreError::Other(
-                "the Kubernetes datastore keeps objects, not pairs; export it with kubectl get -o yaml".into(),
-            )),
-        }
-    }
-
-    /// Watches a selection of a kind. Sends no request before the first call of [`CalicoWatch::next`]. Returns `None`
-    /// for a file, which cannot be watched.
-    pub fn watch<K: Kind>(&self, select: &K::Select) -> Option<CalicoWatch<K>> {
-        match self {
-            Datastore::Etcd(etcd) => Some(CalicoWatch::Etcd(Box::new(Watch::new(etcd.source(select))))),
-            Datastore::Local(_) => None,
-            Datastore::Kubernetes(kubernetes) => {
-                Some(CalicoWatch::Kubernetes(Box::new(Watch::new(kubernetes.source(select)))))
-            }
-        }
-    }
-
-    /// Lists a selection of a kind, page by page. Sends no request before the first call of [`Pages::next`].
-    pub fn pages<K: Kind>(&self, select: K::Select) -> Pages<'_, K> {
-        Pages::of(self, select)
-    }
-
-    /// Makes the datastore usable by creating missing objects: the ClusterInformation and the built-in tiers. A new
-    /// file contains them from the start.
-    pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
-        first_use::ensure_initialized(self, "").await
-    }
-
-    /// Does the same, and records in the ClusterInformation that Kubernetes runs the cluster: `k8s`, or `k8s,kdd` if
-    /// the API server is the datastore (KC-112).
-    pub async fn ensure_initialized_for_kubernetes(&self) -> Result<(), StoreError> {
-        first_use::ensure_initialized(self, self.cluster_type()).await
-    }
-
-    /// Creates the ClusterInformation if it is missing, with the same cluster type. Returns true if the object was
-    /// created.
-    pub async fn ensure_cluster_information(&self) -> Result<bool, StoreError> {
-        first_use::ensure_cluster_information(self, self.cluster_type()).await
-    }
-
-    fn cluster_type(&self) -> &'static str {
-        match self {
-            Datastore::Kubernetes(_) => "k8s,kdd",
-            Datastore::Etcd(_) | Datastore::Local(_) => "k8s",
-        }
-    }
-}
-
-/// A watch of one of Calico's kinds.
-pub enum CalicoWatch<K: Kind> {
-    /// A watch of etcd.
-    Etcd(Box<Watch<etcd::EtcdSource<K>>>),
-    /// A watch of the API server.
-    Kubernetes(Box<Watch<kubernetes::ApiSource<kubernetes::CalicoObjects<K>>>>),
-}
-
-impl<K: Kind> CalicoWatch<K> {
-    /// Returns the next event. Waits forever if there is none.
-    pub async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
-        match self {
-            CalicoWatch::Etcd(watch) => watch.next().await,
-            CalicoWatch::Kubernetes(watch) => watch.next().await,
-        }
-    }
-
-    /// Returns a handle to the statistics of the watch.
-    pub fn meter(&self) -> Meter {
-        match self {
-            CalicoWatch::Etcd(watch) => watch.meter(),
-            CalicoWatch::Kubernetes(watch) => watch.meter(),
-        }
-    }
-}
-
-/// Boxes the futures: those of a remote call are large, and each method would otherwise contain several of them.
-impl Store for Datastore {
-    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.read(batch)).await,
-            Datastore::Local(local) => local.read(batch).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.read(batch)).await,
-        }
-    }
-
-    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.survey(survey, tell)).await,
-            Datastore::Local(local) => local.survey(survey, tell).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.survey(survey, tell)).await,
-        }
-    }
-
-    fn has_given_up(&self) -> bool {
-        matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.has_given_up())
-    }
-
-    fn has_transactions(&self) -> bool {
-        match self {
-            Datastore::Etcd(etcd) => etcd.has_transactions(),
-            Datastore::Local(local) => local.has_transactions(),
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_transactions(),
-        }
-    }
-
-    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        match self {
-            Datastore::Etcd(etcd) => Box::pin(etcd.write(writes)).await,
-            Datastore::Local(local) => local.write(writes).await,
-            Datastore::Kubernetes(kubernetes) => Box::pin(kubernetes.write(writes)).await,
-        }
-    }
-}
-
-/// Rejects a list that writes one path twice. Writes of a transaction have no order, and etcd rejects such a list.
-fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
-    for (index, write) in writes.iter().enumerate() {
-        if writes[..index].iter().any(|earlier| earlier.path == write.path) {
-            let cause = StoreError::Other(format!("two writes to {} in one transaction; send them apart", write.key));
-            return Err(WriteError { index, applied: 0, cause });
-        }
-    }
-    Ok(())
-}
+pub use local_disabled::LocalDisabled as Local;
+pub use paged_list::{ListedPage, PagedList};

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use datastore::{Datastore, DatastoreConfig, Settings};
+use datastore::{Datastore, DatastoreConfig, DatastoreSettings};
 use harness::{Fixture, block_on, marker, pool};
 use libcalico::api::{ClusterInformation, IpPool, ObjectKey, ObjectSelect, Tier};
 use libcalico::store::{Store, StoreError, Write};
@@ -28,7 +28,7 @@ fn start(worker: &str, config: &DatastoreConfig) -> Child {
 }
 
 fn open_from_environment() -> Datastore {
-    let config = DatastoreConfig::new(&Settings::default(), |name| std::env::var(name).ok()).unwrap();
+    let config = DatastoreConfig::new(&DatastoreSettings::default(), |name| std::env::var(name).ok()).unwrap();
     Datastore::open(&config).unwrap()
 }
 

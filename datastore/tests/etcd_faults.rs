@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use data_encoding::BASE64;
 use datastore::config::{EtcdConfig, TlsConfig};
-use datastore::{ConfigError, Datastore, DatastoreConfig, Settings};
+use datastore::{ConfigError, Datastore, DatastoreConfig, DatastoreSettings};
 use harness::certificates::Certificates;
 use harness::etcd::EtcdServer;
 use harness::port::Port;
@@ -22,7 +22,7 @@ fn open(endpoints: &[&str], deadline: Duration) -> Datastore {
     Datastore::open(&DatastoreConfig::Etcd(config)).unwrap()
 }
 
-fn open_settings(settings: &Settings, env: &[(&str, &str)]) -> Result<Datastore, ConfigError> {
+fn open_settings(settings: &DatastoreSettings, env: &[(&str, &str)]) -> Result<Datastore, ConfigError> {
     let lookup = |name: &str| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned());
     Datastore::open(&DatastoreConfig::new(settings, lookup)?)
 }
@@ -133,7 +133,7 @@ fn a_server_that_goes_and_comes_back() {
 #[test]
 fn passwords_are_checked_and_refusals_name_the_user() {
     let server = EtcdServer::start();
-    let settings = Settings { etcd_endpoints: server.url.clone(), ..Settings::default() };
+    let settings = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
     let login = |user, password| [("ETCD_USERNAME", user), ("ETCD_PASSWORD", password)];
     let refused = |env: &[(&str, &str)]| {
         let store = open_settings(&settings, env).unwrap();
@@ -168,19 +168,19 @@ fn certificates_from_files_inline_and_base64() {
     let ours = Certificates::new("ours");
     let server = EtcdServer::start_tls(&ours.etcd_flags());
     let path = |name: &str| ours.file(name).display().to_string();
-    let files = Settings {
+    let files = DatastoreSettings {
         etcd_endpoints: server.url.clone(),
         etcd_ca_cert_file: path("ca.pem"),
         etcd_cert_file: path("client.pem"),
         etcd_key_file: path("client-key.pem"),
-        ..Settings::default()
+        ..DatastoreSettings::default()
     };
-    let inline = |encode: &dyn Fn(String) -> String| Settings {
+    let inline = |encode: &dyn Fn(String) -> String| DatastoreSettings {
         etcd_endpoints: server.url.clone(),
         etcd_ca_cert: encode(ours.text("ca.pem")),
         etcd_cert: encode(ours.text("client.pem")),
         etcd_key: encode(ours.text("client-key.pem")),
-        ..Settings::default()
+        ..DatastoreSettings::default()
     };
     for settings in [files, inline(&|text| text), inline(&|text| BASE64.encode(text.as_bytes()))] {
         let store = open_settings(&settings, &[]).unwrap();
@@ -193,8 +193,8 @@ fn wrong_certificates_are_refusals_that_name_the_files() {
     let (ours, theirs) = (Certificates::new("ours"), Certificates::new("theirs"));
     let server = EtcdServer::start_tls(&ours.etcd_flags());
     let path = |of: &Certificates, name: &str| of.file(name).display().to_string();
-    let base = Settings { etcd_endpoints: server.url.clone(), ..Settings::default() };
-    let reason = |settings: &Settings| {
+    let base = DatastoreSettings { etcd_endpoints: server.url.clone(), ..DatastoreSettings::default() };
+    let reason = |settings: &DatastoreSettings| {
         let store = open_settings(settings, &[]).unwrap();
         match block_on(look(&store)) {
             Err(StoreError::Unauthorized { reason }) => reason,
@@ -203,12 +203,12 @@ fn wrong_certificates_are_refusals_that_name_the_files() {
     };
     // Another authority signed the server's certificate.
     let theirs_ca = path(&theirs, "ca.pem");
-    let untrusted = Settings { etcd_ca_cert_file: theirs_ca.clone(), ..base.clone() };
+    let untrusted = DatastoreSettings { etcd_ca_cert_file: theirs_ca.clone(), ..base.clone() };
     let text = reason(&untrusted);
     assert!(text.contains("not trusted") && text.contains(&theirs_ca), "{text}");
 
     // Another authority signed the client certificate.
-    let stranger = Settings {
+    let stranger = DatastoreSettings {
         etcd_ca_cert_file: path(&ours, "ca.pem"),
         etcd_cert_file: path(&theirs, "client.pem"),
         etcd_key_file: path(&theirs, "client-key.pem"),
@@ -218,16 +218,19 @@ fn wrong_certificates_are_refusals_that_name_the_files() {
     assert!(text.contains("refuses our certificate") && text.contains(&path(&theirs, "client.pem")), "{text}");
 
     // No client certificate is configured.
-    let nobody = Settings { etcd_ca_cert_file: path(&ours, "ca.pem"), ..base.clone() };
+    let nobody = DatastoreSettings { etcd_ca_cert_file: path(&ours, "ca.pem"), ..base.clone() };
     let text = reason(&nobody);
     assert!(text.contains("no client certificate (etcd_cert_file is not set)"), "{text}");
 
     // Files that are missing or have the wrong content are detected before any request.
-    let missing = Settings { etcd_ca_cert_file: "/nowhere/ca.pem".into(), ..base.clone() };
+    let missing = DatastoreSettings { etcd_ca_cert_file: "/nowhere/ca.pem".into(), ..base.clone() };
     let error = open_settings(&missing, &[]).unwrap_err().to_string();
     assert!(error.starts_with("etcd_ca_cert_file: cannot read /nowhere/ca.pem"), "{error}");
-    let swapped =
-        Settings { etcd_cert_file: path(&ours, "client-key.pem"), etcd_key_file: path(&ours, "client.pem"), ..base };
+    let swapped = DatastoreSettings {
+        etcd_cert_file: path(&ours, "client-key.pem"),
+        etcd_key_file: path(&ours, "client.pem"),
+        ..base
+    };
     let error = open_settings(&swapped, &[]).unwrap_err().to_string();
     assert!(error.contains("client-key.pem holds no PEM block"), "{error}");
 }
@@ -261,12 +264,12 @@ fn a_client_certificate_that_was_written_anew_is_shown_by_the_next_connection() 
         std::fs::write(&key, of.text("client-key.pem")).unwrap();
     };
     write(&theirs);
-    let settings = Settings {
+    let settings = DatastoreSettings {
         etcd_endpoints: server.url.clone(),
         etcd_cert_file: certificate.display().to_string(),
         etcd_key_file: key.display().to_string(),
         etcd_ca_cert_file: path("ca.pem"),
-        ..Settings::default()
+        ..DatastoreSettings::default()
     };
     let store = open_settings(&settings, &[]).unwrap();
     block_on(async {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use datastore::first_use::{FirstPoolError, ensure_first_pool, ensure_node};
+use datastore::bootstrap::{FirstPoolError, ensure_first_pool, ensure_node};
 use datastore::{Datastore, Kubernetes, KubernetesConfig};
 use ipam_plugin::{node_name, process};
 use libcalico::api::{IpPool, Node, NodeSpec, OrchRef};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use datastore::KubernetesConfig;
-use datastore::kubernetes::config::Overrides;
+use datastore::config::Overrides;
 
 use crate::layout::Layout;
 

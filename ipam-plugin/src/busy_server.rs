@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datastore::{Datastore, WhenBusy};
+use datastore::{BusyRule, Datastore};
 use libcalico::store::Store;
 use netconf::{CniError, Command};
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ pub fn longest_wait(command: Command) -> Duration {
 
 /// Makes the requests of this process wait until then, without the IPAM locks.
 pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
-    let rule = WhenBusy { file: TURNS.into(), until, before_waiting: lock::let_others_in };
+    let rule = BusyRule { file: TURNS.into(), until, before_waiting: lock::let_others_in };
     if let Api::Beside(api) = api {
         api.wait_while_busy(rule.clone());
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datastore::{ConfigError, DatastoreConfig, KubernetesConfig, Settings};
+use datastore::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};
 use netconf::conf::{ApiGroup, DatastoreType};
 use netconf::{CniError, Code, NetConf};
 
@@ -26,7 +26,7 @@ pub fn kubernetes_beside(
     deadline: Option<Duration>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<KubernetesConfig, CniError> {
-    KubernetesConfig::beside(&settings(conf, deadline), env)
+    KubernetesConfig::for_pods(&settings(conf, deadline), env)
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
@@ -49,7 +49,7 @@ pub fn with_environment(
     DatastoreConfig::new(&settings(conf, deadline), with_conf)
 }
 
-fn settings(conf: &NetConf, deadline: Option<Duration>) -> Settings {
+fn settings(conf: &NetConf, deadline: Option<Duration>) -> DatastoreSettings {
     let datastore = &conf.datastore;
     let datastore_type = match datastore.datastore_type {
         None => "",
@@ -57,7 +57,7 @@ fn settings(conf: &NetConf, deadline: Option<Duration>) -> Settings {
         Some(DatastoreType::Etcdv3) => "etcdv3",
         Some(DatastoreType::Local) => "local",
     };
-    Settings {
+    DatastoreSettings {
         datastore_type: datastore_type.into(),
         datastore_path: datastore.datastore_path.clone(),
         etcd_endpoints: datastore.etcd_endpoints.clone(),

@@ -2,7 +2,7 @@
 //! assigns no address to a node without one.
 
 use datastore::Datastore;
-use datastore::first_use::ensure_node;
+use datastore::bootstrap::ensure_node;
 use libcalico::api::{Node, NodeSpec, ObjectKey};
 use libcalico::store::{Entry, Revision, Store, StoreError};
 use libcalico::validation::validate_node;

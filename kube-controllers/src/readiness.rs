@@ -136,14 +136,14 @@ impl ReadyState {
     /// Applies an event. A missing object counts as not ready, and a missing field leaves the state unchanged (KC-425).
     fn apply(&mut self, event: WatchEvent<Entry<ClusterInformation>, ObjectKey>) {
         match event {
-            WatchEvent::Restarted => self.named = false,
-            WatchEvent::Put(entry) if entry.key.name == NAME => {
+            WatchEvent::ListStart => self.named = false,
+            WatchEvent::Upsert(entry) if entry.key.name == NAME => {
                 self.named = true;
                 self.ready = entry.value.spec.datastore_ready.or(self.ready);
             }
-            WatchEvent::Gone(key) if key.name == NAME => self.ready = Some(false),
-            WatchEvent::Synced if !self.named => self.ready = Some(false),
-            WatchEvent::Put(_) | WatchEvent::Gone(_) | WatchEvent::Synced => {}
+            WatchEvent::Delete(key) if key.name == NAME => self.ready = Some(false),
+            WatchEvent::ListEnd if !self.named => self.ready = Some(false),
+            WatchEvent::Upsert(_) | WatchEvent::Delete(_) | WatchEvent::ListEnd => {}
         }
     }
 }
@@ -166,31 +166,31 @@ mod tests {
     fn put(name: &str, ready: Option<bool>) -> WatchEvent<Entry<ClusterInformation>, ObjectKey> {
         let spec = ClusterInformationSpec { datastore_ready: ready, ..ClusterInformationSpec::default() };
         let value = ClusterInformation::new(name, spec);
-        WatchEvent::Put(Entry { key: value.key(), value, revision: Revision("1".into()) })
+        WatchEvent::Upsert(Entry { key: value.key(), value, revision: Revision("1".into()) })
     }
 
     #[test]
     fn it_is_ready_when_its_object_says_so_and_not_without_it() {
         let mut state = ReadyState::default();
         for (event, ready) in [
-            (WatchEvent::Restarted, None),
+            (WatchEvent::ListStart, None),
             (put("default-other", Some(true)), None),
             (put(NAME, None), None),
-            (WatchEvent::Synced, None),
+            (WatchEvent::ListEnd, None),
             (put(NAME, Some(true)), Some(true)),
             (put("default-other", Some(false)), Some(true)),
-            (WatchEvent::Gone(ObjectKey::global("default-other")), Some(true)),
+            (WatchEvent::Delete(ObjectKey::global("default-other")), Some(true)),
             (put(NAME, Some(false)), Some(false)),
             (put(NAME, None), Some(false)),
             (put(NAME, Some(true)), Some(true)),
             // A restarted watch keeps the state until its list is complete.
-            (WatchEvent::Restarted, Some(true)),
+            (WatchEvent::ListStart, Some(true)),
             (put(NAME, Some(true)), Some(true)),
-            (WatchEvent::Synced, Some(true)),
-            (WatchEvent::Gone(ObjectKey::global(NAME)), Some(false)),
+            (WatchEvent::ListEnd, Some(true)),
+            (WatchEvent::Delete(ObjectKey::global(NAME)), Some(false)),
             (put(NAME, Some(true)), Some(true)),
-            (WatchEvent::Restarted, Some(true)),
-            (WatchEvent::Synced, Some(false)),
+            (WatchEvent::ListStart, Some(true)),
+            (WatchEvent::ListEnd, Some(false)),
         ] {
             state.apply(event);
             assert_eq!(state.ready, ready);

@@ -73,7 +73,7 @@ impl Servers {
     pub(crate) fn from_environment(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Self, StartError> {
         let said = |name: &str| [name.to_owned(), format!("CALICO_{name}")].iter().any(|name| lookup(name).is_some());
         let [qps, burst] = RATE.map(|(name, rate)| if said(name) { 0 } else { rate });
-        let settings = datastore::Settings { qps, burst, ..datastore::Settings::default() };
+        let settings = datastore::DatastoreSettings { qps, burst, ..datastore::DatastoreSettings::default() };
         // An empty variable counts as unset, as for all other settings.
         let lookup = |name: &str| lookup(name).filter(|text| !text.is_empty());
         let datastore = DatastoreConfig::new(&settings, lookup).map_err(|error| match error {
@@ -82,7 +82,7 @@ impl Servers {
         })?;
         let api_server = match &datastore {
             DatastoreConfig::Kubernetes(config) => (**config).clone(),
-            DatastoreConfig::Etcd(_) => KubernetesConfig::beside(&settings, lookup)?,
+            DatastoreConfig::Etcd(_) => KubernetesConfig::for_pods(&settings, lookup)?,
             DatastoreConfig::Local(_) => return Err(StartError::Local),
         };
         Ok(Servers { datastore, api_server })

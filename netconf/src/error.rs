@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::{Version, json, printable};
+use crate::{Version, printable};
 
 /// An error code of the CNI specification. Codes from 100 on are specific to the plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -91,7 +91,7 @@ impl CniError {
         let body = self.msg.trim_end_matches('\n');
         let msg = format!("{}{}", printable::line(body), &self.msg[body.len()..]);
         let details = printable::line(&self.details);
-        json::indented(&Encoded { cni_version: version, code: self.code, msg: &msg, details: &details })
+        printable::indented_json(&Encoded { cni_version: version, code: self.code, msg: &msg, details: &details })
     }
 
     /// Returns the error object that a delegated plugin printed, or `None` if `stdout` is not such an object.

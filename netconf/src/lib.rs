@@ -20,7 +20,6 @@ pub mod error;
 mod flags;
 pub mod invocation;
 mod ipnet;
-mod json;
 pub mod list;
 pub mod printable;
 pub mod result;

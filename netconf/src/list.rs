@@ -1,6 +1,10 @@
-//! Finds Calico's plugin in a network configuration list, as stored in a runtime's configuration directory.
+//! Network configuration lists, as stored in a runtime's configuration directory: finds Calico's plugin in a list, and
+//! rejects a list in place of a plugin's configuration.
 
 use serde_json::{Map, Value};
+
+use crate::decode::Node;
+use crate::{CniError, Code};
 
 /// Returns the first plugin of `conf` that is `calico` or has `calico-ipam` as its IPAM plugin. `conf` is a list or the
 /// configuration of one plugin. A plugin from a list gets the list's `name` and `cniVersion`, as a runtime passes them.
@@ -33,6 +37,23 @@ fn is_ours(plugin: &Map<String, Value>) -> bool {
     };
     is(Some(plugin), "calico") || is(plugin.get("ipam").and_then(Value::as_object), "calico-ipam")
 }
+
+/// Rejects a whole configuration list, a common mistake in calls by hand.
+pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
+    let given = |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.while_doing(LOADING));
+    if !given("plugins")? || given("type")? {
+        return Ok(());
+    }
+    Err(CniError::new(Code::INVALID_CONFIG, "a network configuration list, where one of its plugins is wanted")
+        .with_details(LIST_ADVICE))
+}
+
+/// Advice for extracting one plugin's configuration from a configuration list.
+pub(crate) const LIST_ADVICE: &str =
+    "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
+
+/// Upstream's prefix of every error about the configuration.
+pub(crate) const LOADING: &str = "failed to load netconf";
 
 #[cfg(test)]
 mod tests {

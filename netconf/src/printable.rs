@@ -1,19 +1,24 @@
 //! Escapes text from outside the program before it gets into a log line, an Event or a terminal. A control character in
 //! such text could start a new line, hide earlier text, or send commands to the terminal.
+//!
+//! Also writes JSON as Go's `encoding/json` does, because callers of upstream expect that form on stdout.
 
 use std::borrow::Cow;
 
+use serde::Serialize;
+use serde_json::ser::{PrettyFormatter, Serializer};
+
 /// Returns `text` as one line, with each control character as a JSON escape.
 pub fn line(text: &str) -> Cow<'_, str> {
-    escaped(text, is_control)
+    escape(text, is_control)
 }
 
 /// Returns `text` with its line breaks and tabs kept and every other control character escaped.
 pub fn lines(text: &str) -> Cow<'_, str> {
-    escaped(text, |c| is_control(c) && !matches!(c, '\n' | '\t'))
+    escape(text, |c| is_control(c) && !matches!(c, '\n' | '\t'))
 }
 
-fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+fn escape(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(&is_escaped) {
         return Cow::Borrowed(text);
     }
@@ -36,8 +41,31 @@ fn is_control(c: char) -> bool {
     c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
+/// Returns `value` with four spaces of indentation, no trailing newline, and `<`, `>`, `&`, U+2028 and U+2029 escaped
+/// (CNI-37).
+pub(crate) fn indented_json<T: Serialize>(value: &T) -> String {
+    let mut bytes = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
+    value.serialize(&mut serializer).expect("maps with string keys into memory cannot fail");
+    escape_html(&String::from_utf8_lossy(&bytes))
+}
+
+/// Escapes the whole text at once: outside of strings, JSON has none of these characters.
+fn escape_html(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -64,5 +92,19 @@ mod tests {
     #[test]
     fn printable_text_is_not_copied() {
         assert!(matches!(line("zwölf \"b\" \\n"), Cow::Borrowed(_)));
+    }
+
+    #[test]
+    fn four_spaces_and_no_newline() {
+        let text = indented_json(&json!({ "a": [1, { "b": [] }], "c": {} }));
+        assert_eq!(
+            text,
+            "{\n    \"a\": [\n        1,\n        {\n            \"b\": []\n        }\n    ],\n    \"c\": {}\n}"
+        );
+    }
+
+    #[test]
+    fn html_characters_are_escaped() {
+        assert_eq!(indented_json(&"<&>\u{2028}\u{2029}é\n"), r#""\u003c\u0026\u003e\u2028\u2029é\n""#);
     }
 }

@@ -69,8 +69,8 @@ impl Serialize for Version {
 
 /// Returns the output of `VERSION`: one line of JSON with its newline.
 ///
-/// `requested` is the `cniVersion` from stdin, which the specification requires in the output. Upstream always prints 1.1.0
-/// (CNI-34); so does this function without `requested`.
+/// `requested` is the `cniVersion` from stdin, which the specification requires in the output. Upstream always prints
+/// 1.1.0 (CNI-34); so does this function without `requested`.
 pub fn format_answer(requested: Option<&str>) -> String {
     let requested = requested.unwrap_or(Version::LATEST.as_str());
     format!("{}\n", json!({ "cniVersion": requested, "supportedVersions": Version::ALL }))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use datastore::kubernetes::config::KubernetesConfig;
+use datastore::config::KubernetesConfig;
 use datastore::{Datastore, DatastoreConfig, Kubernetes};
 use integration_tests::kubernetes::{ApiServer, on_kubernetes};
 use libcalico::api::{IpPool, ObjectKey, WorkloadEndpoint};

@@ -3,28 +3,27 @@ use std::path::Path;
 use libcalico::kubernetes::ApiGroup;
 
 use super::*;
-use crate::kubernetes::config::Rate;
 
-fn resolve(settings: &Settings, env: &[(&str, &str)]) -> Result<DatastoreConfig, ConfigError> {
+fn resolve(settings: &DatastoreSettings, env: &[(&str, &str)]) -> Result<DatastoreConfig, ConfigError> {
     DatastoreConfig::new(settings, |name| env.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_owned()))
 }
 
-fn etcd(settings: &Settings, env: &[(&str, &str)]) -> EtcdConfig {
+fn etcd(settings: &DatastoreSettings, env: &[(&str, &str)]) -> EtcdConfig {
     match resolve(settings, env) {
         Ok(DatastoreConfig::Etcd(config)) => config,
         other => panic!("not etcd: {other:?}"),
     }
 }
 
-fn local_path(settings: &Settings, env: &[(&str, &str)]) -> PathBuf {
+fn local_path(settings: &DatastoreSettings, env: &[(&str, &str)]) -> PathBuf {
     match resolve(settings, env) {
         Ok(DatastoreConfig::Local(config)) => config.path,
         other => panic!("not local: {other:?}"),
     }
 }
 
-fn endpoints(list: &str) -> Settings {
-    Settings { etcd_endpoints: list.into(), ..Settings::default() }
+fn endpoints(list: &str) -> DatastoreSettings {
+    DatastoreSettings { etcd_endpoints: list.into(), ..DatastoreSettings::default() }
 }
 
 #[test]
@@ -33,7 +32,7 @@ fn prefixed_variable_beats_configuration_beats_plain_variable() {
     let both = [("CALICO_ETCD_ENDPOINTS", "http://prefixed:1"), ("ETCD_ENDPOINTS", "http://plain:1")];
     assert_eq!(etcd(&conf, &both).endpoints, ["http://prefixed:1"]);
     assert_eq!(etcd(&conf, &both[1..]).endpoints, ["http://conf:1"]);
-    assert_eq!(etcd(&Settings::default(), &both[1..]).endpoints, ["http://plain:1"]);
+    assert_eq!(etcd(&DatastoreSettings::default(), &both[1..]).endpoints, ["http://plain:1"]);
 }
 
 #[test]
@@ -44,18 +43,19 @@ fn present_but_empty_prefixed_variable_hides_the_rest() {
 
 #[test]
 fn type_defaults_from_endpoints_then_path_then_error() {
-    let path = Settings { datastore_path: "/x.db".into(), ..Settings::default() };
-    let both = Settings { etcd_endpoints: "http://a:1".into(), ..path.clone() };
+    let path = DatastoreSettings { datastore_path: "/x.db".into(), ..DatastoreSettings::default() };
+    let both = DatastoreSettings { etcd_endpoints: "http://a:1".into(), ..path.clone() };
     assert_eq!(etcd(&both, &[]).endpoints, ["http://a:1"]);
     assert_eq!(local_path(&path, &[]), PathBuf::from("/x.db"));
     assert_eq!(
-        local_path(&Settings { datastore_type: "local".into(), ..Settings::default() }, &[]).as_os_str(),
+        local_path(&DatastoreSettings { datastore_type: "local".into(), ..DatastoreSettings::default() }, &[])
+            .as_os_str(),
         DEFAULT_PATH
     );
-    assert_eq!(resolve(&Settings::default(), &[]), Err(ConfigError::Nothing));
+    assert_eq!(resolve(&DatastoreSettings::default(), &[]), Err(ConfigError::Nothing));
 }
 
-fn kubernetes(settings: &Settings, env: &[(&str, &str)]) -> KubernetesConfig {
+fn kubernetes(settings: &DatastoreSettings, env: &[(&str, &str)]) -> KubernetesConfig {
     match resolve(settings, env) {
         Ok(DatastoreConfig::Kubernetes(config)) => *config,
         other => panic!("{other:?}"),
@@ -64,32 +64,32 @@ fn kubernetes(settings: &Settings, env: &[(&str, &str)]) -> KubernetesConfig {
 
 #[test]
 fn kubernetes_when_asked_for_or_hinted_at() {
-    let kubeconfig = Settings { kubeconfig: "/k:/l".into(), ..Settings::default() };
+    let kubeconfig = DatastoreSettings { kubeconfig: "/k:/l".into(), ..DatastoreSettings::default() };
     assert_eq!(kubernetes(&kubeconfig, &[]).kubeconfig, [Path::new("/k"), Path::new("/l")]);
     for hint in
         [("DATASTORE_TYPE", "kubernetes"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1"), ("K8S_API_ENDPOINT", "https://k")]
     {
-        kubernetes(&Settings::default(), &[hint]);
+        kubernetes(&DatastoreSettings::default(), &[hint]);
     }
     // Only commands that people run from their own accounts use `$HOME/.kube/config`, so `HOME` alone does not select
     // Kubernetes (DS-9).
-    assert_eq!(resolve(&Settings::default(), &[("HOME", "/root")]), Err(ConfigError::Nothing));
-    let home = kubernetes(&Settings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
+    assert_eq!(resolve(&DatastoreSettings::default(), &[("HOME", "/root")]), Err(ConfigError::Nothing));
+    let home = kubernetes(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "kubernetes"), ("HOME", "/root")]);
     assert_eq!(home.home_kubeconfig.as_deref(), Some(Path::new("/root/.kube/config")));
-    let upper = resolve(&Settings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
+    let upper = resolve(&DatastoreSettings::default(), &[("DATASTORE_TYPE", "ETCDv3")]);
     assert_eq!(upper, Err(ConfigError::UnknownType { found: "ETCDv3".into() }));
 }
 
 #[test]
 fn kubernetes_settings_reach_the_client() {
-    let settings = Settings {
+    let settings = DatastoreSettings {
         datastore_type: "kubernetes".into(),
         k8s_api_root: "https://k:6443/api/v1/".into(),
         k8s_auth_token: "t".into(),
         k8s_certificate_authority: "/ca".into(),
         calico_api_group: "projectcalico.org/v3".into(),
         qps: 7,
-        ..Settings::default()
+        ..DatastoreSettings::default()
     };
     let config = kubernetes(&settings, &[("K8S_CLIENT_BURST", "0x10"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "true")]);
     assert_eq!(config.overrides.server.as_deref(), Some("https://k:6443"));
@@ -99,12 +99,12 @@ fn kubernetes_settings_reach_the_client() {
     assert_eq!(config.rate, Some(Rate { per_second: 7, burst: 16 }));
     assert!(config.overrides.insecure);
     assert!(!format!("{config:?}").contains("\"t\""));
-    let unlimited = kubernetes(&Settings { qps: -1, ..settings.clone() }, &[]);
+    let unlimited = kubernetes(&DatastoreSettings { qps: -1, ..settings.clone() }, &[]);
     assert_eq!(unlimited.rate, None);
     for (variable, value) in
         [("K8S_CLIENT_QPS", "fast"), ("K8S_INSECURE_SKIP_TLS_VERIFY", "perhaps"), ("K8S_CLIENT_BURST", "")]
     {
-        let refused = resolve(&Settings { qps: 0, ..settings.clone() }, &[(variable, value)]);
+        let refused = resolve(&DatastoreSettings { qps: 0, ..settings.clone() }, &[(variable, value)]);
         assert!(matches!(refused, Err(ConfigError::Value { .. })), "{variable}={value}: {refused:?}");
     }
 }
@@ -138,7 +138,7 @@ fn discovery_is_refused_only_where_etcd_is_chosen() {
     let srv = [("ETCD_DISCOVERY_SRV", "example.org")];
     let discovery = ConfigError::Discovery { domain: "example.org".into() };
     assert_eq!(resolve(&endpoints("http://a:1"), &srv), Err(discovery));
-    assert_eq!(resolve(&Settings::default(), &srv), Err(ConfigError::Nothing));
+    assert_eq!(resolve(&DatastoreSettings::default(), &srv), Err(ConfigError::Nothing));
 }
 
 #[test]
@@ -154,13 +154,14 @@ fn a_demand_on_tls_that_cannot_be_met_is_refused_where_tls_is_used() {
 
 #[test]
 fn tls_from_files_and_environment() {
-    let conf = Settings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
+    let conf = DatastoreSettings { etcd_ca_cert_file: "/ca".into(), ..endpoints("https://a:1") };
     let env = [("ETCD_CERT_FILE", "/cert"), ("ETCD_KEY_FILE", "/key"), ("ETCD_CA_CERT_FILE", "/weaker")];
     let tls = etcd(&conf, &env).tls.unwrap();
     assert_eq!(
         format!("{tls:?}"),
         format!(
-            "TlsConfig {{ authorities: Some(etcd_ca_cert_file /ca), identity: Some((etcd_cert_file /cert, etcd_key_file /key)) }}"
+            "TlsConfig {{ authorities: Some(etcd_ca_cert_file /ca), \
+             identity: Some((etcd_cert_file /cert, etcd_key_file /key)) }}"
         )
     );
 }
@@ -168,15 +169,15 @@ fn tls_from_files_and_environment() {
 #[test]
 fn tls_settings_that_do_not_fit_are_refused() {
     let https = endpoints("https://a:1");
-    let half = Settings { etcd_cert_file: "/cert".into(), ..https.clone() };
+    let half = DatastoreSettings { etcd_cert_file: "/cert".into(), ..https.clone() };
     let missing = ConfigError::HalfIdentity { present: "etcd_cert_file", missing: "etcd_key_file" };
     assert_eq!(resolve(&half, &[]), Err(missing));
-    let half = Settings { etcd_key: "k".into(), ..https.clone() };
+    let half = DatastoreSettings { etcd_key: "k".into(), ..https.clone() };
     assert_eq!(resolve(&half, &[]), Err(ConfigError::HalfIdentity { present: "etcd_key", missing: "etcd_cert" }));
-    let mixed = Settings { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/ca".into(), ..https };
+    let mixed = DatastoreSettings { etcd_ca_cert: "pem".into(), etcd_ca_cert_file: "/ca".into(), ..https };
     let exclude = ConfigError::MixedTls { file: "etcd_ca_cert_file", inline: "etcd_ca_cert" };
     assert_eq!(resolve(&mixed, &[]), Err(exclude));
-    let plain = Settings { etcd_ca_cert_file: "/ca".into(), ..endpoints("http://a:1") };
+    let plain = DatastoreSettings { etcd_ca_cert_file: "/ca".into(), ..endpoints("http://a:1") };
     assert_eq!(etcd(&plain, &[]).tls, None);
 }
 

@@ -5,9 +5,9 @@ use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;
 use tokio::time::{Instant, timeout_at};
 
-use super::Etcd;
 use super::connection::MAX_ANSWER;
-use super::error::Failure;
+use super::error::EtcdFailure;
+use super::store::{Etcd, Purpose};
 use super::txn;
 
 /// The key whose version counts the rounds of all compacting processes.
@@ -42,11 +42,11 @@ impl Compaction {
             .when([version])
             .and_then([TxnOp::put(KEY, self.revision.to_string(), None)])
             .or_else([TxnOp::get(KEY, None)]);
-        let response = etcd.transact(claim, super::Purpose::Write).await?;
+        let response = etcd.transact(claim, Purpose::Write).await?;
         let (round, revision) = (self.round, self.revision);
         self.revision = txn::revision(&response)?;
         if !response.succeeded() {
-            self.round = version_of(response.op_responses());
+            self.round = key_version(response.op_responses());
             return Ok(Round::Anothers);
         }
         self.round = round + 1;
@@ -59,12 +59,12 @@ impl Compaction {
 }
 
 /// Returns the version of the key, or 0 if the key is missing, as the comparison does.
-fn version_of(found: Vec<TxnOpResponse>) -> i64 {
+fn key_version(responses: Vec<TxnOpResponse>) -> i64 {
     let version = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::version),
         _ => None,
     };
-    found.into_iter().find_map(version).unwrap_or_default()
+    responses.into_iter().find_map(version).unwrap_or_default()
 }
 
 impl Etcd {
@@ -75,10 +75,10 @@ impl Etcd {
         let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
         let failure = match timeout_at(deadline, client.compact(revision, None)).await {
             Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => Failure::from(error),
-            Err(_) => Failure::Timeout(self.deadline.length()),
+            Ok(Err(error)) => EtcdFailure::from(error),
+            Err(_) => EtcdFailure::Timeout(self.deadline.length()),
         };
-        if matches!(&failure, Failure::Status(status) if status.message().contains("has been compacted")) {
+        if matches!(&failure, EtcdFailure::Status(status) if status.message().contains("has been compacted")) {
             return Ok(());
         }
         let answered = !failure.breaks_connection() || self.connection.discard().await;

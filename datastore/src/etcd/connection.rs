@@ -8,14 +8,14 @@ use hyper_util::rt::TokioIo;
 use libcalico::store::StoreError;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
-use tonic::transport::{Endpoint, Uri};
+use tonic::transport::{ClientTlsConfig, Endpoint, Uri};
 use tower::service_fn;
 
-use super::error::{self, Failure, Peer};
+use super::error::{self, EtcdFailure, EtcdPeer};
 use super::tls;
+use crate::common::describe_error_chain;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
-use crate::error_chain::chain;
 
 /// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_ANSWER: usize = usize::MAX;
@@ -50,7 +50,7 @@ struct State {
 impl Connection {
     /// Reads certificates and keys.
     pub(super) fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
-        Ok(Self::with(config, endpoints(config)?, false))
+        Ok(Self::with(config, create_endpoints(config)?, false))
     }
 
     fn with(config: &EtcdConfig, endpoints: Vec<Endpoint>, for_watches: bool) -> Self {
@@ -88,15 +88,15 @@ impl Connection {
             return Ok(client.clone());
         }
         if std::mem::replace(&mut state.used, true) {
-            match endpoints(&self.config) {
+            match create_endpoints(&self.config) {
                 Ok(endpoints) => state.endpoints = endpoints,
                 Err(error) => tracing::warn!(%error, "the certificates for etcd that were read before stay in use"),
             }
         }
         let mut failures = Vec::new();
-        for left in (1..=state.endpoints.len()).rev() {
+        for untried in (1..=state.endpoints.len()).rev() {
             let now = Instant::now();
-            let share = now + deadline.saturating_duration_since(now) / left as u32;
+            let share = now + deadline.saturating_duration_since(now) / untried as u32;
             let endpoint = &state.endpoints[state.next];
             match self.connect(endpoint, share).await {
                 Ok(client) => {
@@ -108,7 +108,10 @@ impl Connection {
             }
             state.next = (state.next + 1) % state.endpoints.len();
         }
-        Err(error::of_connecting(&failures, &Peer { tls: self.tls.as_deref(), user: self.user(), answered: false }))
+        Err(error::explain_connect_failures(
+            &failures,
+            &EtcdPeer { tls: self.tls.as_deref(), user: self.user(), answered: false },
+        ))
     }
 
     /// Records that the server has responded, possibly with an error.
@@ -127,34 +130,32 @@ impl Connection {
     }
 
     /// Converts a failed request into the error for the caller.
-    pub(super) fn explain(&self, failure: &Failure, writing: bool, answered: bool) -> StoreError {
+    pub(super) fn explain(&self, failure: &EtcdFailure, writing: bool, answered: bool) -> StoreError {
         let datastore = self.first.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
-        let peer = Peer { tls: self.tls.as_deref(), user: self.user(), answered };
+        let peer = EtcdPeer { tls: self.tls.as_deref(), user: self.user(), answered };
         failure.explain(datastore, &peer, writing)
     }
 
-    async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<Client, Failure> {
+    async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<Client, EtcdFailure> {
         let begun = Instant::now();
-        let endpoint = match self.for_watches {
-            true => {
-                endpoint.clone().http2_keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true)
-            }
-            false => endpoint.clone(),
-        };
+        let mut endpoint = endpoint.clone();
+        if self.for_watches {
+            endpoint = endpoint.http2_keep_alive_interval(PING).keep_alive_timeout(PING).keep_alive_while_idle(true);
+        }
         let connecting = async {
             let dial = service_fn(async |server: Uri| dial(&server).await.map(TokioIo::new));
-            let channel = endpoint.connect_with_connector(dial).await.map_err(Failure::Connect)?;
+            let channel = endpoint.connect_with_connector(dial).await.map_err(EtcdFailure::Connect)?;
             self.authenticate(Channel::Tonic(channel)).await
         };
-        timeout_at(until, connecting).await.unwrap_or_else(|_| Err(Failure::Timeout(until - begun)))
+        timeout_at(until, connecting).await.unwrap_or_else(|_| Err(EtcdFailure::Timeout(until - begun)))
     }
 
-    async fn authenticate(&self, channel: Channel) -> Result<Client, Failure> {
+    async fn authenticate(&self, channel: Channel) -> Result<Client, EtcdFailure> {
         let options = ConnectOptions::new().with_auto_token_refresh(true).with_require_leader(self.for_watches);
         let mut client = Client::from_channel(channel, Some(options)).await?;
         if self.config.credentials.is_some() {
             self.authentications.fetch_add(1, Ordering::Relaxed);
-            match client.update_user(self.config.credentials.clone()).await.map_err(Failure::from) {
+            match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
                 // As in etcd's own client, a password for a server without users is not an error.
                 Err(failure) if failure.is_auth_disabled() => {}
                 other => other?,
@@ -169,20 +170,18 @@ impl Connection {
 }
 
 /// Creates the endpoints, with certificates and keys read from the files.
-fn endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
+fn create_endpoints(config: &EtcdConfig) -> Result<Vec<Endpoint>, ConfigError> {
     let tls = config.tls.as_ref().map(tls::load).transpose()?;
-    let endpoint = |url: &String| {
-        let invalid = |_| ConfigError::Endpoint { found: url.clone() };
-        let endpoint = Endpoint::from_shared(url.clone()).map_err(invalid)?;
-        match &tls {
-            Some(tls) => endpoint.tls_config(tls.clone()).map_err(|e| {
-                let setting = "etcd_cert_file, etcd_key_file, etcd_ca_cert_file";
-                ConfigError::Pem { setting, reason: chain(&e) }
-            }),
-            None => Ok(endpoint),
-        }
-    };
-    config.endpoints.iter().map(endpoint).collect()
+    config.endpoints.iter().map(|url| create_endpoint(url, tls.as_ref())).collect()
+}
+
+fn create_endpoint(url: &str, tls: Option<&ClientTlsConfig>) -> Result<Endpoint, ConfigError> {
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| ConfigError::Endpoint { found: url.into() })?;
+    let Some(tls) = tls else { return Ok(endpoint) };
+    endpoint.tls_config(tls.clone()).map_err(|e| ConfigError::Pem {
+        setting: "etcd_cert_file, etcd_key_file, etcd_ca_cert_file",
+        reason: describe_error_chain(&e),
+    })
 }
 
 impl std::fmt::Debug for Connection {

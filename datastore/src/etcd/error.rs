@@ -6,11 +6,11 @@ use std::time::Duration;
 use libcalico::store::StoreError;
 use tonic::{Code, ConnectError, Status};
 
-use crate::error_chain::{causes, chain};
+use crate::common::{causes, describe_error_chain};
 
 /// A request or a connection that failed.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum EtcdFailure {
     /// No connection was made, so nothing was sent.
     Connect(tonic::transport::Error),
     /// No response arrived within this time.
@@ -21,18 +21,18 @@ pub(super) enum Failure {
     Client(etcd_client::Error),
 }
 
-impl From<etcd_client::Error> for Failure {
+impl From<etcd_client::Error> for EtcdFailure {
     fn from(error: etcd_client::Error) -> Self {
         match error {
-            etcd_client::Error::GRpcStatus(status) => Failure::Status(status),
-            other => Failure::Client(other),
+            etcd_client::Error::GRpcStatus(status) => EtcdFailure::Status(status),
+            other => EtcdFailure::Client(other),
         }
     }
 }
 
 /// The known facts about the server, for errors.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Peer<'a> {
+pub(super) struct EtcdPeer<'a> {
     /// A description of the certificates in use, or `None` without TLS.
     pub(super) tls: Option<&'a str>,
     /// The user whose password was sent.
@@ -43,62 +43,64 @@ pub(super) struct Peer<'a> {
 
 /// The class of a failure, with its text.
 #[derive(Debug, PartialEq, Eq)]
-enum Meaning {
+enum FailureKind {
     Unreachable(String),
     Refused(String),
     Other(String),
 }
 
-impl Failure {
+impl EtcdFailure {
     /// Returns true if the connection can no longer be used.
     pub(super) fn breaks_connection(&self) -> bool {
         match self {
-            Failure::Connect(_) | Failure::Timeout(_) => true,
-            Failure::Status(status) => status.source().is_some() || status.code() == Code::Unavailable,
-            Failure::Client(_) => false,
+            EtcdFailure::Connect(_) | EtcdFailure::Timeout(_) => true,
+            EtcdFailure::Status(status) => status.source().is_some() || status.code() == Code::Unavailable,
+            EtcdFailure::Client(_) => false,
         }
     }
 
     /// Returns true if the server cannot have received the request.
     pub(super) fn was_not_sent(&self) -> bool {
         match self {
-            Failure::Connect(_) => true,
-            Failure::Timeout(_) | Failure::Client(_) => false,
-            Failure::Status(status) => causes(status).any(|cause| cause.is::<ConnectError>()),
+            EtcdFailure::Connect(_) => true,
+            EtcdFailure::Timeout(_) | EtcdFailure::Client(_) => false,
+            EtcdFailure::Status(status) => causes(status).any(|cause| cause.is::<ConnectError>()),
         }
     }
 
     /// Returns true if the server has no users, so that a password is not needed.
     pub(super) fn is_auth_disabled(&self) -> bool {
-        matches!(self, Failure::Status(status) if status.message() == "etcdserver: authentication is not enabled")
+        matches!(self, EtcdFailure::Status(status) if status.message() == "etcdserver: authentication is not enabled")
     }
 
     /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster.
-    pub(super) fn explain(&self, datastore: String, peer: &Peer<'_>, writing: bool) -> StoreError {
-        match self.meaning(peer, writing) {
-            Meaning::Unreachable(reason) => {
+    pub(super) fn explain(&self, datastore: String, peer: &EtcdPeer<'_>, writing: bool) -> StoreError {
+        match self.classify(peer, writing) {
+            FailureKind::Unreachable(reason) => {
                 StoreError::Unavailable { datastore, reason, outcome_unknown: writing && !self.was_not_sent() }
             }
-            Meaning::Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
-            Meaning::Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
+            FailureKind::Refused(reason) => StoreError::Unauthorized { reason: format!("{datastore}: {reason}") },
+            FailureKind::Other(reason) => StoreError::Other(format!("{datastore}: {reason}")),
         }
     }
 
-    fn meaning(&self, peer: &Peer<'_>, writing: bool) -> Meaning {
+    fn classify(&self, peer: &EtcdPeer<'_>, writing: bool) -> FailureKind {
         match self {
-            Failure::Connect(error) => of_transport(chain(error), peer, false, writing),
-            Failure::Timeout(time) => Meaning::Unreachable(format!("no answer within {:.1} s", time.as_secs_f64())),
-            Failure::Status(status) => match status.source() {
-                Some(source) => of_transport(chain(source), peer, !self.was_not_sent(), writing),
-                None => of_answer(status, peer.user),
+            EtcdFailure::Connect(error) => classify_transport(describe_error_chain(error), peer, false, writing),
+            EtcdFailure::Timeout(time) => {
+                FailureKind::Unreachable(format!("no answer within {:.1} s", time.as_secs_f64()))
+            }
+            EtcdFailure::Status(status) => match status.source() {
+                Some(source) => classify_transport(describe_error_chain(source), peer, !self.was_not_sent(), writing),
+                None => classify_status(status, peer.user),
             },
-            Failure::Client(error) => Meaning::Other(error.to_string()),
+            EtcdFailure::Client(error) => FailureKind::Other(error.to_string()),
         }
     }
 }
 
 /// Returns the error for a cluster in which no endpoint could be connected to, with the failure of each endpoint.
-pub(super) fn of_connecting(failures: &[(String, Failure)], peer: &Peer<'_>) -> StoreError {
+pub(super) fn explain_connect_failures(failures: &[(String, EtcdFailure)], peer: &EtcdPeer<'_>) -> StoreError {
     let mut reasons = Vec::new();
     for (endpoint, failure) in failures {
         match failure.explain(endpoint.clone(), peer, false) {
@@ -115,52 +117,54 @@ pub(super) fn of_connecting(failures: &[(String, Failure)], peer: &Peer<'_>) -> 
 }
 
 /// Classifies a failure below the gRPC protocol by its text: the types of the causes are private to their crates.
-fn of_transport(text: String, peer: &Peer<'_>, connected: bool, writing: bool) -> Meaning {
+fn classify_transport(text: String, peer: &EtcdPeer<'_>, connected: bool, writing: bool) -> FailureKind {
     let material = peer.tls.unwrap_or("no TLS");
     if text.contains("invalid peer certificate") {
-        return Meaning::Refused(format!("etcd's certificate is not trusted: {text} ({material})"));
+        return FailureKind::Refused(format!("etcd's certificate is not trusted: {text} ({material})"));
     }
     if text.contains("received fatal alert") {
-        return Meaning::Refused(format!("etcd refuses our certificate: {text} ({material})"));
+        return FailureKind::Refused(format!("etcd refuses our certificate: {text} ({material})"));
     }
     // A server without TLS responds to the handshake with other data, closes the connection, or resets it.
     let cut_short = peer.tls.is_some() && !connected && text.contains("reset by peer");
     if cut_short || text.contains("InvalidContentType") || text.contains("tls handshake eof") {
         let hint = "if the server does not speak TLS, write http:// in etcd_endpoints";
-        return Meaning::Unreachable(format!("{text}; {hint}"));
+        return FailureKind::Unreachable(format!("{text}; {hint}"));
     }
     if !connected || peer.answered {
-        return Meaning::Unreachable(text);
+        return FailureKind::Unreachable(text);
     }
     // The server closed the connection before its first response. In TLS 1.3 a server rejects a client certificate like
     // this: the alert comes after the client's handshake is done, and is lost if it crosses the first request. A write
     // may have been received.
     match peer.tls {
-        None => Meaning::Unreachable(format!("{text}; if the server wants TLS, write https:// in etcd_endpoints")),
-        Some(_) if writing => Meaning::Unreachable(format!("{text}; does etcd refuse our certificate? ({material})")),
-        Some(_) => Meaning::Refused(format!(
+        None => FailureKind::Unreachable(format!("{text}; if the server wants TLS, write https:// in etcd_endpoints")),
+        Some(_) if writing => {
+            FailureKind::Unreachable(format!("{text}; does etcd refuse our certificate? ({material})"))
+        }
+        Some(_) => FailureKind::Refused(format!(
             "etcd hung up after the TLS handshake, so it refuses our certificate: {text} ({material})"
         )),
     }
 }
 
 /// Classifies an error that the server returned.
-fn of_answer(status: &Status, user: Option<&str>) -> Meaning {
+fn classify_status(status: &Status, user: Option<&str>) -> FailureKind {
     let said = status.message();
     let who = || match user {
         Some(user) => format!("{said} (user `{user}` of ETCD_USERNAME)"),
         None => format!("{said} (no user; set ETCD_USERNAME and ETCD_PASSWORD)"),
     };
     match status.code() {
-        Code::Unauthenticated | Code::PermissionDenied => Meaning::Refused(who()),
+        Code::Unauthenticated | Code::PermissionDenied => FailureKind::Refused(who()),
         Code::InvalidArgument if said.contains("authentication failed") || said.contains("user name is empty") => {
-            Meaning::Refused(who())
+            FailureKind::Refused(who())
         }
         Code::ResourceExhausted if said.contains("database space exceeded") => {
-            Meaning::Other(format!("{said}; compact and defragment etcd, then `etcdctl alarm disarm`"))
+            FailureKind::Other(format!("{said}; compact and defragment etcd, then `etcdctl alarm disarm`"))
         }
-        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => Meaning::Unreachable(said.into()),
-        code => Meaning::Other(format!("{said} ({code:?})")),
+        Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted => FailureKind::Unreachable(said.into()),
+        code => FailureKind::Other(format!("{said} ({code:?})")),
     }
 }
 
@@ -169,9 +173,9 @@ mod tests {
     use super::*;
 
     fn explain(code: Code, message: &str) -> StoreError {
-        Failure::Status(Status::new(code, message)).explain(
+        EtcdFailure::Status(Status::new(code, message)).explain(
             "http://a:1".into(),
-            &Peer { user: Some("root"), ..Peer::default() },
+            &EtcdPeer { user: Some("root"), ..EtcdPeer::default() },
             true,
         )
     }
@@ -194,11 +198,11 @@ mod tests {
 
     #[test]
     fn one_refusal_outweighs_endpoints_out_of_reach() {
-        let silent = || ("http://a:1".to_owned(), Failure::Timeout(Duration::from_secs(1)));
-        let refusal = ("http://b:1".to_owned(), Failure::Status(Status::new(Code::PermissionDenied, "no")));
-        let both = of_connecting(&[silent(), refusal], &Peer::default());
+        let silent = || ("http://a:1".to_owned(), EtcdFailure::Timeout(Duration::from_secs(1)));
+        let refusal = ("http://b:1".to_owned(), EtcdFailure::Status(Status::new(Code::PermissionDenied, "no")));
+        let both = explain_connect_failures(&[silent(), refusal], &EtcdPeer::default());
         assert!(matches!(both, StoreError::Unauthorized { .. }), "{both:?}");
-        let error = of_connecting(&[silent()], &Peer::default());
+        let error = explain_connect_failures(&[silent()], &EtcdPeer::default());
         assert_eq!(error.to_string(), "datastore http://a:1 is unavailable: no answer within 1.0 s");
     }
 }

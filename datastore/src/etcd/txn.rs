@@ -5,7 +5,7 @@ use etcd_client::{
 };
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 
-use super::watch::end_of;
+use crate::common::end_of_prefix;
 
 /// The default limit of comparisons or operations in one transaction (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;
@@ -13,7 +13,7 @@ pub(super) const MAX_OPS: usize = 128;
 // === reads ===
 
 /// Returns a transaction that reads all ranges, at `revision` or at the latest revision.
-pub(super) fn of_ranges(ranges: &[Range], revision: Option<i64>) -> Txn {
+pub(super) fn read_ranges(ranges: &[Range], revision: Option<i64>) -> Txn {
     let operations: Vec<TxnOp> = ranges.iter().map(|range| get(range, revision)).collect();
     Txn::new().and_then(operations)
 }
@@ -33,7 +33,7 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
 }
 
 /// Returns a transaction that reads up to `limit` pairs of a prefix whose path sorts after `after`.
-pub(super) fn of_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
+pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
     let mut options = GetOptions::new().with_range(end_of(&range.path)).with_limit(limit as i64);
     if range.keys_only {
         options = options.with_keys_only();
@@ -42,8 +42,18 @@ pub(super) fn of_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn 
     Txn::new().and_then([TxnOp::get(begin, Some(options))])
 }
 
+/// Returns the first path that sorts after all paths with the prefix `prefix`.
+pub(super) fn end_of(prefix: &str) -> Vec<u8> {
+    end_of_prefix(prefix).map_or_else(|| vec![0], String::into_bytes)
+}
+
+/// Returns the number of bytes of the pairs' keys and values.
+pub(super) fn size_of(pairs: &[KeyValue]) -> usize {
+    pairs.iter().map(|pair| pair.key().len() + pair.value().len()).sum()
+}
+
 /// Returns the pairs of a page, and true if there are more.
-pub(super) fn page(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
+pub(super) fn page_pairs(response: &TxnResponse) -> Result<(Vec<KeyValue>, bool), StoreError> {
     match response.op_responses().into_iter().next() {
         Some(TxnOpResponse::Get(mut found)) => Ok((found.take_kvs(), found.more())),
         _ => Err(out_of_protocol("another operation's response to a range")),
@@ -78,7 +88,7 @@ fn out_of_protocol(what: &str) -> StoreError {
 
 /// Returns a transaction that applies all writes if all conditions hold, and otherwise reads the revisions of the
 /// stored keys.
-pub(super) fn of_writes(writes: &[Write]) -> Result<Txn, WriteError> {
+pub(super) fn apply_writes(writes: &[Write]) -> Result<Txn, WriteError> {
     if writes.len() > MAX_OPS {
         let text = format!("{} writes in one transaction; etcd takes {MAX_OPS}, send them apart", writes.len());
         return Err(WriteError { index: MAX_OPS, applied: 0, cause: StoreError::Other(text) });
@@ -158,5 +168,16 @@ fn why(write: &Write, found: Option<i64>) -> Option<StoreError> {
             WriteOp::Update(_, expected) | WriteOp::UpdateStatus(_, expected) | WriteOp::Delete(Some(expected)),
             Some(found),
         ) => (expected.0 != found.to_string()).then_some(StoreError::Conflict { key }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix() {
+        assert_eq!(end_of("/a/"), b"/a0");
+        assert_eq!(end_of(""), [0]);
     }
 }

@@ -4,13 +4,13 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream};
-use libcalico::store::{Entry, Kind, StoreError, decode_entry};
+use libcalico::store::{Entry, Kind, StoreError};
 use tokio::time::{Instant, timeout_at};
 
 use super::connection::{Connection, MAX_ANSWER};
-use super::error::Failure;
+use super::error::EtcdFailure;
 use super::txn;
-use crate::watch::{Change, Next, Page, PageSize, Source, Step, WatchFailure};
+use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
 /// The objects of one kind below a prefix.
 pub struct EtcdSource<K> {
@@ -24,7 +24,7 @@ pub struct EtcdSource<K> {
 
 /// The position of a page in a list.
 #[derive(Debug, Clone)]
-pub struct Token {
+pub struct PageToken {
     /// The revision of the first page, so that all pages come from one snapshot.
     revision: i64,
     /// The last path of the previous page.
@@ -36,36 +36,36 @@ impl<K> EtcdSource<K> {
         EtcdSource { connection, deadline, prefix, page: PageSize::default(), watch: None, kind: PhantomData }
     }
 
-    /// Ends the watch, and switches to another member if the connection failed. Returns the failure for the watch's
-    /// driver.
-    async fn failed(&mut self, failure: &Failure) -> WatchFailure {
+    /// Ends the watch, and switches to another member if the connection failed. Returns the failure for the
+    /// watcher.
+    async fn failed(&mut self, failure: &EtcdFailure) -> WatchFailure {
         self.watch = None;
         let answered = !failure.breaks_connection() || self.connection.discard().await;
         match failure {
-            Failure::Status(status) if status.message().contains("has been compacted") => {
+            EtcdFailure::Status(status) if status.message().contains("has been compacted") => {
                 WatchFailure::Expired(status.message().into())
             }
-            failure => told(&self.connection.explain(failure, false, answered)),
+            failure => watch_failure(&self.connection.explain(failure, false, answered)),
         }
     }
 }
 
-/// Converts an error for the watch's driver. etcd never reports a kind as missing; a kind without objects is an empty
+/// Converts an error for the watcher. etcd never reports a kind as missing; a kind without objects is an empty
 /// list.
-fn told(error: &StoreError) -> WatchFailure {
+fn watch_failure(error: &StoreError) -> WatchFailure {
     match error {
         StoreError::Unavailable { .. } => WatchFailure::lost(error.to_string()),
         error => WatchFailure::Refused(error.to_string()),
     }
 }
 
-impl<K> Source for EtcdSource<K>
+impl<K> WatchSource for EtcdSource<K>
 where
     K: Kind,
 {
     type Value = Entry<K>;
     type Key = K::Key;
-    type Token = Token;
+    type Token = PageToken;
     /// A revision of the whole store.
     type Position = i64;
 
@@ -76,20 +76,20 @@ where
         K::KIND
     }
 
-    async fn list(&mut self, page: Option<Token>) -> Result<Page<Self>, WatchFailure> {
+    async fn list(&mut self, page: Option<PageToken>) -> Result<Page<Self>, WatchFailure> {
         let deadline = Instant::now() + self.deadline;
-        let client = self.connection.get(deadline).await.map_err(|error| told(&error))?;
+        let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
         let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
-        let mut options = GetOptions::new().with_limit(self.page.get() as i64).with_range(end_of(&self.prefix));
+        let mut options = GetOptions::new().with_limit(self.page.get() as i64).with_range(txn::end_of(&self.prefix));
         let mut begin = self.prefix.clone().into_bytes();
-        if let Some(Token { revision, after }) = &page {
+        if let Some(PageToken { revision, after }) = &page {
             options = options.with_revision(*revision);
             begin = [after, &[0][..]].concat();
         }
         let mut answer = match timeout_at(deadline, client.get(begin, Some(options))).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.failed(&Failure::from(error)).await),
-            Err(_) => return Err(self.failed(&Failure::Timeout(self.deadline)).await),
+            Ok(Err(error)) => return Err(self.failed(&EtcdFailure::from(error)).await),
+            Err(_) => return Err(self.failed(&EtcdFailure::Timeout(self.deadline)).await),
         };
         self.connection.answered().await;
         let at = answer.header().map(etcd_client::ResponseHeader::revision);
@@ -97,35 +97,37 @@ where
         let revision = revision.ok_or_else(|| WatchFailure::lost("etcd's answer has no header"))?;
         let more = answer.more();
         let pairs = answer.take_kvs();
-        self.page.learn(pairs.len(), pairs.iter().map(|pair| pair.key().len() + pair.value().len()).sum());
+        self.page.adjust(pairs.len(), txn::size_of(&pairs));
         let next = match pairs.last() {
-            Some(last) if more => Next::Page(Token { revision, after: last.key().to_vec() }),
-            _ => Next::Watch(revision),
+            Some(last) if more => NextPage::Page(PageToken { revision, after: last.key().to_vec() }),
+            _ => NextPage::Watch(revision),
         };
-        Ok(Page { objects: pairs.into_iter().filter_map(put).collect(), next })
+        Ok(Page { objects: pairs.into_iter().filter_map(decode_pair::<K>).collect(), next })
     }
 
     async fn open(&mut self, from: &i64) -> Result<(), WatchFailure> {
         let deadline = Instant::now() + self.deadline;
-        let client = self.connection.get(deadline).await.map_err(|error| told(&error))?;
+        let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
         let mut client = client.watch_client().max_decoding_message_size(MAX_ANSWER);
-        let options =
-            WatchOptions::new().with_range(end_of(&self.prefix)).with_start_revision(from + 1).with_progress_notify();
+        let options = WatchOptions::new()
+            .with_range(txn::end_of(&self.prefix))
+            .with_start_revision(from + 1)
+            .with_progress_notify();
         self.watch = match timeout_at(deadline, client.watch(self.prefix.as_str(), Some(options))).await {
             Ok(Ok(watch)) => Some(watch),
-            Ok(Err(error)) => return Err(self.failed(&Failure::from(error)).await),
-            Err(_) => return Err(self.failed(&Failure::Timeout(self.deadline)).await),
+            Ok(Err(error)) => return Err(self.failed(&EtcdFailure::from(error)).await),
+            Err(_) => return Err(self.failed(&EtcdFailure::Timeout(self.deadline)).await),
         };
         Ok(())
     }
 
-    async fn next(&mut self) -> Result<Option<Step<Self>>, WatchFailure> {
+    async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
         loop {
             let Some(watch) = &mut self.watch else { return Ok(None) };
             let response = match watch.message().await {
                 Ok(Some(response)) => response,
                 Ok(None) => return Ok(None),
-                Err(error) => return Err(self.failed(&Failure::from(error)).await),
+                Err(error) => return Err(self.failed(&EtcdFailure::from(error)).await),
             };
             self.connection.answered().await;
             if response.canceled() {
@@ -140,27 +142,23 @@ where
             let changes = response.events().iter().filter_map(|event| {
                 let pair = event.kv()?;
                 match event.event_type() {
-                    EventType::Put => put(pair.clone()),
-                    EventType::Delete => Some(Change::Gone(K::parse_path(pair.key_str().ok()?)?)),
+                    EventType::Put => decode_pair::<K>(pair.clone()),
+                    EventType::Delete => Some(ObjectChange::Delete(K::parse_path(pair.key_str().ok()?)?)),
                 }
             });
             let changes: Vec<_> = changes.collect();
             // etcd never splits a revision. The header has the revision at the time of sending, and further events may
             // follow, so the position is that of the last event, if there is one.
             let last = response.events().last().and_then(|event| event.kv()).map(KeyValue::mod_revision);
-            return Ok(Some(Step { changes, position: last.unwrap_or(position) }));
+            return Ok(Some(WatchStep { changes, position: last.unwrap_or(position) }));
         }
     }
 }
 
 /// Returns the change for a stored pair, or `None` if the path is not one of the kind.
-fn put<K: Kind>(pair: KeyValue) -> Option<Change<Entry<K>, K::Key>> {
+fn decode_pair<K: Kind>(pair: KeyValue) -> Option<ObjectChange<Entry<K>, K::Key>> {
     let raw = txn::raw_entry(pair)?;
-    let key = K::parse_path(&raw.path)?;
-    Some(match decode_entry::<K>(&raw) {
-        Ok(entry) => Change::Put(entry),
-        Err(error) => Change::Unreadable { name: raw.path, key: Some(key), reason: error.to_string() },
-    })
+    ObjectChange::decode(&raw, &raw.path)
 }
 
 /// Returns the failure for a watch that the server canceled without ending the stream.
@@ -169,31 +167,10 @@ fn cancelled(response: &WatchResponse) -> WatchFailure {
     if response.compact_revision() != 0 {
         return WatchFailure::Expired(format!("compacted up to revision {}", response.compact_revision()));
     }
-    match reason.is_empty() || reason.contains("no leader") {
-        true => WatchFailure::lost(format!("etcd cancelled the watch: {reason}")),
-        false => WatchFailure::Refused(format!("etcd cancelled the watch: {reason}")),
-    }
-}
-
-/// Returns the first path that sorts after all paths with the prefix `prefix`.
-pub(super) fn end_of(prefix: &str) -> Vec<u8> {
-    let mut end = prefix.as_bytes().to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            return end;
-        }
-    }
-    vec![0]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_prefix() {
-        assert_eq!(end_of("/a/"), b"/a0");
-        assert_eq!(end_of(""), [0]);
+    let message = format!("etcd cancelled the watch: {reason}");
+    if reason.is_empty() || reason.contains("no leader") {
+        WatchFailure::lost(message)
+    } else {
+        WatchFailure::Refused(message)
     }
 }

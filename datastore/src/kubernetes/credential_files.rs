@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::config::AuthInfo;
 use tokio::time::Instant;
 
-use super::config::KubernetesConfig;
+use crate::config::KubernetesConfig;
 
 /// Interval between checks of the files.
 const PERIOD: Duration = Duration::from_secs(50);
@@ -17,28 +17,28 @@ const PERIOD: Duration = Duration::from_secs(50);
 pub(super) struct CredentialFiles {
     paths: Vec<PathBuf>,
     contents: Vec<Option<Vec<u8>>>,
-    looked: Instant,
+    checked: Instant,
 }
 
 impl CredentialFiles {
     /// Reads the files that `settings` and `login` name.
-    pub(super) fn of(settings: &KubernetesConfig, login: &AuthInfo) -> CredentialFiles {
-        let of_login = [&login.client_certificate, &login.client_key].into_iter().flatten().map(PathBuf::from);
+    pub(super) fn read(settings: &KubernetesConfig, login: &AuthInfo) -> CredentialFiles {
+        let certificates = [&login.client_certificate, &login.client_key].into_iter().flatten().map(PathBuf::from);
         let named = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
-        let paths: Vec<PathBuf> = named.cloned().chain(of_login).collect();
-        CredentialFiles { contents: read(&paths), paths, looked: Instant::now() }
+        let paths: Vec<PathBuf> = named.cloned().chain(certificates).collect();
+        CredentialFiles { contents: read_all(&paths), paths, checked: Instant::now() }
     }
 
     /// Returns true if any of the files has changed. Reads the files at most once per [`PERIOD`].
     pub(super) fn have_changed(&mut self) -> bool {
-        if self.looked.elapsed() < PERIOD {
+        if self.checked.elapsed() < PERIOD {
             return false;
         }
-        self.looked = Instant::now();
-        read(&self.paths) != self.contents
+        self.checked = Instant::now();
+        read_all(&self.paths) != self.contents
     }
 }
 
-fn read(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+fn read_all(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
     paths.iter().map(|path| fs::read(path).ok()).collect()
 }

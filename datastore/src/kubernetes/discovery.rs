@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::client::ApiClient;
-use super::failure::Failure;
+use super::error::RequestError;
 use super::migration;
 use super::request::ApiRequest;
 
@@ -31,7 +31,7 @@ const V3: &str = "projectcalico.org";
 
 /// The API group that an earlier process discovered.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Remembered {
+struct CachedGroup {
     /// The URL of the API server.
     server: String,
     group: String,
@@ -39,53 +39,53 @@ struct Remembered {
 
 /// The file that caches the group of one API server. A long-running process has no file.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct GroupCache {
     file: Option<PathBuf>,
     /// True after the cached group has proved wrong, even if the file could not be removed.
-    forgotten: AtomicBool,
+    invalid: AtomicBool,
 }
 
-impl Memory {
+impl GroupCache {
     pub(super) fn new(file: Option<PathBuf>) -> Self {
-        Memory { file, forgotten: AtomicBool::new(false) }
+        GroupCache { file, invalid: AtomicBool::new(false) }
     }
 
     /// Returns the cached group of this server.
-    pub(super) fn recall(&self, server: &str) -> Option<ApiGroup> {
-        if self.forgotten.load(Ordering::Relaxed) {
+    pub(super) fn load(&self, server: &str) -> Option<ApiGroup> {
+        if self.invalid.load(Ordering::Relaxed) {
             return None;
         }
-        let remembered: Remembered = serde_json::from_slice(&fs::read(self.file.as_ref()?).ok()?).ok()?;
-        (remembered.server == server).then(|| of_name(&remembered.group)).flatten()
+        let cached: CachedGroup = serde_json::from_slice(&fs::read(self.file.as_ref()?).ok()?).ok()?;
+        (cached.server == server).then(|| parse_group(&cached.group)).flatten()
     }
 
     /// Caches the group. If the file cannot be written, the next process only sends one more request.
-    pub(super) fn keep(&self, server: &str, group: ApiGroup) {
+    pub(super) fn store(&self, server: &str, group: ApiGroup) {
         let Some(file) = &self.file else { return };
-        let remembered = Remembered { server: server.into(), group: group.api_version().into() };
-        match write(file, &remembered) {
-            Ok(()) => self.forgotten.store(false, Ordering::Relaxed),
+        let cached = CachedGroup { server: server.into(), group: group.api_version().into() };
+        match write(file, &cached) {
+            Ok(()) => self.invalid.store(false, Ordering::Relaxed),
             Err(error) => tracing::debug!(file = %file.display(), %error, "cannot remember the API group"),
         }
     }
 
     /// Discards the cached group.
-    pub(super) fn forget(&self) {
-        self.forgotten.store(true, Ordering::Relaxed);
+    pub(super) fn invalidate(&self) {
+        self.invalid.store(true, Ordering::Relaxed);
         let _ = self.file.as_ref().map(fs::remove_file);
     }
 }
 
 /// Writes the file in place and without syncing it. After a power failure, or during a concurrent write, a reader may
 /// find no file or incomplete JSON, and then asks the API server.
-fn write(file: &Path, remembered: &Remembered) -> std::io::Result<()> {
+fn write(file: &Path, cached: &CachedGroup) -> std::io::Result<()> {
     let directory = file.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
-    fs::write(file, serde_json::to_vec(remembered)?)
+    fs::write(file, serde_json::to_vec(cached)?)
 }
 
 /// Asks the API server for the group of Calico's objects.
-pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
+pub(super) async fn discover_group(client: &ApiClient) -> Result<ApiGroup, RequestError> {
     let groups = client.send(&ApiRequest::get("/apis")).await?;
     match choose(&groups)? {
         ApiGroup::CrdV1 if has(&groups, V3) && migration::has_moved(client).await? => Ok(ApiGroup::V3),
@@ -94,34 +94,37 @@ pub(super) async fn ask(client: &ApiClient) -> Result<ApiGroup, Failure> {
 }
 
 /// Returns true if v3 is the right group, provided that the API server serves v3.
-pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, Failure> {
+pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
     match client.send(&ApiRequest::get(format!("/apis/{V1}"))).await {
         Ok(_) => migration::has_moved(client).await,
-        Err(Failure::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
+        Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => Ok(true),
         Err(failure) => Err(failure),
     }
 }
 
 /// Returns true if the API server's discovery does not list a kind.
-pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, Failure> {
+pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, RequestError> {
     // Every API server serves the core group.
     let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
-    let list = async |path: String| Ok::<_, Failure>(client.send(&ApiRequest::get(path)).await?.to_string());
-    let groups = Served::read(&list(GROUPS.into()).await?).map_err(Failure::Unreadable)?;
+    let groups = Served::read(&fetch_text(client, GROUPS).await?).map_err(RequestError::Unreadable)?;
     if !groups.versions(group).any(|version| version == resource.api_version) {
         return Ok(true);
     }
-    let kinds = list(kinds_path(resource.api_version)).await?;
-    let has_kind = has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(Failure::Unreadable)?;
+    let kinds = fetch_text(client, kinds_path(resource.api_version)).await?;
+    let has_kind = has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(RequestError::Unreadable)?;
     Ok(!has_kind)
 }
 
+async fn fetch_text(client: &ApiClient, path: impl Into<String>) -> Result<String, RequestError> {
+    Ok(client.send(&ApiRequest::get(path)).await?.to_string())
+}
+
 /// Chooses the group by upstream's rule, except that upstream would use v1 if neither group exists.
-fn choose(groups: &Value) -> Result<ApiGroup, Failure> {
+fn choose(groups: &Value) -> Result<ApiGroup, RequestError> {
     if has(groups, V1) || has(groups, V3) {
         return Ok(ApiGroup::among(names(groups)));
     }
-    Err(Failure::NotInstalled(
+    Err(RequestError::NotInstalled(
         "the API server has neither crd.projectcalico.org nor projectcalico.org; install Calico's custom resource \
          definitions (deploy/crds)"
             .into(),
@@ -136,7 +139,7 @@ fn has(groups: &Value, group: &str) -> bool {
     names(groups).any(|name| name == group)
 }
 
-fn of_name(name: &str) -> Option<ApiGroup> {
+fn parse_group(name: &str) -> Option<ApiGroup> {
     [ApiGroup::CrdV1, ApiGroup::V3].into_iter().find(|group| group.api_version() == name)
 }
 
@@ -162,26 +165,26 @@ mod tests {
     #[test]
     fn a_group_is_remembered_for_one_server_until_forgotten() {
         let dir = tempfile::tempdir().unwrap();
-        let memory = Memory::new(Some(dir.path().join("state/api-group")));
-        assert_eq!(memory.recall("https://a"), None);
-        memory.forget();
-        memory.keep("https://a", ApiGroup::V3);
-        assert_eq!(memory.recall("https://a"), Some(ApiGroup::V3));
-        assert_eq!(memory.recall("https://b"), None);
+        let cache = GroupCache::new(Some(dir.path().join("state/api-group")));
+        assert_eq!(cache.load("https://a"), None);
+        cache.invalidate();
+        cache.store("https://a", ApiGroup::V3);
+        assert_eq!(cache.load("https://a"), Some(ApiGroup::V3));
+        assert_eq!(cache.load("https://b"), None);
         assert_eq!(fs::read_dir(dir.path().join("state")).unwrap().count(), 1);
         let whole = fs::read(dir.path().join("state/api-group")).unwrap();
         for cut in 0..whole.len() {
             fs::write(dir.path().join("state/api-group"), &whole[..cut]).unwrap();
-            assert_eq!(memory.recall("https://a"), None);
+            assert_eq!(cache.load("https://a"), None);
         }
         // Two concurrent writers.
         fs::write(dir.path().join("state/api-group"), [&whole[..], b"}"].concat()).unwrap();
-        assert_eq!(memory.recall("https://a"), None);
-        memory.keep("https://a", ApiGroup::CrdV1);
-        memory.forget();
-        assert_eq!(memory.recall("https://a"), None);
+        assert_eq!(cache.load("https://a"), None);
+        cache.store("https://a", ApiGroup::CrdV1);
+        cache.invalidate();
+        assert_eq!(cache.load("https://a"), None);
         // A file that cannot be removed.
         fs::write(dir.path().join("state/api-group"), &whole).unwrap();
-        assert_eq!(memory.recall("https://a"), None);
+        assert_eq!(cache.load("https://a"), None);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use super::client::ApiClient;
-use super::failure::Failure;
+use super::error::RequestError;
 use super::request::{ApiRequest, Cache};
 use super::streaming::ListReader;
 
@@ -20,46 +20,45 @@ const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadataList;g=met
 
 /// Returns all objects of a list. If the list's snapshot expires between two pages, the whole list is read in one
 /// request (DS-65).
-pub(super) async fn all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, Failure> {
-    walk(list, may_lag, |request| async move { client.send(&request).await }).await
+pub(super) async fn list_all(client: &ApiClient, list: &List, may_lag: bool) -> Result<Vec<Value>, RequestError> {
+    walk_pages(list, may_lag, |request| async move { client.send(&request).await }).await
 }
 
 /// Passes each object of a list to `tell` as JSON when it arrives. Passes some objects twice if a response breaks off.
-pub(super) async fn each(
+pub(super) async fn for_each(
     client: &ApiClient,
     list: &List,
     tell: &mut (dyn FnMut(&[u8]) -> serde_json::Result<()> + Send),
-) -> Result<(), Failure> {
+) -> Result<(), RequestError> {
     let tell = Mutex::new(ListReader::new(tell));
     let ask = |request: ApiRequest| {
         let tell = &tell;
         async move { client.send_for_list(&request, &mut *tell.lock().await).await }
     };
-    let left = walk(list, false, ask).await?;
-    match left.is_empty() {
-        true => Ok(()),
-        // The reader did not recognize these items, so `tell` has not received them.
-        false => Err(Failure::Unreadable("the items of a list are not where they are expected".into())),
+    if walk_pages(list, false, ask).await?.is_empty() {
+        return Ok(());
     }
+    // The reader did not recognize the remaining items, so `tell` has not received them.
+    Err(RequestError::Unreadable("the items of a list are not where they are expected".into()))
 }
 
-async fn walk<F: Future<Output = Result<Value, Failure>>>(
+async fn walk_pages<F: Future<Output = Result<Value, RequestError>>>(
     list: &List,
     may_lag: bool,
     mut ask: impl FnMut(ApiRequest) -> F,
-) -> Result<Vec<Value>, Failure> {
+) -> Result<Vec<Value>, RequestError> {
     let (mut objects, mut next) = (Vec::new(), None::<String>);
     loop {
         let cache = (may_lag && next.is_none()).then_some(CACHE);
-        let answer = ask(page(list, next.as_deref(), true).or_cached(cache)).await;
+        let answer = ask(page_request(list, next.as_deref(), true).or_cached(cache)).await;
         let mut answer = match answer {
-            Err(Failure::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
+            Err(RequestError::Refused(refusal)) if refusal.status.code == 410 && next.is_some() => {
                 objects.clear();
-                ask(page(list, None, false)).await?
+                ask(page_request(list, None, false)).await?
             }
             answer => answer?,
         };
-        objects.extend(items(list, &mut answer)?);
+        objects.extend(take_items(list, &mut answer)?);
         match answer["metadata"]["continue"].as_str() {
             Some(token) if !token.is_empty() => next = Some(token.to_owned()),
             _ => return Ok(objects),
@@ -68,17 +67,17 @@ async fn walk<F: Future<Output = Result<Value, Failure>>>(
 }
 
 /// Takes the objects out of a page. Rejects any other response, which would otherwise count as an empty list.
-fn items(list: &List, answer: &mut Value) -> Result<Vec<Value>, Failure> {
+fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestError> {
     let kind = answer["kind"].as_str().unwrap_or_default().to_owned();
     match answer.get_mut("items").map(Value::take) {
         Some(Value::Array(items)) if list.resource.is_list(&kind) => Ok(items),
         // Go encodes an empty list as `null`.
         Some(Value::Null) if list.resource.is_list(&kind) => Ok(Vec::new()),
-        _ => Err(Failure::Unreadable(format!("the answer is no list of {} but a {kind:?}", list.resource.plural))),
+        _ => Err(RequestError::Unreadable(format!("the answer is no list of {} but a {kind:?}", list.resource.plural))),
     }
 }
 
-fn page(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
+fn page_request(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
     let mut query = Vec::new();
     if limited {
         query.push(format!("limit={PAGE}"));
@@ -108,32 +107,32 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubernetes::failure::Refusal;
+    use crate::kubernetes::error::ApiStatusError;
 
     fn pods() -> List {
         List { resource: PODS, namespace: None, label_selector: None, field_selector: None, metadata_only: false }
     }
 
     /// Returns a page with these objects and the token of the next page.
-    fn part(objects: &[u32], token: &str) -> Result<Value, Failure> {
+    fn part(objects: &[u32], token: &str) -> Result<Value, RequestError> {
         Ok(json!({"kind": "PodList", "metadata": {"continue": token}, "items": objects}))
     }
 
-    fn refused(code: u16) -> Result<Value, Failure> {
+    fn refused(code: u16) -> Result<Value, RequestError> {
         let code = StatusCode::from_u16(code).unwrap();
-        Err(Failure::Refused(Box::new(Refusal::parse(code, b"{}", None))))
+        Err(RequestError::Refused(Box::new(ApiStatusError::parse(code, b"{}", None))))
     }
 
     /// Returns the result of a walk over these responses, and the queries of its requests.
     async fn walked(
-        answers: impl Into<VecDeque<Result<Value, Failure>>>,
-    ) -> (Result<Vec<Value>, Failure>, Vec<String>) {
+        answers: impl Into<VecDeque<Result<Value, RequestError>>>,
+    ) -> (Result<Vec<Value>, RequestError>, Vec<String>) {
         let (mut answers, mut asked) = (answers.into(), Vec::new());
         let ask = |request: ApiRequest| {
             asked.push(request.url().replace("/api/v1/pods", ""));
             std::future::ready(answers.pop_front().unwrap())
         };
-        let walked = walk(&pods(), true, ask).await;
+        let walked = walk_pages(&pods(), true, ask).await;
         (walked, asked)
     }
 
@@ -176,7 +175,7 @@ mod tests {
         ] {
             let told = answer.to_string();
             let (found, _) = walked([Ok(answer)]).await;
-            assert!(matches!(found, Err(Failure::Unreadable(_))), "{told}");
+            assert!(matches!(found, Err(RequestError::Unreadable(_))), "{told}");
         }
         for kind in ["PodList", "PartialObjectMetadataList"] {
             let (found, _) = walked([Ok(json!({"kind": kind, "metadata": {}, "items": null}))]).await;
@@ -194,13 +193,13 @@ mod tests {
             metadata_only: false,
         };
         assert_eq!(
-            page(&list, Some("x/y="), true).target,
+            page_request(&list, Some("x/y="), true).target,
             "/api/v1/namespaces/default/pods?limit=500&labelSelector=a%20in%20%28b%2Cc%29%2Cd%3D%C3%A9&continue=x%2Fy%3D"
         );
         let of_node = List { label_selector: None, field_selector: Some("spec.nodeName=n1".into()), ..list.clone() };
         let target = "/api/v1/namespaces/default/pods?limit=500&fieldSelector=spec.nodeName%3Dn1";
-        assert_eq!(page(&of_node, None, true).target, target);
+        assert_eq!(page_request(&of_node, None, true).target, target);
         let list = List { label_selector: None, ..list };
-        assert_eq!(page(&list, None, false).target, "/api/v1/namespaces/default/pods");
+        assert_eq!(page_request(&list, None, false).target, "/api/v1/namespaces/default/pods");
     }
 }

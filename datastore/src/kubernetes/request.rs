@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value;
 
-use super::failure::Failure;
-use super::reply::{Metadata, Reply};
+use super::error::RequestError;
+use super::response::{PrunedMetadata, PrunedObject};
 
 pub(super) const JSON: &str = "application/json";
 /// Requests only an object's metadata, if the server supports that, as all have since Kubernetes 1.15.
@@ -44,14 +44,14 @@ pub(super) struct Cache {
 
 /// The response to a write.
 #[derive(Deserialize)]
-struct Written {
+struct WriteResponse {
     #[serde(default)]
     kind: String,
     /// A text in a `Status`, which is a response to DELETE. In any other object, this is an object or absent.
     #[serde(default)]
     status: Value,
     #[serde(default)]
-    metadata: Metadata,
+    metadata: PrunedMetadata,
 }
 
 impl ApiRequest {
@@ -101,9 +101,9 @@ impl ApiRequest {
     /// Decodes the response. An older server responds to a write with the whole object.
     pub(super) fn parse(&self, answer: &[u8]) -> serde_json::Result<Value> {
         if self.is_reading() {
-            return serde_json::from_slice(answer).map(|Reply(object)| object);
+            return serde_json::from_slice(answer).map(|PrunedObject(object)| object);
         }
-        let Written { kind, status, metadata: Metadata(metadata) } = serde_json::from_slice(answer)?;
+        let WriteResponse { kind, status, metadata: PrunedMetadata(metadata) } = serde_json::from_slice(answer)?;
         let is_status = kind == "Status" && status == "Success";
         let is_answer = self.names(&metadata) || (self.method == Method::DELETE && is_status);
         if !is_answer {
@@ -117,7 +117,7 @@ impl ApiRequest {
     /// Returns true if `metadata` belongs to a stored object with the name in the request. A proxy between this process
     /// and the API server may send another successful response.
     fn names(&self, metadata: &Value) -> bool {
-        let told = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
+        let field = |key: &str| metadata[key].as_str().filter(|text| !text.is_empty());
         let path = self.target.split('?').next().unwrap_or_default();
         let is_last = |path: &str, name: &str| path.rsplit('/').next() == Some(name);
         let is_named = |name: &str| {
@@ -125,16 +125,16 @@ impl ApiRequest {
                 || is_last(path, name)
                 || path.strip_suffix("/status").is_some_and(|object| is_last(object, name))
         };
-        told("resourceVersion").is_some() && told("name").is_some_and(is_named)
+        field("resourceVersion").is_some() && field("name").is_some_and(is_named)
     }
 
     /// Builds the HTTP request.
-    pub(super) fn build(&self) -> Result<Request<Body>, Failure> {
+    pub(super) fn build(&self) -> Result<Request<Body>, RequestError> {
         let mut request = Request::builder().method(&self.method).uri(self.url()).header(ACCEPT, self.accept());
         if let Some((content_type, _)) = &self.body {
             request = request.header(CONTENT_TYPE, *content_type);
         }
         let body = self.body.as_ref().map_or_else(Body::empty, |(_, bytes)| Body::from(bytes.clone()));
-        request.body(body).map_err(|e| Failure::NotSent(e.to_string()))
+        request.body(body).map_err(|e| RequestError::NotSent(e.to_string()))
     }
 }

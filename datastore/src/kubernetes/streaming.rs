@@ -8,7 +8,7 @@ use kube::client::Body;
 use serde::de::Error;
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::error::RequestError;
 
 /// Maximum length of the text around the items of a list in bytes: kind, revision and token of the next page.
 const LONGEST_FRAME: usize = 1 << 16;
@@ -53,10 +53,10 @@ impl<'t> ListReader<'t> {
     }
 
     /// Reads a response to its end. Returns the list without its items.
-    pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, Failure> {
+    pub(super) async fn read(&mut self, mut body: Body) -> Result<Value, RequestError> {
         self.split = Split::default();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(Failure::from)?;
+            let frame = frame.map_err(RequestError::from)?;
             if let Some(part) = frame.data_ref() {
                 self.take(part).map_err(unreadable)?;
             }
@@ -124,12 +124,11 @@ impl Split {
                 _ => {}
             }
         }
-        match self.frame.len() > LONGEST_FRAME {
-            true => {
-                Err(serde_json::Error::custom(format!("more than {LONGEST_FRAME} bytes that are no item of a list")))
-            }
-            false => Ok(text.len()),
+        if self.frame.len() > LONGEST_FRAME {
+            let message = format!("more than {LONGEST_FRAME} bytes that are no item of a list");
+            return Err(serde_json::Error::custom(message));
         }
+        Ok(text.len())
     }
 
     fn take_between(&mut self, text: &[u8]) -> serde_json::Result<usize> {
@@ -187,8 +186,8 @@ impl Split {
     }
 }
 
-fn unreadable(error: serde_json::Error) -> Failure {
-    Failure::Unreadable(format!("the answer cannot be read: {error}"))
+fn unreadable(error: serde_json::Error) -> RequestError {
+    RequestError::Unreadable(format!("the answer cannot be read: {error}"))
 }
 
 #[cfg(test)]

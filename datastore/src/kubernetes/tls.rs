@@ -7,31 +7,30 @@ use kube::Config;
 use kube::config::AuthInfo;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 
-use super::access::AccessError;
+use super::access_error::AccessError;
 
 /// The supported protocols, in order of preference.
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// Returns the TLS configuration for the API server of `config`.
 pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError> {
-    let refuse = |what: &'static str| move |reason: String| AccessError::Tls { what, reason };
-    let provider = Arc::new(provider());
+    let provider = Arc::new(crypto_provider());
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|e| refuse("protocols")(e.to_string()))?;
+        .map_err(|e| refuse("protocols", &e))?;
     let builder = if config.accept_invalid_certs {
         builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)))
     } else {
-        builder.with_root_certificates(roots(config).map_err(refuse("authorities"))?)
+        builder.with_root_certificates(load_roots(config).map_err(|e| refuse("authorities", &e))?)
     };
-    let mut tls = match identity(&config.auth_info)? {
+    let mut tls = match load_identity(&config.auth_info)? {
         Some((chain, key)) => {
-            builder.with_client_auth_cert(chain, key).map_err(|e| refuse("certificate and key")(e.to_string()))?
+            builder.with_client_auth_cert(chain, key).map_err(|e| refuse("certificate and key", &e))?
         }
         None => builder.with_no_client_auth(),
     };
@@ -41,29 +40,39 @@ pub(super) fn client_config(config: &Config) -> Result<ClientConfig, AccessError
 
 /// Returns ring's provider, with the key exchange over P-256 first. Every API server supports P-256, and with ring it
 /// costs half as much as X25519.
-fn provider() -> CryptoProvider {
+fn crypto_provider() -> CryptoProvider {
     CryptoProvider {
         kx_groups: vec![ring::kx_group::SECP256R1, ring::kx_group::X25519, ring::kx_group::SECP384R1],
         ..ring::default_provider()
     }
 }
 
-/// Returns the certificates of a PEM text, at least one.
-pub(super) fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let found = found.map_err(|e| e.to_string())?;
-    if found.is_empty() {
-        return Err("there is no PEM block `-----BEGIN CERTIFICATE-----`".into());
-    }
-    Ok(found.into_iter().map(|certificate| certificate.to_vec()).collect())
+/// CA certificates or client certificates that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CertificateError {
+    #[error(transparent)]
+    Pem(#[from] pem::Error),
+    #[error("there is no PEM block `-----BEGIN CERTIFICATE-----`")]
+    NoCertificate,
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
-fn roots(config: &Config) -> Result<RootCertStore, String> {
+/// Returns the certificates of a PEM text, at least one.
+pub(super) fn parse_certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateError> {
+    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
+    if certificates.is_empty() {
+        return Err(CertificateError::NoCertificate);
+    }
+    Ok(certificates.into_iter().map(|certificate| certificate.to_vec()).collect())
+}
+
+fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     match &config.root_cert {
         Some(authorities) => {
             for authority in authorities {
-                roots.add(CertificateDer::from(authority.as_slice())).map_err(|e| e.to_string())?;
+                roots.add(CertificateDer::from(authority.as_slice()))?;
             }
         }
         None => {
@@ -73,30 +82,32 @@ fn roots(config: &Config) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
+fn refuse(what: &'static str, reason: &impl ToString) -> AccessError {
+    AccessError::Tls { what, reason: reason.to_string() }
+}
+
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn identity(login: &AuthInfo) -> Result<Option<Identity>, AccessError> {
+fn load_identity(login: &AuthInfo) -> Result<Option<Identity>, AccessError> {
     use secrecy::ExposeSecret;
     let key_data = login.client_key_data.as_ref().map(|secret| secret.expose_secret());
     let certificate =
-        pem("certificate", login.client_certificate_data.as_deref(), login.client_certificate.as_deref())?;
-    let key = pem("key", key_data, login.client_key.as_deref())?;
+        read_pem("certificate", login.client_certificate_data.as_deref(), login.client_certificate.as_deref())?;
+    let key = read_pem("key", key_data, login.client_key.as_deref())?;
     let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
-    let chain = certificates(&certificate).map_err(|reason| AccessError::Tls { what: "certificate", reason })?;
-    let key =
-        PrivateKeyDer::from_pem_slice(&key).map_err(|e| AccessError::Tls { what: "key", reason: e.to_string() })?;
+    let chain = parse_certificates(&certificate).map_err(|e| refuse("certificate", &e))?;
+    let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| refuse("key", &e))?;
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }
 
 /// Returns the PEM text of base64 data in the kubeconfig, or of a file.
-fn pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
-    let refuse = |reason: String| AccessError::Tls { what, reason };
+fn read_pem(what: &'static str, inline: Option<&str>, file: Option<&str>) -> Result<Option<Vec<u8>>, AccessError> {
     match (inline, file) {
         (Some(text), _) => {
             let text: Vec<u8> = text.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-            BASE64.decode(&text).map(Some).map_err(|_| refuse("the data in the kubeconfig is not base64".into()))
+            BASE64.decode(&text).map(Some).map_err(|_| refuse(what, &"the data in the kubeconfig is not base64"))
         }
-        (None, Some(file)) => std::fs::read(file).map(Some).map_err(|e| refuse(format!("{file}: {e}"))),
+        (None, Some(file)) => std::fs::read(file).map(Some).map_err(|e| refuse(what, &format!("{file}: {e}"))),
         (None, None) => Ok(None),
     }
 }

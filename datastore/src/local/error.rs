@@ -1,18 +1,18 @@
 //! Converts SQLite's errors into errors of the store, each with the file and advice.
 
-use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::{fs, io};
 
 use libcalico::store::StoreError;
 use nix::sys::statvfs::statvfs;
 use rusqlite::{ErrorCode, ffi};
 
-use super::lock_holder;
 use super::schema::{SchemaError, VERSION};
-use super::wait::Wait;
+use super::wait::BusyRetry;
 
 /// Converts a failed transaction into an error of the store.
-pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> StoreError {
+pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     let failure = match error {
         rusqlite::Error::SqliteFailure(failure, _) => failure,
@@ -33,9 +33,9 @@ pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &Wait) -> Stor
             outcome_unknown: failure.extended_code == ffi::SQLITE_IOERR_FSYNC,
         },
         ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed => {
-            let who = lock_holder::find(path).unwrap_or_else(|| "another process".into());
+            let holder = find_lock_holder(path).unwrap_or_else(|| "another process".into());
             let held = wait.longest.as_secs_f64();
-            unavailable(path, format!("{who} has kept it locked for {held:.1} s; end that process or retry"))
+            unavailable(path, format!("{holder} has kept it locked for {held:.1} s; end that process or retry"))
         }
         ErrorCode::ReadOnly => unavailable(
             path,
@@ -63,7 +63,7 @@ fn damaged(path: &Path, error: &rusqlite::Error) -> StoreError {
 }
 
 /// Converts a failure to create the tables into an error of the store.
-pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &Wait) -> StoreError {
+pub(super) fn explain_schema(path: &Path, error: SchemaError, wait: &BusyRetry) -> StoreError {
     let file = path.display();
     match error {
         SchemaError::Sqlite(error) => explain(path, &error, wait),
@@ -109,7 +109,7 @@ pub(super) fn cannot_create(path: &Path, what: &str, of: &Path, error: &io::Erro
 /// Finds out why SQLite could not open the file. SQLite does not report the cause, so this function opens the file
 /// again.
 fn cannot_open(path: &Path) -> StoreError {
-    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path);
+    let opened = fs::OpenOptions::new().read(true).write(true).open(path);
     match opened {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
             StoreError::Unauthorized { reason: format!("cannot open {}: {e}; run as root", path.display()) }
@@ -132,6 +132,30 @@ fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {
     StoreError::Unavailable { datastore: path.display().to_string(), reason: reason.into(), outcome_unknown: false }
 }
 
+/// Finds the process that keeps the database locked. Returns `process 4711 (calico)`, or `None` if the kernel does not
+/// reveal the process.
+fn find_lock_holder(path: &Path) -> Option<String> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let mut shared = path.as_os_str().to_owned();
+    shared.push("-shm");
+    let inodes: Vec<u64> = [path, Path::new(&shared)].iter().filter_map(|p| Some(p.metadata().ok()?.ino())).collect();
+    let pid = find_writer(&locks, &inodes)?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(format!("process {pid} ({})", name.trim_end()))
+}
+
+/// Returns the process that has a write lock on one of the inodes, from lines such as `1: POSIX  ADVISORY  WRITE 4711
+/// 08:01:123456 120 120`. A line with `->` describes a waiting process.
+fn find_writer(locks: &str, inodes: &[u64]) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (kind, _, mode) = (fields.next()?, fields.next()?, fields.next()?);
+        let (pid, file) = (fields.next()?, fields.next()?);
+        let inode: u64 = file.rsplit(':').next()?.parse().ok()?;
+        (kind == "POSIX" && mode == "WRITE" && inodes.contains(&inode)).then(|| pid.parse().ok())?
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -142,7 +166,7 @@ mod tests {
     fn a_file_that_ends_too_early_is_damaged_and_the_disk_is_not() {
         let said = |code| {
             let error = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-            explain(Path::new("/tmp/calico.db"), &error, &Wait::new(Duration::ZERO)).to_string()
+            explain(Path::new("/tmp/calico.db"), &error, &BusyRetry::new(Duration::ZERO)).to_string()
         };
         let cut = said(ffi::SQLITE_IOERR_SHORT_READ);
         assert!(
@@ -151,5 +175,16 @@ mod tests {
         );
         let failed = said(ffi::SQLITE_IOERR_READ);
         assert!(failed.contains("input/output error") && failed.contains("check the disk"), "{failed}");
+    }
+
+    #[test]
+    fn finds_the_writer_and_not_readers_or_waiters() {
+        let locks = "1: POSIX  ADVISORY  READ 11 08:01:77 128 128\n\
+                     2: POSIX  ADVISORY  WRITE 12 08:01:78 120 120\n\
+                     3: POSIX  ADVISORY  WRITE 13 08:01:77 120 120\n\
+                     3: -> POSIX  ADVISORY  WRITE 14 08:01:77 120 120\n";
+        assert_eq!(find_writer(locks, &[77]), Some(13));
+        assert_eq!(find_writer(locks, &[79]), None);
+        assert_eq!(find_writer("", &[77]), None);
     }
 }

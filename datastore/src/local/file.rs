@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::error;
 use super::schema::{self, SchemaError};
-use super::wait::Wait;
+use super::wait::BusyRetry;
 
 const DIRECTORY_MODE: u32 = 0o755;
 /// Only the owner may read the file, because it names pods and containers. SQLite gives the -wal and -shm files the
@@ -25,7 +25,7 @@ const FILE_MODE: u32 = 0o600;
 const LOG_PAGES: u32 = 48;
 
 /// Opens the file, and creates it first if it is missing. Does not write to an existing file.
-pub(super) fn open(path: &Path, wait: &Wait) -> Result<Connection, StoreError> {
+pub(super) fn open(path: &Path, wait: &BusyRetry) -> Result<Connection, StoreError> {
     let explain = |e: rusqlite::Error| error::explain(path, &e, wait);
     // Opening also reads the file, so it can collide with a process that recovers or resets the log.
     let connection = match wait.retry(|| connect(path)) {
@@ -67,8 +67,8 @@ fn directory_of(path: &Path) -> &Path {
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    // [`Wait`] does the waiting: SQLite's own pauses grow up to 100 ms, while a transaction here takes a third of a
-    // millisecond.
+    // [`BusyRetry`] does the waiting: SQLite's own pauses grow up to 100 ms, while a transaction here takes a third of
+    // a millisecond.
     connection.busy_timeout(Duration::ZERO)?;
     // FULL: a commit is on disk before the plugin returns an address.
     connection.execute_batch(&format!("PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = {LOG_PAGES};"))?;
@@ -81,7 +81,7 @@ fn is_missing(path: &Path) -> bool {
 
 /// Creates the file under another name and links it into place, so that no process sees an incomplete file. If several
 /// processes create the file at once, the first wins and the others use its file.
-fn create(path: &Path, wait: &Wait) -> Result<(), StoreError> {
+fn create(path: &Path, wait: &BusyRetry) -> Result<(), StoreError> {
     let refuse = |what: &str, of: &Path, e: io::Error| error::cannot_create(path, what, of, &e);
     let directory = directory_of(path);
     DirBuilder::new()

@@ -1,7 +1,11 @@
 //! The SQL statements that read and write pairs.
 
+use std::str::Utf8Error;
+
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use crate::common::end_of_prefix;
 
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
@@ -26,20 +30,20 @@ enum Op<'a> {
 
 /// A condition of a write that did not hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum FailedCondition {
     Exists,
     Missing,
     Changed,
 }
 
-impl Refusal {
+impl FailedCondition {
     /// Converts the refusal into the error for the store's caller.
     pub(super) fn explain(self, key: &str) -> StoreError {
         let key = key.to_owned();
         match self {
-            Refusal::Exists => StoreError::AlreadyExists { key },
-            Refusal::Missing => StoreError::NotFound { key },
-            Refusal::Changed => StoreError::Conflict { key },
+            FailedCondition::Exists => StoreError::AlreadyExists { key },
+            FailedCondition::Missing => StoreError::NotFound { key },
+            FailedCondition::Changed => StoreError::Conflict { key },
         }
     }
 }
@@ -88,47 +92,41 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
     Ok(RawEntry { path: row.get(0)?, value, revision: Revision(revision.to_string()) })
 }
 
-/// Returns the first text, in byte order, after all texts that begin with `prefix`, or `None` if there is no such text.
-fn end_of_prefix(prefix: &str) -> Option<String> {
-    let mut end: Vec<char> = prefix.chars().collect();
-    while let Some(last) = end.pop() {
-        if let Some(next) = (last..=char::MAX).nth(1) {
-            end.push(next);
-            return Some(end.into_iter().collect());
-        }
-    }
-    None
-}
-
 // === writes ===
 
 /// Converts the writes. Rejects values that are not text, and revisions that are not of this datastore.
-pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError> {
-    let refuse = |index: usize, reason: String| {
-        let cause = StoreError::Other(format!("cannot write {}: {reason}", writes[index].key));
-        WriteError { index, applied: 0, cause }
+pub(super) fn prepare<'w>(writes: &'w [Write]) -> Result<Vec<Prepared<'w>>, WriteError> {
+    let prepare = |(index, write): (usize, &'w Write)| {
+        prepare_one(write).map_err(|error| {
+            let cause = StoreError::Other(format!("cannot write {}: {error}", write.key));
+            WriteError { index, applied: 0, cause }
+        })
     };
-    let prepare_one = |(index, write)| prepare_one(write).map_err(|reason| refuse(index, reason));
-    writes.iter().enumerate().map(prepare_one).collect()
+    writes.iter().enumerate().map(prepare).collect()
 }
 
-fn prepare_one(write: &Write) -> Result<Prepared<'_>, String> {
+/// A write that SQLite cannot store.
+#[derive(Debug, thiserror::Error)]
+enum PrepareError {
+    #[error("the embedded datastore holds text, and the value is not: {0}")]
+    NotText(#[from] Utf8Error),
+    #[error("`{0}` is not a revision of the embedded datastore")]
+    NotRevision(Revision),
+}
+
+fn prepare_one(write: &Write) -> Result<Prepared<'_>, PrepareError> {
     let op = match &write.op {
-        WriteOp::Create(value) => Op::Create(text(value)?),
+        WriteOp::Create(value) => Op::Create(str::from_utf8(value)?),
         WriteOp::Update(value, revision) | WriteOp::UpdateStatus(value, revision) => {
-            Op::Update(text(value)?, number(revision)?)
+            Op::Update(str::from_utf8(value)?, parse_revision(revision)?)
         }
-        WriteOp::Delete(revision) => Op::Delete(revision.as_ref().map(number).transpose()?),
+        WriteOp::Delete(revision) => Op::Delete(revision.as_ref().map(parse_revision).transpose()?),
     };
     Ok(Prepared { path: &write.path, op })
 }
 
-fn text(value: &[u8]) -> Result<&str, String> {
-    str::from_utf8(value).map_err(|e| format!("the embedded datastore holds text, and the value is not: {e}"))
-}
-
-fn number(revision: &Revision) -> Result<i64, String> {
-    revision.0.parse().map_err(|_| format!("`{revision}` is not a revision of the embedded datastore"))
+fn parse_revision(revision: &Revision) -> Result<i64, PrepareError> {
+    revision.0.parse().map_err(|_| PrepareError::NotRevision(revision.clone()))
 }
 
 /// Applies all writes at one new revision, or returns the index of the first write whose condition does not hold. The
@@ -136,7 +134,7 @@ fn number(revision: &Revision) -> Result<i64, String> {
 pub(super) fn apply(
     transaction: &Transaction<'_>,
     writes: &[Prepared<'_>],
-) -> rusqlite::Result<Result<i64, (usize, Refusal)>> {
+) -> rusqlite::Result<Result<i64, (usize, FailedCondition)>> {
     // Two statements are cheaper than RETURNING, which would create an in-memory table with its own page cache.
     transaction.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
     let revision = transaction.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
@@ -148,7 +146,11 @@ pub(super) fn apply(
     Ok(Ok(revision))
 }
 
-fn apply_one(transaction: &Transaction<'_>, write: &Prepared<'_>, revision: i64) -> rusqlite::Result<Option<Refusal>> {
+fn apply_one(
+    transaction: &Transaction<'_>,
+    write: &Prepared<'_>,
+    revision: i64,
+) -> rusqlite::Result<Option<FailedCondition>> {
     const INSERT: &str = "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, ?3) ON CONFLICT (path) DO NOTHING";
     const UPDATE: &str = "UPDATE kv SET value = ?2, revision = ?3 WHERE path = ?1 AND revision = ?4";
     const DELETE: &str = "DELETE FROM kv WHERE path = ?1 AND revision = ?2";
@@ -165,10 +167,10 @@ fn apply_one(transaction: &Transaction<'_>, write: &Prepared<'_>, revision: i64)
         return Ok(None);
     }
     if matches!(write.op, Op::Create(_)) {
-        return Ok(Some(Refusal::Exists));
+        return Ok(Some(FailedCondition::Exists));
     }
     let found = transaction.query_row("SELECT 1 FROM kv WHERE path = ?1", [path], |_| Ok(())).optional()?;
-    Ok(Some(found.map_or(Refusal::Missing, |()| Refusal::Changed)))
+    Ok(Some(found.map_or(FailedCondition::Missing, |()| FailedCondition::Changed)))
 }
 
 #[cfg(test)]
@@ -188,14 +190,5 @@ mod tests {
             let expected = RawEntry { path: "/a".into(), value: value.into(), revision: Revision("7".into()) };
             assert_eq!(read, if path == "/" { vec![expected] } else { Vec::new() });
         }
-    }
-
-    #[test]
-    fn end_of_prefix_is_the_next_text() {
-        assert_eq!(end_of_prefix("/calico/").as_deref(), Some("/calico0"));
-        assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
-        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
-        assert_eq!(end_of_prefix("\u{10ffff}"), None);
-        assert_eq!(end_of_prefix(""), None);
     }
 }

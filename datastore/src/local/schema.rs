@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 use uuid::Uuid;
 
 use super::pairs;
-use crate::first_use;
+use crate::bootstrap;
 use libcalico::store::StoreError;
 
 /// The schema version that this build reads and writes.
@@ -88,9 +88,9 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
     Ok(id)
 }
 
-/// Adds the objects that [`first_use`] would create, so that a new file needs no `init`.
+/// Adds the objects that [`bootstrap`] would create, so that a new file needs no `init`.
 fn fill(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
-    let writes = first_use::initial_objects().map_err(SchemaError::Initial)?;
+    let writes = bootstrap::initial_objects().map_err(SchemaError::Initial)?;
     let prepared = pairs::prepare(&writes).map_err(|e| SchemaError::Initial(e.cause))?;
     pairs::apply(transaction, &prepared)?.map(|_| ()).map_err(|(index, refusal)| {
         // Unreachable in an empty table.

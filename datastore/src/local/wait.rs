@@ -10,16 +10,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 
 /// The time limit for one request to wait for other processes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wait {
+pub(super) struct BusyRetry {
     /// The whole time limit.
     pub(super) longest: Duration,
     until: Instant,
 }
 
-impl Wait {
+impl BusyRetry {
     /// Starts the time limit now.
     pub(super) fn new(longest: Duration) -> Self {
-        Wait { longest, until: Instant::now() + longest }
+        BusyRetry { longest, until: Instant::now() + longest }
     }
 
     /// Retries a transaction while other processes block it. The pauses suit transactions that take a third of a

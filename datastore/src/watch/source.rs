@@ -1,9 +1,11 @@
-//! [`Source`]: lists and changes of one kind, as a watch needs them.
+//! [`WatchSource`]: lists and changes of one kind, as a watch needs them.
 
 use std::time::Duration;
 
+use libcalico::store::{Entry, Kind, RawEntry, decode_entry};
+
 /// A kind of object on a server.
-pub trait Source: Send + 'static {
+pub trait WatchSource: Send + 'static {
     /// An object.
     type Value: Send + 'static;
     /// The key of an object.
@@ -26,19 +28,19 @@ pub trait Source: Send + 'static {
     fn open(&mut self, from: &Self::Position) -> impl Future<Output = Result<(), WatchFailure>> + Send;
 
     /// Returns the next changes of the open watch, or `None` if the server has ended the watch.
-    fn next(&mut self) -> impl Future<Output = Result<Option<Step<Self>>, WatchFailure>> + Send;
+    fn next(&mut self) -> impl Future<Output = Result<Option<WatchStep<Self>>, WatchFailure>> + Send;
 }
 
 /// A page of a list.
-pub struct Page<S: Source + ?Sized> {
+pub struct Page<S: WatchSource + ?Sized> {
     /// The objects of the page.
-    pub objects: Vec<Change<S::Value, S::Key>>,
+    pub objects: Vec<ObjectChange<S::Value, S::Key>>,
     /// The position after the page.
-    pub next: Next<S>,
+    pub next: NextPage<S>,
 }
 
 /// The position after a page.
-pub enum Next<S: Source + ?Sized> {
+pub enum NextPage<S: WatchSource + ?Sized> {
     /// Another page follows.
     Page(S::Token),
     /// The list is complete, and a watch can start at this position.
@@ -46,20 +48,20 @@ pub enum Next<S: Source + ?Sized> {
 }
 
 /// Changes that happened together, or only progress if there are none.
-pub struct Step<S: Source + ?Sized> {
+pub struct WatchStep<S: WatchSource + ?Sized> {
     /// The changes.
-    pub changes: Vec<Change<S::Value, S::Key>>,
+    pub changes: Vec<ObjectChange<S::Value, S::Key>>,
     /// The position at which to resume after this step.
     pub position: S::Position,
 }
 
 /// A change of one object.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Change<V, K> {
+pub enum ObjectChange<V, K> {
     /// The object exists.
-    Put(V),
+    Upsert(V),
     /// The object does not exist.
-    Gone(K),
+    Delete(K),
     /// The object exists but cannot be read. It counts as not existing.
     Unreadable {
         /// The object's name on the server.
@@ -69,6 +71,17 @@ pub enum Change<V, K> {
         /// The problem with the object.
         reason: String,
     },
+}
+
+impl<K: Kind> ObjectChange<Entry<K>, K::Key> {
+    /// Decodes a stored object. `name` is its name on the server. Returns `None` if the path is not one of the kind.
+    pub(crate) fn decode(raw: &RawEntry, name: &str) -> Option<Self> {
+        let key = K::parse_path(&raw.path)?;
+        Some(match decode_entry::<K>(raw) {
+            Ok(entry) => ObjectChange::Upsert(entry),
+            Err(error) => ObjectChange::Unreadable { name: name.into(), key: Some(key), reason: error.to_string() },
+        })
+    }
 }
 
 /// The reason why a list or a watch failed.

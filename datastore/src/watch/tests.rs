@@ -1,4 +1,4 @@
-//! Tests [`Watch`] with a scripted source and a paused clock.
+//! Tests [`Watcher`] with a scripted source and a paused clock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::*;
 
 type Object = (&'static str, u32);
-type Objects = Vec<Change<Object, &'static str>>;
+type Objects = Vec<ObjectChange<Object, &'static str>>;
 
 enum Answer {
     Page(Objects, Option<u32>),
@@ -46,7 +46,7 @@ impl Script {
     }
 }
 
-impl Source for Script {
+impl WatchSource for Script {
     type Value = Object;
     type Key = &'static str;
     type Token = u32;
@@ -59,9 +59,9 @@ impl Source for Script {
 
     async fn list(&mut self, page: Option<u32>) -> Result<super::Page<Self>, WatchFailure> {
         match self.ask(format!("list {}", page.unwrap_or_default())).await {
-            Answer::Page(objects, Some(token)) => Ok(super::Page { objects, next: Next::Page(token) }),
-            Answer::Page(objects, None) => Ok(super::Page { objects, next: Next::Watch(1) }),
-            Watch(position) => Ok(super::Page { objects: Vec::new(), next: Next::Watch(position) }),
+            Answer::Page(objects, Some(token)) => Ok(super::Page { objects, next: NextPage::Page(token) }),
+            Answer::Page(objects, None) => Ok(super::Page { objects, next: NextPage::Watch(1) }),
+            Watch(position) => Ok(super::Page { objects: Vec::new(), next: NextPage::Watch(position) }),
             Fail(failure) => Err(failure),
             _ => panic!("a list was asked for"),
         }
@@ -75,9 +75,9 @@ impl Source for Script {
         }
     }
 
-    async fn next(&mut self) -> Result<Option<super::Step<Self>>, WatchFailure> {
+    async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
         match self.ask("next".into()).await {
-            Answer::Step(changes, position) => Ok(Some(super::Step { changes, position })),
+            Answer::Step(changes, position) => Ok(Some(WatchStep { changes, position })),
             End => Ok(None),
             Fail(failure) => Err(failure),
             _ => panic!("a change was asked for"),
@@ -85,14 +85,14 @@ impl Source for Script {
     }
 }
 
-fn script(answers: impl IntoIterator<Item = Answer>) -> (super::Watch<Script>, Script) {
+fn script(answers: impl IntoIterator<Item = Answer>) -> (Watcher<Script>, Script) {
     let script = Script::default();
     script.answers.lock().unwrap().extend(answers);
-    (super::Watch::new(script.clone()), script)
+    (Watcher::new(script.clone()), script)
 }
 
-fn put(name: &'static str, value: u32) -> Change<Object, &'static str> {
-    Change::Put((name, value))
+fn put(name: &'static str, value: u32) -> ObjectChange<Object, &'static str> {
+    ObjectChange::Upsert((name, value))
 }
 
 fn lost() -> Answer {
@@ -108,14 +108,14 @@ fn missing() -> Answer {
 }
 
 /// Returns the events of the watch until no event comes for an hour, as text.
-async fn heard(watch: &mut super::Watch<Script>) -> String {
+async fn heard(watch: &mut Watcher<Script>) -> String {
     let mut words = Vec::new();
     while let Ok(event) = tokio::time::timeout(Duration::from_secs(3600), watch.next()).await {
         words.push(match event {
-            WatchEvent::Restarted => "(".to_owned(),
-            WatchEvent::Put((name, value)) => format!("{name}{value}"),
-            WatchEvent::Gone(name) => format!("-{name}"),
-            WatchEvent::Synced => ")".to_owned(),
+            WatchEvent::ListStart => "(".to_owned(),
+            WatchEvent::Upsert((name, value)) => format!("{name}{value}"),
+            WatchEvent::Delete(name) => format!("-{name}"),
+            WatchEvent::ListEnd => ")".to_owned(),
         });
     }
     words.join(" ")
@@ -127,15 +127,15 @@ async fn pages_then_changes() {
         Page(vec![put("a", 1)], Some(5)),
         Page(vec![put("b", 1)], None),
         Open,
-        Step(vec![put("a", 2), Change::Gone("b")], 2),
+        Step(vec![put("a", 2), ObjectChange::Delete("b")], 2),
         Step(vec![], 7),
         Never,
     ]);
-    let meter = watch.meter();
-    assert!(!meter.read().synced);
+    let stats = watch.stats();
+    assert!(!stats.read().synced);
     assert_eq!(heard(&mut watch).await, "( a1 b1 ) a2 -b");
     assert_eq!(script.asked.lock().unwrap()[..5], ["list 0", "list 5", "watch 1", "next", "next"]);
-    let report = meter.read();
+    let report = stats.read();
     assert_eq!((report.synced, report.lists, report.changes, report.unreadable), (true, 1, 4, 0));
 }
 
@@ -229,23 +229,23 @@ async fn a_position_that_is_refused_five_times_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unreadable_object_is_left_out_alone() {
-    let bad = |key| Change::Unreadable { name: "x".into(), key, reason: "no number".into() };
+    let bad = |key| ObjectChange::Unreadable { name: "x".into(), key, reason: "no number".into() };
     let (mut watch, _) =
         script([Page(vec![put("a", 1), bad(None), put("b", 1)], None), Open, Step(vec![bad(Some("b"))], 2), Never]);
-    let meter = watch.meter();
+    let stats = watch.stats();
     assert_eq!(heard(&mut watch).await, "( a1 b1 ) -b");
-    assert_eq!(meter.read().unreadable, 2);
+    assert_eq!(stats.read().unreadable, 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_is_not_there_is_empty_and_looked_for() {
     let (mut watch, _) = script([missing(), missing(), missing(), Page(vec![put("a", 1)], None), Never]);
-    let meter = watch.meter();
-    assert_eq!(watch.next().await, WatchEvent::Restarted);
-    assert_eq!(watch.next().await, WatchEvent::Synced);
-    assert!(meter.read().synced && meter.read().missing);
+    let stats = watch.stats();
+    assert_eq!(watch.next().await, WatchEvent::ListStart);
+    assert_eq!(watch.next().await, WatchEvent::ListEnd);
+    assert!(stats.read().synced && stats.read().missing);
     assert_eq!(heard(&mut watch).await, "( a1 )");
-    assert!(!meter.read().missing);
+    assert!(!stats.read().missing);
 }
 
 #[tokio::test(start_paused = true)]
@@ -263,7 +263,7 @@ async fn a_kind_that_vanishes_is_doubted_first() {
 async fn silence_is_a_dead_connection() {
     let (mut watch, script) = script([Never, Watch(1), Open, Never, Open, Step(vec![put("a", 1)], 2), Never]);
     let begin = Instant::now();
-    for expected in [WatchEvent::Restarted, WatchEvent::Synced, WatchEvent::Put(("a", 1))] {
+    for expected in [WatchEvent::ListStart, WatchEvent::ListEnd, WatchEvent::Upsert(("a", 1))] {
         assert_eq!(watch.next().await, expected);
     }
     assert!(begin.elapsed() >= Duration::from_secs(360), "{:?}", begin.elapsed());

@@ -6,7 +6,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use datastore::Kubernetes;
-use datastore::kubernetes::{changed_group, settled_group};
+use datastore::kubernetes::{wait_for_changed_group, wait_for_settled_group};
 use libcalico::kubernetes::ApiGroup;
 
 use crate::service_account::ServiceAccount;
@@ -30,11 +30,11 @@ impl ApiGroupWatch {
     /// configuration already named another group at the start, this is logged only: a restarted agent would read the
     /// same configuration.
     pub(super) async fn wait_for_move(self) -> (ApiGroup, ApiGroup) {
-        let began = settled_group(PERIOD, || self.read_group()).await;
+        let began = wait_for_settled_group(PERIOD, || self.read_group()).await;
         if let Some(configured) = self.configured.filter(|configured| *configured != began) {
             tracing::error!("{}", describe_remedy(configured, began));
         }
-        let now = changed_group(began, PERIOD, || self.read_group()).await;
+        let now = wait_for_changed_group(began, PERIOD, || self.read_group()).await;
         (began, now)
     }
 

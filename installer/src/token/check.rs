@@ -40,7 +40,7 @@ pub async fn check_token(access: &KubernetesConfig, deadline: Duration) -> Token
             Err(kube::Error::Api(status)) => {
                 Err(TokenCheck::Unanswered(format!("{} ({})", status.message, status.code)))
             }
-            Err(error) => Err(TokenCheck::Unanswered(datastore::error_chain::chain(&error))),
+            Err(error) => Err(TokenCheck::Unanswered(datastore::describe_error_chain(&error))),
         }
     };
     match timeout(deadline, request_with_token).await {

@@ -56,7 +56,7 @@ impl TokenRequest {
             Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
             Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
             Ok(Err(error)) => {
-                let reason = datastore::error_chain::chain(&error);
+                let reason = datastore::describe_error_chain(&error);
                 Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
             }
             Err(_) => {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use datastore::config::{DEFAULT_PATH, LocalConfig};
-use datastore::{ConfigError, DatastoreConfig, Settings};
+use datastore::{ConfigError, DatastoreConfig, DatastoreSettings};
 use netconf::NetConf;
 use netconf::list::calico_plugin;
 use serde_json::Value;
@@ -93,7 +93,7 @@ impl ConnectionArgs {
         };
         let found = match &conf {
             Some(conf) => datastore_settings::with_environment(conf, None, lookup),
-            None => DatastoreConfig::new(&Settings::default(), lookup),
+            None => DatastoreConfig::new(&DatastoreSettings::default(), lookup),
         };
         match found {
             Ok(config) => Ok(Connection { config }),

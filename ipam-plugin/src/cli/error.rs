@@ -4,7 +4,7 @@ use std::io;
 
 use datastore::ConfigError;
 use datastore::config::DEFAULT_PATH;
-use datastore::transfer::TransferError;
+use datastore::export::TransferError;
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation::ValidationError;

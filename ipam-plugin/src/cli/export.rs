@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use datastore::transfer;
+use datastore::export;
 
 use super::error::CliError;
 use super::progress::Progress;
@@ -30,9 +30,9 @@ pub(super) async fn run(args: &ExportArgs, session: &mut Session<'_>) -> Result<
     let progress = Progress::new("exporting", 0);
     let tell = |done, total| progress.at(done, total);
     match args.file.as_deref().filter(|file| file.as_os_str() != "-") {
-        None => _ = transfer::export(session.store, &mut *session.out, tell).await?,
+        None => _ = export::export(session.store, &mut *session.out, tell).await?,
         Some(path) => {
-            let pairs = transfer::export(session.store, BufWriter::new(create(path)?), tell).await?;
+            let pairs = export::export(session.store, BufWriter::new(create(path)?), tell).await?;
             drop(progress);
             session.notice(format_args!(
                 "{pairs} keys of {} exported to {}",

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use datastore::transfer::{self, Existing};
+use datastore::export::{self, OnExisting};
 
 use super::error::CliError;
 use super::progress::Progress;
@@ -29,12 +29,12 @@ pub(super) struct ImportArgs {
 }
 
 pub(super) async fn run(args: &ImportArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    let existing = if args.overwrite { Existing::Overwrite } else { Existing::Keep };
+    let existing = if args.overwrite { OnExisting::Overwrite } else { OnExisting::Keep };
     let input = open(&args.file)?;
     let progress = Progress::new("importing", 0);
-    let imported = transfer::import(session.store, input, existing, |done, total| progress.at(done, total)).await?;
+    let imported = export::import(session.store, input, existing, |done, total| progress.at(done, total)).await?;
     drop(progress);
-    let transfer::Imported { created, replaced, unchanged } = imported;
+    let export::ImportSummary { created, replaced, unchanged } = imported;
     session.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
     Ok(Outcome::Fine)
 }

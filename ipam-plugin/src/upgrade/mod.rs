@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::kubernetes::GROUP_FILE;
-use datastore::{Kubernetes, KubernetesConfig, Settings};
+use datastore::{DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, PodCidrError, PodOnNode};
@@ -88,7 +88,7 @@ pub(crate) fn run() -> Result<String, CallError> {
     process::start_log(&LogConf::default(), "ipam-upgrade", Subject::default());
     let places =
         Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
-    let config = KubernetesConfig::of(&Settings::default(), |name| std::env::var(name).ok())
+    let config = KubernetesConfig::for_datastore(&DatastoreSettings::default(), |name| std::env::var(name).ok())
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     process::block_on(async {
         let clock = SystemClock::start();

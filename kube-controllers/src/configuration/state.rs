@@ -46,15 +46,15 @@ impl ConfigurationState {
     /// Applies an event. Objects with other names are ignored.
     pub(super) fn apply(&mut self, event: WatchEvent<Entry<KubeControllersConfiguration>, ObjectKey>) {
         match event {
-            WatchEvent::Restarted => self.named = false,
-            WatchEvent::Put(entry) if entry.key.name == NAME => {
+            WatchEvent::ListStart => self.named = false,
+            WatchEvent::Upsert(entry) if entry.key.name == NAME => {
                 self.last = Some(entry.value.spec.clone());
                 self.entry = Some(entry);
                 (self.named, self.gone) = (true, None);
             }
-            WatchEvent::Gone(key) if key.name == NAME => self.forget(),
-            WatchEvent::Put(_) | WatchEvent::Gone(_) => {}
-            WatchEvent::Synced => {
+            WatchEvent::Delete(key) if key.name == NAME => self.forget(),
+            WatchEvent::Upsert(_) | WatchEvent::Delete(_) => {}
+            WatchEvent::ListEnd => {
                 self.listed = true;
                 if !self.named {
                     self.forget();
@@ -126,18 +126,18 @@ mod tests {
     async fn it_is_missing_only_when_a_list_was_complete_without_it() {
         let mut state = ConfigurationState::default();
         assert_eq!(state.next_write(None), StateChange::Nothing);
-        state.apply(WatchEvent::Restarted);
-        state.apply(WatchEvent::Put(named("other")));
+        state.apply(WatchEvent::ListStart);
+        state.apply(WatchEvent::Upsert(named("other")));
         assert_eq!(state.next_write(None), StateChange::Nothing);
-        state.apply(WatchEvent::Synced);
+        state.apply(WatchEvent::ListEnd);
         assert_eq!(state.next_write(None), StateChange::Create);
 
-        state.apply(WatchEvent::Put(named(NAME)));
+        state.apply(WatchEvent::Upsert(named(NAME)));
         assert_eq!(state.next_write(Some(&status())), StateChange::WriteStatus);
         // A restarted watch keeps the state until its list is complete.
-        state.apply(WatchEvent::Restarted);
+        state.apply(WatchEvent::ListStart);
         assert!(state.entry().is_some());
-        state.apply(WatchEvent::Synced);
+        state.apply(WatchEvent::ListEnd);
         assert_eq!(state.next_write(None), StateChange::Wait);
     }
 
@@ -145,25 +145,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn deleted_configuration_is_made_again_after_a_minute_and_others_are_left_alone() {
         let mut state = ConfigurationState::default();
-        state.apply(WatchEvent::Restarted);
-        state.apply(WatchEvent::Put(named(NAME)));
-        state.apply(WatchEvent::Synced);
-        state.apply(WatchEvent::Gone(named("other").key));
+        state.apply(WatchEvent::ListStart);
+        state.apply(WatchEvent::Upsert(named(NAME)));
+        state.apply(WatchEvent::ListEnd);
+        state.apply(WatchEvent::Delete(named("other").key));
         assert!(state.entry().is_some());
-        state.apply(WatchEvent::Gone(named(NAME).key));
+        state.apply(WatchEvent::Delete(named(NAME).key));
         assert_eq!(state.next_write(None), StateChange::Wait);
         // Each complete list repeats that the object is missing, and does not restart the minute.
         for _ in 0..59 {
             advance(Duration::from_secs(1)).await;
-            state.apply(WatchEvent::Restarted);
-            state.apply(WatchEvent::Synced);
+            state.apply(WatchEvent::ListStart);
+            state.apply(WatchEvent::ListEnd);
             assert_eq!(state.next_write(None), StateChange::Wait);
         }
         advance(Duration::from_secs(1)).await;
         assert_eq!(state.next_write(None), StateChange::Create);
 
-        state.apply(WatchEvent::Put(named(NAME)));
-        state.apply(WatchEvent::Gone(named(NAME).key));
+        state.apply(WatchEvent::Upsert(named(NAME)));
+        state.apply(WatchEvent::Delete(named(NAME).key));
         assert_eq!(state.next_write(None), StateChange::Wait, "it was there again");
     }
 
@@ -179,7 +179,7 @@ mod tests {
         ] {
             entry.value.status = stored.clone();
             let mut state = ConfigurationState::default();
-            state.apply(WatchEvent::Put(entry.clone()));
+            state.apply(WatchEvent::Upsert(entry.clone()));
             assert_eq!(state.next_write(Some(&status())), expected, "{stored:?}");
         }
     }

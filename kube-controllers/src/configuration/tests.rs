@@ -118,10 +118,10 @@ async fn deleted_configuration_is_made_again_with_its_own_settings() {
     let stored = scene.calico.get::<KubeControllersConfiguration>(&key).await.unwrap();
     let mut state = ConfigurationState::default();
     for event in [
-        WatchEvent::Restarted,
-        WatchEvent::Put(stored.clone()),
-        WatchEvent::Synced,
-        WatchEvent::Gone(stored.key.clone()),
+        WatchEvent::ListStart,
+        WatchEvent::Upsert(stored.clone()),
+        WatchEvent::ListEnd,
+        WatchEvent::Delete(stored.key.clone()),
     ] {
         state.apply(event);
     }

@@ -171,10 +171,10 @@ async fn list_all(calico: &Datastore, cache: &ClusterCache, orphans: &Orphans, c
     let Some(mut handles) = calico.watch::<Handle>(&()) else { return };
     loop {
         match handles.next().await {
-            WatchEvent::Restarted => orphans.get().list_begins(),
-            WatchEvent::Put(entry) => orphans.get().listed(&entry, &cache.index(), clock.now()),
-            WatchEvent::Gone(_) => {}
-            WatchEvent::Synced => break,
+            WatchEvent::ListStart => orphans.get().list_begins(),
+            WatchEvent::Upsert(entry) => orphans.get().listed(&entry, &cache.index(), clock.now()),
+            WatchEvent::Delete(_) => {}
+            WatchEvent::ListEnd => break,
         }
     }
     orphans.get().list_ends(&cache.index(), clock.now());

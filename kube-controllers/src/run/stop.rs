@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use datastore::Datastore;
-use datastore::kubernetes::{changed_group, settled_group};
+use datastore::kubernetes::{wait_for_changed_group, wait_for_settled_group};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +47,7 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
     let read_group = async || calico.present_group().await;
     let began = match calico.configured_group() {
         None => used,
-        Some(_) => settled_group(PERIOD, read_group).await,
+        Some(_) => wait_for_settled_group(PERIOD, read_group).await,
     };
     if began != used {
         tracing::error!(
@@ -57,6 +57,6 @@ pub(super) async fn wait_for_group_move(clients: &Clients) -> StartError {
             began.api_version()
         );
     }
-    let now = changed_group(began, PERIOD, read_group).await;
+    let now = wait_for_changed_group(began, PERIOD, read_group).await;
     StartError::Moved { was: began.api_version(), now: now.api_version() }
 }

@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use datastore::CalicoWatch;
+use datastore::CalicoWatcher;
 use datastore::kubernetes::{ApiSource, Decode};
-use datastore::watch::{Meter, Watch, WatchEvent, WatchReport};
+use datastore::watch::{StatsHandle, WatchEvent, WatchStats, Watcher};
 use libcalico::store::{Entry, Kind};
 use tokio::task::JoinSet;
 
@@ -30,13 +30,13 @@ pub struct RunningWatches {
 pub struct WatchHealth {
     /// The kind of the watched objects.
     pub kind: &'static str,
-    meter: Meter,
+    meter: StatsHandle,
     panics: PanicCount,
 }
 
 impl WatchHealth {
     /// Returns the present state of the watch.
-    pub fn watch(&self) -> WatchReport {
+    pub fn watch(&self) -> WatchStats {
         self.meter.read()
     }
 
@@ -81,7 +81,7 @@ impl RunningWatches {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    pub(super) fn add<T, R>(&mut self, subscribers: Subscribers<T>, meter: Meter, run: impl FnOnce(Subscribers<T>) -> R)
+    pub(super) fn add<T, R>(&mut self, subscribers: Subscribers<T>, meter: StatsHandle, run: impl FnOnce(Subscribers<T>) -> R)
     where
         T: Watched,
         R: Future<Output = ()> + Send + 'static,
@@ -93,36 +93,36 @@ impl RunningWatches {
 
 /// A watch of any kind of object.
 pub(super) trait Events<T: Watched>: Send {
-    fn meter(&self) -> Meter;
+    fn meter(&self) -> StatsHandle;
     fn next(&mut self) -> impl Future<Output = WatchEvent<T, T::Key>> + Send;
 }
 
-impl<T: Watched, D: Decode<Value = T, Key = T::Key>> Events<T> for Watch<ApiSource<D>> {
-    fn meter(&self) -> Meter {
-        Watch::meter(self)
+impl<T: Watched, D: Decode<Value = T, Key = T::Key>> Events<T> for Watcher<ApiSource<D>> {
+    fn meter(&self) -> StatsHandle {
+        Watcher::stats(self)
     }
 
     async fn next(&mut self) -> WatchEvent<T, T::Key> {
-        Watch::next(self).await
+        Watcher::next(self).await
     }
 }
 
-impl<K: Kind> Events<Entry<K>> for CalicoWatch<K>
+impl<K: Kind> Events<Entry<K>> for CalicoWatcher<K>
 where
     K::Key: Ord + 'static,
 {
-    fn meter(&self) -> Meter {
-        CalicoWatch::meter(self)
+    fn meter(&self) -> StatsHandle {
+        CalicoWatcher::stats(self)
     }
 
     async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
-        CalicoWatch::next(self).await
+        CalicoWatcher::next(self).await
     }
 }
 
 /// Passes the events of the watch to the listeners of `subscribers`, and updates the metrics, until `context.stop`.
 pub(super) async fn follow<T: Watched>(events: impl Events<T>, subscribers: Subscribers<T>, context: Context) {
-    let gauge = Gauge { metrics: context.metrics.watch(T::KIND), meter: events.meter(), shown: WatchReport::default() };
+    let gauge = Gauge { metrics: context.metrics.watch(T::KIND), meter: events.meter(), shown: WatchStats::default() };
     // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
     tokio::select! {
         () = context.stop.cancelled() => {}
@@ -135,10 +135,10 @@ async fn tell<T: Watched>(mut events: impl Events<T>, mut subscribers: Subscribe
     loop {
         let event = events.next().await;
         subscribers.dispatch(&match &event {
-            WatchEvent::Restarted => Event::ListStart,
-            WatchEvent::Put(object) => Event::Upsert(object),
-            WatchEvent::Gone(key) => Event::Delete(key),
-            WatchEvent::Synced => Event::ListEnd,
+            WatchEvent::ListStart => Event::ListStart,
+            WatchEvent::Upsert(object) => Event::Upsert(object),
+            WatchEvent::Delete(key) => Event::Delete(key),
+            WatchEvent::ListEnd => Event::ListEnd,
         });
     }
 }
@@ -146,15 +146,15 @@ async fn tell<T: Watched>(mut events: impl Events<T>, mut subscribers: Subscribe
 /// Copies the reports of a watch into its metrics.
 struct Gauge {
     metrics: WatchMetrics,
-    meter: Meter,
-    shown: WatchReport,
+    meter: StatsHandle,
+    shown: WatchStats,
 }
 
 impl Gauge {
     async fn show(mut self) {
         loop {
             let (now, shown) = (self.meter.read(), self.shown);
-            let again = |report: &WatchReport| report.watches.saturating_sub(1);
+            let again = |report: &WatchStats| report.watches.saturating_sub(1);
             self.metrics.restarts.inc_by(again(&now) - again(&shown));
             self.metrics.lists.inc_by(now.lists - shown.lists);
             self.metrics.events.inc_by(now.changes - shown.changes);
@@ -168,7 +168,7 @@ impl Gauge {
 
 #[cfg(test)]
 mod tests {
-    use datastore::watch::{Change, Next, Page, Source, Step, WatchFailure};
+    use datastore::watch::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep};
     use libcalico::api::ObjectKey;
     use tokio::time::sleep;
 
@@ -178,7 +178,7 @@ mod tests {
     /// Returns an empty list or an error for each list, in the given order. The last outcome repeats.
     struct Scripted(Vec<Result<(), WatchFailure>>);
 
-    impl Source for Scripted {
+    impl WatchSource for Scripted {
         type Value = Node;
         type Key = ObjectKey;
         type Token = ();
@@ -192,14 +192,14 @@ mod tests {
 
         async fn list(&mut self, _: Option<()>) -> Result<Page<Self>, WatchFailure> {
             let outcome = if self.0.len() > 1 { self.0.remove(0) } else { self.0[0].clone() };
-            outcome.map(|()| Page { objects: Vec::<Change<Node, ObjectKey>>::new(), next: Next::Watch(()) })
+            outcome.map(|()| Page { objects: Vec::<ObjectChange<Node, ObjectKey>>::new(), next: NextPage::Watch(()) })
         }
 
         async fn open(&mut self, _: &()) -> Result<(), WatchFailure> {
             Ok(())
         }
 
-        async fn next(&mut self) -> Result<Option<Step<Self>>, WatchFailure> {
+        async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
             std::future::pending().await
         }
     }
@@ -209,9 +209,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let status = Status::new(directory.path().join("status.json"));
         status.require([Component::Lists]);
-        let mut watch = Watch::new(Scripted(script));
+        let mut watch = Watcher::new(Scripted(script));
         let mut running = RunningWatches::default();
-        running.add(Subscribers::<Node>::default(), watch.meter(), |_| async move {
+        running.add(Subscribers::<Node>::default(), watch.stats(), |_| async move {
             loop {
                 watch.next().await;
             }

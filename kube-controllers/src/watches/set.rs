@@ -1,6 +1,6 @@
 //! [`Watches`]: the watches of the process, one for each kind of object.
 
-use datastore::watch::Watch;
+use datastore::watch::Watcher;
 use libcalico::api::Node as CalicoNode;
 use libcalico::api::{HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier, WorkloadEndpoint};
 use libcalico::ipam::Block;
@@ -35,14 +35,14 @@ macro_rules! watches {
             pub fn start(self, context: &Context) -> RunningWatches {
                 let mut running = RunningWatches::default();
                 $(if self.$native.has_subscribers() {
-                    let watch = Watch::new(source::<$projection>(context, self.options));
-                    let meter = watch.meter();
+                    let watch = Watcher::new(source::<$projection>(context, self.options));
+                    let meter = watch.stats();
                     running.add(self.$native, meter, |subscribers| follow(watch, subscribers, context.clone()));
                 })*
                 $(if self.$calico.has_subscribers()
                     && let Some(watch) = context.calico.watch::<$kind>(&Default::default())
                 {
-                    let meter = watch.meter();
+                    let meter = watch.stats();
                     running.add(self.$calico, meter, |subscribers| follow(watch, subscribers, context.clone()));
                 })*
                 running

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use datastore::kubernetes::{ApiSource, Decode};
-use datastore::watch::Change;
+use datastore::kubernetes::{ApiSource, CollectionError, Decode};
+use datastore::watch::ObjectChange;
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
@@ -43,17 +43,17 @@ impl<T: Projection> Decode for ProjectionDecoder<T> {
         T::KIND
     }
 
-    async fn collection(&mut self) -> Result<String, String> {
+    async fn collection(&mut self) -> Result<String, CollectionError> {
         Ok(T::COLLECTION.into())
     }
 
-    fn put(&mut self, object: &str) -> Option<Change<T, ObjectKey>> {
+    fn put(&mut self, object: &str) -> Option<ObjectChange<T, ObjectKey>> {
         Some(match T::project(object, &mut self.strings, self.options) {
-            Ok(projection) => Change::Put(projection),
+            Ok(projection) => ObjectChange::Upsert(projection),
             Err(error) => {
                 let key = self.key(object);
                 let name = key.as_ref().map(ObjectKey::to_string).unwrap_or_default();
-                Change::Unreadable { name, key, reason: error.to_string() }
+                ObjectChange::Unreadable { name, key, reason: error.to_string() }
             }
         })
     }

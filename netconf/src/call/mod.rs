@@ -4,11 +4,11 @@ use std::io;
 
 use serde_json::Value;
 
-use crate::conf::{self, LogConf, NetConf, NodeConf};
+use crate::conf::{LogConf, NetConf, NodeConf};
 use crate::decode::{self, DecodeError, FromNode, Malformed, Node};
 use crate::env::{Environment, is_id};
 use crate::result::CniResult;
-use crate::{CniArgs, CniError, Code, Command, Lookup, Version};
+use crate::{CniArgs, CniError, Code, Command, Lookup, Version, list};
 
 /// An operation that a runtime requests, with all its inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,12 +157,12 @@ fn json_error(raw: &[u8], malformed: &Malformed) -> CniError {
 fn check_name(root: &Node<'_>) -> Result<(), CniError> {
     const DOING: &str = "error unmarshall network config";
     let object = root.object().map_err(|error| error.while_doing(DOING))?;
-    conf::refuse_list(root)?;
+    list::refuse_list(root)?;
     let name: String = object.read_or_default("name").map_err(|error| error.while_doing(DOING))?;
     if name.is_empty() {
         return Err(invalid_config("missing network name").with_details(format!(
             "a plugin of a network configuration list has neither name nor cniVersion of its own; {}",
-            conf::LIST_ADVICE
+            list::LIST_ADVICE
         )));
     }
     if !is_id(&name) {

@@ -3,9 +3,10 @@
 
 use serde_json::Value;
 
-use super::net_conf::{DOING, NetConf};
+use super::net_conf::NetConf;
 use crate::CniError;
 use crate::decode::{DecodeError, FromNode, Node};
+use crate::list::LOADING;
 
 /// Keys, in lower case, that a DEL needs to identify the attachment, its endpoint, its addresses and the dataplane of
 /// its interface. Of `ipam`, only `type` is needed. `calico_api_group` is not: without it, the client discovers the
@@ -41,7 +42,7 @@ impl NetConf {
                 Err(error) => error,
             };
             if !remove(&mut document, error.path()) {
-                return Err(error.while_doing(DOING));
+                return Err(error.while_doing(LOADING));
             }
             passed_over.push(error);
         }

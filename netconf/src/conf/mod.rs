@@ -23,7 +23,6 @@ pub use ipam::{Ipam, IpamRange, IpamRoute};
 pub use kubernetes::{Kubernetes, Policy};
 pub use log::{LogConf, LogLevel};
 pub use net_conf::NetConf;
-pub(crate) use net_conf::{LIST_ADVICE, refuse_list};
 pub use node::{NodeConf, ReadinessConf};
 pub use runtime::{Attachment, RuntimeConfig, RuntimeDns};
 

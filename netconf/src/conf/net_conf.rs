@@ -14,6 +14,7 @@ use super::log::LogConf;
 use super::node::{NodeConf, ReadinessConf};
 use super::runtime::{Attachment, RuntimeConfig};
 use crate::decode::{self, DecodeError, FromNode, Node};
+use crate::list::{LOADING, refuse_list};
 use crate::{CniError, CniResult, Code, Version};
 
 /// The network configuration: one plugin object of a network configuration list, with the list's `name` and
@@ -134,14 +135,14 @@ impl NetConf {
     /// Code 6 or 7; the message gives the JSON path, the value found and the values allowed.
     pub fn parse(bytes: &[u8]) -> Result<NetConf, CniError> {
         let document =
-            decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{DOING}: {malformed}")))?;
+            decode::parse(bytes).map_err(|malformed| CniError::new(Code::DECODE, format!("{LOADING}: {malformed}")))?;
         let root = Node::root("$", &document);
         refuse_list(&root)?;
         NetConf::read(&root)
     }
 
     pub(crate) fn read(root: &Node<'_>) -> Result<NetConf, CniError> {
-        NetConf::from_node(root).map_err(|error| error.while_doing(DOING))
+        NetConf::from_node(root).map_err(|error| error.while_doing(LOADING))
     }
 
     /// Decodes `prevResult`, which the configuration stores undecoded. `assumed` is the version of a result without
@@ -152,23 +153,6 @@ impl NetConf {
     pub fn read_prev_result(&self, assumed: Version) -> Result<Option<CniResult>, CniError> {
         let Some(value) = &self.prev_result else { return Ok(None) };
         let node = Node::root("$.prevResult", value);
-        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_doing(DOING))
+        CniResult::from_node(&node, assumed).map(Some).map_err(|error| error.while_doing(LOADING))
     }
 }
-
-/// Rejects a whole configuration list, a common mistake in calls by hand.
-pub(crate) fn refuse_list(root: &Node<'_>) -> Result<(), CniError> {
-    let given = |key| root.object().and_then(|object| object.has(key)).map_err(|error| error.while_doing(DOING));
-    if !given("plugins")? || given("type")? {
-        return Ok(());
-    }
-    Err(CniError::new(Code::INVALID_CONFIG, "a network configuration list, where one of its plugins is wanted")
-        .with_details(LIST_ADVICE))
-}
-
-/// Advice for extracting one plugin's configuration from a configuration list.
-pub(crate) const LIST_ADVICE: &str =
-    "take it with: jq '.plugins[0] + {name, cniVersion}' /etc/cni/net.d/10-calico.conflist";
-
-/// Upstream's prefix of every error about the configuration.
-pub(super) const DOING: &str = "failed to load netconf";

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::types::{CniResult, Dns, Interface, IpConfig, Route};
 use crate::ipnet::IpNet;
-use crate::{CniError, Version, json};
+use crate::printable::indented_json;
+use crate::{CniError, Version};
 
 impl CniResult {
     /// Returns the JSON for stdout in the form of `version`, without a trailing newline.
@@ -19,9 +20,9 @@ impl CniResult {
     /// Code 999 before 0.3.0 if there is no address, because those forms cannot express that (CNI-40).
     pub fn to_json(&self, version: Version) -> Result<String, CniError> {
         match version {
-            Version::V0_1_0 | Version::V0_2_0 => Ok(json::indented(&Form02::new(self, version)?)),
-            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Ok(json::indented(&Form04::new(self, version))),
-            Version::V1_0_0 | Version::V1_1_0 => Ok(json::indented(&sorted(&Form10::new(self, version)))),
+            Version::V0_1_0 | Version::V0_2_0 => Ok(indented_json(&Form02::new(self, version)?)),
+            Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Ok(indented_json(&Form04::new(self, version))),
+            Version::V1_0_0 | Version::V1_1_0 => Ok(indented_json(&sorted(&Form10::new(self, version)))),
         }
     }
 }

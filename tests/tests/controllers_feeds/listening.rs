@@ -141,7 +141,7 @@ async fn context(calico: Calico, kubeconfig: Option<PathBuf>, stop: Cancellation
         // No server listens there, and no request is sent.
         None => {
             let server = Some("http://127.0.0.1:1".to_owned());
-            (datastore::kubernetes::config::Overrides { server, ..Default::default() }, Vec::new())
+            (datastore::config::Overrides { server, ..Default::default() }, Vec::new())
         }
     };
     let kubernetes = KubernetesConfig { kubeconfig, overrides, deadline, ..KubernetesConfig::default() };

@@ -14,8 +14,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::config::{KubernetesConfig, Overrides};
 use crate::kubernetes::Kubernetes;
-use crate::kubernetes::config::{KubernetesConfig, Overrides};
 use ApiGroup::{CrdV1, V3};
 
 const V1_GROUP: &str = "crd.projectcalico.org";
@@ -120,7 +120,7 @@ async fn a_process_that_goes_on_in_v3_lets_later_ones_do_so_until_v1_is_open_aga
     };
     locked(false);
     assert!(process().has_moved().await.unwrap());
-    first.go_on_in_v3().await.unwrap();
+    first.switch_to_v3().await.unwrap();
     assert_eq!(first.group().await.unwrap(), V3);
     assert_eq!(process().group().await.unwrap(), V3);
     assert!(!first.has_moved().await.unwrap(), "it is there");
@@ -137,7 +137,7 @@ async fn a_group_that_two_looks_in_a_row_found_changed_is_told() {
     ] {
         let left = RefCell::new(answers.iter());
         let ask = async || left.borrow_mut().next().copied().unwrap();
-        let now = changed_group(CrdV1, Duration::from_secs(60), ask).await;
+        let now = wait_for_changed_group(CrdV1, Duration::from_secs(60), ask).await;
         assert_eq!((now, answers.len() - left.borrow().len()), (V3, asked), "{answers:?}");
     }
 }

@@ -47,9 +47,9 @@ struct Process {
 
 impl Process {
     fn new(number: usize, file: &Path, limit: Duration) -> Process {
-        let rule = WhenBusy { file: file.into(), until: Instant::now() + limit, before_waiting: || {} };
+        let rule = BusyRule { file: file.into(), until: Instant::now() + limit, before_waiting: || {} };
         let turns = Turns::default();
-        turns.wait_by(rule);
+        turns.set_rule(rule);
         Process { number, turns }
     }
 
@@ -120,10 +120,10 @@ async fn a_process_that_was_refused_sends_its_requests_one_by_one() {
     let asked: Vec<_> = server.asked.borrow().iter().map(|(_, at)| at.as_millis()).collect();
     assert!(asked.windows(2).all(|two| two[0] < two[1]), "{asked:?}");
     // Sending one by one does not count as waiting for the server.
-    let rule = WhenBusy { until: Instant::now(), ..process.turns.rule().unwrap() };
-    process.turns.wait_by(rule);
+    let rule = BusyRule { until: Instant::now(), ..process.turns.rule().unwrap() };
+    process.turns.set_rule(rule);
     assert!(join_all((0..6).map(|_| process.ask(&server))).await.into_iter().all(|done| done));
-    assert!(!process.turns.is_waited_for(&process.turns.rule().unwrap().file), "other processes need not wait");
+    assert!(!process.turns.is_busy(&process.turns.rule().unwrap().file), "other processes need not wait");
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +137,7 @@ async fn a_call_waits_until_its_limit_and_not_less() {
         for (done, after) in join_all(ends).await {
             assert!(!done && after >= CALL && after < CALL + seconds(1), "{advice} s: {after:?}");
         }
-        assert!(node.iter().all(|process| process.turns.are_over()));
+        assert!(node.iter().all(|process| process.turns.have_expired()));
     }
 }
 
@@ -164,10 +164,10 @@ async fn a_call_that_may_not_wait_fails_at_once_and_leaves_word() {
     let directory = tempfile::tempdir().unwrap();
     let server = Server::new(seconds(5), seconds(8));
     let (hasty, patient) = (node(&directory, Duration::ZERO), node(&directory, CALL));
-    assert!(!hasty[0].turns.was_busy() && !hasty[0].turns.are_over());
+    assert!(!hasty[0].turns.was_busy() && !hasty[0].turns.have_expired());
     assert!(!hasty[0].ask(&server).await && !hasty[1].ask(&server).await);
     assert_eq!(server.began.elapsed().as_secs(), 0);
-    assert!(hasty[0].turns.are_over() && hasty[1].turns.are_over());
+    assert!(hasty[0].turns.have_expired() && hasty[1].turns.have_expired());
     assert!(patient[2].ask(&server).await);
     let asked: Vec<_> = server.asked.borrow().iter().map(|(process, at)| (*process, at.as_secs())).collect();
     assert_eq!(asked, [(0, 0), (2, 8)], "nobody asked before the server wanted to be asked");
@@ -178,9 +178,9 @@ async fn what_others_wait_for_is_let_go_before_each_wait() {
     static LET_GO: AtomicUsize = AtomicUsize::new(0);
     let directory = tempfile::tempdir().unwrap();
     let let_go = || _ = LET_GO.fetch_add(1, Ordering::Relaxed);
-    let rule = WhenBusy { file: directory.path().join("turns"), until: Instant::now() + CALL, before_waiting: let_go };
+    let rule = BusyRule { file: directory.path().join("turns"), until: Instant::now() + CALL, before_waiting: let_go };
     let process = Process::new(0, &rule.file, CALL);
-    process.turns.wait_by(rule);
+    process.turns.set_rule(rule);
     let server = Server::new(Duration::ZERO, seconds(1));
     assert!(process.ask(&server).await);
     assert_eq!(LET_GO.load(Ordering::Relaxed), 0, "nobody waits");

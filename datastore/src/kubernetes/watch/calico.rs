@@ -4,13 +4,13 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use libcalico::kubernetes::{List, Query, Transcoder};
-use libcalico::store::{Entry, Kind, Range, ReadBatch, decode_entry};
+use libcalico::store::{Entry, Kind, Range, ReadBatch};
 use serde_json::{Value, json};
 
-use super::decode::Decode;
-use crate::kubernetes::Kubernetes;
-use crate::kubernetes::reply::Reply;
-use crate::watch::Change;
+use super::source::{ApiSource, ClientProvider, CollectionError, Decode};
+use crate::kubernetes::response::PrunedObject;
+use crate::kubernetes::store::Kubernetes;
+use crate::watch::ObjectChange;
 
 /// The objects of one of Calico's kinds.
 pub struct CalicoObjects<K: Kind> {
@@ -21,8 +21,20 @@ pub struct CalicoObjects<K: Kind> {
     kind: PhantomData<fn() -> K>,
 }
 
+impl Kubernetes {
+    /// Returns the source of a watch of one kind.
+    pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
+        let client = Arc::clone(self.client());
+        let provider: ClientProvider = Box::new(move |renewed| {
+            let client = Arc::clone(&client);
+            Box::pin(async move { client.kube(renewed).await })
+        });
+        ApiSource::with_provider(provider, CalicoObjects::new(Arc::clone(self), select))
+    }
+}
+
 impl<K: Kind> CalicoObjects<K> {
-    pub(in crate::kubernetes) fn new(kubernetes: Arc<Kubernetes>, select: &K::Select) -> Self {
+    fn new(kubernetes: Arc<Kubernetes>, select: &K::Select) -> Self {
         let mut batch = ReadBatch::new();
         batch.list::<K>(select);
         let range = batch.ranges()[0].clone();
@@ -30,14 +42,10 @@ impl<K: Kind> CalicoObjects<K> {
     }
 
     /// Decodes an object in the same way as a list does. Returns `None` if the object is not in the range.
-    fn read(&self, object: Value) -> Option<Change<Entry<K>, K::Key>> {
+    fn read(&self, object: Value) -> Option<ObjectChange<Entry<K>, K::Key>> {
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let decoded = self.transcoder.as_ref()?.decode(&self.range, object)?;
-        let key = K::parse_path(&decoded.entry.path)?;
-        Some(match decode_entry::<K>(&decoded.entry) {
-            Ok(entry) => Change::Put(entry),
-            Err(error) => Change::Unreadable { name, key: Some(key), reason: error.to_string() },
-        })
+        ObjectChange::decode(&decoded.entry, &name)
     }
 
     /// Returns the key that the object's name determines.
@@ -60,43 +68,43 @@ impl<K: Kind> Decode for CalicoObjects<K> {
         self.object_kind
     }
 
-    async fn collection(&mut self) -> Result<String, String> {
-        let transcoder = self.kubernetes.transcoder().await.map_err(|error| error.to_string())?;
-        let query = transcoder.query(&self.range).map_err(|error| error.to_string())?;
+    async fn collection(&mut self) -> Result<String, CollectionError> {
+        let transcoder = self.kubernetes.transcoder().await.map_err(|error| CollectionError(error.to_string()))?;
+        let query = transcoder.query(&self.range).map_err(|error| CollectionError(error.to_string()))?;
         self.transcoder = Some(transcoder);
         match query {
             Query::List(list @ List { label_selector: None, field_selector: None, .. }) => {
                 self.object_kind = list.resource.kind;
                 Ok(list.url_path())
             }
-            _ => Err(format!("{} cannot be watched as a whole in Kubernetes", K::KIND)),
+            _ => Err(CollectionError(format!("{} cannot be watched as a whole in Kubernetes", K::KIND))),
         }
     }
 
-    fn put(&mut self, object: &str) -> Option<Change<Entry<K>, K::Key>> {
+    fn put(&mut self, object: &str) -> Option<ObjectChange<Entry<K>, K::Key>> {
         match serde_json::from_str(object) {
-            Ok(Reply(object)) => self.read(object),
+            Ok(PrunedObject(object)) => self.read(object),
             // The text is valid JSON, or the list could not have been split into objects. It must be nested too deeply.
-            Err(error) => Some(Change::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
+            Err(error) => Some(ObjectChange::Unreadable { name: String::new(), key: None, reason: error.to_string() }),
         }
     }
 
     fn key(&mut self, object: &str) -> Option<K::Key> {
-        let Reply(mut object) = serde_json::from_str(object).ok()?;
+        let PrunedObject(mut object) = serde_json::from_str(object).ok()?;
         let metadata = object["metadata"].clone();
         // The transcoder hides an object that is marked as deleted, so the mark is removed.
         if let Some(spec) = object["spec"].as_object_mut() {
             spec.remove("deleted");
         }
         match self.read(object) {
-            Some(Change::Put(entry)) => Some(entry.key),
-            Some(Change::Unreadable { key: Some(key), .. } | Change::Gone(key)) => Some(key),
+            Some(ObjectChange::Upsert(entry)) => Some(entry.key),
+            Some(ObjectChange::Unreadable { key: Some(key), .. } | ObjectChange::Delete(key)) => Some(key),
             _ => self.key_of_name(metadata),
         }
     }
 
     /// Discards the cached API group, which may be wrong.
     async fn is_missing(&mut self) {
-        self.kubernetes.doubt_group().await;
+        self.kubernetes.discard_cached_group().await;
     }
 }

@@ -8,8 +8,7 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::super::failure::Refusal;
-use super::lost;
+use crate::kubernetes::error::{ApiStatusError, RequestError};
 use crate::watch::WatchFailure;
 
 /// Maximum capacity of the buffer to keep for the next event.
@@ -28,13 +27,13 @@ pub(super) struct Events {
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<'a> {
     /// The object is new or changed.
-    Put { object: &'a str, position: String },
+    Upsert { object: &'a str, position: String },
     /// The object was deleted; the text is its last state.
-    Gone { object: &'a str, position: String },
+    Delete { object: &'a str, position: String },
     /// There are no changes up to this position.
     Bookmark { position: String },
     /// The watch cannot continue.
-    Error(Box<Refusal>),
+    Error(Box<ApiStatusError>),
 }
 
 impl Events {
@@ -66,10 +65,15 @@ impl Events {
             }
         };
         self.taken = end + 1;
-        // If the event stays unreadable, the driver lists again, and the list omits the object.
+        // If the event stays unreadable, the watcher lists again, and the list omits the object.
         let unreadable = |e: serde_json::Error| WatchFailure::Refused(format!("an event cannot be read: {e}"));
         parse(&self.buffer[..end]).map(Some).map_err(unreadable)
     }
+}
+
+/// Returns the failure of a watch whose request failed.
+pub(super) fn lost(failure: RequestError) -> WatchFailure {
+    WatchFailure::lost(failure.to_string())
 }
 
 #[derive(Deserialize)]
@@ -102,13 +106,13 @@ fn parse(line: &[u8]) -> Result<Event<'_>, serde_json::Error> {
     if line.kind == "ERROR" {
         let Code { code } = serde_json::from_str(object)?;
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        return Ok(Event::Error(Box::new(Refusal::parse(code, object.as_bytes(), None))));
+        return Ok(Event::Error(Box::new(ApiStatusError::parse(code, object.as_bytes(), None))));
     }
     let Object { metadata: Metadata { resource_version: position } } = serde_json::from_str(object)?;
     Ok(match &*line.kind {
-        "DELETED" => Event::Gone { object, position },
+        "DELETED" => Event::Delete { object, position },
         "BOOKMARK" => Event::Bookmark { position },
-        _ => Event::Put { object, position },
+        _ => Event::Upsert { object, position },
     })
 }
 
@@ -121,9 +125,9 @@ mod tests {
         let position = || "7".to_owned();
         let object = r#"{"metadata":{"resourceVersion":"7"},"kind":"Pod"}"#;
         for (kind, expected) in [
-            ("ADDED", Event::Put { object, position: position() }),
-            ("MODIFIED", Event::Put { object, position: position() }),
-            ("DELETED", Event::Gone { object, position: position() }),
+            ("ADDED", Event::Upsert { object, position: position() }),
+            ("MODIFIED", Event::Upsert { object, position: position() }),
+            ("DELETED", Event::Delete { object, position: position() }),
             ("BOOKMARK", Event::Bookmark { position: position() }),
         ] {
             let line = format!(r#"{{"type":"{kind}","object":{object}}}"#);

@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use hyper::Response;
+use hyper::{Request, Response};
+use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
 
 /// A decoder that reduces objects to their names.
 struct Names;
@@ -19,12 +22,12 @@ impl Decode for Names {
         "Thing"
     }
 
-    async fn collection(&mut self) -> Result<String, String> {
+    async fn collection(&mut self) -> Result<String, CollectionError> {
         Ok("/things".into())
     }
 
-    fn put(&mut self, object: &str) -> Option<Change<String, String>> {
-        self.key(object).map(Change::Put)
+    fn put(&mut self, object: &str) -> Option<ObjectChange<String, String>> {
+        self.key(object).map(ObjectChange::Upsert)
     }
 
     fn key(&mut self, object: &str) -> Option<String> {
@@ -86,11 +89,11 @@ async fn a_page_says_where_the_next_begins_and_the_last_where_a_watch_does() {
     let server = Server::default();
     let mut source = server.source([page("a", "x/y="), page("b", "")]);
     let first = source.list(None).await.unwrap();
-    assert_eq!(first.objects, [Change::Put("a".into())]);
-    let Next::Page(token) = first.next else { panic!("the last page") };
+    assert_eq!(first.objects, [ObjectChange::Upsert("a".into())]);
+    let NextPage::Page(token) = first.next else { panic!("the last page") };
     let second = source.list(Some(token)).await.unwrap();
-    assert_eq!(second.objects, [Change::Put("b".into())]);
-    assert!(matches!(second.next, Next::Watch(position) if position == "7"));
+    assert_eq!(second.objects, [ObjectChange::Upsert("b".into())]);
+    assert!(matches!(second.next, NextPage::Watch(position) if position == "7"));
     let asked = server.asked.lock().unwrap();
     assert!(asked[0].starts_with("/things?limit=") && !asked[0].contains("continue"), "{asked:?}");
     assert!(asked[1].ends_with("&continue=x%2Fy%3D"), "{asked:?}");

@@ -51,7 +51,7 @@ pub(super) async fn query(config: &KubernetesConfig, scope: Scope<'_>, deadline:
                 Err(Unobserved::new(refusal))
             }
             Err(error) => {
-                let reason = Unobserved::new(datastore::error_chain::chain(&error));
+                let reason = Unobserved::new(datastore::describe_error_chain(&error));
                 granted.push(Granted { permission, allowed: Err(reason.clone()) });
                 return ApiAnswers { place, reached: Err(reason), refused, granted };
             }

@@ -1,7 +1,7 @@
 //! [`MisnamedPolicies`]: lists the policies to rename.
 
 use datastore::Datastore;
-use datastore::watch::{Change, WatchFailure};
+use datastore::watch::{ObjectChange, WatchFailure};
 use libcalico::api::{
     DEFAULT_TIER, Global, InNamespace, Object, ObjectKey, ObjectSelect, PolicyKind, PolicySpec, Spec, StagedGlobal,
     StagedInNamespace,
@@ -50,14 +50,14 @@ async fn list_misnamed<K: PolicyKind>(calico: &Datastore) -> Result<Vec<StoredPo
     }
 }
 
-fn readable<K: PolicyKind>(change: Change<StoredPolicy<K>, ObjectKey>) -> Option<StoredPolicy<K>> {
+fn readable<K: PolicyKind>(change: ObjectChange<StoredPolicy<K>, ObjectKey>) -> Option<StoredPolicy<K>> {
     match change {
-        Change::Put(entry) => Some(entry),
-        Change::Unreadable { name, reason, .. } => {
+        ObjectChange::Upsert(entry) => Some(entry),
+        ObjectChange::Unreadable { name, reason, .. } => {
             tracing::warn!(controller = NAME, kind = K::KIND, name, "cannot be read: {reason}");
             None
         }
-        Change::Gone(_) => None,
+        ObjectChange::Delete(_) => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use datastore::watch::Change;
+use datastore::watch::ObjectChange;
 use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 use prometheus::IntGauge;
@@ -172,11 +172,11 @@ impl<M: SyncedKind> Reconciler<M> {
 }
 
 /// Returns the key of a listed object, and its `spec` if it is readable.
-fn listed<S: Spec>(change: Change<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
+fn listed<S: Spec>(change: ObjectChange<Entry<Object<S>>, ObjectKey>) -> Option<(ObjectKey, Option<S>)> {
     match change {
-        Change::Put(entry) => Some((entry.key, Some(entry.value.spec))),
-        Change::Unreadable { key, .. } => Some((key?, None)),
-        Change::Gone(_) => None,
+        ObjectChange::Upsert(entry) => Some((entry.key, Some(entry.value.spec))),
+        ObjectChange::Unreadable { key, .. } => Some((key?, None)),
+        ObjectChange::Delete(_) => None,
     }
 }
 

@@ -34,19 +34,19 @@ impl Claims {
         let Some(mut affinities) = calico.watch::<BlockAffinity>(&AffinitySelect::default()) else { return };
         loop {
             match affinities.next().await {
-                WatchEvent::Restarted => {
+                WatchEvent::ListStart => {
                     nodes.clear();
                     self.get().list_begins();
                 }
-                WatchEvent::Put(entry) => {
+                WatchEvent::Upsert(entry) => {
                     self.get().listed(&entry, &cache.index(), clock.now());
                     match entry.key.owner {
                         Owner::Host(node) if !entry.value.deleted => _ = nodes.insert(node),
                         Owner::Host(_) | Owner::Virtual(_) => {}
                     }
                 }
-                WatchEvent::Gone(_) => {}
-                WatchEvent::Synced => break,
+                WatchEvent::Delete(_) => {}
+                WatchEvent::ListEnd => break,
             }
         }
         self.get().list_ends();

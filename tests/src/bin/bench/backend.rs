@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use datastore::DatastoreConfig;
 use datastore::config::{DEFAULT_DEADLINE, EtcdConfig, LocalConfig};
-use datastore::kubernetes::config::KubernetesConfig;
+use datastore::config::KubernetesConfig;
 use integration_tests::content::Content;
 use integration_tests::etcd::ENDPOINT;
 use integration_tests::kubernetes::{ApiServer, Client, Objects};

@@ -1,0 +1,67 @@
+//! Parts that the datastores share: ranges, the check of a list of writes, and the text of an error with its causes.
+
+use std::error::Error;
+
+use libcalico::store::{Freshness, Range, StoreError, Write, WriteError};
+
+/// Returns the range of all pairs whose path begins with `prefix`.
+pub(crate) fn prefix_range(prefix: &str) -> Range {
+    Range { kind: "", path: prefix.into(), prefix: true, keys_only: false, freshness: Freshness::Latest }
+}
+
+/// Returns the first text, in byte order, after all texts that begin with `prefix`, or `None` if there is no such text.
+pub(crate) fn end_of_prefix(prefix: &str) -> Option<String> {
+    let mut end: Vec<char> = prefix.chars().collect();
+    while let Some(last) = end.pop() {
+        if let Some(next) = (last..=char::MAX).nth(1) {
+            end.push(next);
+            return Some(end.into_iter().collect());
+        }
+    }
+    None
+}
+
+/// Rejects a list that writes one path twice. Writes of a transaction have no order, and etcd rejects such a list.
+pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
+    for (index, write) in writes.iter().enumerate() {
+        if writes[..index].iter().any(|earlier| earlier.path == write.path) {
+            let cause = StoreError::Other(format!("two writes to {} in one transaction; send them apart", write.key));
+            return Err(WriteError { index, applied: 0, cause });
+        }
+    }
+    Ok(())
+}
+
+/// Returns an error and its causes as one line, without repeating a cause that the text already contains.
+pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error) {
+        let message = cause.to_string();
+        if message == "transport error" || text.contains(&message) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&message);
+    }
+    text
+}
+
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| <dyn Error>::source(*error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_prefix_is_the_next_text() {
+        assert_eq!(end_of_prefix("/calico/").as_deref(), Some("/calico0"));
+        assert_eq!(end_of_prefix("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(end_of_prefix("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(end_of_prefix("\u{10ffff}"), None);
+        assert_eq!(end_of_prefix(""), None);
+    }
+}

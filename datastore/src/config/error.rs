@@ -1,0 +1,90 @@
+//! [`ConfigError`]: a configuration that selects no usable datastore.
+
+/// Default path of the embedded datastore.
+pub const DEFAULT_PATH: &str = "/var/lib/calico/calico.db";
+
+/// A configuration that selects no usable datastore.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// No setting selects or locates a datastore. Upstream would try the API server (DS-8).
+    #[error(
+        "no datastore is configured; set datastore_type to `kubernetes` (with kubernetes.kubeconfig), to `etcdv3` \
+         (with etcd_endpoints) or to `local` (one file, {DEFAULT_PATH}), in the network configuration or as \
+         DATASTORE_TYPE in the environment"
+    )]
+    Nothing,
+    /// A datastore type that is not supported.
+    #[error("unknown datastore type: {found}; datastore_type must be `kubernetes`, `etcdv3` or `local`")]
+    UnknownType {
+        /// The configured type.
+        found: String,
+    },
+    /// `local` in a program that is built without the embedded datastore.
+    #[error("datastore_type `local` is for the plugins: this program takes `kubernetes` or `etcdv3`")]
+    NoLocal,
+    /// `etcdv3` without endpoints.
+    #[error(
+        "no etcd endpoints specified; set etcd_endpoints in the network configuration or ETCD_ENDPOINTS in the \
+         environment, for example `https://10.0.0.1:2379`"
+    )]
+    NoEndpoints,
+    /// An endpoint that is not an etcd URL.
+    #[error(
+        "etcd_endpoints: `{found}` is not an etcd URL; write `https://HOST:PORT` or `http://HOST:PORT`, a user into \
+         ETCD_USERNAME and ETCD_PASSWORD"
+    )]
+    Endpoint {
+        /// The invalid endpoint.
+        found: String,
+    },
+    /// DNS discovery, which would cost a DNS query per CNI call and is not supported.
+    #[error("etcd_discovery_srv `{domain}` is not supported; list the servers in etcd_endpoints instead")]
+    Discovery {
+        /// The configured domain.
+        domain: String,
+    },
+    /// A TLS setting that this client cannot satisfy. Ignoring the setting silently could weaken the connection (DS-7).
+    #[error(
+        "{variable}={value} is not supported: TLS 1.2 and 1.3 with rustls' own cipher suites are offered; unset it"
+    )]
+    TlsTuning {
+        /// `TLS_MIN_VERSION` or `TLS_CIPHER_SUITES`.
+        variable: &'static str,
+        /// The value of the variable.
+        value: String,
+    },
+    /// TLS files together with inline texts (DS-17).
+    #[error("{file} and {inline} exclude each other; give etcd's certificates either as files or inline")]
+    MixedTls {
+        /// A setting that names a file.
+        file: &'static str,
+        /// A setting that contains a text.
+        inline: &'static str,
+    },
+    /// A certificate without its key, or a key without its certificate.
+    #[error("{present} is set but {missing} is not; set both, or neither")]
+    HalfIdentity {
+        /// The setting that is set.
+        present: &'static str,
+        /// The setting that is missing.
+        missing: &'static str,
+    },
+    /// A setting that is not the number or Boolean that it must be.
+    #[error("{setting}: `{found}` is not {wanted}")]
+    Value {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The value found.
+        found: String,
+        /// The values allowed.
+        wanted: &'static str,
+    },
+    /// TLS material that cannot be read.
+    #[error("{setting}: {reason}")]
+    Pem {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The problem, and the file that has it.
+        reason: String,
+    },
+}

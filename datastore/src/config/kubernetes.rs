@@ -1,0 +1,212 @@
+//! Settings for reaching an API server: a kubeconfig, overrides of it, or the cluster of the pod that the process runs
+//! in.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use libcalico::kubernetes::ApiGroup;
+
+use super::error::ConfigError;
+use super::lookup::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
+
+/// All settings about the API server. Creating the value reads no file.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct KubernetesConfig {
+    /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and earlier ones take
+    /// precedence.
+    pub kubeconfig: Vec<PathBuf>,
+    /// Kubeconfig that is used if it exists and neither kubeconfig nor server is configured (DS-9).
+    pub home_kubeconfig: Option<PathBuf>,
+    /// Overrides of the kubeconfig.
+    pub overrides: Overrides,
+    /// `calico_api_group`; `None` if the API server has to be asked.
+    pub group: Option<ApiGroup>,
+    /// Client-side rate limit; no limit if absent (DS-122).
+    pub rate: Option<Rate>,
+    /// Prefix of host interface names instead of `cali` (CNI-88). On an API server the name is computed, not stored.
+    pub interface_prefix: Option<String>,
+    /// Time limit of one request, including the connection.
+    pub deadline: Duration,
+}
+
+/// Settings that override the kubeconfig.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// The context of the kubeconfig to use.
+    pub context: Option<String>,
+    /// URL of the API server.
+    pub server: Option<String>,
+    /// Bearer token.
+    pub token: Option<String>,
+    /// CA certificates that verify the API server's certificate.
+    pub authorities: Option<PathBuf>,
+    /// The client certificate.
+    pub certificate: Option<PathBuf>,
+    /// The key of the client certificate.
+    pub key: Option<PathBuf>,
+    /// Whether to accept any certificate of the API server.
+    pub insecure: bool,
+}
+
+/// A client-side limit of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Requests per second, at least 1.
+    pub per_second: u32,
+    /// Number of requests that need not wait.
+    pub burst: u32,
+}
+
+/// Rate limit of client-go without configuration (DS-122).
+const DEFAULT_QPS: i32 = 5;
+const DEFAULT_BURST: i32 = 100;
+
+impl KubernetesConfig {
+    /// Returns the settings with the API server as the datastore, regardless of the configured datastore. `env` is as
+    /// for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    pub fn for_datastore(
+        settings: &DatastoreSettings,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        Self::new(settings, &SettingLookup::new(&env), settings.deadline.unwrap_or(DEFAULT_DEADLINE))
+    }
+
+    /// Returns the settings of the API server that has the pods, for use together with another datastore. `env` is as
+    /// for [`DatastoreConfig::new`](crate::DatastoreConfig::new).
+    pub fn for_pods(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let config = Self::for_datastore(settings, env)?;
+        // This client never reads Calico's own kinds, which need not exist there. A fixed group avoids the discovery.
+        Ok(KubernetesConfig { group: Some(ApiGroup::V3), ..config })
+    }
+
+    /// Returns true if any setting locates an API server, without selecting it as the datastore.
+    pub(crate) fn is_hinted_at(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> bool {
+        let in_cluster = !lookup.get("", "KUBERNETES_SERVICE_HOST").is_empty();
+        let kubeconfig = lookup.get(&settings.kubeconfig, "KUBECONFIG");
+        let server = lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT");
+        in_cluster || !kubeconfig.is_empty() || !server.is_empty()
+    }
+
+    /// Collects the settings from the configuration and the environment.
+    pub(crate) fn new(
+        settings: &DatastoreSettings,
+        lookup: &SettingLookup<'_>,
+        deadline: Duration,
+    ) -> Result<Self, ConfigError> {
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let file = |configured: &str, variable| some(lookup.get(configured, variable)).map(PathBuf::from);
+        let server = some(lookup.get(&settings.k8s_api_root, "K8S_API_ENDPOINT"));
+        let insecure = lookup.get("", "K8S_INSECURE_SKIP_TLS_VERIFY");
+        let overrides = Overrides {
+            context: some(lookup.get("", "K8S_CURRENT_CONTEXT")),
+            // Upstream also removes the path from `/api/` on (DS-12).
+            server: server.map(|url| without_user(url.split_once("/api/").map_or(&*url, |(root, _)| root))),
+            token: some(lookup.get(&settings.k8s_auth_token, "K8SAPITOKEN")),
+            authorities: file(&settings.k8s_certificate_authority, "K8S_CA_FILE"),
+            certificate: file(&settings.k8s_client_certificate, "K8S_CERT_FILE"),
+            key: file(&settings.k8s_client_key, "K8S_KEY_FILE"),
+            insecure: truth("K8S_INSECURE_SKIP_TLS_VERIFY", &insecure)?,
+        };
+        let kubeconfig = lookup.get(&settings.kubeconfig, "KUBECONFIG");
+        let named = !kubeconfig.is_empty() || overrides.server.is_some();
+        let home = some(lookup.get("", "HOME")).filter(|_| !named);
+        let prefixes = lookup.get("", "FELIX_INTERFACEPREFIX");
+        Ok(KubernetesConfig {
+            kubeconfig: kubeconfig.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect(),
+            home_kubeconfig: home.map(|home| PathBuf::from(home).join(".kube/config")),
+            overrides,
+            group: ApiGroup::from_config(&lookup.get(&settings.calico_api_group, "CALICO_API_GROUP")),
+            rate: rate(settings, lookup)?,
+            interface_prefix: prefixes.split(',').next().and_then(|first| some(first.to_owned())),
+            deadline,
+        })
+    }
+}
+
+fn rate(settings: &DatastoreSettings, lookup: &SettingLookup<'_>) -> Result<Option<Rate>, ConfigError> {
+    let number = |configured: i32, variable: &'static str, default: i32| {
+        let configured = if configured == 0 { String::new() } else { configured.to_string() };
+        match lookup.find(&configured, variable) {
+            None => Ok(default),
+            Some(text) => integer(variable, &text).map(|number| if number == 0 { default } else { number }),
+        }
+    };
+    let per_second = number(settings.qps, "K8S_CLIENT_QPS", DEFAULT_QPS)?;
+    let burst = number(settings.burst, "K8S_CLIENT_BURST", DEFAULT_BURST)?;
+    // A negative rate means no limit.
+    Ok(u32::try_from(per_second).ok().map(|per_second| Rate { per_second, burst: burst.unsigned_abs().max(1) }))
+}
+
+/// Returns the URL without user and password. This client does not authenticate with them, and the URL appears in
+/// errors, logs and the journal.
+pub(crate) fn without_user(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    match authority.rsplit_once('@') {
+        Some((_, host)) if !scheme.is_empty() => format!("{scheme}://{host}{path}"),
+        Some((_, host)) => format!("{host}{path}"),
+        None => url.to_owned(),
+    }
+}
+
+/// Parses a number. As upstream does, accepts a fraction and the prefix `0x` (DS-4).
+fn integer(setting: &'static str, text: &str) -> Result<i32, ConfigError> {
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let number = match hexadecimal {
+        Some(digits) => i32::from_str_radix(digits, 16).ok(),
+        None => text.parse::<f64>().ok().filter(|number| number.is_finite()).map(|number| number.ceil() as i32),
+    };
+    number.ok_or_else(|| ConfigError::Value { setting, found: text.into(), wanted: "a number" })
+}
+
+fn truth(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(false),
+        _ => Err(ConfigError::Value { setting, found: text.into(), wanted: "true or false" }),
+    }
+}
+
+/// Formats the location of the API server, as far as the settings determine it.
+impl fmt::Display for KubernetesConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files = || self.kubeconfig.iter().chain(&self.home_kubeconfig);
+        match (&self.overrides.server, files().next()) {
+            (Some(server), _) => f.write_str(server),
+            (None, Some(_)) => {
+                f.write_str(&files().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"))
+            }
+            (None, None) => f.write_str("of this pod"),
+        }
+    }
+}
+
+// Implemented by hand, because the token in the overrides is a secret.
+impl fmt::Debug for KubernetesConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KubernetesConfig")
+            .field("kubeconfig", &self.kubeconfig)
+            .field("home_kubeconfig", &self.home_kubeconfig)
+            .field("overrides", &self.overrides)
+            .field("group", &self.group)
+            .field("rate", &self.rate)
+            .field("interface_prefix", &self.interface_prefix)
+            .field("deadline", &self.deadline)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Overrides")
+            .field("context", &self.context)
+            .field("server", &self.server)
+            .field("token", &self.token.is_some())
+            .field("authorities", &self.authorities)
+            .field("certificate", &self.certificate)
+            .field("key", &self.key)
+            .field("insecure", &self.insecure)
+            .finish()
+    }
+}

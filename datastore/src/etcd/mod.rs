@@ -1,0 +1,19 @@
+//! etcd version 3 as a datastore.
+//!
+//! A read batch is one transaction of ranges, and a list of writes is one transaction that compares revisions. Each
+//! takes one round trip. The first request opens the connection, to the first endpoint that responds, and later
+//! requests use the same connection.
+//!
+//! Read `store` first, then `txn` and `connection`, then `watch`.
+
+mod compaction;
+mod connection;
+mod error;
+mod store;
+mod tls;
+mod txn;
+mod watch;
+
+pub use compaction::{Compaction, Round};
+pub use store::Etcd;
+pub use watch::EtcdSource;

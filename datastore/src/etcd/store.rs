@@ -1,0 +1,172 @@
+//! [`Etcd`]: an etcd cluster as a [`Store`].
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use etcd_client::{KvClient, Txn, TxnResponse};
+use libcalico::ipam::Sighting;
+use libcalico::store::{
+    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
+};
+use tokio::time::{Instant, timeout};
+
+use super::connection::{Connection, MAX_ANSWER};
+use super::error::EtcdFailure;
+use super::txn;
+use super::watch::EtcdSource;
+use crate::common::{check_distinct, prefix_range};
+use crate::config::{ConfigError, EtcdConfig};
+use crate::deadline::Deadline;
+use crate::watch::PageSize;
+
+/// An etcd cluster as a datastore.
+pub struct Etcd {
+    pub(super) connection: Connection,
+    pub(super) deadline: Deadline,
+    requests: AtomicU64,
+}
+
+impl Etcd {
+    /// Creates a client. Reads certificates and keys, but sends no request.
+    pub fn new(config: &EtcdConfig) -> Result<Self, ConfigError> {
+        let (connection, deadline) = (Connection::new(config)?, Deadline::new(config.deadline));
+        Ok(Etcd { connection, deadline, requests: AtomicU64::new(0) })
+    }
+
+    /// Returns the number of remote procedure calls sent so far, including authentication.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed) + self.connection.authentications()
+    }
+
+    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
+    pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
+        self.deadline.expect_first_answer_within(patience);
+    }
+
+    /// Returns all pairs whose path begins with `prefix`, in path order.
+    pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
+        let answers = self.read_ranges(&[prefix_range(prefix)]).await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks
+    /// other requests.
+    pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
+        EtcdSource::new(self.connection.for_watches(), self.deadline.length(), K::prefix(select))
+    }
+
+    /// Reads ranges in one request per [`MAX_OPS`](txn::MAX_OPS) ranges. Later requests read at the revision of the
+    /// first response, so that all ranges come from one snapshot.
+    async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+        let mut answers = Vec::with_capacity(ranges.len());
+        let mut snapshot = None;
+        for part in ranges.chunks(txn::MAX_OPS) {
+            let response = self.transact(txn::read_ranges(part, snapshot), Purpose::Read).await?;
+            snapshot.get_or_insert(txn::revision(&response)?);
+            answers.extend(txn::answers(&response)?);
+        }
+        Ok(answers)
+    }
+
+    /// Sends one transaction within the deadline. A read whose connection fails is repeated at the next endpoint, so
+    /// each attempt gets only a share of the time. A write is repeated only if it cannot have been sent.
+    pub(super) async fn transact(&self, transaction: Txn, purpose: Purpose) -> Result<TxnResponse, StoreError> {
+        let deadline = self.deadline.until(Instant::now());
+        for attempts in (1..=self.connection.endpoints()).rev() {
+            let client = self.connection.get(deadline).await?;
+            let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
+            let share = match purpose {
+                Purpose::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
+                Purpose::Write => deadline.saturating_duration_since(Instant::now()),
+            };
+            let failure = match self.send(&mut client, transaction.clone(), share).await {
+                Ok(response) => {
+                    self.deadline.answered();
+                    self.connection.answered().await;
+                    return Ok(response);
+                }
+                Err(failure) => failure,
+            };
+            if !failure.breaks_connection() {
+                self.deadline.answered();
+            }
+            let answered = !failure.breaks_connection() || self.connection.discard().await;
+            let harmless = purpose == Purpose::Read && failure.breaks_connection();
+            if attempts == 1 || !(failure.was_not_sent() || harmless) {
+                return Err(self.connection.explain(&failure, purpose == Purpose::Write, answered));
+            }
+        }
+        // Unreachable: the last iteration returns, and a configuration has at least one endpoint.
+        Err(StoreError::Other("no etcd endpoints specified".into()))
+    }
+
+    /// Calls `tell` for the blocks of a range. The pages are not one snapshot, so etcd need not keep one.
+    async fn survey_range(&self, range: &Range, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        let (mut size, mut after) = (PageSize::default(), None::<Vec<u8>>);
+        loop {
+            let page = txn::read_page(range, after.as_deref(), size.get());
+            let (pairs, more) = txn::page_pairs(&self.transact(page, Purpose::Read).await?)?;
+            size.adjust(pairs.len(), txn::size_of(&pairs));
+            let seen = pairs.iter().filter_map(|pair| sighting(std::str::from_utf8(pair.key()).ok()?, pair.value()));
+            seen.for_each(&mut *tell);
+            match pairs.last() {
+                Some(last) if more => after = Some(last.key().to_vec()),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    async fn send(&self, client: &mut KvClient, transaction: Txn, limit: Duration) -> Result<TxnResponse, EtcdFailure> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        match timeout(limit, client.txn(transaction)).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(EtcdFailure::from(error)),
+            Err(_) => Err(EtcdFailure::Timeout(limit)),
+        }
+    }
+}
+
+impl std::fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Etcd").field("connection", &self.connection).finish_non_exhaustive()
+    }
+}
+
+/// The kind of a request. Only reads can safely be sent twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Read,
+    Write,
+}
+
+impl Store for Etcd {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        self.read_ranges(batch.ranges()).await.map(Answers::new)
+    }
+
+    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        for range in survey.ranges() {
+            self.survey_range(&range, tell).await?;
+        }
+        Ok(())
+    }
+
+    fn has_transactions(&self) -> bool {
+        true
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        check_distinct(writes)?;
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let transaction = txn::apply_writes(writes)?;
+        let whole = |cause| WriteError { index: 0, applied: 0, cause };
+        let response = self.transact(transaction, Purpose::Write).await.map_err(whole)?;
+        if !response.succeeded() {
+            return Err(txn::refusal(writes, &response));
+        }
+        let revision = txn::revision(&response).map_err(whole)?;
+        Ok(vec![Revision(revision.to_string()); writes.len()])
+    }
+}

@@ -1,0 +1,224 @@
+//! The text of an export: a header, and one line per pair. [`TransferError`] is also that of the transfer itself.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead};
+
+use data_encoding::{BASE64, DecodeError};
+use libcalico::store::{RawEntry, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// The prefix of all of Calico's pairs.
+pub(super) const ROOT: &str = "/calico/";
+const FORMAT: &str = "calico-export";
+const VERSION: u32 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    format: String,
+    version: u32,
+    pairs: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    key: String,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
+    value: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base64: Option<String>,
+}
+
+/// An export or import that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The datastore failed. Completed writes of an import stay, and another import continues after them.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Reading or writing the text failed.
+    #[error("read or write the export: {0}")]
+    Io(#[from] io::Error),
+    /// The text is not an export, or is of an unsupported version.
+    #[error("not a Calico export of version {VERSION}: the first line must be its header; {reason}")]
+    Header {
+        /// The problem with the first line.
+        reason: String,
+    },
+    /// A line is not a valid pair.
+    #[error("line {line}: {reason}")]
+    Line {
+        /// The number of the line, from 1.
+        line: usize,
+        /// The problem with the line.
+        reason: String,
+    },
+    /// The number of pairs differs from the header.
+    #[error("the export should hold {expected} pairs and holds {found}; it was cut short or edited")]
+    Incomplete {
+        /// The number of pairs in the header.
+        expected: usize,
+        /// The number of pairs found.
+        found: usize,
+    },
+    /// Pairs exist with other values, and overwriting was not requested.
+    #[error(
+        "{count} keys are in the datastore already, with other values ({named}); nothing was imported; overwrite them \
+         explicitly or import into an empty datastore"
+    )]
+    Occupied {
+        /// The number of such pairs.
+        count: usize,
+        /// The first few of their keys.
+        named: String,
+    },
+}
+
+/// A first line that is not the header of an export.
+#[derive(Debug, thiserror::Error)]
+enum HeaderError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("it says version {0}")]
+    Version(u32),
+    #[error("it says format `{0}`")]
+    Format(String),
+}
+
+/// A line that is not a pair of the export.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum LineError {
+    #[error("{0}")]
+    Json(String),
+    #[error("key `{0}` is not below {ROOT}")]
+    Key(String),
+    #[error("base64: {0}")]
+    Base64(#[from] DecodeError),
+    #[error("{0} needs exactly one of value, text and base64")]
+    Values(String),
+    #[error("{0} is there twice")]
+    Twice(String),
+}
+
+/// Parses an export. Returns the value of each path.
+pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>, TransferError> {
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    let header = parse_header(&line).map_err(|e| TransferError::Header { reason: e.to_string() })?;
+    let mut pairs = BTreeMap::new();
+    for (index, line) in input.lines().enumerate() {
+        let line = line?;
+        if line.is_empty() {
+            continue;
+        }
+        let refuse = |error: LineError| TransferError::Line { line: index + 2, reason: error.to_string() };
+        let (key, value) = parse_line(&line).map_err(refuse)?;
+        if pairs.contains_key(&key) {
+            return Err(refuse(LineError::Twice(key)));
+        }
+        pairs.insert(key, value);
+    }
+    if pairs.len() != header.pairs {
+        return Err(TransferError::Incomplete { expected: header.pairs, found: pairs.len() });
+    }
+    Ok(pairs)
+}
+
+fn parse_header(line: &str) -> Result<Header, HeaderError> {
+    let header: Header = serde_json::from_str(line)?;
+    match (header.format.as_str(), header.version) {
+        (FORMAT, VERSION) => Ok(header),
+        (FORMAT, other) => Err(HeaderError::Version(other)),
+        (other, _) => Err(HeaderError::Format(other.into())),
+    }
+}
+
+fn parse_line(line: &str) -> Result<(String, Vec<u8>), LineError> {
+    let line: Line<'_> = serde_json::from_str(line).map_err(|e| LineError::Json(e.to_string()))?;
+    if !line.key.starts_with(ROOT) {
+        return Err(LineError::Key(line.key));
+    }
+    let value = match (line.value, line.text, line.base64) {
+        (Some(raw), None, None) => raw.get().as_bytes().to_vec(),
+        (None, Some(text), None) => text.into_bytes(),
+        (None, None, Some(code)) => BASE64.decode(code.as_bytes())?,
+        _ => return Err(LineError::Values(line.key)),
+    };
+    Ok((line.key, value))
+}
+
+/// Writes the header of an export of `pairs` pairs.
+pub(super) fn write_header(out: &mut impl io::Write, pairs: usize) -> io::Result<()> {
+    write_line(out, &Header { format: FORMAT.into(), version: VERSION, pairs })
+}
+
+/// Writes the line of a pair.
+pub(super) fn write_pair(out: &mut impl io::Write, pair: &RawEntry) -> io::Result<()> {
+    write_line(out, &encode(pair))
+}
+
+fn write_line(out: &mut impl io::Write, line: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, line)?;
+    out.write_all(b"\n")
+}
+
+fn encode(pair: &RawEntry) -> Line<'_> {
+    let empty = Line { key: pair.path.clone(), value: None, text: None, base64: None };
+    let Ok(text) = str::from_utf8(&pair.value) else {
+        return Line { base64: Some(BASE64.encode(&pair.value)), ..empty };
+    };
+    match serde_json::from_str::<&RawValue>(text) {
+        // JSON surrounded by white space would lose the white space, a line break would end the line, and `null` would
+        // decode as an absent key.
+        Ok(raw) if raw.get().len() == text.len() && text != "null" && !text.contains(['\n', '\r']) => {
+            Line { value: Some(raw), ..empty }
+        }
+        _ => Line { text: Some(text.into()), ..empty },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::store::Revision;
+
+    use super::*;
+
+    fn entry(path: &str, value: &[u8]) -> RawEntry {
+        RawEntry { path: path.into(), value: value.into(), revision: Revision("7".into()) }
+    }
+
+    fn round_trip(value: &[u8]) -> String {
+        let line = serde_json::to_string(&encode(&entry("/calico/k", value))).unwrap();
+        assert!(!line.contains('\n'), "{line}");
+        assert_eq!(parse_line(&line), Ok(("/calico/k".into(), value.to_vec())), "{line}");
+        line
+    }
+
+    #[test]
+    fn values_survive_byte_for_byte() {
+        assert_eq!(round_trip(br#"{"b":1,  "a":1.50}"#), r#"{"key":"/calico/k","value":{"b":1,  "a":1.50}}"#);
+        assert!(round_trip(b"{\"a\":\n1}").contains("\"text\""));
+        assert!(round_trip(b" {}").contains("\"text\""));
+        assert!(round_trip(b"").contains("\"text\""));
+        assert!(round_trip(b"null").contains("\"text\":\"null\""));
+        assert!(round_trip(b"\xff\x00").contains("\"base64\""));
+    }
+
+    #[test]
+    fn damaged_files_are_refused_with_the_place() {
+        let header = r#"{"format":"calico-export","version":1,"pairs":1}"#;
+        let pair = r#"{"key":"/calico/k","value":1}"#;
+        let refuse = |text: String| parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(parse(format!("{header}\n{pair}\n").as_bytes()).is_ok());
+        assert!(refuse(header.into()).contains("should hold 1 pairs and holds 0"));
+        assert!(refuse(String::new()).contains("first line must be its header"));
+        assert!(refuse(header.replace(":1,", ":2,")).contains("version 2"));
+        assert!(
+            refuse(format!("{header}\n{}", pair.replace("/calico", ""))).starts_with("line 2: key `/k` is not below")
+        );
+        assert!(refuse(format!("{header}\n{pair}\n{pair}")).starts_with("line 3: /calico/k is there twice"));
+        assert!(refuse(format!("{header}\n{{\"key\":\"/calico/k\"}}")).contains("exactly one of"));
+    }
+}

@@ -1,0 +1,186 @@
+//! Converts the settings into a `kube::Config`: the API server, the CA certificates that verify it, and the client's
+//! credentials.
+
+use std::path::{Path, PathBuf};
+
+use kube::Config;
+use kube::client::ConfigExt;
+use kube::config::{AuthInfo, Context, KubeConfigOptions, Kubeconfig, KubeconfigError};
+
+use super::access_error::AccessError;
+use super::auth::AuthHeader;
+use super::tls::parse_certificates;
+use crate::common::describe_error_chain;
+use crate::config::{KubernetesConfig, Overrides, without_user};
+
+/// The settings that may contain credentials if there is no kubeconfig, for errors.
+const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
+
+/// The configuration of the client, from the settings and the files that they name.
+pub(super) struct ClusterAccess {
+    pub(super) config: Config,
+    /// The credentials, used instead of those of `config`.
+    pub(super) auth: AuthHeader,
+}
+
+/// Reads the files that the settings name.
+pub(super) async fn read(settings: &KubernetesConfig) -> Result<ClusterAccess, AccessError> {
+    let overrides = &settings.overrides;
+    let home = settings.home_kubeconfig.as_slice().iter().filter(|file| file.exists()).cloned().collect::<Vec<_>>();
+    let files = if settings.kubeconfig.is_empty() { &home } else { &settings.kubeconfig };
+    let (mut config, place) = match (read_kubeconfig(files)?, &overrides.server) {
+        (Some((kubeconfig, place)), _) => {
+            (resolve_kubeconfig(kubeconfig, &place, overrides).await?, format!("kubeconfig {place}"))
+        }
+        // A configured server may not be the API server of this pod's cluster, so the pod's credentials are not sent to
+        // it (DS-19).
+        (None, Some(server)) => (Config::new(parse_url(server)?), NOTHING_NAMED.into()),
+        (None, None) => (Config::incluster_env().map_err(AccessError::Nothing)?, "this pod".into()),
+    };
+    apply_overrides(&mut config, overrides)?;
+    if config.cluster_url.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+        config.cluster_url = parse_url(&without_user(&config.cluster_url.to_string()))?;
+    }
+    let auth = AuthHeader::new(&config.auth_info, &place, overrides)?;
+    Ok(ClusterAccess { config, auth })
+}
+
+/// Returns the kubeconfig and its path. Several files are merged.
+fn read_kubeconfig(files: &[PathBuf]) -> Result<Option<(Kubeconfig, String)>, AccessError> {
+    let place = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":");
+    let (mut merged, several) = (None::<Kubeconfig>, files.len() > 1);
+    for file in files {
+        if several && !Path::new(file).exists() {
+            continue;
+        }
+        let next = Kubeconfig::read_from(file).map_err(|e| unreadable(&file.display().to_string(), &e))?;
+        merged = Some(match merged {
+            Some(earlier) => earlier.merge(next).map_err(|e| unreadable(&place, &e))?,
+            None => next,
+        });
+    }
+    match merged {
+        None if several => Err(AccessError::NoKubeconfig { files: place }),
+        merged => Ok(merged.map(|kubeconfig| (kubeconfig, place))),
+    }
+}
+
+async fn resolve_kubeconfig(kubeconfig: Kubeconfig, place: &str, overrides: &Overrides) -> Result<Config, AccessError> {
+    let options = KubeConfigOptions { context: overrides.context.clone(), ..KubeConfigOptions::default() };
+    let context = find_context(&kubeconfig, options.context.as_ref()).cloned().unwrap_or_default();
+    let user = context.user.unwrap_or_else(|| "?".into());
+    if has_proxy(&kubeconfig, &context.cluster) {
+        return Err(AccessError::Proxy { place: place.into(), cluster: context.cluster });
+    }
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|e| unreadable(place, &e))?;
+    let login = &config.auth_info;
+    let method = match (&login.exec, &login.auth_provider) {
+        (Some(exec), _) => Some(format!("exec {}", exec.command.as_deref().unwrap_or("?"))),
+        (None, Some(provider)) => Some(format!("auth-provider {}", provider.name)),
+        (None, None) => None,
+    };
+    if let Some(method) = method {
+        return Err(AccessError::LoginProgram { place: place.into(), user, method });
+    }
+    drop_empty(&mut config.auth_info);
+    match check_impersonation(&config) {
+        Ok(()) => Ok(config),
+        Err(error) => Err(AccessError::Impersonation { place: place.into(), user, reason: error.to_string() }),
+    }
+}
+
+fn find_context<'k>(kubeconfig: &'k Kubeconfig, context: Option<&String>) -> Option<&'k Context> {
+    let current = context.or(kubeconfig.current_context.as_ref());
+    kubeconfig.contexts.iter().find(|named| Some(&named.name) == current)?.context.as_ref()
+}
+
+/// Returns true if the kubeconfig has a proxy for `cluster`. Proxies of the environment, which a runtime passes on, are
+/// ignored.
+fn has_proxy(kubeconfig: &Kubeconfig, cluster: &str) -> bool {
+    let named = kubeconfig.clusters.iter().find(|named| named.name == cluster);
+    let proxy = named.and_then(|named| named.cluster.as_ref()?.proxy_url.as_deref());
+    proxy.is_some_and(|proxy| !proxy.is_empty())
+}
+
+/// Removes empty impersonation settings, which count as not set in client-go too.
+fn drop_empty(login: &mut AuthInfo) {
+    login.impersonate.take_if(|user| user.is_empty());
+    login.impersonate_uid.take_if(|uid| uid.is_empty());
+    login.impersonate_groups.take_if(|groups| groups.is_empty());
+    login.impersonate_user_extra.take_if(|extra| extra.is_empty());
+}
+
+/// Impersonation settings for which no headers can be built.
+#[derive(Debug, thiserror::Error)]
+enum ImpersonationError {
+    #[error("there is no `as`, and without it nobody can be impersonated")]
+    NoUser,
+    #[error("{0}")]
+    Headers(String),
+}
+
+/// Checks that the impersonation headers can be built. The API server reports headers for a group without a user as an
+/// internal error.
+fn check_impersonation(config: &Config) -> Result<(), ImpersonationError> {
+    let login = &config.auth_info;
+    let others =
+        login.impersonate_uid.is_some() || login.impersonate_groups.is_some() || login.impersonate_user_extra.is_some();
+    if login.impersonate.is_none() && others {
+        return Err(ImpersonationError::NoUser);
+    }
+    config.extra_headers_layer().map(drop).map_err(|e| ImpersonationError::Headers(describe_error_chain(&e)))
+}
+
+fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), AccessError> {
+    let path = |file: &PathBuf| Some(file.display().to_string());
+    if let Some(server) = &overrides.server {
+        config.cluster_url = parse_url(server)?;
+    }
+    if let Some(file) = &overrides.authorities {
+        let pem = std::fs::read(file).map_err(|e| unusable("authorities", &format!("{}: {e}", file.display())))?;
+        config.root_cert = Some(parse_certificates(&pem).map_err(|e| unusable("authorities", &e.to_string()))?);
+    }
+    if let Some(token) = &overrides.token {
+        config.auth_info.token = Some(token.clone().into());
+        config.auth_info.token_file = None;
+    }
+    if let Some(file) = &overrides.certificate {
+        config.auth_info.client_certificate = path(file);
+        config.auth_info.client_certificate_data = None;
+    }
+    if let Some(file) = &overrides.key {
+        config.auth_info.client_key = path(file);
+        config.auth_info.client_key_data = None;
+    }
+    config.accept_invalid_certs |= overrides.insecure;
+    Ok(())
+}
+
+fn parse_url(server: &str) -> Result<hyper::Uri, AccessError> {
+    let refused = |reason: String| AccessError::Server { found: server.into(), reason };
+    let url: hyper::Uri = server.parse().map_err(|e: hyper::http::uri::InvalidUri| refused(e.to_string()))?;
+    match (url.scheme_str(), url.host()) {
+        (Some("http" | "https"), Some(_)) => Ok(url),
+        _ => Err(refused("write https://HOST:PORT".into())),
+    }
+}
+
+/// Returns an error that has only the position of a syntax error. The parser's message quotes preceding lines, and they
+/// may contain values, tokens and passwords.
+fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
+    let reason = match error {
+        KubeconfigError::Parse(error) => {
+            let at = error.location().map(|at| format!("line {}, column {}: ", at.line(), at.column()));
+            format!("{}not the YAML of a kubeconfig, or cut short", at.unwrap_or_default())
+        }
+        other => describe_error_chain(other),
+    };
+    AccessError::Kubeconfig { place: place.into(), reason }
+}
+
+fn unusable(what: &'static str, reason: &str) -> AccessError {
+    AccessError::Tls { what, reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests;

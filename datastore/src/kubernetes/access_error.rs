@@ -1,0 +1,87 @@
+//! [`AccessError`]: a reason why no request can be sent to the API server.
+
+use kube::config::InClusterError;
+
+/// A reason why no request can be sent to the API server. The text names the setting to change; it never shows tokens
+/// and keys.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// A kubeconfig that cannot be read or parsed.
+    #[error("kubeconfig {place}: {reason}")]
+    Kubeconfig {
+        /// The path of the file.
+        place: String,
+        /// The parser's message.
+        reason: String,
+    },
+    /// Several kubeconfig files are configured, and none of them exists.
+    #[error("no kubeconfig: none of {files} exists; name one in kubernetes.kubeconfig")]
+    NoKubeconfig {
+        /// The paths of the files.
+        files: String,
+    },
+    /// There is no kubeconfig, and the process is not in a pod.
+    #[error(
+        "no way to a Kubernetes API server: set kubernetes.kubeconfig (KUBECONFIG), or kubernetes.k8s_api_root with \
+         policy.k8s_auth_token; in a pod: {0}"
+    )]
+    Nothing(#[source] InClusterError),
+    /// An authentication method that the plugin does not support.
+    #[error(
+        "kubeconfig {place}: user {user} logs in by {method}, which runs another program for each call; give the plugin \
+         a token or a client certificate"
+    )]
+    LoginProgram {
+        /// The path of the kubeconfig.
+        place: String,
+        /// The user of the context.
+        user: String,
+        /// `exec COMMAND` or `auth-provider NAME`.
+        method: String,
+    },
+    /// A proxy, which the plugin does not support.
+    #[error(
+        "kubeconfig {place}: proxy-url of cluster {cluster} is not supported; give the plugin a kubeconfig without it, \
+         whose server this node reaches by itself"
+    )]
+    Proxy {
+        /// The path of the kubeconfig.
+        place: String,
+        /// The cluster of the context.
+        cluster: String,
+    },
+    /// Impersonation settings that cannot be sent to the API server.
+    #[error("kubeconfig {place}: as, as-uid, as-groups and as-user-extra of user {user}: {reason}")]
+    Impersonation {
+        /// The path of the kubeconfig.
+        place: String,
+        /// The user of the context.
+        user: String,
+        /// The problem.
+        reason: String,
+    },
+    /// A token that cannot be sent.
+    #[error("the token in {place} is of no use: {reason}")]
+    Token {
+        /// The file or the setting that contains the token.
+        place: String,
+        /// The problem.
+        reason: String,
+    },
+    /// An override of the server that is not a URL.
+    #[error("k8s_api_root `{found}` is not a URL: {reason}")]
+    Server {
+        /// The configured value.
+        found: String,
+        /// The parser's message.
+        reason: String,
+    },
+    /// Certificates or keys that cannot be used.
+    #[error("{what} of the Kubernetes API client: {reason}")]
+    Tls {
+        /// `authorities`, `certificate` or `key`.
+        what: &'static str,
+        /// The problem.
+        reason: String,
+    },
+}

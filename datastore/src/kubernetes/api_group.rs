@@ -1,0 +1,150 @@
+//! [`ApiGroupResolver`]: the API group in which this process accesses the API server, and the check that the group is
+//! still the right one (DS-22).
+
+use std::sync::Arc;
+
+use libcalico::kubernetes::{ApiGroup, Transcoder};
+use libcalico::store::StoreError;
+use tokio::sync::{Mutex, OnceCell};
+
+use super::client::ApiClient;
+use super::discovery::{self, GroupCache};
+use super::error::RequestError;
+use super::migration;
+use crate::config::KubernetesConfig;
+
+/// The API group of an API server, determined on first use.
+#[derive(Debug)]
+pub(super) struct ApiGroupResolver {
+    client: Arc<ApiClient>,
+    group: Option<ApiGroup>,
+    cache: GroupCache,
+    interface_prefix: Option<String>,
+    resolved: Mutex<Option<ResolvedGroup>>,
+}
+
+/// The API group that this process uses, with the codec for it.
+#[derive(Debug, Clone)]
+pub(super) struct ResolvedGroup {
+    pub(super) transcoder: Transcoder,
+    /// True if an earlier process discovered the group, which may have changed since.
+    pub(super) from_cache: bool,
+    /// The result of the check that a cached v3 is still the right group, once a read has needed it.
+    is_v3: Arc<OnceCell<bool>>,
+}
+
+impl ApiGroupResolver {
+    pub(super) fn new(config: &KubernetesConfig, cache: GroupCache, client: Arc<ApiClient>) -> Self {
+        ApiGroupResolver {
+            client,
+            group: config.group,
+            cache,
+            interface_prefix: config.interface_prefix.clone(),
+            resolved: Mutex::default(),
+        }
+    }
+
+    /// Returns the group without checking a cached one. Call [`verify`](Self::verify) together with the first
+    /// request.
+    pub(super) async fn resolve(&self) -> Result<ResolvedGroup, StoreError> {
+        let mut slot = self.resolved.lock().await;
+        match &*slot {
+            Some(resolved) => Ok(resolved.clone()),
+            None => Ok(slot.insert(self.determine().await?).clone()),
+        }
+    }
+
+    /// Returns the group after checking it.
+    pub(super) async fn resolve_verified(&self) -> Result<ResolvedGroup, StoreError> {
+        loop {
+            let resolved = self.resolve().await?;
+            if self.verify(&resolved).await? {
+                return Ok(resolved);
+            }
+            self.discard_cached().await;
+        }
+    }
+
+    /// Returns true if the group is still the right one. Sends a request only for a cached v3, because the responses of
+    /// other requests do not reveal that v3 is wrong.
+    pub(super) async fn verify(&self, resolved: &ResolvedGroup) -> Result<bool, StoreError> {
+        if !resolved.from_cache || resolved.transcoder.group() != ApiGroup::V3 {
+            return Ok(true);
+        }
+        let is_v3 = resolved.is_v3.get_or_try_init(|| discovery::is_v3(&self.client)).await;
+        self.explain(is_v3.copied()).await
+    }
+
+    /// Asks the API server for the group, regardless of settings and cache.
+    pub(super) async fn discover(&self) -> Result<ApiGroup, StoreError> {
+        self.explain(discovery::discover_group(&self.client).await).await
+    }
+
+    /// Returns the group in the settings.
+    pub(super) fn configured(&self) -> Option<ApiGroup> {
+        self.group
+    }
+
+    /// Returns true if upstream's migration has opened v3 while this process uses v1, whose ClusterInformation it found
+    /// locked or missing.
+    pub(super) async fn has_moved(&self) -> Result<bool, StoreError> {
+        match self.resolve().await?.transcoder.group() {
+            ApiGroup::CrdV1 => self.explain(migration::is_open(&self.client).await).await,
+            ApiGroup::V3 => Ok(false),
+        }
+    }
+
+    /// Uses v3 from now on, and caches it for later processes.
+    pub(super) async fn switch_to_v3(&self) -> Result<(), StoreError> {
+        let server = self.explain(self.client.url().await).await?;
+        self.cache.store(&server, ApiGroup::V3);
+        *self.resolved.lock().await = Some(self.use_group(ApiGroup::V3, false));
+        Ok(())
+    }
+
+    async fn explain<T>(&self, outcome: Result<T, RequestError>) -> Result<T, StoreError> {
+        match outcome {
+            Ok(value) => Ok(value),
+            Err(failure) => Err(self.client.explain(failure, "API groups", false).await),
+        }
+    }
+
+    /// Determines the group from the settings, from the cache, or by discovery.
+    async fn determine(&self) -> Result<ResolvedGroup, StoreError> {
+        let (group, from_cache) = match self.group {
+            Some(group) => (group, false),
+            None => self.load_or_discover().await?,
+        };
+        Ok(self.use_group(group, from_cache))
+    }
+
+    fn use_group(&self, group: ApiGroup, from_cache: bool) -> ResolvedGroup {
+        let transcoder = Transcoder::new(group);
+        let transcoder = match &self.interface_prefix {
+            Some(prefix) => transcoder.with_interface_prefix(prefix),
+            None => transcoder,
+        };
+        ResolvedGroup { transcoder, from_cache, is_v3: Arc::default() }
+    }
+
+    /// Returns the group, and true if it comes from the cache.
+    async fn load_or_discover(&self) -> Result<(ApiGroup, bool), StoreError> {
+        let server = self.explain(self.client.url().await).await?;
+        if let Some(group) = self.cache.load(&server) {
+            return Ok((group, true));
+        }
+        let group = self.discover().await?;
+        self.cache.store(&server, group);
+        Ok((group, false))
+    }
+
+    /// Discards the group if it came from the cache, so that the next request discovers it. Of several concurrent
+    /// requests, only the first has this effect.
+    pub(super) async fn discard_cached(&self) {
+        let mut slot = self.resolved.lock().await;
+        if slot.as_ref().is_some_and(|resolved| resolved.from_cache) {
+            self.cache.invalidate();
+            *slot = None;
+        }
+    }
+}

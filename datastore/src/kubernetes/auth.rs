@@ -1,0 +1,246 @@
+//! [`AuthHeader`]: the credentials of each request, and the place where they are configured, for errors.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use data_encoding::BASE64;
+use hyper::Request;
+use hyper::header::{AUTHORIZATION, HeaderValue, InvalidHeaderValue};
+use kube::config::AuthInfo;
+use secrecy::ExposeSecret;
+use tokio::time::Instant;
+
+use super::access_error::AccessError;
+use crate::config::Overrides;
+
+/// Maximum age of a token that was read from a file (DS-21): client-go's one minute minus its leeway.
+const LONGEST_AGE: Duration = Duration::from_secs(50);
+
+/// The credentials of each request. Clones share the token that was read last.
+#[derive(Clone)]
+pub(super) struct AuthHeader {
+    /// Descriptions of the credentials, such as `the token in FILE`.
+    credentials: Vec<String>,
+    /// The place where credentials could be configured, for errors.
+    place: String,
+    header: HeaderSource,
+}
+
+#[derive(Clone)]
+enum HeaderSource {
+    None,
+    Fixed(HeaderValue),
+    File(Arc<Mutex<TokenFile>>),
+}
+
+/// A token file that another process renews before the token expires.
+struct TokenFile {
+    path: PathBuf,
+    header: HeaderValue,
+    read: Instant,
+}
+
+impl AuthHeader {
+    /// Returns the credentials that `info` configures. `place` is the file that contains them, unless `overrides`
+    /// replaces them.
+    ///
+    /// As in client-go, a token file takes precedence over a token: if both are configured, the file is the one that is
+    /// renewed. The token is used if the file cannot be read.
+    pub(super) fn new(info: &AuthInfo, place: &str, overrides: &Overrides) -> Result<AuthHeader, AccessError> {
+        let token = info.token.as_ref().map(|token| token.expose_secret().trim()).filter(|token| !token.is_empty());
+        let token_place = if overrides.token.is_some() { "policy.k8s_auth_token" } else { place };
+        let file = info.token_file.as_ref().map(|file| TokenFile::read(Path::new(file)));
+        let file = file.filter(|read| read.is_ok() || token.is_none()).transpose()?;
+        let (source, header) = if let Some(file) = file {
+            (Some(format!("the token in {}", file.path.display())), HeaderSource::File(Arc::new(Mutex::new(file))))
+        } else if let Some(token) = token {
+            let header = build_bearer(token).map_err(|error| refuse(token_place, &error))?;
+            (Some(format!("the token in {token_place}")), HeaderSource::Fixed(header))
+        } else if let (Some(user), Some(password)) = (&info.username, &info.password) {
+            let pair = format!("{user}:{}", password.expose_secret());
+            let header = build_sensitive(format!("Basic {}", BASE64.encode(pair.as_bytes())));
+            let header = header.map_err(|error| refuse(place, &error))?;
+            (Some(format!("the user name and password in {place}")), HeaderSource::Fixed(header))
+        } else {
+            (None, HeaderSource::None)
+        };
+        let certificate = match (&info.client_certificate_data, &info.client_certificate) {
+            (Some(_), _) => Some(format!("the client certificate in {place}")),
+            (None, Some(file)) => Some(format!("the client certificate in {file}")),
+            (None, None) => None,
+        };
+        Ok(AuthHeader { credentials: source.into_iter().chain(certificate).collect(), place: place.into(), header })
+    }
+
+    /// Adds the credentials to a request.
+    pub(super) fn sign<B>(&self, mut request: Request<B>) -> Request<B> {
+        let header = match &self.header {
+            HeaderSource::None => None,
+            HeaderSource::Fixed(header) => Some(header.clone()),
+            HeaderSource::File(file) => Some(file.lock().unwrap_or_else(PoisonError::into_inner).read_latest()),
+        };
+        if let Some(header) = header {
+            request.headers_mut().insert(AUTHORIZATION, header);
+        }
+        request
+    }
+
+    /// Describes the credentials that the server rejected.
+    pub(super) fn describe_rejected(&self) -> String {
+        match self.credentials.as_slice() {
+            [] => format!("{} has neither token nor client certificate, and none was sent", self.place),
+            [credential] => format!("{credential} is stale or wrong"),
+            several => format!("{} are stale or wrong", several.join(" and ")),
+        }
+    }
+}
+
+impl TokenFile {
+    fn read(path: &Path) -> Result<TokenFile, AccessError> {
+        let place = path.display().to_string();
+        let token = fs::read_to_string(path).map_err(|e| refuse(&place, &e))?;
+        // `kubectl create token` writes a line break after the token.
+        let header = build_bearer(token.trim()).map_err(|e| refuse(&place, &e))?;
+        Ok(TokenFile { path: path.into(), header, read: Instant::now() })
+    }
+
+    /// Returns the present token. As in client-go, the previous token stays in use if the file is missing or has no
+    /// token.
+    fn read_latest(&mut self) -> HeaderValue {
+        if self.read.elapsed() >= LONGEST_AGE {
+            match TokenFile::read(&self.path) {
+                Ok(renewed) => *self = renewed,
+                Err(error) => {
+                    tracing::warn!(%error, "the token is not renewed");
+                    self.read = Instant::now();
+                }
+            }
+        }
+        self.header.clone()
+    }
+}
+
+fn refuse(place: &str, reason: &impl ToString) -> AccessError {
+    AccessError::Token { place: place.into(), reason: reason.to_string() }
+}
+
+/// A token or a password that cannot be sent in a header.
+#[derive(Debug, thiserror::Error)]
+enum HeaderError {
+    #[error("it is empty")]
+    Empty,
+    #[error("byte {at} of {length} is a blank, a line break or no ASCII")]
+    Byte { at: usize, length: usize },
+    #[error(transparent)]
+    Invalid(#[from] InvalidHeaderValue),
+}
+
+/// Returns the header of a bearer token. Only visible characters are allowed, because others could end or change the
+/// header.
+fn build_bearer(token: &str) -> Result<HeaderValue, HeaderError> {
+    if token.is_empty() {
+        return Err(HeaderError::Empty);
+    }
+    match token.bytes().position(|byte| !byte.is_ascii_graphic()) {
+        Some(index) => Err(HeaderError::Byte { at: index + 1, length: token.len() }),
+        None => build_sensitive(format!("Bearer {token}")),
+    }
+}
+
+fn build_sensitive(header: String) -> Result<HeaderValue, HeaderError> {
+    let mut header = HeaderValue::try_from(header)?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(login: &AuthHeader) -> Option<String> {
+        let request = login.sign(Request::new(()));
+        request.headers().get(AUTHORIZATION).map(|header| header.to_str().unwrap().to_owned())
+    }
+
+    fn of(info: &AuthInfo) -> Result<AuthHeader, AccessError> {
+        AuthHeader::new(info, "kubeconfig k", &Overrides::default())
+    }
+
+    #[test]
+    fn blanks_around_a_token_are_not_sent_and_those_in_it_are_refused() {
+        for (text, expected) in [
+            ("abc", Some("Bearer abc")),
+            ("abc\n", Some("Bearer abc")),
+            (" abc\r\n", Some("Bearer abc")),
+            ("", None),
+            ("\n", None),
+        ] {
+            let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
+            assert_eq!(sent(&of(&info).unwrap()).as_deref(), expected, "{text:?}");
+        }
+        for text in ["sec\nret", "sec ret", "sec\u{7f}ret", "secrét"] {
+            let info = AuthInfo { token: Some(text.to_owned().into()), ..AuthInfo::default() };
+            let told = of(&info).err().unwrap().to_string();
+            assert!(told.contains("kubeconfig k") && !told.contains("sec"), "{told}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_file_of_a_token_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let info = AuthInfo { token_file: Some(path.display().to_string()), ..AuthInfo::default() };
+        let with_inline = AuthInfo { token: Some("inline".to_owned().into()), ..info.clone() };
+        for (content, says) in [(None, "No such file"), (Some(" \n"), "empty"), (Some("a\nb"), "byte 2 of 3")] {
+            content.into_iter().for_each(|content| fs::write(&path, content).unwrap());
+            let told = of(&info).err().unwrap().to_string();
+            assert!(told.contains(says) && told.contains(&path.display().to_string()), "{told}");
+            assert_eq!(sent(&of(&with_inline).unwrap()).unwrap(), "Bearer inline");
+        }
+        fs::write(&path, "first\n").unwrap();
+        let login = of(&with_inline).unwrap();
+        assert_eq!(sent(&login).unwrap(), "Bearer first");
+        fs::write(&path, "second\n").unwrap();
+        assert_eq!(sent(&login).unwrap(), "Bearer first", "not with each request");
+        for (content, expected) in [("second\n", "Bearer second"), ("", "Bearer second"), ("third", "Bearer third")] {
+            fs::write(&path, content).unwrap();
+            tokio::time::advance(LONGEST_AGE).await;
+            assert_eq!(sent(&login.clone()).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn what_was_refused_is_named_with_its_place() {
+        let token = || Some("t".to_owned().into());
+        let certificate = || Some("/pki/node.crt".to_owned());
+        let mine = Overrides { token: Some("t".into()), ..Overrides::default() };
+        let none = AuthInfo::default();
+        for (info, overrides, expected) in [
+            (
+                none.clone(),
+                Overrides::default(),
+                "kubeconfig k has neither token nor client certificate, and none was sent",
+            ),
+            (
+                AuthInfo { token: token(), ..none.clone() },
+                Overrides::default(),
+                "the token in kubeconfig k is stale or wrong",
+            ),
+            (AuthInfo { token: token(), ..none.clone() }, mine, "the token in policy.k8s_auth_token is stale or wrong"),
+            (
+                AuthInfo { client_certificate: certificate(), ..none.clone() },
+                Overrides::default(),
+                "the client certificate in /pki/node.crt is stale or wrong",
+            ),
+            (
+                AuthInfo { token: token(), client_certificate: certificate(), ..none },
+                Overrides::default(),
+                "the token in kubeconfig k and the client certificate in /pki/node.crt are stale or wrong",
+            ),
+        ] {
+            assert_eq!(AuthHeader::new(&info, "kubeconfig k", &overrides).unwrap().describe_rejected(), expected);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Sends requests to the API server, with deadlines, retries and renewed tokens.
+
+mod connect;
+mod retry;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use hyper::{Request, Response};
+use kube::client::Body;
+use libcalico::store::StoreError;
+use serde_json::Value;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tower::{BoxError, service_fn};
+
+use connect::{OpenedClient, open};
+pub(super) use retry::retry_after;
+use retry::{FIRST_PAUSE, LONGEST_PAUSE, RetryPause};
+
+use super::access_error::AccessError;
+use super::credential_files::CredentialFiles;
+use super::error::{ApiStatusError, RequestError};
+use super::rate_limit::RateLimiter;
+use super::request::ApiRequest;
+use super::streaming::ListReader;
+use super::transport::{RequestSent, TransportError};
+use super::turns::{BusyRule, TurnTimeout, Turns};
+use crate::config::KubernetesConfig;
+use crate::deadline::Deadline;
+
+/// Number of parallel short requests in a long-running process if the server supports only HTTP/1.1. In a short-lived
+/// process, the additional handshakes would cost more time than they save.
+const LASTING_CONNECTIONS: usize = 8;
+/// A process's client of the API server. The first request opens the connection.
+pub(super) struct ApiClient {
+    config: KubernetesConfig,
+    /// Number of HTTP/1.1 connections for short requests; more than one only in a long-running process.
+    connections: usize,
+    requests: AtomicU64,
+    opened: Mutex<Option<(OpenedClient, Option<CredentialFiles>)>>,
+    rate_limiter: RateLimiter,
+    turns: Turns,
+    deadline: Deadline,
+}
+
+/// A mark on a request whose sender limits its duration itself.
+#[derive(Clone)]
+pub(super) struct OwnDeadline;
+
+impl ApiClient {
+    /// Creates a client. Neither reads files nor sends a request.
+    pub(super) fn new(config: &KubernetesConfig) -> Self {
+        Self::with_connections(config, 1)
+    }
+
+    /// Creates a client for a long-running process. It reads certificates and kubeconfig again when they change, and
+    /// has several connections if the server supports only HTTP/1.1.
+    pub(super) fn lasting(config: &KubernetesConfig) -> Self {
+        Self::with_connections(config, LASTING_CONNECTIONS)
+    }
+
+    fn with_connections(config: &KubernetesConfig, connections: usize) -> Self {
+        ApiClient {
+            config: config.clone(),
+            connections,
+            requests: AtomicU64::new(0),
+            opened: Mutex::default(),
+            rate_limiter: RateLimiter::new(config.rate),
+            turns: Turns::default(),
+            deadline: Deadline::new(config.deadline),
+        }
+    }
+
+    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
+    pub(super) fn expect_first_answer_within(&self, patience: Duration) {
+        self.deadline.expect_first_answer_within(patience);
+    }
+
+    /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
+    pub(super) fn wait_while_busy(&self, rule: BusyRule) {
+        self.turns.set_rule(rule);
+    }
+
+    /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
+    pub(super) fn was_busy(&self) -> bool {
+        self.turns.was_busy()
+    }
+
+    /// Returns true if requests no longer wait for a busy server, but fail at once.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.turns.have_expired()
+    }
+
+    /// Returns the number of requests sent so far, including retries.
+    pub(super) fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Returns the API server's URL for errors, or the path of the kubeconfig if the URL has not been read yet.
+    pub(super) async fn server(&self) -> String {
+        match &*self.opened.lock().await {
+            Some((opened, _)) => opened.server.clone(),
+            None => self.config.kubeconfig.first().map(|file| file.display().to_string()).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the API server's URL, and reads it from the settings if necessary.
+    pub(super) async fn url(&self) -> Result<String, RequestError> {
+        self.opened().await.map(|opened| opened.server).map_err(|error| RequestError::NoAccess(error.to_string()))
+    }
+
+    /// Sends a request and returns the object of the response. Retries the request within the deadline if it certainly
+    /// had no effect, or only reads. Waiting in turn for a busy server does not count towards the deadline. A read that
+    /// the server's cache cannot serve is sent once more to the server's own storage, with a new deadline.
+    pub(super) async fn send(&self, request: &ApiRequest) -> Result<Value, RequestError> {
+        self.send_for(request, None).await
+    }
+
+    /// Does the same as [`send`](Self::send) for a list, and passes each item to `list` as it arrives. Returns the list
+    /// without its items.
+    pub(super) async fn send_for_list(
+        &self,
+        request: &ApiRequest,
+        list: &mut ListReader<'_>,
+    ) -> Result<Value, RequestError> {
+        self.send_for(request, Some(list)).await
+    }
+
+    async fn send_for(
+        &self,
+        request: &ApiRequest,
+        mut list: Option<&mut ListReader<'_>>,
+    ) -> Result<Value, RequestError> {
+        self.rate_limiter.admit().await;
+        let mut request = Cow::Borrowed(request);
+        let (mut begun, mut pause, mut renewed, mut turn) = (Instant::now(), FIRST_PAUSE, false, None);
+        loop {
+            if turn.is_none() {
+                turn = self.turns.admit().await.map_err(|TurnTimeout| self.never_admitted())?;
+                if turn.is_some() {
+                    // The server has responded to another process, or to another request of this process.
+                    self.deadline.answered();
+                    begun = Instant::now();
+                }
+            }
+            let sent = RequestSent::default();
+            let until = self.attempt_ends(&request);
+            let attempt = self.try_once(&request, &sent, list.as_deref_mut());
+            let failure = match self.deadline.within(begun, until, attempt).await {
+                Some(Ok(object)) => return Ok(object),
+                Some(Err(failure)) => Some(failure),
+                None if until < self.deadline.until(begun) => None,
+                None => return Err(self.late(&sent).await),
+            };
+            let failure = match failure {
+                Some(failure) if !(request.cache.is_some() && failure.is_of_cache()) => failure,
+                failed => {
+                    let reason = failed.map_or_else(|| "it is late".into(), |failure| failure.to_string());
+                    tracing::debug!(
+                        request = request.url(),
+                        reason,
+                        "not from the API server's cache, so from its store"
+                    );
+                    request = Cow::Owned(request.into_owned().or_cached(None));
+                    begun = Instant::now();
+                    continue;
+                }
+            };
+            let wait = match &failure {
+                RequestError::Refused(refusal) if refusal.is_throttling() && self.turns.are_enabled() => {
+                    let wait = RetryPause::new(pause, refusal.retry_after).within(Duration::MAX);
+                    turn = self.turns.pause(turn.take(), wait).await;
+                    if turn.is_none() {
+                        return Err(failure);
+                    }
+                    begun = Instant::now();
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    continue;
+                }
+                RequestError::Refused(refusal) if refusal.status.code == 401 && !renewed => {
+                    // The token may have been renewed since the file was read.
+                    renewed = true;
+                    *self.opened.lock().await = None;
+                    continue;
+                }
+                RequestError::Refused(refusal) if refusal.is_busy() => RetryPause::new(pause, refusal.retry_after),
+                RequestError::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => {
+                    RetryPause::new(pause, refusal.retry_after)
+                }
+                RequestError::NotSent(_) => RetryPause::new(pause, None),
+                RequestError::NoAnswer(_) if request.is_reading() => RetryPause::new(pause, None),
+                _ => return Err(failure),
+            };
+            let remaining = self.deadline.until(begun).saturating_duration_since(Instant::now());
+            if wait.least >= remaining {
+                return Err(failure);
+            }
+            turn = None;
+            sleep(wait.within(remaining)).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Converts the failure of a request about the object `key` into the error for the store's caller.
+    pub(super) async fn explain(&self, failure: RequestError, key: &str, writing: bool) -> StoreError {
+        failure.explain(key, &self.server().await, writing)
+    }
+
+    fn never_admitted(&self) -> RequestError {
+        RequestError::NotSent(
+            "the API server is busy (429), and this process's turn to ask did not come: others of this node wait too"
+                .into(),
+        )
+    }
+
+    /// Returns the end of an attempt, unless the deadline is earlier.
+    fn attempt_ends(&self, request: &ApiRequest) -> Instant {
+        let deadline = self.config.deadline;
+        Instant::now() + request.cache.map_or(deadline, |cache| cache.patience.min(deadline / 2))
+    }
+
+    /// Returns the failure of a request at its deadline. A request that was never written to a connection had no
+    /// effect.
+    async fn late(&self, sent: &RequestSent) -> RequestError {
+        let deadline = self.deadline.length();
+        if sent.is_set() {
+            return RequestError::NoAnswer(format!("no answer within {deadline:?}"));
+        }
+        RequestError::NotSent(format!("nothing could be sent to {} within {deadline:?}", self.server().await))
+    }
+
+    async fn try_once(
+        &self,
+        request: &ApiRequest,
+        sent: &RequestSent,
+        list: Option<&mut ListReader<'_>>,
+    ) -> Result<Value, RequestError> {
+        let opened = self.opened().await.map_err(|error| RequestError::NoAccess(error.to_string()))?;
+        let mut built = request.build()?;
+        built.extensions_mut().insert(sent.clone());
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let answer = opened.client.send(built).await?;
+        self.deadline.answered();
+        let (parts, body) = answer.into_parts();
+        if let Some(list) = list.filter(|_| parts.status.is_success()) {
+            return list.read(body).await;
+        }
+        let bytes = body.collect_bytes().await.map_err(RequestError::from)?;
+        if !parts.status.is_success() {
+            let mut refusal = ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers));
+            if refusal.status.code == 401 {
+                refusal.credential = opened.auth.describe_rejected();
+            }
+            return Err(RequestError::Refused(Box::new(refusal)));
+        }
+        request.parse(&bytes).map_err(|e| RequestError::Unreadable(format!("the answer cannot be read: {e}")))
+    }
+
+    /// Sends a request of any kind once, within the deadline unless the request is marked with [`OwnDeadline`].
+    async fn pass_on(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let OpenedClient { client, .. } = self.opened().await?;
+        if request.extensions().get::<OwnDeadline>().is_some() {
+            return Ok(client.send(request).await?);
+        }
+        let deadline = self.config.deadline;
+        let answer = async {
+            let (parts, body) = client.send(request).await?.into_parts();
+            Ok(Response::from_parts(parts, Body::from(body.collect_bytes().await?)))
+        };
+        timeout(deadline, answer).await.unwrap_or_else(|_| Err(TransportError::Late(deadline).into()))
+    }
+
+    /// Returns the client itself, for requests with long-running responses. `renewed` reads the credentials again.
+    pub(super) async fn kube(&self, renewed: bool) -> Result<kube::Client, AccessError> {
+        if renewed {
+            *self.opened.lock().await = None;
+        }
+        self.opened().await.map(|opened| opened.client)
+    }
+
+    async fn opened(&self) -> Result<OpenedClient, AccessError> {
+        let mut slot = self.opened.lock().await;
+        if let Some((opened, files)) = &mut *slot
+            && !files.as_mut().is_some_and(CredentialFiles::have_changed)
+        {
+            return Ok(opened.clone());
+        }
+        match (open(&self.config, self.connections).await, &*slot) {
+            (Err(error), None) => Err(error),
+            (Err(error), Some((former, _))) => {
+                tracing::warn!(%error, "certificates or kubeconfig changed, and the former ones stay in use");
+                Ok(former.clone())
+            }
+            (Ok(opened), _) => Ok(slot.insert(opened).0.clone()),
+        }
+    }
+}
+
+/// Creates a client for the API server that `settings` name. If the server supports HTTP/2, the client uses one
+/// connection for everything, including watches. It renews the token of a pod, and reads certificates again when they
+/// change. Each request ends within the deadline of `settings`, except for those of an [`ApiSource`](super::ApiSource).
+pub async fn client(settings: &KubernetesConfig) -> Result<kube::Client, AccessError> {
+    let api = Arc::new(ApiClient::lasting(settings));
+    let namespace = api.opened().await?.client.default_namespace().to_owned();
+    let service = service_fn(move |request: Request<Body>| {
+        let api = Arc::clone(&api);
+        async move { api.pass_on(request).await }.boxed()
+    });
+    Ok(kube::Client::new(service, namespace))
+}
+
+impl std::fmt::Debug for ApiClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ApiClient").field(&self.config).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,494 @@
+//! Tests the client with a TLS server in this process that sends scripted responses.
+
+mod server;
+mod two_addresses;
+
+use std::path::Path;
+
+use hyper::Method;
+use hyper::header::{HeaderMap, RETRY_AFTER};
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::json;
+use tokio::net::TcpListener;
+
+use self::server::{Reply, Server};
+use super::*;
+use crate::kubernetes::request::{Cache, JSON, METADATA};
+
+const LONG: Duration = Duration::from_secs(20);
+
+#[tokio::test]
+async fn requests_share_one_connection_in_either_protocol() {
+    for alpn in [&["h2", "http/1.1"][..], &["http/1.1"], &[]] {
+        let server = Server::start(alpn, &[]).await;
+        let client = server.client(LONG);
+        let request = |path| ApiRequest::get(path);
+        let (a, b, c) = (request("/a"), request("/b"), request("/c"));
+        let (a, b, c) = tokio::join!(client.send(&a), client.send(&b), client.send(&c));
+        for answer in [a, b, c] {
+            assert_eq!(answer.unwrap(), json!({ "kind": "Pod" }));
+        }
+        assert_eq!(server.seen.lock().unwrap().connections, 1, "{alpn:?}");
+        let mut requests = server.requests();
+        requests.sort();
+        assert_eq!(requests, ["GET /a Bearer first", "GET /b Bearer first", "GET /c Bearer first"], "{alpn:?}");
+        assert_eq!(client.requests(), 3);
+    }
+}
+
+/// Over a shared connection, the request would wait for the watch forever.
+#[tokio::test]
+async fn a_watch_keeps_no_request_waiting() {
+    for alpn in [&["h2"][..], &["http/1.1"]] {
+        let server = Server::start(alpn, &[Reply::Never, Reply::Never]).await;
+        let config =
+            KubernetesConfig { kubeconfig: vec![server.file()], deadline: LONG, ..KubernetesConfig::default() };
+        let client = super::client(&config).await.unwrap();
+        let get = |target: &'static str| client.send(Request::get(target).body(Body::empty()).unwrap());
+        let watches = futures::future::join(get("/w?watch=true"), get("/v?a=b&watch=1"));
+        let requests = async {
+            while server.requests().len() < 2 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            for round in 0..3 {
+                let answers = futures::future::join_all((0..20).map(|_| async {
+                    let answer = get("/a").await.unwrap();
+                    answer.into_body().collect_bytes().await.unwrap()
+                }));
+                assert_eq!(answers.await.len(), 20, "{round}");
+            }
+        };
+        tokio::select! {
+            _ = watches => panic!("a watch ended"),
+            () = requests => {}
+        }
+        let connections = server.seen.lock().unwrap().connections;
+        assert!(connections <= if alpn == ["h2"] { 1 } else { 2 + LASTING_CONNECTIONS }, "{alpn:?}: {connections}");
+    }
+}
+
+#[tokio::test]
+async fn a_busy_server_is_asked_again_and_a_refusal_is_not() {
+    let server = Server::start(&["h2"], &[Reply::Status(429), Reply::Written("a"), Reply::Status(404)]).await;
+    let client = server.client(LONG);
+    let create = ApiRequest::with_json(Method::POST, "/a", &json!({}));
+    client.send(&create).await.unwrap();
+    assert_eq!(server.requests().len(), 2);
+    let refused = client.send(&create).await.unwrap_err();
+    assert!(matches!(&refused, RequestError::Refused(refusal) if refusal.status.code == 404), "{refused}");
+    assert_eq!(server.requests().len(), 3);
+}
+
+/// A DELETE requests no metadata, because the response may not be an object.
+#[tokio::test]
+async fn of_what_is_written_the_metadata_is_asked_for() {
+    let server = Server::start(&["h2"], &[Reply::Written("a"); 4]).await;
+    let client = server.client(LONG);
+    for (method, expected) in [
+        (Method::POST, METADATA),
+        (Method::PUT, METADATA),
+        (Method::PATCH, METADATA),
+        (Method::DELETE, JSON),
+        (Method::GET, JSON),
+    ] {
+        client.send(&ApiRequest { method: method.clone(), ..ApiRequest::get("/a") }).await.unwrap();
+        assert_eq!(server.seen.lock().unwrap().accepted.pop().unwrap(), expected, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_been_done_is_repeated_only_when_it_reads() {
+    for reply in [Reply::Cut, Reply::Status(500), Reply::Status(503), Reply::Status(504)] {
+        let server = Server::start(&["h2", "http/1.1"], &[reply, Reply::Ok, reply]).await;
+        let client = server.client(LONG);
+        client.send(&ApiRequest::get("/read")).await.unwrap();
+        let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
+        let failure = client.send(&write).await.unwrap_err().explain("Pod(p)", "k", true);
+        let unknown = |error: &libcalico::store::StoreError| {
+            matches!(error, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. })
+        };
+        assert!(unknown(&failure), "{reply:?}: {failure}");
+        assert_eq!(server.requests().len(), 3, "{reply:?}");
+    }
+}
+
+/// A proxy may respond to a write without forwarding it.
+#[tokio::test]
+async fn a_success_without_the_written_object_leaves_the_outcome_unknown() {
+    for (method, reply) in [
+        (Method::POST, Reply::Nothing),
+        (Method::PUT, Reply::Nothing),
+        (Method::PATCH, Reply::Nothing),
+        (Method::PUT, Reply::Written("b")),
+        (Method::PATCH, Reply::Written("b")),
+        (Method::PUT, Reply::Written("things")),
+        (Method::DELETE, Reply::Nothing),
+        (Method::POST, Reply::Ok),
+    ] {
+        let server = Server::start(&["h2"], &[reply]).await;
+        let write = ApiRequest::with_json(method.clone(), "/things/a/status?dry=no", &json!({}));
+        let failure = server.client(LONG).send(&write).await.unwrap_err().explain("Pod(p)", "k", true);
+        let is_unknown = matches!(failure, libcalico::store::StoreError::Unavailable { outcome_unknown: true, .. });
+        assert!(is_unknown, "{method} {reply:?}: {failure}");
+    }
+}
+
+#[tokio::test]
+async fn a_renewed_token_is_read_again_and_a_stale_one_is_named() {
+    let server =
+        Server::start(&["h2"], &[Reply::Ok, Reply::Status(401), Reply::Ok, Reply::Status(401), Reply::Status(401)])
+            .await;
+    let client = server.client(LONG);
+    let read = ApiRequest::get("/a");
+    client.send(&read).await.unwrap();
+    server.set_token("second");
+    client.send(&read).await.unwrap();
+    assert_eq!(server.requests(), ["GET /a Bearer first", "GET /a Bearer first", "GET /a Bearer second"]);
+
+    let stale = client.send(&read).await.unwrap_err().explain("Pod(p)", "k", false).to_string();
+    assert_eq!(server.requests().len(), 5);
+    assert!(stale.contains(&server.file().display().to_string()), "{stale}");
+    assert!(!stale.contains("second"), "{stale}");
+}
+
+/// Returns the error about credentials that the server rejects repeatedly.
+async fn stale(config: KubernetesConfig) -> String {
+    let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
+    failure.explain("Pod(p)", "k", false).to_string()
+}
+
+#[tokio::test]
+async fn a_refused_login_is_named_wherever_it_is_written() {
+    let server = Server::start(&["h2"], &[Reply::Status(401); 20]).await;
+    let (file, token_file) = (server.file(), server.kubeconfig.path().join("token"));
+    let kubeconfig = file.display().to_string();
+    let named = || KubernetesConfig { kubeconfig: vec![file.clone()], deadline: LONG, ..KubernetesConfig::default() };
+    let at_home =
+        || KubernetesConfig { home_kubeconfig: Some(file.clone()), deadline: LONG, ..KubernetesConfig::default() };
+    let overridden = |token: Option<&str>| crate::config::Overrides {
+        server: Some(format!("https://localhost:{}", server.port)),
+        token: token.map(Into::into),
+        insecure: true,
+        ..Default::default()
+    };
+    let is = |config: KubernetesConfig, says: String| async move {
+        let told = stale(config).await;
+        assert!(told.contains(&says), "{says}: {told}");
+    };
+    is(at_home(), format!("the token in kubeconfig {kubeconfig} is stale")).await;
+    let bare = |token| KubernetesConfig { overrides: overridden(token), deadline: LONG, ..KubernetesConfig::default() };
+    is(bare(None), "has neither token nor client certificate".into()).await;
+    is(bare(Some("t")), "the token in policy.k8s_auth_token is stale".into()).await;
+    is(KubernetesConfig { overrides: overridden(Some("t")), ..named() }, "policy.k8s_auth_token is stale".into()).await;
+    std::fs::write(&token_file, "t\n").unwrap();
+    server.set_user(json!({ "tokenFile": "token" }));
+    is(named(), format!("the token in {} is stale", token_file.display())).await;
+    assert_eq!(server.requests().last().unwrap(), "GET /a Bearer t");
+    server.set_user(json!({ "username": "u", "password": "p" }));
+    is(named(), format!("the user name and password in kubeconfig {kubeconfig} is stale")).await;
+    assert_eq!(server.requests().last().unwrap(), "GET /a Basic dTpw");
+}
+
+#[tokio::test]
+async fn whom_the_kubeconfig_acts_as_the_server_is_told() {
+    let server = Server::start(&["h2"], &[]).await;
+    server.set_user(json!({
+        "token": "t", "as": "weak", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": { "scopes": ["s"] },
+    }));
+    server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
+    let expected = ["extra-scopes: s", "group: a", "group: b", "uid: 7", "user: weak"]
+        .map(|header| format!("impersonate-{header}"));
+    assert_eq!(server.seen.lock().unwrap().acts_as, expected);
+}
+
+/// The invalid token of a file is reported by each request, and nothing is sent.
+#[tokio::test]
+async fn a_token_that_cannot_be_sent_is_told_at_once() {
+    let server = Server::start(&["h2"], &[]).await;
+    server.set_token("sec\nret");
+    let failure = server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(&failure, RequestError::NoAccess(reason) if !reason.contains("sec")), "{failure}");
+    assert_eq!(server.requests().len(), 0);
+    server.set_token("third\n");
+    server.client(LONG).send(&ApiRequest::get("/a")).await.unwrap();
+    assert_eq!(server.requests(), ["GET /a Bearer third"]);
+}
+
+#[tokio::test]
+async fn every_request_has_a_deadline() {
+    let server = Server::start(&["h2"], &[Reply::Ok, Reply::Never]).await;
+    let client = server.client(Duration::from_secs(2));
+    client.send(&ApiRequest::get("/a")).await.unwrap();
+    let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(failure, RequestError::NoAnswer(_)), "{failure}");
+    // No server listens on this port.
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let config = KubernetesConfig {
+        deadline: Duration::from_millis(300),
+        overrides: crate::config::Overrides { server: Some(format!("http://127.0.0.1:{gone}")), ..Default::default() },
+        ..KubernetesConfig::default()
+    };
+    let failure = ApiClient::new(&config).send(&ApiRequest::get("/a")).await.unwrap_err();
+    assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
+}
+
+/// Returns a read that the cache may serve within `milliseconds`.
+fn cached(milliseconds: u64) -> ApiRequest {
+    let patience = Duration::from_millis(milliseconds);
+    ApiRequest::get("/a").or_cached(Some(Cache { version: 7, patience }))
+}
+
+/// The pauses that a busy server asks for are longer together than the time limit of one attempt.
+#[tokio::test]
+async fn patience_is_with_the_server_not_with_the_pauses() {
+    const BUSY: Reply = Reply::Status(429);
+    let server = Server::start(&["h2"], &[Reply::Ok, BUSY, BUSY, BUSY, BUSY, BUSY, Reply::Ok]).await;
+    let client = server.client(LONG);
+    client.send(&ApiRequest::get("/a")).await.unwrap();
+    client.send(&cached(400)).await.unwrap();
+    assert_eq!(server.requests()[1..], vec!["GET /a?resourceVersion=7 Bearer first"; 6]);
+}
+
+/// Returns the client of a CNI call that may wait for `limit`. No other process of its node uses the server.
+fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
+    let (client, file) = (server.client(Duration::from_secs(1)), server.kubeconfig.path().join("turns"));
+    client.wait_while_busy(BusyRule { file, until: Instant::now() + limit, before_waiting: || {} });
+    client
+}
+
+#[tokio::test]
+async fn a_call_waits_for_a_busy_server_beyond_the_deadline_of_a_request() {
+    let server = Server::start(&["h2"], &[Reply::Busy(1), Reply::Busy(0), Reply::Written("a")]).await;
+    let client = client_of_call(&server, LONG);
+    client.send(&ApiRequest::with_json(Method::POST, "/a", &json!({}))).await.unwrap();
+    assert_eq!(server.requests().len(), 3);
+}
+
+/// The tests of [`Turns`] cover the exact limit and the order of several processes.
+#[tokio::test]
+async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
+    let server = Server::start(&["h2"], &[Reply::Busy(3600)]).await;
+    let [one, other] = [Duration::from_secs(1), Duration::ZERO].map(|limit| client_of_call(&server, limit));
+    let read = ApiRequest::get("/a");
+    for failure in [one.send(&read).await.unwrap_err(), other.send(&read).await.unwrap_err()] {
+        let failure = failure.explain("Pod(p)", "k", true).to_string();
+        assert!(failure.contains("429") && failure.contains("unavailable"), "{failure}");
+    }
+    assert_eq!((server.requests().len(), one.was_busy(), other.was_busy()), (1, true, true));
+}
+
+/// The cache does not have the revision, fails, breaks off or does not respond.
+#[tokio::test]
+async fn a_read_that_the_cache_does_not_serve_is_sent_to_the_store() {
+    for (reply, patience) in [400, 410, 500, 502, 503, 504]
+        .map(|code| (Reply::Status(code), 10_000))
+        .into_iter()
+        .chain([(Reply::Cut, 10_000), (Reply::Never, 100)])
+    {
+        for alpn in ["h2", "http/1.1"] {
+            let server = Server::start(&[alpn], &[Reply::Ok, reply]).await;
+            let client = server.client(LONG);
+            client.send(&ApiRequest::get("/first")).await.unwrap();
+            let answer = client.send(&cached(patience)).await;
+            assert!(answer.is_ok(), "{reply:?}: {answer:?}");
+            let expected = ["GET /a?resourceVersion=7 Bearer first", "GET /a Bearer first"];
+            assert_eq!(server.requests()[1..], expected, "{alpn} {reply:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_the_store_does_not_serve_either_fails_with_its_answer() {
+    let server = Server::start(&["h2"], &[Reply::Status(504), Reply::Status(410)]).await;
+    let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
+    assert!(matches!(&failure, RequestError::Refused(refusal) if refusal.status.code == 410), "{failure}");
+    assert_eq!(server.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
+    for (code, requests) in [(401, 2), (403, 1), (404, 1), (409, 1), (422, 1)] {
+        let server = Server::start(&["h2"], &[Reply::Status(code); 2]).await;
+        let failure = server.client(LONG).send(&cached(10_000)).await.unwrap_err();
+        assert!(matches!(&failure, RequestError::Refused(refusal) if refusal.status.code == code), "{failure}");
+        // With a 401, the token is read again for the second request.
+        assert_eq!(server.requests(), vec!["GET /a?resourceVersion=7 Bearer first"; requests], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
+    let server = Server::start(&["h2"], &[Reply::Never; 2]).await;
+    let client = server.client(LONG);
+    client.expect_first_answer_within(Duration::from_millis(200));
+    for _ in 0..2 {
+        let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
+        assert!(failure.to_string().ends_with("within 200ms"), "{failure}");
+    }
+}
+
+#[test]
+fn advice_that_is_no_number_counts_as_a_second() {
+    for (text, seconds) in [("7", 7), ("0", 0), ("Wed, 21 Oct 2026 07:28:00 GMT", 1), ("-3", 1), ("", 1)] {
+        let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+        assert_eq!(retry_after(&headers), Some(Duration::from_secs(seconds)), "{text}");
+    }
+    assert_eq!(retry_after(&HeaderMap::new()), None);
+}
+
+#[tokio::test]
+async fn settings_that_lead_nowhere_are_told_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let client = |file: &Path| {
+        ApiClient::new(&KubernetesConfig {
+            kubeconfig: vec![file.into()],
+            deadline: LONG,
+            ..KubernetesConfig::default()
+        })
+    };
+    let login = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "k", "cluster": { "server": "https://localhost:1" } }],
+        "users": [{ "name": "u", "user": { "exec": { "apiVersion": "v1", "command": "aws" } } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "k", "user": "u" } }],
+    });
+    for (content, says) in
+        [(None, "kubeconfig"), (Some("{".to_owned()), "kubeconfig"), (Some(login.to_string()), "exec aws")]
+    {
+        if let Some(content) = content {
+            std::fs::write(&file, content).unwrap();
+        }
+        let failure = client(&file).send(&ApiRequest::get("/a")).await.unwrap_err();
+        assert!(matches!(&failure, RequestError::NoAccess(reason) if reason.contains(says)), "{failure}");
+    }
+}
+
+#[test]
+fn a_pause_is_shortened_at_random_by_half_at_most_and_advice_is_not() {
+    let seconds = Duration::from_secs;
+    for (pause, advice, left, least, most) in [
+        (2, None, 100, 1, 2),
+        (2, Some(0), 100, 1, 2),
+        (2, Some(4), 100, 4, 6),
+        (8, Some(5), 100, 5, 9),
+        // The pause leaves time for the request itself.
+        (2, Some(4), 6, 4, 5),
+    ] {
+        let wait = RetryPause::new(seconds(pause), advice.map(seconds));
+        for _ in 0..1000 {
+            let waited = wait.within(seconds(left));
+            assert!((seconds(least)..=seconds(most)).contains(&waited), "{wait:?} {waited:?}");
+        }
+    }
+}
+
+/// The listener accepts connections, as the kernel does for a process that is too slow, but never sends a byte. The
+/// request was not sent and had no effect.
+#[tokio::test]
+async fn a_server_that_nobody_reaches_has_carried_out_nothing() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = Server::start(&["h2"], &[]).await;
+    let deadline = Duration::from_millis(300);
+    let config = KubernetesConfig {
+        overrides: crate::config::Overrides {
+            server: Some(format!("https://localhost:{}", silent.local_addr().unwrap().port())),
+            ..Default::default()
+        },
+        kubeconfig: vec![server.file()],
+        deadline,
+        ..KubernetesConfig::default()
+    };
+    let write = ApiRequest::with_json(Method::PUT, "/write", &json!({}));
+    let failure = ApiClient::new(&config).send(&write).await.unwrap_err();
+    assert!(failure.to_string().starts_with("nothing could be sent to https://localhost:"), "{failure}");
+    assert!(matches!(failure, RequestError::NotSent(_)), "{failure}");
+}
+
+#[tokio::test]
+async fn every_request_names_the_program() {
+    let server = Server::start(&["h2"], &[]).await;
+    let (one, other) = (server.client(LONG), super::client(&server.config(LONG)).await.unwrap());
+    one.send(&ApiRequest::get("/a")).await.unwrap();
+    other.send(Request::get("/b").body(Body::empty()).unwrap()).await.unwrap();
+    one.kube(false).await.unwrap().send(Request::get("/c").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!(server.seen.lock().unwrap().agents, vec![concat!("calico/", env!("CARGO_PKG_VERSION")); 3]);
+}
+
+#[tokio::test]
+async fn a_request_of_any_kind_whose_answer_is_swallowed_ends_at_the_deadline() {
+    for alpn in ["h2", "http/1.1"] {
+        let server = Server::start(&[alpn], &[Reply::Never]).await;
+        let client = super::client(&server.config(Duration::from_millis(300))).await.unwrap();
+        let get = || client.send(Request::get("/a").body(Body::empty()).unwrap());
+        let error = get().await.unwrap_err();
+        let error = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(error, "no answer within 300ms", "{alpn}");
+        assert!(get().await.unwrap().status().is_success(), "{alpn}");
+        assert_eq!(server.requests().len(), 2, "{alpn}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_with_a_deadline_of_its_own_goes_on() {
+    let server = Server::start(&["h2"], &[Reply::Never]).await;
+    let client = super::client(&server.config(Duration::from_millis(100))).await.unwrap();
+    let watch = client.send(Request::get("/w?watch=true").extension(OwnDeadline).body(Body::empty()).unwrap());
+    assert!(timeout(Duration::from_millis(400), watch).await.is_err(), "it ended");
+}
+
+#[tokio::test]
+async fn a_process_that_lasts_has_several_connections_over_http_1() {
+    let server = Server::start(&["http/1.1"], &[Reply::Never]).await;
+    let client = ApiClient::lasting(&server.config(LONG));
+    let (stuck, request) = (ApiRequest::get("/stuck"), ApiRequest::get("/a"));
+    tokio::select! {
+        answer = client.send(&stuck) => panic!("{answer:?}"),
+        answer = async {
+            while server.requests().is_empty() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            client.send(&request).await
+        } => assert!(answer.is_ok(), "{answer:?}"),
+    }
+}
+
+/// Advances the time by more than the interval between two checks of the files.
+async fn later() {
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(51)).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn a_client_certificate_that_changed_is_shown_on_a_new_connection() {
+    let server = Server::start(&["http/1.1"], &[]).await;
+    let file = |name: &str| server.file().with_file_name(name);
+    let write = |names: &[&str]| {
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(vec!["user".into()]).unwrap();
+        for (name, text) in [("cert", cert.pem()), ("key", signing_key.serialize_pem())] {
+            if names.contains(&name) {
+                std::fs::write(file(name), text).unwrap();
+            }
+        }
+    };
+    write(&["cert", "key"]);
+    server.set_user(json!({ "client-certificate": file("cert"), "client-key": file("key") }));
+    let (client, lasting) =
+        (super::client(&server.config(LONG)).await.unwrap(), ApiClient::lasting(&server.config(LONG)));
+    let asked = async || {
+        client.send(Request::get("/a").body(Body::empty()).unwrap()).await.unwrap();
+        lasting.send(&ApiRequest::get("/b")).await.unwrap();
+        server.seen.lock().unwrap().connections
+    };
+    assert_eq!(asked().await, 2);
+    later().await;
+    assert_eq!(asked().await, 2, "nothing changed");
+    write(&["cert"]);
+    later().await;
+    assert_eq!(asked().await, 2, "the key is that of the former certificate");
+    write(&["cert", "key"]);
+    assert_eq!(asked().await, 2, "the files are looked at now and then");
+    later().await;
+    assert_eq!(asked().await, 4);
+}

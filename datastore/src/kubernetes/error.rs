@@ -1,0 +1,181 @@
+//! Classifies failed requests to the API server, and converts them into errors of the store.
+
+use std::time::Duration;
+
+use hyper::StatusCode;
+use libcalico::kubernetes::Status;
+use libcalico::store::StoreError;
+
+use super::transport::TransportError;
+use crate::common::{causes, describe_error_chain};
+
+/// Maximum length of a response that an error quotes, if the response is not a `Status`.
+const LONGEST_QUOTE: usize = 200;
+
+/// A request that failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The API server rejected the request.
+    #[error("{0}")]
+    Refused(Box<ApiStatusError>),
+    /// The settings do not lead to an API server. No request was sent, and a retry does not help.
+    #[error("{0}")]
+    NoAccess(String),
+    /// There was no connection, so nothing was sent.
+    #[error("{0}")]
+    NotSent(String),
+    /// The request was sent and no response arrived, so it may have been executed.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// The API server has no definitions of Calico's objects.
+    #[error("{0}")]
+    NotInstalled(String),
+    /// An invalid response: not JSON, or without the requested object.
+    #[error("{0}")]
+    Unreadable(String),
+}
+
+/// A response with an error status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct ApiStatusError {
+    pub(super) status: Status,
+    /// The delay in the `Retry-After` header.
+    pub(super) retry_after: Option<Duration>,
+    /// A description of the credentials if the status is 401, for the error.
+    pub(super) credential: String,
+}
+
+impl ApiStatusError {
+    /// Parses the response of a failed request. A proxy on the way may have sent it, so it need not be a `Status`.
+    pub(super) fn parse(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
+        let mut status: Status = serde_json::from_slice(body).unwrap_or_else(|_| Status {
+            message: String::from_utf8_lossy(body).trim().chars().take(LONGEST_QUOTE).collect(),
+            ..Status::default()
+        });
+        status.code = code.as_u16();
+        if status.message.is_empty() {
+            status.message = code.to_string();
+        }
+        ApiStatusError { status, retry_after, credential: String::new() }
+    }
+
+    /// Returns true if the server is busy, starting or stopping. The request was not executed and may succeed later. A
+    /// proxy's own 503, with or without `Retry-After`, does not count, because the server may have failed after the
+    /// request was executed.
+    pub(super) fn is_busy(&self) -> bool {
+        self.status.code == 429 || self.status.code == 503 && self.status.reason == "ServiceUnavailable"
+    }
+
+    /// Returns true if the server wants fewer requests. The request was not executed.
+    pub(super) fn is_throttling(&self) -> bool {
+        self.status.code == 429
+    }
+
+    /// Returns true if the server or a proxy failed or timed out. The request may have been executed.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.status.code >= 500 && !self.is_busy()
+    }
+}
+
+impl std::fmt::Display for ApiStatusError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Status { code, reason, message, .. } = &self.status;
+        if reason.is_empty() {
+            return write!(f, "{message} ({code})");
+        }
+        write!(f, "{message} ({code} {reason})")
+    }
+}
+
+impl From<kube::Error> for RequestError {
+    fn from(error: kube::Error) -> Self {
+        match causes(&error).find_map(|cause| cause.downcast_ref::<TransportError>()) {
+            Some(connect @ TransportError::Connect { .. }) => RequestError::NotSent(connect.to_string()),
+            Some(broken) => RequestError::NoAnswer(describe_error_chain(broken)),
+            None => RequestError::NoAnswer(describe_error_chain(&error)),
+        }
+    }
+}
+
+impl RequestError {
+    /// Returns true if a read that the server's cache may serve must be repeated at the server's own storage: the cache
+    /// does not have that revision (400, 410), failed (5xx), or broke off, possibly in the middle of a response. Other
+    /// errors are final.
+    pub(super) fn is_of_cache(&self) -> bool {
+        match self {
+            RequestError::Refused(refusal) => matches!(refusal.status.code, 400 | 410 | 500..),
+            RequestError::NoAnswer(_) | RequestError::Unreadable(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Converts the failure of a request about the object `key`. `writing` is true if executing the request would have
+    /// changed the object.
+    pub(super) fn explain(self, key: &str, server: &str, writing: bool) -> StoreError {
+        let unavailable = |reason: String, outcome_unknown| StoreError::Unavailable {
+            datastore: format!("kubernetes {server}"),
+            reason,
+            outcome_unknown,
+        };
+        match self {
+            RequestError::NoAccess(reason) | RequestError::NotSent(reason) => unavailable(reason, false),
+            RequestError::NoAnswer(reason) => unavailable(reason, writing),
+            RequestError::Refused(refusal) if refusal.is_busy() => unavailable(refusal.to_string(), false),
+            RequestError::Refused(refusal) if refusal.is_doubtful() => unavailable(refusal.to_string(), writing),
+            RequestError::Refused(refusal) => refusal
+                .status
+                .refusal(key, &refusal.credential)
+                .unwrap_or_else(|| StoreError::Other(format!("{key}: {refusal}"))),
+            RequestError::NotInstalled(reason) => StoreError::NotInstalled { reason: format!("{key}: {reason}") },
+            // The response is a success, but possibly not the API server's.
+            RequestError::Unreadable(reason) if writing => unavailable(reason, true),
+            RequestError::Unreadable(reason) => StoreError::Other(format!("{key}: {reason}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(code: u16, status: &str) -> StoreError {
+        let wait = Some(Duration::from_secs(1));
+        let refusal = ApiStatusError::parse(StatusCode::from_u16(code).unwrap(), status.as_bytes(), wait);
+        RequestError::Refused(Box::new(refusal)).explain("IPPool(p)", "https://k:6443", true)
+    }
+
+    #[test]
+    fn what_may_have_been_carried_out_is_told() {
+        let busy = r#"{"kind": "Status", "reason": "ServiceUnavailable"}"#;
+        for (code, status, unknown) in [
+            (429, "{}", false),
+            (503, busy, false),
+            (503, "upstream connect error", true),
+            (500, "{}", true),
+            (502, "{}", true),
+            (504, "{}", true),
+            (520, "{}", true),
+        ] {
+            let error = explained(code, status);
+            assert!(
+                matches!(error, StoreError::Unavailable { outcome_unknown, .. } if outcome_unknown == unknown),
+                "{error}"
+            );
+        }
+        let invalid = explained(422, r#"{"reason":"Invalid","message":"spec.cidr: Required value"}"#);
+        assert_eq!(invalid, StoreError::Other("IPPool(p): spec.cidr: Required value (422 Invalid)".into()));
+    }
+
+    #[test]
+    fn half_an_answer_of_the_cache_is_asked_of_the_store() {
+        assert!(RequestError::Unreadable("EOF while parsing".into()).is_of_cache());
+        assert!(!RequestError::NotSent("nothing listens".into()).is_of_cache());
+    }
+
+    #[test]
+    fn a_proxys_own_words_are_kept_in_bounds() {
+        let refusal = ApiStatusError::parse(StatusCode::BAD_GATEWAY, "<html>".repeat(1000).as_bytes(), None);
+        assert_eq!(refusal.status.message.len(), LONGEST_QUOTE);
+        assert_eq!(ApiStatusError::parse(StatusCode::BAD_GATEWAY, b"", None).to_string(), "502 Bad Gateway (502)");
+    }
+}

@@ -1,0 +1,81 @@
+//! Upstream's migration of Calico's objects from `crd.projectcalico.org/v1` to `projectcalico.org/v3`.
+//!
+//! The migration locks v1 for good, copies the objects, and then opens v3 and marks its ClusterInformation. After that
+//! step it cannot be undone. The API server serves the locked v1 until an operator removes it, and the rule of
+//! [`discovery`](super::discovery) alone would choose v1 during that time.
+
+use std::time::Duration;
+
+use libcalico::kubernetes::ApiGroup;
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::client::ApiClient;
+use super::error::RequestError;
+use super::request::ApiRequest;
+
+/// Annotations of a v3 ClusterInformation that the migration created or locked. Aborting the migration removes them.
+const MARKS: [&str; 2] = ["migration.projectcalico.org/migrated-by", "migration.projectcalico.org/locked-by"];
+
+/// Returns true if the objects of an API server with both groups are in v3: v1 is locked or empty, and v3 is open.
+pub(super) async fn has_moved(client: &ApiClient) -> Result<bool, RequestError> {
+    let v1 = cluster_information(client, ApiGroup::CrdV1).await?;
+    Ok(!v1.is_some_and(|information| is_ready(&information)) && is_open(client).await?)
+}
+
+/// Returns true if the migration has opened v3.
+pub(super) async fn is_open(client: &ApiClient) -> Result<bool, RequestError> {
+    let v3 = cluster_information(client, ApiGroup::V3).await?;
+    Ok(v3.is_some_and(|information| {
+        let annotations = &information["metadata"]["annotations"];
+        is_ready(&information) && MARKS.iter().any(|mark| annotations[mark].is_string())
+    }))
+}
+
+/// Reads the ClusterInformation `default` of a group. A forbidden object counts as missing, because roles for only one
+/// group are common.
+async fn cluster_information(client: &ApiClient, group: ApiGroup) -> Result<Option<Value>, RequestError> {
+    let path = format!("/apis/{}/clusterinformations/default", group.api_version());
+    match client.send(&ApiRequest::get(path)).await {
+        Ok(information) => Ok(Some(information)),
+        Err(RequestError::Refused(refusal)) if matches!(refusal.status.code, 403 | 404) => Ok(None),
+        Err(failure) => Err(failure),
+    }
+}
+
+fn is_ready(information: &Value) -> bool {
+    information["spec"]["datastoreReady"] == true
+}
+
+/// Calls `ask` once per `period` until it returns the same group twice in a row, and returns that group. A starting API
+/// server may not serve all groups yet.
+pub async fn wait_for_settled_group<E>(period: Duration, ask: impl AsyncFn() -> Result<ApiGroup, E>) -> ApiGroup {
+    let mut last = None;
+    loop {
+        match ask().await {
+            Ok(group) if last == Some(group) => return group,
+            Ok(group) => last = Some(group),
+            // An unreachable server gives no information about groups.
+            Err(_) => {}
+        }
+        sleep(period).await;
+    }
+}
+
+/// Waits in the same way for a group other than `group`, and returns it.
+pub async fn wait_for_changed_group<E>(
+    group: ApiGroup,
+    period: Duration,
+    ask: impl AsyncFn() -> Result<ApiGroup, E>,
+) -> ApiGroup {
+    loop {
+        sleep(period).await;
+        let now = wait_for_settled_group(period, &ask).await;
+        if now != group {
+            return now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! The Kubernetes API server as a datastore: Calico's data as custom resources, pods as WorkloadEndpoints.
+//!
+//! Read `access` first, which finds the server and the credentials, then `client`, `store` and `watch`.
+
+mod access;
+mod access_error;
+mod api_group;
+mod auth;
+mod client;
+mod credential_files;
+mod discovery;
+mod error;
+mod migration;
+mod pages;
+mod query;
+mod rate_limit;
+mod request;
+mod response;
+mod store;
+mod streaming;
+mod tls;
+mod transport;
+mod turns;
+mod watch;
+
+pub use access_error::AccessError;
+pub use client::client;
+pub use migration::{wait_for_changed_group, wait_for_settled_group};
+pub use store::Kubernetes;
+pub use turns::BusyRule;
+pub use watch::{ApiSource, CalicoObjects, CollectionError, Decode};
+
+/// File in which a process that had to discover the API group stores the group for later processes (DS-22).
+pub const GROUP_FILE: &str = "/var/lib/calico/api-group.json";

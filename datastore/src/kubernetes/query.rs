@@ -1,0 +1,191 @@
+//! The queries of a read batch: each distinct query is sent once, and its objects are decoded for every range.
+
+use std::time::Duration;
+
+use libcalico::kubernetes::{ApiGroup, Decoded, Query, Transcoder};
+use libcalico::store::{Freshness, Range, StoreError};
+use serde_json::Value;
+
+use super::client::ApiClient;
+use super::discovery;
+use super::error::{ApiStatusError, RequestError};
+use super::pages;
+use super::request::{ApiRequest, Cache};
+
+/// Time limit for the API server's cache to reach a revision. After it, the read goes to the server's own storage; the
+/// server itself would wait for 3 s. The cache may be far behind. The revision may also be that of another cluster, or
+/// of this cluster before it was restored from a backup.
+const CACHE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A query, and the ranges of a batch that it serves.
+pub(super) struct DistinctQuery<'q> {
+    pub(super) query: &'q Query,
+    freshness: Freshness,
+    /// True if only the metadata of an object is needed.
+    revision_only: bool,
+    /// Indexes of the ranges in the batch.
+    ranges: Vec<usize>,
+}
+
+/// The result of a query.
+pub(super) enum QueryResult {
+    Objects(Vec<Value>),
+    /// The response says that the kind does not exist. A proxy may have sent it.
+    NoKind,
+}
+
+impl<'q> DistinctQuery<'q> {
+    /// Returns the distinct queries of a batch. `queries` has the query of each range.
+    pub(super) fn collect(ranges: &[Range], queries: &'q [Query]) -> Vec<DistinctQuery<'q>> {
+        let mut distinct: Vec<DistinctQuery<'q>> = Vec::new();
+        for (index, (range, query)) in ranges.iter().zip(queries).enumerate() {
+            let revision_only = range.keys_only && !range.prefix;
+            match distinct.iter_mut().find(|other| other.query == query && other.revision_only == revision_only) {
+                Some(other) => {
+                    if other.freshness != range.freshness {
+                        other.freshness = Freshness::Latest;
+                    }
+                    other.ranges.push(index);
+                }
+                None => {
+                    let freshness = range.freshness.clone();
+                    distinct.push(DistinctQuery { query, freshness, revision_only, ranges: vec![index] });
+                }
+            }
+        }
+        distinct
+    }
+
+    /// Decodes the objects for each range. A range is identified by its index in the batch.
+    pub(super) fn decode(
+        &self,
+        transcoder: &Transcoder,
+        ranges: &[Range],
+        objects: Vec<Value>,
+    ) -> Vec<(usize, Vec<Decoded>)> {
+        let decode = |index: usize, objects: Vec<Value>| {
+            let decoded = objects.into_iter().filter_map(|object| transcoder.decode(&ranges[index], object));
+            (index, decoded.collect())
+        };
+        // Blocks and pods are large, so only objects shared with a later range are copied.
+        let Some((last, others)) = self.ranges.split_last() else { return Vec::new() };
+        let mut all: Vec<_> = others.iter().map(|index| decode(*index, objects.clone())).collect();
+        all.push(decode(*last, objects));
+        all
+    }
+
+    /// Sends the query. The API server's cache serves reads that need not be the latest. That saves the round trip to
+    /// its storage, which is a third of the work.
+    pub(super) async fn send(&self, client: &ApiClient) -> Result<QueryResult, StoreError> {
+        let (outcome, path) = match self.query {
+            Query::Nothing => return Ok(QueryResult::Objects(Vec::new())),
+            Query::Get(location) => {
+                let path = location.url_path();
+                let outcome = self.get(client, &path).await.and_then(|object| {
+                    if location.is_of(&object) || self.revision_only && location.is_metadata_of(&object) {
+                        return Ok(vec![object]);
+                    }
+                    Err(RequestError::Unreadable("the answer is not the object that was asked for".into()))
+                });
+                (outcome, path)
+            }
+            Query::List(list) => {
+                (pages::list_all(client, list, self.freshness == Freshness::Cached).await, list.url_path())
+            }
+        };
+        match outcome {
+            Ok(objects) => Ok(QueryResult::Objects(objects)),
+            Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
+                Ok(if is_absent(&refusal, self.query) { QueryResult::Objects(Vec::new()) } else { QueryResult::NoKind })
+            }
+            Err(failure) => Err(client.explain(failure, &path, false).await),
+        }
+    }
+
+    async fn get(&self, client: &ApiClient, path: &str) -> Result<Value, RequestError> {
+        let version = match &self.freshness {
+            Freshness::Latest => None,
+            // Ignores a revision that is not a number. The API server would report it as an internal error.
+            Freshness::Since(revision) => revision.resource_version().parse::<u64>().ok(),
+            Freshness::Cached => Some(0),
+        };
+        let cache = version.map(|version| Cache { version, patience: CACHE_PATIENCE });
+        let request = if self.revision_only { ApiRequest::get_metadata(path) } else { ApiRequest::get(path) };
+        client.send(&request.or_cached(cache)).await
+    }
+}
+
+impl QueryResult {
+    pub(super) fn into_objects(self) -> Vec<Value> {
+        match self {
+            QueryResult::Objects(objects) => objects,
+            QueryResult::NoKind => Vec::new(),
+        }
+    }
+}
+
+/// Returns true if a 404 is the API server's response about the requested object.
+fn is_absent(refusal: &ApiStatusError, query: &Query) -> bool {
+    let Query::Get(location) = query else { return false };
+    refusal.status.is_not_found() && refusal.status.details.name == location.name
+}
+
+/// Returns true if the query is about a kind of the group.
+pub(super) fn is_in_group(group: ApiGroup, query: &Query) -> bool {
+    let resource = match query {
+        Query::Nothing => return false,
+        Query::Get(location) => location.resource,
+        Query::List(list) => list.resource,
+    };
+    resource.api_version == group.api_version()
+}
+
+/// Verifies by discovery that a kind is missing. A 404 that does not name the requested object means that the API
+/// server lacks the kind, such as one of newer definitions or of KubeVirt, or that a proxy sent the 404.
+pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<(), StoreError> {
+    let (resource, path) = match query {
+        Query::Nothing => return Ok(()),
+        Query::Get(location) => (location.resource, location.url_path()),
+        Query::List(list) => (list.resource, list.url_path()),
+    };
+    let failure = match discovery::lacks_kind(client, resource).await {
+        Ok(true) => return Ok(()),
+        Ok(false) => RequestError::Unreadable("404, and not of the API server, which has this kind".into()),
+        Err(failure) => failure,
+    };
+    Err(client.explain(failure, &path, false).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+    use libcalico::api::{IpPool, ObjectKey, ObjectSelect};
+    use libcalico::store::ReadBatch;
+
+    use super::*;
+
+    #[test]
+    fn only_the_api_server_tells_that_the_object_is_absent() {
+        let mut batch = ReadBatch::new();
+        batch.get::<IpPool>(&ObjectKey::global("p"));
+        batch.list::<IpPool>(&ObjectSelect::default());
+        let [get, list] = batch.ranges() else { panic!() };
+        let status = |name: &str| {
+            format!(
+                r#"{{"kind":"Status","reason":"NotFound","details":{{"name":"{name}","kind":"ippools"}},"code":404}}"#
+            )
+        };
+        for (range, body, expected) in [
+            (get, status("p"), true),
+            (get, status("other"), false),
+            (get, status(""), false),
+            (get, "404 page not found".into(), false),
+            (get, r#"{"code":404,"details":{"name":"p"}}"#.into(), false),
+            (list, status("p"), false),
+        ] {
+            let refusal = ApiStatusError::parse(StatusCode::NOT_FOUND, body.as_bytes(), None);
+            let query = Transcoder::new(ApiGroup::V3).query(range).unwrap();
+            assert_eq!(is_absent(&refusal, &query), expected, "{query:?} {body}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Opens a connection to the API server: TCP, TLS and the HTTP version that the server selects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::Uri;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use kube::client::Body;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::outcome::TransportError;
+use crate::dial::{dial, host, port};
+
+/// Interval between keep-alive messages on a silent connection, and the timeout of their response.
+const PING: Duration = Duration::from_secs(15);
+
+/// Time limit for opening a connection, for which all requests wait.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The address of the API server.
+pub(super) struct Server {
+    pub(super) uri: Uri,
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+}
+
+/// The sending end of a new connection.
+pub(super) enum Connection {
+    Http2(http2::SendRequest<Body>),
+    Http1(http1::SendRequest<Body>),
+}
+
+impl Server {
+    /// Prepares connections to the URL `server`. `name` is the name in its certificate, if that is not the host of the
+    /// URL.
+    pub(super) fn new(server: &Uri, tls: Option<ClientConfig>, name: Option<&str>) -> Result<Self, TransportError> {
+        let name = name.unwrap_or(host(server)).to_owned();
+        let tls = match tls {
+            Some(config) => Some((TlsConnector::from(Arc::new(config)), parse_name(server, name)?)),
+            None => None,
+        };
+        Ok(Server { uri: server.clone(), tls })
+    }
+
+    pub(super) async fn connect(&self) -> Result<Connection, TransportError> {
+        let late = |_| TransportError::Connect {
+            server: authority(&self.uri),
+            reason: format!("no connection within {CONNECT_DEADLINE:?}"),
+        };
+        timeout(CONNECT_DEADLINE, self.try_connect()).await.map_err(late)?
+    }
+
+    async fn try_connect(&self) -> Result<Connection, TransportError> {
+        let refuse =
+            |error: std::io::Error| TransportError::Connect { server: authority(&self.uri), reason: error.to_string() };
+        let stream = dial(&self.uri).await.map_err(refuse)?;
+        enable_keep_alive(&stream).map_err(refuse)?;
+        let Some((connector, name)) = &self.tls else { return open_http1(stream).await };
+        let stream = connector.connect(name.clone(), stream).await.map_err(refuse)?;
+        match stream.get_ref().1.alpn_protocol() {
+            Some(b"h2") => open_http2(stream).await,
+            _ => open_http1(stream).await,
+        }
+    }
+}
+
+/// Enables keep-alive probes of the kernel, because HTTP/1.1 has no pings.
+fn enable_keep_alive(stream: &TcpStream) -> std::io::Result<()> {
+    let probes = TcpKeepalive::new().with_time(PING).with_interval(PING / 3).with_retries(3);
+    SockRef::from(stream).set_tcp_keepalive(&probes)
+}
+
+async fn open_http2(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Connection, TransportError> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await?;
+    tokio::spawn(connection);
+    Ok(Connection::Http2(sender))
+}
+
+async fn open_http1(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Connection, TransportError> {
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    Ok(Connection::Http1(sender))
+}
+
+fn parse_name(server: &Uri, name: String) -> Result<ServerName<'static>, TransportError> {
+    ServerName::try_from(name).map_err(|e| TransportError::Connect { server: authority(server), reason: e.to_string() })
+}
+
+/// Returns the host and the port of a URL.
+pub(super) fn authority(server: &Uri) -> String {
+    format!("{}:{}", server.host().unwrap_or_default(), port(server))
+}

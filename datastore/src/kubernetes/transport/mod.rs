@@ -1,0 +1,13 @@
+//! The connection to the API server for all requests of a process: HTTP/2 if the server supports it, else HTTP/1.1.
+//!
+//! kube's own client supports only HTTP/1.1, and thus needs a connection, with a handshake, for each parallel request.
+//! This service replaces it below `kube::Client`. Over HTTP/1.1, short requests share a fixed number of connections,
+//! and each watch has its own connection, because it would block other requests forever.
+
+mod connect;
+mod http1_pool;
+mod outcome;
+mod service;
+
+pub(super) use outcome::{RequestSent, TransportError};
+pub(super) use service::Transport;

@@ -1,0 +1,121 @@
+//! [`Transport`]: the service below `kube::Client`.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Request, Response, Uri};
+use kube::client::Body;
+use tokio::sync::Mutex;
+use tokio_rustls::rustls::ClientConfig;
+use tower::Service;
+
+use super::connect::{Connection, Server, authority};
+use super::http1_pool::{Http1Pool, is_watch};
+use super::outcome::{RequestSent, TransportError};
+
+/// A service for [`kube::Client::new`]. Clones share the connection.
+#[derive(Clone)]
+pub(in crate::kubernetes) struct Transport {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: Server,
+    version: Mutex<Option<HttpVersion>>,
+    http1: Http1Pool,
+}
+
+/// The HTTP version of the server.
+#[derive(Clone)]
+enum HttpVersion {
+    /// HTTP/2 on the shared connection, whose driver runs as a separate task.
+    Http2(http2::SendRequest<Body>),
+    Http1,
+}
+
+impl Transport {
+    /// Creates a service for the URL `server`. `name` is the name in its certificate, if that is not the host of the
+    /// URL. `connections` is the number of connections that short requests share if the server supports only HTTP/1.1.
+    pub(in crate::kubernetes) fn new(
+        server: &Uri,
+        tls: Option<ClientConfig>,
+        name: Option<&str>,
+        connections: usize,
+    ) -> Result<Self, TransportError> {
+        let server = Server::new(server, tls, name)?;
+        let shared = Shared { server, version: Mutex::default(), http1: Http1Pool::new(connections) };
+        Ok(Transport { shared: Arc::new(shared) })
+    }
+}
+
+impl Service<Request<Body>> for Transport {
+    type Response = Response<Incoming>;
+    type Error = TransportError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move { shared.send(request).await })
+    }
+}
+
+impl Shared {
+    async fn send(&self, request: Request<Body>) -> Result<Response<Incoming>, TransportError> {
+        if let HttpVersion::Http2(mut sender) = self.version().await? {
+            RequestSent::record(&request);
+            return Ok(sender.send_request(request).await?);
+        }
+        let permit = self.http1.acquire(is_watch(&request)).await;
+        let connection = match permit.idle_connection().await {
+            Some(sender) => Connection::Http1(sender),
+            None => self.server.connect().await?,
+        };
+        RequestSent::record(&request);
+        match connection {
+            Connection::Http1(sender) => permit.send(sender, to_origin_form(request, &self.server.uri)).await,
+            // The server was replaced or upgraded, and now supports HTTP/2.
+            Connection::Http2(mut sender) => {
+                *self.version.lock().await = Some(HttpVersion::Http2(sender.clone()));
+                Ok(sender.send_request(request).await?)
+            }
+        }
+    }
+
+    /// Returns the HTTP version of the server. Opens a new connection if there is none or the previous one was closed.
+    async fn version(&self) -> Result<HttpVersion, TransportError> {
+        let mut slot = self.version.lock().await;
+        match &*slot {
+            Some(HttpVersion::Http2(sender)) if sender.is_closed() => {}
+            Some(version) => return Ok(version.clone()),
+            None => {}
+        }
+        let version = match self.server.connect().await? {
+            Connection::Http2(sender) => HttpVersion::Http2(sender),
+            Connection::Http1(sender) => {
+                self.http1.put_back(sender);
+                HttpVersion::Http1
+            }
+        };
+        Ok(slot.insert(version).clone())
+    }
+}
+
+/// Moves the host from the URL to a header, as HTTP/1.1 requires.
+fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
+    let (mut parts, body) = request.into_parts();
+    if let Some(path) = parts.uri.path_and_query().cloned() {
+        parts.uri = Uri::from(path);
+    }
+    if let Ok(host) = authority(server).parse() {
+        parts.headers.insert(hyper::header::HOST, host);
+    }
+    Request::from_parts(parts, body)
+}

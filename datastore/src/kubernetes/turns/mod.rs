@@ -1,0 +1,210 @@
+//! [`Turns`]: makes the plugin processes of a node wait in turn for a busy API server (429).
+//!
+//! While the server is busy, the node sends one request at a time. The process that sends it has a lock on a file,
+//! which the kernel releases when the process ends; the other processes wait for the lock. The file also contains the
+//! time before which the server does not want another request, for a process that gets the lock earlier.
+
+use std::fs::{File, TryLockError, create_dir_all};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+/// Interval between attempts to get the lock.
+const LOCK_POLL: Duration = Duration::from_millis(50);
+/// Maximum delay in the file. A longer delay was written before the clock was set back, and is ignored.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// The rule by which requests of a process wait for a busy API server.
+#[derive(Debug, Clone)]
+pub struct BusyRule {
+    /// The file that the processes of the node lock in turn.
+    pub file: PathBuf,
+    /// The instant at which waiting requests fail. If it has passed, a request that would have to wait fails at once.
+    pub until: Instant,
+    /// Called before a request waits. It must release locks that other processes wait for.
+    pub before_waiting: fn(),
+}
+
+/// The turns of one process.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    rule: std::sync::Mutex<Option<BusyRule>>,
+    /// Locked by the request of this process whose turn it is.
+    own: Mutex<()>,
+    was_busy: AtomicBool,
+    clock: OnceLock<ProcessClock>,
+}
+
+/// The system time at the first use of the clock, and the same moment as an [`Instant`].
+#[derive(Debug)]
+struct ProcessClock {
+    then: SystemTime,
+    at: Instant,
+}
+
+/// The permission to send a request to a busy server. Dropping it lets the next request proceed.
+#[derive(Debug)]
+pub(super) struct Turn<'t> {
+    own: MutexGuard<'t, ()>,
+    /// The locked file. Absent while no request of the node waits for the server, or if the file cannot be used. In the
+    /// latter case the processes of the node do not wait for each other.
+    file: Option<File>,
+}
+
+/// The time limit for waiting was reached before the turn came.
+#[derive(Debug)]
+pub(super) struct TurnTimeout;
+
+impl Turns {
+    /// Makes requests wait by `rule` from now on.
+    pub(super) fn set_rule(&self, rule: BusyRule) {
+        self.now();
+        *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = Some(rule);
+    }
+
+    /// Returns true if requests wait in turn for a busy server.
+    pub(super) fn are_enabled(&self) -> bool {
+        self.rule().is_some()
+    }
+
+    /// Returns true if a request had to wait, or failed because it would have had to.
+    pub(super) fn was_busy(&self) -> bool {
+        self.was_busy.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a request that has to wait fails at once.
+    pub(super) fn have_expired(&self) -> bool {
+        self.was_busy() && self.rule().is_some_and(|rule| rule.until <= Instant::now())
+    }
+
+    /// Admits a request that has not been sent yet. Admits it at once if no request of the node waits for the server,
+    /// otherwise in its turn. A process that had to wait sends its requests one by one from then on, because the server
+    /// may not accept all of them at once.
+    pub(super) async fn admit(&self) -> Result<Option<Turn<'_>>, TurnTimeout> {
+        let Some(rule) = self.rule() else { return Ok(None) };
+        if !self.was_busy() && self.own.try_lock().is_ok() && !self.is_busy(&rule.file) {
+            return Ok(None);
+        }
+        // The lock needs no timeout: another request of this process waits for the server no longer than this one may.
+        let own = self.own.lock().await;
+        if self.was_busy() && !self.is_busy(&rule.file) {
+            return Ok(Some(Turn { own, file: None }));
+        }
+        self.start_waiting(&rule);
+        self.take(&rule, own).await.map(Some)
+    }
+
+    /// Waits because the server rejects requests for at least `pause`. Returns the turn for the retry, or `None` if the
+    /// time limit for waiting is reached.
+    pub(super) async fn pause<'t>(&'t self, turn: Option<Turn<'t>>, pause: Duration) -> Option<Turn<'t>> {
+        let rule = self.rule()?;
+        let due = Instant::now() + pause;
+        self.start_waiting(&rule);
+        if let Err(error) = self.write_delay(&rule.file, pause) {
+            tracing::warn!(
+                file = %rule.file.display(), %error, "other processes cannot be told that the API server is busy"
+            );
+        }
+        if rule.until <= Instant::now() {
+            return None;
+        }
+        let turn = match turn {
+            Some(turn) if turn.file.is_some() => turn,
+            Some(turn) => self.take(&rule, turn.own).await.ok()?,
+            None => {
+                let own = timeout_at(rule.until, self.own.lock()).await.ok()?;
+                self.take(&rule, own).await.ok()?
+            }
+        };
+        if due >= rule.until {
+            drop(turn);
+            sleep_until(rule.until).await;
+            return None;
+        }
+        sleep_until(due).await;
+        Some(turn)
+    }
+
+    fn rule(&self) -> Option<BusyRule> {
+        self.rule.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn start_waiting(&self, rule: &BusyRule) {
+        if !self.was_busy.swap(true, Ordering::Relaxed) {
+            tracing::warn!(file = %rule.file.display(), "the API server is busy; requests of this node go one by one");
+        }
+        (rule.before_waiting)();
+    }
+
+    /// Waits for the lock on the file, and until the server accepts requests again.
+    async fn take<'t>(&self, rule: &BusyRule, own: MutexGuard<'t, ()>) -> Result<Turn<'t>, TurnTimeout> {
+        let taking = async {
+            let file = open(&rule.file)
+                .inspect_err(|error| {
+                    tracing::warn!(
+                        file = %rule.file.display(), %error, "this process does not wait for others of the node"
+                    );
+                })
+                .ok();
+            // flock(2) has no timeout.
+            while let Some(Err(TryLockError::WouldBlock)) = file.as_ref().map(File::try_lock) {
+                sleep(LOCK_POLL).await;
+            }
+            let turn = Turn { own, file };
+            while let Some(rest) = turn.file.as_ref().and_then(|file| self.read_delay(file)) {
+                sleep(rest).await;
+            }
+            turn
+        };
+        timeout_at(rule.until, taking).await.map_err(|_| TurnTimeout)
+    }
+
+    /// Returns true if a process of the node waits for the server, or should wait.
+    fn is_busy(&self, path: &Path) -> bool {
+        // The file does not exist before the server is busy for the first time.
+        let Ok(file) = File::open(path) else { return false };
+        self.read_delay(&file).is_some() || matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Records in the file that the server rejects requests for `pause`, as an absolute system time in nanoseconds. A
+    /// later time in the file stays.
+    fn write_delay(&self, path: &Path, pause: Duration) -> io::Result<()> {
+        let file = open(path)?;
+        if self.read_delay(&file).is_some_and(|rest| rest >= pause) {
+            return Ok(());
+        }
+        let until = (self.now() + pause.min(LONGEST_DELAY)).duration_since(UNIX_EPOCH).map_err(io::Error::other)?;
+        file.write_all_at(format!("{:020}\n", until.as_nanos()).as_bytes(), 0)
+    }
+
+    /// Returns the remaining time for which the server rejects requests, according to the file.
+    fn read_delay(&self, file: &File) -> Option<Duration> {
+        let mut text = [0; 20];
+        file.read_exact_at(&mut text, 0).ok()?;
+        let until = UNIX_EPOCH + Duration::from_nanos(str::from_utf8(&text).ok()?.parse().ok()?);
+        let rest = until.duration_since(self.now()).ok()?;
+        (!rest.is_zero() && rest <= LONGEST_DELAY).then_some(rest)
+    }
+
+    fn now(&self) -> SystemTime {
+        let ProcessClock { then, at } =
+            self.clock.get_or_init(|| ProcessClock { then: SystemTime::now(), at: Instant::now() });
+        *then + at.elapsed()
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(directory) = path.parent() {
+        create_dir_all(directory)?;
+    }
+    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! [`ApiSource`]: the source of a watch on the API server, and [`Decode`], which it uses to decode objects.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use hyper::Request;
+use hyper::header::ACCEPT;
+use kube::client::Body;
+use libcalico::kubernetes::escaped;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::events::{Event, Events, lost};
+use crate::common::describe_error_chain;
+use crate::kubernetes::access_error::AccessError;
+use crate::kubernetes::client::{OwnDeadline, retry_after};
+use crate::kubernetes::error::ApiStatusError;
+use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
+
+/// Time after which the server is asked to end a watch.
+const WATCH_SECONDS: u64 = 290;
+/// Upper limit of the `Retry-After` header.
+const LONGEST_ADVICE: Duration = Duration::from_secs(60);
+
+/// Returns the client to use. The argument is true if the client must read its credentials again.
+pub(in crate::kubernetes) type ClientProvider =
+    Box<dyn FnMut(bool) -> BoxFuture<'static, Result<kube::Client, AccessError>> + Send>;
+
+/// A decoder of the objects of one kind. Each call gets the JSON of one object.
+pub trait Decode: Send + 'static {
+    /// The value that the watch delivers for an object.
+    type Value: Send + 'static;
+    /// The key of an object.
+    type Key: Send + 'static;
+
+    /// Returns the kind, for logs.
+    fn kind(&self) -> &'static str;
+
+    /// Returns the kind that the API server uses in a list of these objects. Called after [`Decode::collection`].
+    fn object_kind(&self) -> &'static str {
+        self.kind()
+    }
+
+    /// Returns the URL path of all objects.
+    fn collection(&mut self) -> impl Future<Output = Result<String, CollectionError>> + Send;
+
+    /// Decodes an existing object. Returns `None` for an object that does not belong to the watch.
+    fn put(&mut self, object: &str) -> Option<ObjectChange<Self::Value, Self::Key>>;
+
+    /// Returns the key of an object, even if other parts of it are invalid.
+    fn key(&mut self, object: &str) -> Option<Self::Key>;
+
+    /// Handles a response that the server does not have the collection.
+    fn is_missing(&mut self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+}
+
+/// A kind whose URL path cannot be determined.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CollectionError(pub String);
+
+/// The objects of one kind, as `D` decodes them.
+pub struct ApiSource<D> {
+    client_provider: ClientProvider,
+    decode: D,
+    page: PageSize,
+    events: Option<Events>,
+    stale_login: bool,
+}
+
+impl<D: Decode> ApiSource<D> {
+    /// Creates a source that uses `client`.
+    pub fn new(client: kube::Client, decode: D) -> Self {
+        let provider: ClientProvider = Box::new(move |_| {
+            let client = client.clone();
+            Box::pin(async move { Ok(client) })
+        });
+        Self::with_provider(provider, decode)
+    }
+
+    pub(in crate::kubernetes) fn with_provider(client_provider: ClientProvider, decode: D) -> Self {
+        ApiSource { client_provider, decode, page: PageSize::default(), events: None, stale_login: false }
+    }
+
+    async fn client(&mut self) -> Result<kube::Client, WatchFailure> {
+        let renew = std::mem::take(&mut self.stale_login);
+        (self.client_provider)(renew).await.map_err(|error| WatchFailure::lost(error.to_string()))
+    }
+
+    async fn collection(&mut self) -> Result<String, WatchFailure> {
+        self.decode.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
+    }
+
+    async fn fetch(&mut self, target: &str) -> Result<hyper::body::Bytes, WatchFailure> {
+        let client = self.client().await?;
+        let answer = client.send(get(target)?).await.map_err(|error| lost(error.into()))?;
+        let (parts, body) = answer.into_parts();
+        let bytes = body.collect_bytes().await.map_err(|error| lost(error.into()))?;
+        if parts.status.is_success() {
+            return Ok(bytes);
+        }
+        Err(self.refused(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
+    }
+
+    async fn refused(&mut self, refusal: &ApiStatusError) -> WatchFailure {
+        let reason = refusal.to_string();
+        match refusal.status.code {
+            401 => {
+                self.stale_login = true;
+                WatchFailure::lost(reason)
+            }
+            404 => {
+                self.decode.is_missing().await;
+                WatchFailure::Missing(reason)
+            }
+            410 => WatchFailure::Expired(reason),
+            429 | 500.. => {
+                WatchFailure::Lost { reason, retry_after: refusal.retry_after.map(|wait| wait.min(LONGEST_ADVICE)) }
+            }
+            _ => WatchFailure::Refused(reason),
+        }
+    }
+}
+
+impl<D: Decode> WatchSource for ApiSource<D> {
+    type Value = D::Value;
+    type Key = D::Key;
+    type Token = String;
+    /// A `resourceVersion`.
+    type Position = String;
+
+    /// Slightly more than the time after which the server ends a watch.
+    const LONGEST_SILENCE: Duration = Duration::from_secs(WATCH_SECONDS + 10);
+
+    fn kind(&self) -> &'static str {
+        self.decode.kind()
+    }
+
+    async fn list(&mut self, page: Option<String>) -> Result<Page<Self>, WatchFailure> {
+        self.events = None;
+        let collection = self.collection().await?;
+        let mut target = format!("{collection}?limit={}", self.page.get());
+        if let Some(token) = &page {
+            target.push_str(&format!("&continue={}", escaped(token)));
+        }
+        let body = self.fetch(&target).await?;
+        let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("the list cannot be read: {e}"));
+        let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
+        if list.kind.strip_suffix("List") != Some(self.decode.object_kind()) {
+            return Err(WatchFailure::lost(format!(
+                "the answer is a {:?}, not the list that was asked for",
+                list.kind
+            )));
+        }
+        let items = list.items.unwrap_or_default();
+        self.page.adjust(items.len(), body.len());
+        let mut objects = Vec::with_capacity(items.len());
+        for item in items {
+            objects.extend(self.decode.put(item.get()));
+        }
+        let ListMetadata { token, resource_version } = list.metadata;
+        Ok(Page {
+            objects,
+            next: match token.filter(|token| !token.is_empty()) {
+                Some(token) => NextPage::Page(token),
+                None => NextPage::Watch(resource_version),
+            },
+        })
+    }
+
+    async fn open(&mut self, from: &String) -> Result<(), WatchFailure> {
+        self.events = None;
+        let collection = self.collection().await?;
+        let target = format!(
+            "{collection}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
+            escaped(from)
+        );
+        let client = self.client().await?;
+        let answer = client.send(get(&target)?).await.map_err(|error| lost(error.into()))?;
+        let (parts, body) = answer.into_parts();
+        if parts.status.is_success() {
+            self.events = Some(Events::new(body));
+            return Ok(());
+        }
+        let bytes = body.collect_bytes().await.map_err(|error| lost(error.into()))?;
+        Err(self.refused(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
+    }
+
+    async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
+        let Some(events) = &mut self.events else { return Ok(None) };
+        let Some(event) = events.next().await? else { return Ok(None) };
+        let (changes, position) = match event {
+            Event::Upsert { object, position } => {
+                let change = self.decode.put(object).or_else(|| self.decode.key(object).map(ObjectChange::Delete));
+                (change.into_iter().collect(), position)
+            }
+            Event::Delete { object, position } => {
+                (self.decode.key(object).map(ObjectChange::Delete).into_iter().collect(), position)
+            }
+            Event::Bookmark { position } => (Vec::new(), position),
+            Event::Error(refusal) => return Err(self.refused(&refusal).await),
+        };
+        Ok(Some(WatchStep { changes, position }))
+    }
+}
+
+/// A list, split into its objects.
+#[derive(Deserialize)]
+struct List<'a> {
+    kind: Cow<'a, str>,
+    metadata: ListMetadata,
+    /// The key is required. Go encodes an empty list as `null`.
+    #[serde(borrow, deserialize_with = "Option::deserialize")]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    #[serde(rename = "continue", default)]
+    token: Option<String>,
+    #[serde(default)]
+    resource_version: String,
+}
+
+fn get(target: &str) -> Result<Request<Body>, WatchFailure> {
+    Request::get(target)
+        .header(ACCEPT, "application/json")
+        .extension(OwnDeadline)
+        .body(Body::empty())
+        .map_err(|e| WatchFailure::Refused(describe_error_chain(&e)))
+}

@@ -1,0 +1,137 @@
+//! [`Local`]: the file as a [`Store`].
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use libcalico::ipam::Sighting;
+use libcalico::store::{
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
+};
+use rusqlite::{Connection, TransactionBehavior};
+
+use super::wait::BusyRetry;
+use super::{error, file, pairs, schema};
+use crate::common::{check_distinct, prefix_range};
+use crate::config::{ConfigError, LocalConfig};
+
+/// A SQLite file as a datastore. The first request opens the file, or creates it if it is missing.
+#[derive(Debug)]
+pub struct Local {
+    path: PathBuf,
+    deadline: Duration,
+    requests: AtomicU64,
+    connection: Mutex<Option<Connection>>,
+}
+
+impl Local {
+    /// Creates a client for the file without opening the file.
+    pub fn new(config: &LocalConfig) -> Self {
+        Local {
+            path: config.path.clone(),
+            deadline: config.deadline,
+            requests: AtomicU64::new(0),
+            connection: Mutex::new(None),
+        }
+    }
+
+    pub(crate) fn open(config: &LocalConfig) -> Result<Self, ConfigError> {
+        Ok(Local::new(config))
+    }
+
+    /// Returns the path of the database file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the number of transactions requested so far.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Returns all pairs whose path begins with `prefix`, in path order.
+    pub fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
+        let answers = self.read_ranges(&[prefix_range(prefix)])?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Returns the ID of the file. A file of an earlier release has no ID and gets one now.
+    pub(crate) fn identity(&self) -> Result<String, StoreError> {
+        self.run(schema::identity)
+    }
+
+    fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+        self.run(|connection| {
+            if let [range] = ranges {
+                // A single statement is a snapshot by itself.
+                return Ok(vec![pairs::read(connection, range)?]);
+            }
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Deferred)?;
+            let answers = ranges.iter().map(|range| pairs::read(&transaction, range)).collect::<Result<_, _>>()?;
+            transaction.commit()?;
+            Ok(answers)
+        })
+    }
+
+    /// Runs one transaction, and opens the file first if it is not open. Retries the transaction while another process
+    /// blocks it, so a failed transaction must not have effects.
+    fn run<T>(&self, transaction: impl Fn(&mut Connection) -> rusqlite::Result<T>) -> Result<T, StoreError> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let wait = BusyRetry::new(self.deadline);
+        // A poisoned lock is safe to use: SQLite rolls an unfinished transaction back when the transaction is dropped.
+        let mut slot = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = match &mut *slot {
+            Some(connection) => connection,
+            empty => empty.insert(file::open(&self.path, &wait)?),
+        };
+        wait.retry(|| transaction(connection)).map_err(|e| error::explain(&self.path, &e, &wait))
+    }
+}
+
+impl Store for Local {
+    async fn read(&self, batch: &ReadBatch) -> Result<Answers, StoreError> {
+        if batch.ranges().is_empty() {
+            return Ok(Answers::new(Vec::new()));
+        }
+        self.read_ranges(batch.ranges()).map(Answers::new)
+    }
+
+    async fn survey(&self, survey: &Survey, tell: &mut (dyn FnMut(Sighting) + Send)) -> Result<(), StoreError> {
+        let tell = RefCell::new(tell);
+        self.run(|connection| {
+            let mut tell = tell.borrow_mut();
+            survey.ranges().iter().try_for_each(|range| {
+                pairs::each(connection, &range.path, |path, value| {
+                    sighting(path, if survey.ranges_only { &[] } else { value }).into_iter().for_each(&mut *tell);
+                })
+            })
+        })
+    }
+
+    fn has_transactions(&self) -> bool {
+        true
+    }
+
+    async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        check_distinct(writes)?;
+        if writes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let prepared = pairs::prepare(writes)?;
+        let outcome = self
+            .run(|connection| {
+                let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+                match pairs::apply(&transaction, &prepared)? {
+                    Ok(revision) => transaction.commit().map(|()| Ok(revision)),
+                    Err(refused) => Ok(Err(refused)),
+                }
+            })
+            .map_err(|cause| WriteError { index: 0, applied: 0, cause })?;
+        match outcome {
+            Ok(revision) => Ok(vec![Revision(revision.to_string()); writes.len()]),
+            Err((index, refusal)) => Err(WriteError { index, applied: 0, cause: refusal.explain(&writes[index].key) }),
+        }
+    }
+}

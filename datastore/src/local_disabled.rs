@@ -1,0 +1,43 @@
+//! A placeholder for the embedded datastore in programs that are built without it.
+
+use std::convert::Infallible;
+
+use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+
+use crate::config::{ConfigError, LocalConfig};
+
+/// The embedded datastore in a program without it. The type has no values.
+#[derive(Debug)]
+pub struct LocalDisabled(Infallible);
+
+impl LocalDisabled {
+    pub(crate) fn open(_: &LocalConfig) -> Result<Self, ConfigError> {
+        Err(ConfigError::NoLocal)
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub(crate) fn identity(&self) -> Result<String, StoreError> {
+        match self.0 {}
+    }
+
+    pub(crate) fn scan(&self, _: &str) -> Result<Vec<RawEntry>, StoreError> {
+        match self.0 {}
+    }
+}
+
+impl Store for LocalDisabled {
+    async fn read(&self, _: &ReadBatch) -> Result<Answers, StoreError> {
+        match self.0 {}
+    }
+
+    fn has_transactions(&self) -> bool {
+        match self.0 {}
+    }
+
+    async fn write(&self, _: &[Write]) -> Result<Vec<Revision>, WriteError> {
+        match self.0 {}
+    }
+}

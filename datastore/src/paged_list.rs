@@ -1,0 +1,182 @@
+//! [`PagedList`]: lists all objects of one kind, page by page.
+
+use std::time::Duration;
+
+use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
+use tokio::time::timeout;
+
+use crate::Local;
+use crate::etcd::EtcdSource;
+use crate::kubernetes::{ApiSource, CalicoObjects};
+use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
+
+/// Time limit of one page.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Maximum number of requests for one page if servers do not respond. With several servers, each request goes to
+/// another one.
+const ATTEMPTS: u32 = 3;
+
+/// A list of all objects of a kind in pages, so that neither a message nor memory has to hold all objects. All pages
+/// show one snapshot. If the server no longer has the snapshot ([`WatchFailure::Expired`]), the caller must start a new
+/// list.
+pub struct PagedList<'a, K: Kind>(PageSource<'a, K>);
+
+/// The content of a page: readable and unreadable objects.
+pub type ListedPage<K> = Vec<ObjectChange<Entry<K>, <K as Kind>::Key>>;
+
+enum PageSource<'a, K: Kind> {
+    Etcd(Pager<EtcdSource<K>>),
+    Kubernetes(Pager<ApiSource<CalicoObjects<K>>>),
+    /// The file is local, so its whole content is one page. `None` after that page.
+    Local(&'a Local, Option<K::Select>),
+}
+
+/// A source, and the position in its list.
+struct Pager<S: WatchSource> {
+    source: Box<S>,
+    position: PagePosition<S::Token>,
+}
+
+enum PagePosition<T> {
+    Start,
+    Page(T),
+    End,
+}
+
+impl<'a, K: Kind> PagedList<'a, K> {
+    pub(crate) fn from_etcd(source: EtcdSource<K>) -> Self {
+        PagedList(PageSource::Etcd(Pager::new(source)))
+    }
+
+    pub(crate) fn from_kubernetes(source: ApiSource<CalicoObjects<K>>) -> Self {
+        PagedList(PageSource::Kubernetes(Pager::new(source)))
+    }
+
+    pub(crate) fn from_local(local: &'a Local, select: K::Select) -> Self {
+        PagedList(PageSource::Local(local, Some(select)))
+    }
+
+    /// Returns the next page, or `None` after the last.
+    pub async fn next(&mut self) -> Result<Option<ListedPage<K>>, WatchFailure> {
+        match &mut self.0 {
+            PageSource::Etcd(pager) => pager.next().await,
+            PageSource::Kubernetes(pager) => pager.next().await,
+            PageSource::Local(local, select) => match select.take() {
+                Some(select) => list_all::<K>(local, &select).await.map(Some),
+                None => Ok(None),
+            },
+        }
+    }
+}
+
+impl<S: WatchSource> Pager<S> {
+    fn new(source: S) -> Self {
+        Pager { source: Box::new(source), position: PagePosition::Start }
+    }
+
+    async fn next(&mut self) -> Result<Option<Vec<ObjectChange<S::Value, S::Key>>>, WatchFailure> {
+        let token = match &self.position {
+            PagePosition::Start => None,
+            PagePosition::Page(token) => Some(token.clone()),
+            PagePosition::End => return Ok(None),
+        };
+        let mut attempts_left = ATTEMPTS;
+        let page = loop {
+            attempts_left -= 1;
+            let listed = timeout(DEADLINE, self.source.list(token.clone())).await;
+            match listed.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no page within {DEADLINE:?}")))) {
+                Err(WatchFailure::Lost { retry_after: None, .. }) if attempts_left > 0 => {}
+                listed => break listed?,
+            }
+        };
+        self.position = match page.next {
+            NextPage::Page(token) => PagePosition::Page(token),
+            NextPage::Watch(_) => PagePosition::End,
+        };
+        Ok(Some(page.objects))
+    }
+}
+
+async fn list_all<K: Kind>(local: &Local, select: &K::Select) -> Result<ListedPage<K>, WatchFailure> {
+    let mut batch = ReadBatch::new();
+    let ticket = batch.list::<K>(select);
+    let answers = local.read(&batch).await.map_err(|error: StoreError| WatchFailure::lost(error.to_string()))?;
+    Ok(answers.pairs(&ticket).iter().filter_map(|raw| ObjectChange::decode(raw, &raw.path)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+    use crate::watch::{Page, WatchStep};
+
+    /// A source with scripted responses (a number and true if more pages follow, or a failure), and the tokens that it
+    /// received.
+    struct Script(VecDeque<Answer>, Vec<Option<u32>>);
+
+    type Answer = Result<(u32, bool), WatchFailure>;
+
+    fn cut() -> Answer {
+        Err(WatchFailure::lost("cut"))
+    }
+
+    fn pager(script: impl Into<VecDeque<Answer>>) -> Pager<Script> {
+        Pager::new(Script(script.into(), Vec::new()))
+    }
+
+    impl WatchSource for Script {
+        type Value = u32;
+        type Key = ();
+        type Token = u32;
+        type Position = ();
+        const LONGEST_SILENCE: Duration = DEADLINE;
+
+        fn kind(&self) -> &'static str {
+            "Number"
+        }
+
+        async fn list(&mut self, page: Option<u32>) -> Result<Page<Self>, WatchFailure> {
+            self.1.push(page);
+            let (number, more) = self.0.pop_front().unwrap()?;
+            let next = if more { NextPage::Page(number) } else { NextPage::Watch(()) };
+            Ok(Page { objects: vec![ObjectChange::Upsert(number)], next })
+        }
+
+        async fn open(&mut self, _: &()) -> Result<(), WatchFailure> {
+            unreachable!("pages are listed")
+        }
+
+        async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
+            unreachable!("pages are listed")
+        }
+    }
+
+    #[tokio::test]
+    async fn pages_follow_each_other_and_a_lost_one_is_asked_for_again() {
+        let mut pager = pager([Ok((1, true)), cut(), cut(), Ok((2, true)), Ok((3, false))]);
+        for number in 1..=3 {
+            assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(number)]));
+        }
+        assert_eq!(pager.next().await.unwrap(), None);
+        assert_eq!(pager.source.1, [None, Some(1), Some(1), Some(1), Some(2)]);
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stays_away_ends_the_walk() {
+        let mut pager = pager([cut(), cut(), cut(), Ok((1, false))]);
+        assert_eq!(pager.next().await, Err(WatchFailure::lost("cut")));
+        assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]), "who asks on is answered");
+    }
+
+    /// A retry does not help, and the earlier pages are not a partial result.
+    #[tokio::test]
+    async fn a_moment_that_the_server_has_forgotten_ends_the_walk_at_once() {
+        for failure in [WatchFailure::Expired("410".into()), WatchFailure::Refused("403".into())] {
+            let mut pager = pager([Ok((1, true)), Err(failure.clone())]);
+            assert_eq!(pager.next().await.unwrap(), Some(vec![ObjectChange::Upsert(1)]));
+            assert_eq!(pager.next().await, Err(failure));
+            assert_eq!(pager.source.1, [None, Some(1)]);
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! [`Watcher`]: drives a [`WatchSource`] forever.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::pace::Backoff;
+use super::source::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep};
+use super::stats::StatsHandle;
+
+/// Time limit of one page.
+const PAGE_DEADLINE: Duration = Duration::from_secs(60);
+/// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
+/// error.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
+/// Number of rejected watches at one position after which the watcher lists again (KC-409).
+const REFUSALS: u32 = 5;
+/// Interval between requests for a kind that the server does not have.
+const ABSENT_PAUSE: Duration = Duration::from_secs(10);
+/// Time for which a known kind must be missing before its objects count as deleted. A server that is starting may not
+/// serve all kinds yet.
+const DOUBT: Duration = Duration::from_secs(30);
+
+/// An event of a watch. After [`WatchEvent::ListStart`], the watch delivers every existing object and then
+/// [`WatchEvent::ListEnd`]. An object that was not delivered in between no longer exists. A list may restart before it
+/// is complete.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WatchEvent<V, K> {
+    /// A full list begins.
+    ListStart,
+    /// The object exists. It is new, changed, or part of a list.
+    Upsert(V),
+    /// The object no longer exists.
+    Delete(K),
+    /// The list is complete.
+    ListEnd,
+}
+
+/// A watch of one kind: all objects, and then each change, without end.
+pub struct Watcher<S: WatchSource> {
+    source: S,
+    phase: WatcherState<S>,
+    pending: VecDeque<WatchEvent<S::Value, S::Key>>,
+    backoff: Backoff,
+    refusals: u32,
+    /// The instant since which the server has not had the kind.
+    missing_since: Option<Instant>,
+    /// Names of objects that could not be read when they were last delivered.
+    unreadable: HashSet<String>,
+    warned: bool,
+    stats: StatsHandle,
+}
+
+enum WatcherState<S: WatchSource> {
+    /// Before a request for a page. `begun` is true if [`WatchEvent::ListStart`] has been delivered for the list.
+    Listing { page: Option<S::Token>, begun: bool },
+    /// Before a watch from this position.
+    Listed(S::Position),
+    /// On an open watch.
+    Watching { position: S::Position, opened: Instant },
+}
+
+impl<S: WatchSource> Watcher<S> {
+    /// Creates a watch. Sends no request.
+    pub fn new(source: S) -> Self {
+        Watcher {
+            source,
+            phase: WatcherState::Listing { page: None, begun: false },
+            pending: VecDeque::new(),
+            backoff: Backoff::default(),
+            refusals: 0,
+            missing_since: None,
+            unreadable: HashSet::new(),
+            warned: false,
+            stats: StatsHandle::default(),
+        }
+    }
+
+    /// Returns a handle to the statistics of the watch.
+    pub fn stats(&self) -> StatsHandle {
+        self.stats.clone()
+    }
+
+    /// Returns the next event. Waits forever if there is none.
+    pub async fn next(&mut self) -> WatchEvent<S::Value, S::Key> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                return event;
+            }
+            match &self.phase {
+                WatcherState::Listing { page, begun } => self.list(page.clone(), *begun).await,
+                WatcherState::Listed(position) => self.open(position.clone()).await,
+                WatcherState::Watching { position, opened } => self.watch(position.clone(), *opened).await,
+            }
+        }
+    }
+
+    async fn list(&mut self, page: Option<S::Token>, begun: bool) {
+        let listed = timeout(PAGE_DEADLINE, self.source.list(page)).await;
+        match listed.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no page within {PAGE_DEADLINE:?}")))) {
+            Ok(Page { objects, next }) => {
+                self.record_response();
+                self.missing_since = None;
+                if !begun {
+                    self.begin();
+                }
+                objects.into_iter().for_each(|object| self.push(object));
+                self.phase = match next {
+                    NextPage::Page(token) => WatcherState::Listing { page: Some(token), begun: true },
+                    NextPage::Watch(position) => {
+                        self.complete(false);
+                        WatcherState::Listed(position)
+                    }
+                };
+            }
+            Err(WatchFailure::Missing(reason)) => self.handle_missing(&reason).await,
+            Err(failure) => {
+                if matches!(failure, WatchFailure::Expired(_)) {
+                    self.relist();
+                }
+                self.stats.note(|report| report.refused = matches!(failure, WatchFailure::Refused(_)));
+                self.pause(&failure).await;
+            }
+        }
+    }
+
+    async fn open(&mut self, position: S::Position) {
+        let opened = timeout(PAGE_DEADLINE, self.source.open(&position)).await;
+        match opened.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no watch within {PAGE_DEADLINE:?}")))) {
+            Ok(()) => {
+                self.stats.note(|report| report.watches += 1);
+                self.phase = WatcherState::Watching { position, opened: Instant::now() };
+            }
+            Err(failure) => self.resume(position, failure).await,
+        }
+    }
+
+    async fn watch(&mut self, position: S::Position, opened: Instant) {
+        let next = timeout(S::LONGEST_SILENCE, self.source.next()).await;
+        let silent = || Err(WatchFailure::lost(format!("nothing was heard for {:?}", S::LONGEST_SILENCE)));
+        match next.unwrap_or_else(|_| silent()) {
+            Ok(Some(WatchStep { changes, position })) => {
+                self.record_response();
+                self.refusals = 0;
+                changes.into_iter().for_each(|change| self.push(change));
+                self.phase = WatcherState::Watching { position, opened };
+            }
+            // Servers end watches every few minutes.
+            Ok(None) if opened.elapsed() >= SHORT_LIFE => {
+                self.record_response();
+                self.phase = WatcherState::Listed(position);
+            }
+            Ok(None) => self.resume(position, WatchFailure::lost("the server ended the watch at once")).await,
+            Err(failure) => {
+                if opened.elapsed() >= SHORT_LIFE {
+                    self.backoff.reset();
+                }
+                self.resume(position, failure).await;
+            }
+        }
+    }
+
+    /// Pauses, then resumes from `position`, or lists again if the server no longer has the position.
+    async fn resume(&mut self, position: S::Position, failure: WatchFailure) {
+        self.phase = WatcherState::Listed(position);
+        match failure {
+            WatchFailure::Refused(_) => self.refusals += 1,
+            WatchFailure::Expired(_) | WatchFailure::Missing(_) => self.refusals = REFUSALS,
+            WatchFailure::Lost { .. } => {}
+        }
+        if self.refusals >= REFUSALS {
+            self.relist();
+        }
+        // An expired position alone causes only the shortest pause before the list. The pause grows if positions expire
+        // again and again.
+        self.pause(&failure).await;
+    }
+
+    fn relist(&mut self) {
+        self.refusals = 0;
+        self.phase = WatcherState::Listing { page: None, begun: false };
+    }
+
+    fn begin(&mut self) {
+        self.stats.note(|report| report.lists += 1);
+        self.unreadable.clear();
+        self.pending.push_back(WatchEvent::ListStart);
+    }
+
+    fn complete(&mut self, missing: bool) {
+        self.stats.note(|report| (report.synced, report.missing) = (true, missing));
+        self.pending.push_back(WatchEvent::ListEnd);
+    }
+
+    /// Handles a missing kind. Reports an empty list, unless the kind has gone missing only recently.
+    async fn handle_missing(&mut self, reason: &str) {
+        let report = self.stats.read();
+        let was_there = report.synced && !report.missing;
+        let since = *self.missing_since.get_or_insert_with(Instant::now);
+        if !report.missing && (!was_there || since.elapsed() >= DOUBT) {
+            tracing::info!(kind = self.source.kind(), reason, "the server does not have this kind; it is looked for");
+            self.begin();
+            self.complete(true);
+        }
+        self.phase = WatcherState::Listing { page: None, begun: false };
+        self.stats.note(|report| report.heard = Some(Instant::now()));
+        if self.pending.is_empty() {
+            sleep(ABSENT_PAUSE).await;
+        }
+    }
+
+    fn push(&mut self, change: ObjectChange<S::Value, S::Key>) {
+        match change {
+            ObjectChange::Upsert(value) => {
+                self.stats.note(|report| report.changes += 1);
+                self.pending.push_back(WatchEvent::Upsert(value));
+            }
+            ObjectChange::Delete(key) => {
+                self.stats.note(|report| report.changes += 1);
+                self.pending.push_back(WatchEvent::Delete(key));
+            }
+            ObjectChange::Unreadable { name, key, reason } => {
+                self.stats.note(|report| report.unreadable += 1);
+                if self.unreadable.insert(name.clone()) {
+                    tracing::error!(kind = self.source.kind(), name, reason, "cannot read this object; it is left out");
+                }
+                self.pending.extend(key.map(WatchEvent::Delete));
+            }
+        }
+    }
+
+    fn record_response(&mut self) {
+        self.backoff.reset();
+        self.stats.note(|report| report.heard = Some(Instant::now()));
+        if std::mem::take(&mut self.warned) {
+            tracing::info!(kind = self.source.kind(), "the watch goes on");
+        }
+    }
+
+    async fn pause(&mut self, failure: &WatchFailure) {
+        self.stats.note(|report| report.failures += 1);
+        let wait = self.backoff.next();
+        let wait = match failure {
+            WatchFailure::Lost { retry_after: Some(wanted), .. } => wait.max(*wanted),
+            _ => wait,
+        };
+        // Warns at the first failure of a series only.
+        if std::mem::replace(&mut self.warned, true) {
+            tracing::debug!(kind = self.source.kind(), %failure, ?wait, "the watch is still interrupted");
+        } else {
+            tracing::warn!(kind = self.source.kind(), %failure, "the watch is interrupted");
+        }
+        sleep(wait).await;
+    }
+}

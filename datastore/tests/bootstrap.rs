@@ -1,0 +1,46 @@
+//! The objects that the installer creates, on a real etcd and on a SQLite file. A separate test binary, because the
+//! test needs a datastore without other pools.
+
+mod harness;
+
+use datastore::Datastore;
+use datastore::bootstrap::ensure_first_pool;
+use harness::{Fixture, block_on};
+use libcalico::api::{ClusterInformation, IpPool, IpPoolSpec, ObjectKey, ObjectSelect};
+use libcalico::store::Store;
+
+#[test]
+fn etcd() {
+    block_on(what_is_missing_alone_is_added_alone(Fixture::etcd().open()));
+}
+
+#[test]
+fn local() {
+    block_on(what_is_missing_alone_is_added_alone(Fixture::local().open()));
+}
+
+/// Uses only the operations of the installer, whose role allows no updates and no other lists.
+async fn what_is_missing_alone_is_added_alone(store: Datastore) {
+    let key = ObjectKey::global("default");
+    // A new file contains the initial objects, so they are deleted first.
+    let _ = store.delete::<ClusterInformation>(&key, None).await;
+    assert!(store.ensure_cluster_information().await.unwrap());
+    let cluster = store.get::<ClusterInformation>(&key).await.unwrap();
+    assert_eq!((cluster.value.spec.datastore_ready, cluster.value.spec.cluster_type.as_str()), (Some(true), "k8s"));
+    let mut off = cluster.value.clone();
+    off.spec.datastore_ready = None;
+    off.spec.cluster_type = "typha".into();
+    let revision = store.update(&key, &off, &cluster.revision).await.unwrap();
+    assert!(!store.ensure_cluster_information().await.unwrap());
+    assert_eq!(store.get::<ClusterInformation>(&key).await.unwrap().revision, revision);
+
+    let pool = |name: &str, cidr: &str| IpPool::new(name, IpPoolSpec { cidr: cidr.into(), ..IpPoolSpec::default() });
+    assert!(ensure_first_pool(&store, pool("first", "10.0.0.0/16")).await.unwrap());
+    assert!(!ensure_first_pool(&store, pool("second", "10.1.0.0/16")).await.unwrap());
+    assert!(ensure_first_pool(&store, pool("sixth", "fd00::/64")).await.unwrap());
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await.unwrap();
+    let pools: Vec<_> = pools.iter().map(|pool| (pool.key.name.as_str(), pool.value.spec.block_size)).collect();
+    assert_eq!(pools, [("first", Some(26)), ("sixth", Some(122))]);
+    let error = ensure_first_pool(&store, pool("wrong", "10.0.0.1/16")).await.unwrap_err().to_string();
+    assert!(error.starts_with("IPPool wrong: ") && error.contains("not strictly masked"), "{error}");
+}

@@ -37,13 +37,18 @@ impl<T> List<T> {
     ///
     /// # Errors
     /// If the response is a list of another kind.
-    pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), String> {
-        match is_expected(&self.kind) {
-            true => Ok((self.items.unwrap_or_default(), self.metadata.token.filter(|token| !token.is_empty()))),
-            false => Err(format!("the answer is a {:?}, not the list that was asked for", self.kind)),
+    pub(crate) fn page(self, is_expected: impl Fn(&str) -> bool) -> Result<(Vec<T>, Option<String>), UnexpectedKind> {
+        if !is_expected(&self.kind) {
+            return Err(UnexpectedKind(self.kind));
         }
+        Ok((self.items.unwrap_or_default(), self.metadata.token.filter(|token| !token.is_empty())))
     }
 }
+
+/// A response of another kind than the requested list.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is a {0:?}, not the list that was asked for")]
+pub(crate) struct UnexpectedKind(String);
 
 /// An object without any of its fields, for a check of its existence.
 #[derive(Deserialize)]

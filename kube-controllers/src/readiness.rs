@@ -104,8 +104,8 @@ async fn unlock<E: Display>(
             Some(false) => {
                 unlocked.send_replace(false);
                 tracing::warn!(
-                    "ClusterInformation({NAME}) is missing or says that the datastore is not ready: no controller writes until \
-                     spec.datastoreReady is true"
+                    "ClusterInformation({NAME}) is missing or says that the datastore is not ready: no controller \
+                     writes until spec.datastoreReady is true"
                 );
             }
             Some(true) => tokio::select! {

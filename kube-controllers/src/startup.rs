@@ -39,7 +39,8 @@ pub(crate) enum StartError {
     Access(#[from] AccessError),
     /// Calico's objects moved to another API group. The process has to be restarted for the new group.
     #[error(
-        "Calico's objects are in the API group {now} and no longer in {was}: this process ends, to be started again for {now}"
+        "Calico's objects are in the API group {now} and no longer in {was}: this process ends, to be started again \
+         for {now}"
     )]
     Moved {
         /// The group that this process uses.

@@ -15,12 +15,12 @@ pub(super) struct StatusBackoff {
     pause: Duration,
     not_before: Option<Instant>,
     /// True if a write is pending.
-    wanted: bool,
+    pending: bool,
 }
 
 impl Default for StatusBackoff {
     fn default() -> Self {
-        StatusBackoff { pause: FIRST, not_before: None, wanted: false }
+        StatusBackoff { pause: FIRST, not_before: None, pending: false }
     }
 }
 
@@ -28,13 +28,13 @@ impl StatusBackoff {
     /// Records that there is no write left to do.
     pub(super) fn settled(&mut self) {
         self.pause = FIRST;
-        self.wanted = false;
+        self.pending = false;
     }
 
     /// Returns true if a write may happen now. If not, [`StatusBackoff::due`] waits for the time.
     pub(super) fn may_write(&mut self) -> bool {
         let now = Instant::now();
-        self.wanted = true;
+        self.pending = true;
         if self.not_before.is_some_and(|moment| moment > now) {
             return false;
         }
@@ -46,7 +46,7 @@ impl StatusBackoff {
     /// Waits until the pending write may happen. Never returns if no write is pending.
     pub(super) async fn due(&self) {
         match self.not_before {
-            Some(moment) if self.wanted => sleep_until(moment).await,
+            Some(moment) if self.pending => sleep_until(moment).await,
             _ => std::future::pending().await,
         }
     }

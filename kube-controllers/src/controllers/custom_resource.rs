@@ -18,7 +18,7 @@ pub(super) struct CustomResources {
 
 impl CustomResources {
     /// Returns the objects of the kind `S`.
-    pub(super) fn of<S: Spec>(client: kube::Client) -> Self {
+    pub(super) fn new<S: Spec>(client: kube::Client) -> Self {
         CustomResources { api: Api::all_with(client, &resource(S::KIND, S::PLURAL)), kind: S::KIND }
     }
 

@@ -1,4 +1,4 @@
-//! Kubernetes EventPublisher of garbage collection. A pass posts one Event per node about released addresses. An address that a
+//! Kubernetes Events of garbage collection. A pass posts one Event per node about released addresses. An address that a
 //! pod uses without an allocation causes one Event per pod and address.
 
 use std::collections::BTreeMap;
@@ -16,10 +16,10 @@ use crate::events::{self, EventType, NAMESPACE};
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
 const NAMED: usize = 10;
-/// Length of a message in bytes above which no further address is added. Readers of EventPublisher may accept only 1 KiB.
+/// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
 const LONG: usize = 550;
 
-/// Number of EventPublisher that are posted at the same time.
+/// Number of Events that are posted at the same time.
 const AT_ONCE: usize = 8;
 
 /// The kind of message about leaked addresses.
@@ -31,7 +31,7 @@ pub(super) enum GcEvent {
     WouldReclaim,
 }
 
-/// Posts EventPublisher as long as the role allows it.
+/// Posts Events as long as the role allows it.
 #[derive(Debug, Default)]
 pub(super) struct EventPublisher {
     forbidden: AtomicBool,
@@ -39,10 +39,10 @@ pub(super) struct EventPublisher {
 
 impl EventPublisher {
     /// Posts an Event per node about `suspects`. Failures are only logged, because nothing depends on Events.
-    pub(super) async fn tell(&self, client: &kube::Client, gate: &LeaderGate, told: GcEvent, suspects: &[&Suspect]) {
-        let told =
-            by_node(suspects).into_iter().map(|(node, suspects)| event(node, told, &suspects, SystemTime::now()));
-        let written: Vec<_> = told.map(|event| self.write(client, gate, event)).collect();
+    pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, kind: GcEvent, suspects: &[&Suspect]) {
+        let events =
+            by_node(suspects).into_iter().map(|(node, suspects)| build_event(node, kind, &suspects, SystemTime::now()));
+        let written: Vec<_> = events.map(|event| self.write(client, gate, event)).collect();
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
     }
 
@@ -56,7 +56,7 @@ impl EventPublisher {
         uid: &str,
         rival: &Rival,
     ) -> bool {
-        let event = conflict_event(conflict, uid, rival, SystemTime::now());
+        let event = build_conflict_event(conflict, uid, rival, SystemTime::now());
         self.write(client, gate, event).await
     }
 
@@ -100,8 +100,8 @@ fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> 
     by_node
 }
 
-fn event(node: &str, told: GcEvent, suspects: &[&Suspect], now: SystemTime) -> Value {
-    let (reason, verb) = match told {
+fn build_event(node: &str, kind: GcEvent, suspects: &[&Suspect], now: SystemTime) -> Value {
+    let (reason, verb) = match kind {
         GcEvent::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
         GcEvent::WouldReclaim => ("LeakedAddressesFound", "would take back"),
     };
@@ -115,7 +115,7 @@ fn event(node: &str, told: GcEvent, suspects: &[&Suspect], now: SystemTime) -> V
         let separator = if at == 0 { "" } else { ", " };
         message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.evidence));
     }
-    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds EventPublisher with either.
+    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
     let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
     events::event(&object, EventType::Normal, reason, &message, now)
 }
@@ -125,12 +125,12 @@ const LONGEST_NAME: usize = 200;
 
 /// Returns the Event about a conflict. Its name is derived from the pod and the address. So another replica, or this
 /// one after a restart, does not create the Event again.
-fn conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
+fn build_conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
     let Conflict { namespace, name, address, .. } = conflict;
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
     let message = format!(
-        "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new pods start \
-         gives its successor an address of its own"
+        "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new \
+         pods start gives its successor an address of its own"
     );
     let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);
     let short = name.get(..LONGEST_NAME).unwrap_or(name).trim_end_matches(['.', '-']);
@@ -183,9 +183,9 @@ pub(super) mod tests {
         let client = kube::Client::new(service, "default");
         let gate = LeaderGate::new(crate::leader::Leadership::always(), stop.clone(), 0);
         let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
-        events.tell(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
+        events.publish(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
         stop.cancel();
-        events.tell(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
+        events.publish(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
@@ -209,7 +209,7 @@ pub(super) mod tests {
         assert_eq!(*sent.lock().unwrap(), ["a\\n\\u001b[2Kb"]);
     }
 
-    /// A tenant may forbid EventPublisher about their own pods.
+    /// A tenant may forbid Events about their own pods.
     #[tokio::test]
     async fn an_event_that_is_forbidden_in_a_namespace_of_a_tenant_keeps_no_other_back() {
         let asked = Arc::new(std::sync::Mutex::new(Vec::new()));
@@ -227,7 +227,7 @@ pub(super) mod tests {
         let conflict =
             Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
         assert!(events.report_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
-        events.tell(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
+        events.publish(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
         assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
     }
 
@@ -235,7 +235,7 @@ pub(super) mod tests {
     fn pods_with_the_longest_names_leave_a_message_within_a_kibibyte() {
         let mut long = suspect(1, Some("a"));
         long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
-        let event = event("a", GcEvent::Reclaimed, &[&long; 9], UNIX_EPOCH);
+        let event = build_event("a", GcEvent::Reclaimed, &[&long; 9], UNIX_EPOCH);
         let message = event["message"].as_str().unwrap();
         assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());
     }
@@ -248,7 +248,7 @@ pub(super) mod tests {
         let by_node = by_node(&suspects);
         assert_eq!(by_node.iter().map(|(node, of)| (*node, of.len())).collect::<Vec<_>>(), [("a", 12), ("b", 1)]);
         let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
-        let event = event("a", GcEvent::Reclaimed, &by_node["a"], at);
+        let event = build_event("a", GcEvent::Reclaimed, &by_node["a"], at);
         let message = event["message"].as_str().unwrap();
         let begin = "took back 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
         assert!(message.starts_with(begin), "{message}");

@@ -53,7 +53,7 @@ impl Orphans {
 
 /// The numbers of repaired handles.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mended {
+pub(super) struct RepairedHandles {
     pub(super) deleted: usize,
     pub(super) corrected: usize,
     pub(super) failed: usize,
@@ -96,22 +96,22 @@ impl HandleAudit {
     }
 
     /// Repairs the handles that have been wrong for `grace`.
-    pub(super) async fn mend(
+    pub(super) async fn repair(
         &mut self,
         calico: &Datastore,
         gate: &LeaderGate,
         mode: Gc,
         now: Duration,
         grace: Duration,
-    ) -> Mended {
-        let mut mended = Mended::default();
+    ) -> RepairedHandles {
+        let mut repaired = RepairedHandles::default();
         let due = self.orphans.get().due(now, grace);
         if mode == Gc::Report {
             self.reported.retain(|id| self.orphans.get().is_wrong(id));
             for suspect in due.iter().filter(|suspect| self.reported.insert(suspect.id.clone())) {
                 tracing::info!(handle = %suspect.id, "would mend a handle that counts wrongly");
             }
-            return mended;
+            return repaired;
         }
         for part in due.chunks(AT_ONCE) {
             if !gate.is_open() {
@@ -126,13 +126,13 @@ impl HandleAudit {
                 Err(error) => {
                     tracing::warn!(%error, "wrong handles cannot be looked at again");
                     part.iter().for_each(|suspect| self.orphans.get().failed(&suspect.id, now));
-                    mended.failed += part.len();
+                    repaired.failed += part.len();
                     break;
                 }
             };
-            mended.deleted += outcome.deleted.len();
-            mended.corrected += outcome.corrected.len();
-            mended.failed += outcome.failed.len();
+            repaired.deleted += outcome.deleted.len();
+            repaired.corrected += outcome.corrected.len();
+            repaired.failed += outcome.failed.len();
             for id in &outcome.deleted {
                 tracing::info!(handle = %id, "deleted a handle that held nothing");
             }
@@ -150,7 +150,7 @@ impl HandleAudit {
                 self.orphans.get().failed(id, now);
             }
         }
-        mended
+        repaired
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
-use super::handles::Mended;
+use super::handles::RepairedHandles;
 use crate::telemetry::Metrics;
 
 /// Bucket limits in seconds, from a pass over a few addresses to a pass that waits for the API server.
@@ -93,13 +93,13 @@ impl PassMetrics {
     }
 
     /// Records the repairs of handles, and the present number of wrong handles.
-    pub(super) fn mended(&self, mended: Mended, wrong: usize) {
-        for (how, n) in [("deleted", mended.deleted), ("corrected", mended.corrected)] {
+    pub(super) fn repaired(&self, repaired: RepairedHandles, wrong: usize) {
+        for (how, n) in [("deleted", repaired.deleted), ("corrected", repaired.corrected)] {
             if n > 0 {
                 self.handles.with_label_values(&[how]).inc_by(n as u64);
             }
         }
-        for _ in 0..mended.failed {
+        for _ in 0..repaired.failed {
             self.failed("handles");
         }
         self.wrong_handles.set(i64::try_from(wrong).unwrap_or(i64::MAX));

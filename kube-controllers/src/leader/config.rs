@@ -35,7 +35,7 @@ pub struct Timing {
     pub retry: Duration,
     /// Interval at which a replica that writes without a Lease checks if the role allows one, and the time limit of
     /// each attempt. Half of `renew_deadline`.
-    pub look: Duration,
+    pub check_interval: Duration,
     /// Longest time that a write may take which was begun in time.
     pub write: Duration,
 }
@@ -58,7 +58,7 @@ impl Default for Timing {
             lease: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry: Duration::from_secs(2),
-            look: Duration::from_secs(5),
+            check_interval: Duration::from_secs(5),
             write: Duration::from_secs(10),
         }
     }

@@ -245,7 +245,7 @@ async fn follow_health(
                 return looking.cancelled().await;
             }
             let datastore = async || readiness::verify(&clients.calico, &elected).await;
-            let api_server = async || healthz(&clients.kubernetes).await;
+            let api_server = async || check_healthz(&clients.kubernetes).await;
             status::watch_health(status.clone(), datastore, api_server, looking.clone()).await;
         });
         let changed = async { wanted.wait_for(|wanted| *wanted != current).await.is_ok() };
@@ -259,13 +259,26 @@ async fn follow_health(
     }
 }
 
+/// A failed check of the API server.
+#[derive(Debug, thiserror::Error)]
+enum HealthzError {
+    #[error(transparent)]
+    Request(#[from] hyper::http::Error),
+    #[error("{message} with http status code: {code}")]
+    Status { message: String, code: u16 },
+    #[error(transparent)]
+    Client(kube::Error),
+}
+
 /// Checks that `/healthz` of the API server returns success.
-async fn healthz(kubernetes: &kube::Client) -> Result<(), String> {
-    let request = hyper::Request::get("/healthz").body(Vec::new()).map_err(|error| error.to_string())?;
+async fn check_healthz(kubernetes: &kube::Client) -> Result<(), HealthzError> {
+    let request = hyper::Request::get("/healthz").body(Vec::new())?;
     match kubernetes.request_text(request).await {
         Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) => Err(format!("{} with http status code: {}", status.message, status.code)),
-        Err(error) => Err(error.to_string()),
+        Err(kube::Error::Api(status)) => {
+            Err(HealthzError::Status { message: status.message.clone(), code: status.code })
+        }
+        Err(error) => Err(HealthzError::Client(error)),
     }
 }
 

@@ -144,10 +144,10 @@ impl Merger<'_> {
     /// A controller without a configured period has the default period. Upstream's controllers never compare all
     /// objects in this case.
     fn reconcile_periods(&mut self, enabled: &BTreeSet<ControllerName>) -> BTreeMap<ControllerName, Duration> {
-        let said = self.take_override(&self.environment.reconcile_period);
+        let given = self.take_override(&self.environment.reconcile_period);
         let period = |name: ControllerName| {
             let configured = reconciler(&self.spec.controllers, name).and_then(|section| section.reconciler_period);
-            said.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
+            given.or(configured).unwrap_or(RECONCILE_PERIOD).duration()
         };
         let reconcilers = enabled.iter().filter(|name| name.is_of_etcd());
         reconcilers.map(|name| (*name, period(*name))).collect()
@@ -162,8 +162,8 @@ impl Merger<'_> {
         }
         let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.as_deref());
         let configured = configured.map(str::to_owned);
-        if let Some(said) = self.take_override(&self.environment.sync_node_labels) {
-            return said;
+        if let Some(given) = self.take_override(&self.environment.sync_node_labels) {
+            return given;
         }
         self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
     }
@@ -176,22 +176,22 @@ impl Merger<'_> {
         let section = self.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.clone());
         let AutoHostEndpointConfig { auto_create, create_default_host_endpoint, templates, .. } =
             section.unwrap_or_default();
-        let told = self.problems.len();
+        let problems_before = self.problems.len();
         let stays = "no automatic host endpoint is made or deleted";
         let enabled = self.word("hostEndpoint.autoCreate", auto_create, &SWITCH, false, stays);
         let stays = "host endpoints for all interfaces stay as they are, and no automatic one is deleted";
         let default =
             self.word("hostEndpoint.createDefaultHostEndpoint", create_default_host_endpoint, &SWITCH, true, stays);
-        let asked = templates.len();
+        let template_count = templates.len();
         let templates = self.usable(templates);
         if enabled == Some(false) {
             // `Disabled` deletes all automatic host endpoints, so the other fields and their problems have no effect.
-            self.problems.truncate(told);
+            self.problems.truncate(problems_before);
         }
         AutoHostEndpoints {
             enabled: enabled == Some(true),
             default_endpoint: default == Some(true),
-            keep: enabled.is_none_or(|enabled| enabled && (default.is_none() || templates.len() < asked)),
+            keep: enabled.is_none_or(|enabled| enabled && (default.is_none() || templates.len() < template_count)),
             templates,
         }
     }
@@ -205,22 +205,22 @@ impl Merger<'_> {
                 wrong.entry(index).or_insert_with(|| format!("`{generate_name}` is the name of another template too"));
             }
         }
-        let told = wrong.iter().map(|(index, error)| {
+        let messages = wrong.iter().map(|(index, error)| {
             format!(
                 "hostEndpoint.templates[{index}]: {error}; it is left out, and no automatic host endpoint is deleted"
             )
         });
-        self.problems.extend(told);
+        self.problems.extend(messages);
         templates.into_iter().enumerate().filter(|(index, _)| !wrong.contains_key(index)).map(|(_, t)| t).collect()
     }
 
     fn assign_ips(&mut self) -> Option<AssignIps> {
         let section = self.spec.controllers.load_balancer.as_ref();
-        let said = section.and_then(|section| section.assign_ips.clone());
+        let given = section.and_then(|section| section.assign_ips.clone());
         let words =
             [(ALL_SERVICES, AssignIps::AllServices), (REQUESTED_SERVICES_ONLY, AssignIps::RequestedServicesOnly)];
         let stays = "no Service gets or loses an address";
-        self.word("loadBalancer.assignIPs", said, &words, AssignIps::AllServices, stays)
+        self.word("loadBalancer.assignIPs", given, &words, AssignIps::AllServices, stays)
     }
 
     /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if the value is not
@@ -229,32 +229,32 @@ impl Merger<'_> {
     fn word<T: Copy>(
         &mut self,
         field: &str,
-        said: Option<String>,
+        given: Option<String>,
         words: &[(&str, T)],
         default: T,
         stays: &str,
     ) -> Option<T> {
-        let Some(said) = said.filter(|said| !said.is_empty()) else { return Some(default) };
-        let meaning = words.iter().find(|(word, _)| *word == said).map(|(_, meaning)| *meaning);
+        let Some(given) = given.filter(|given| !given.is_empty()) else { return Some(default) };
+        let meaning = words.iter().find(|(word, _)| *word == given).map(|(_, meaning)| *meaning);
         if meaning.is_none() {
             let allowed: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-            self.problems.push(format!("{field}: `{said}` is not one of {}; {stays}", allowed.join(", ")));
+            self.problems.push(format!("{field}: `{given}` is not one of {}; {stays}", allowed.join(", ")));
         }
         meaning
     }
 
     fn migrates_policy_names(&mut self) -> bool {
         let section = self.spec.controllers.migration.as_ref();
-        let said = section.and_then(|section| section.policy_name_migrator.clone());
-        self.word("migration.policyNameMigrator", said, &SWITCH, true, "no policy is renamed") == Some(true)
+        let given = section.and_then(|section| section.policy_name_migrator.clone());
+        self.word("migration.policyNameMigrator", given, &SWITCH, true, "no policy is renamed") == Some(true)
     }
 
     fn health_checks(&mut self) -> bool {
-        if let Some(said) = self.take_override(&self.environment.health_checks) {
-            return said;
+        if let Some(given) = self.take_override(&self.environment.health_checks) {
+            return given;
         }
-        let said = self.spec.health_checks.clone();
-        self.word("healthChecks", said, &SWITCH, true, "the health checks go on") != Some(false)
+        let given = self.spec.health_checks.clone();
+        self.word("healthChecks", given, &SWITCH, true, "the health checks go on") != Some(false)
     }
 
     fn port(&mut self, field: &str, port: Option<i64>) -> Option<u16> {

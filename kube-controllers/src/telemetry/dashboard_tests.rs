@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const DASHBOARD: &str = include_str!("../../../deploy/grafana/kube-controllers.json");
 
-/// StringInterner of PromQL, and labels that Prometheus adds.
+/// Words of PromQL, and labels that Prometheus adds.
 const WORDS: [&str; 15] = [
     "sum",
     "by",

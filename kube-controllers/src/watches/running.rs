@@ -81,8 +81,12 @@ impl RunningWatches {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    pub(super) fn add<T, R>(&mut self, subscribers: Subscribers<T>, meter: StatsHandle, run: impl FnOnce(Subscribers<T>) -> R)
-    where
+    pub(super) fn add<T, R>(
+        &mut self,
+        subscribers: Subscribers<T>,
+        meter: StatsHandle,
+        run: impl FnOnce(Subscribers<T>) -> R,
+    ) where
         T: Watched,
         R: Future<Output = ()> + Send + 'static,
     {

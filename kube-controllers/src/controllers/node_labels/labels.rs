@@ -1,4 +1,5 @@
-//! [`NodeLabelCache`]: the labels of Kubernetes nodes and Calico nodes. [`merge`]: computes the labels of a Calico node.
+//! [`NodeLabelCache`]: the labels of Kubernetes nodes and Calico nodes. [`merge`]: computes the labels of a Calico
+//! node.
 
 use std::collections::BTreeMap;
 

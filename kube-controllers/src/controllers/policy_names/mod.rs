@@ -169,7 +169,8 @@ impl PolicyNameReconciler {
             DuplicatePolicy::Right => Ok(()),
             DuplicatePolicy::Going => Err(ReconcileError::Retry(format!("{} {key} is being deleted", K::KIND))),
             DuplicatePolicy::Unclear => Err(ReconcileError::Retry(format!(
-                "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: delete one of them",
+                "{kind} {} and {kind} {key} differ, and which of them was written last cannot be told: \
+                 delete one of them",
                 old.key,
                 kind = K::KIND,
             ))),

@@ -47,7 +47,7 @@ impl Controller for Tiers {
     async fn run(self, context: Context) {
         let reconciler = Arc::new(TierReconciler {
             kubernetes: context.kubernetes.clone(),
-            objects: CustomResources::of::<TierSpec>(context.kubernetes.clone()),
+            objects: CustomResources::new::<TierSpec>(context.kubernetes.clone()),
             tiers: self.tiers.clone(),
         });
         let queue_all = || self.tiers.lock().iter().for_each(|(key, _)| self.queue.add(key.clone()));

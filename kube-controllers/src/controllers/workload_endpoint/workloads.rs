@@ -88,12 +88,12 @@ impl Workloads {
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
                 let (identity, host_network) = (PodIdentity::new(pod), pod.host_network);
-                let known =
+                let cached =
                     CachedPod { node, is_networked, labels_hash, identity, host_network, list: self.pods.number };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
-                let is_news = !workload.pod.as_ref().is_some_and(|before| before.is_like(&known));
-                workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.match_pod(&known.identity));
-                workload.pod = Some(known);
+                let is_news = !workload.pod.as_ref().is_some_and(|before| before.is_like(&cached));
+                workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.match_pod(&cached.identity));
+                workload.pod = Some(cached);
                 return self.work_for(is_news, &pod.name);
             }
             Event::Delete(pod) => {
@@ -119,21 +119,21 @@ impl Workloads {
             }
             Event::Upsert(entry) => {
                 let Some((pod, node)) = pod_and_node(&entry.key) else { return Vec::new() };
-                let mut known = CachedEndpoint {
+                let mut cached = CachedEndpoint {
                     name: entry.key.name.as_str().into(),
                     node: self.words.share(&node),
                     labels_hash: EndpointLabels::from_endpoint(&entry.value).fingerprint(),
                     sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
                 };
-                let Workload { pod: there, endpoints } = self.workloads.entry(pod.clone()).or_default();
-                if let Some(before) = endpoints.iter().find(|one| one.name == known.name) {
-                    known.sandbox.copy_pod_uid(&before.sandbox);
+                let Workload { pod: cached_pod, endpoints } = self.workloads.entry(pod.clone()).or_default();
+                if let Some(before) = endpoints.iter().find(|one| one.name == cached.name) {
+                    cached.sandbox.copy_pod_uid(&before.sandbox);
                 }
-                there.iter().for_each(|pod| known.sandbox.match_pod(&pod.identity));
-                match endpoints.iter_mut().find(|one| one.name == known.name) {
-                    Some(before) => *before = known,
-                    None => endpoints.push(known),
+                cached_pod.iter().for_each(|pod| cached.sandbox.match_pod(&pod.identity));
+                match endpoints.iter_mut().find(|one| one.name == cached.name) {
+                    Some(before) => *before = cached,
+                    None => endpoints.push(cached),
                 }
                 return self.work_for(true, &pod);
             }

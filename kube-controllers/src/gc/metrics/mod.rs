@@ -102,7 +102,7 @@ impl Collector for IpamMetrics {
             return Vec::new();
         }
         // Only the copy is made while the index is locked, so that a scrape does not delay watches.
-        let counted = Counted::of(&self.cache.index());
+        let counted = Counted::from_index(&self.cache.index());
         families(&counted)
     }
 }
@@ -137,7 +137,7 @@ struct Place {
 }
 
 impl Counted {
-    fn of(index: &Index) -> Self {
+    fn from_index(index: &Index) -> Self {
         let mut names = HashMap::<&str, Arc<str>>::new();
         let mut name = |name| names.entry(name).or_insert_with(|| Arc::from(name)).clone();
         let pools = index.pools().into_iter();
@@ -264,12 +264,12 @@ fn family(family: &Family, kind: MetricType, rows: impl Iterator<Item = Row>) ->
         }
         metric
     };
-    let mut told = MetricFamily::default();
-    told.set_name(family.name.into());
-    told.set_help(family.help.into());
-    told.set_field_type(kind);
-    told.set_metric(rows.map(metric).collect());
-    told
+    let mut family_metrics = MetricFamily::default();
+    family_metrics.set_name(family.name.into());
+    family_metrics.set_help(family.help.into());
+    family_metrics.set_field_type(kind);
+    family_metrics.set_metric(rows.map(metric).collect());
+    family_metrics
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ impl Collector for Made {
 }
 
 fn text(index: &Index) -> String {
-    rendered(&Counted::of(index))
+    rendered(&Counted::from_index(index))
 }
 
 fn rendered(counted: &Counted) -> String {
@@ -121,7 +121,7 @@ fn what_is_in_use_borrowed_and_leaked() {
 #[test]
 fn a_scrape_shows_one_moment() {
     let mut index = cluster();
-    let (before, counted) = (text(&index), Counted::of(&index));
+    let (before, counted) = (text(&index), Counted::from_index(&index));
     index.pool_gone("test-ippool-1");
     index.calico_node_gone("node-b");
     assert_ne!(text(&index), before);

@@ -51,11 +51,11 @@ impl GcPass {
         let plan = plan(decided);
         let now = self.now();
         let mut index = self.cache.index();
-        for (suspect, keeper) in &plan.kept {
+        for (suspect, reason) in &plan.kept {
             tracing::info!(address = %suspect.address, handle = %suspect.handle,
                 node = suspect.node.as_deref().map(display),
-                pod = suspect.holder.pod().map(display), %keeper, "not released");
-            index.kept(suspect, *keeper, now);
+                pod = suspect.holder.pod().map(display), %reason, "not released");
+            index.kept(suspect, *reason, now);
         }
         // Another address of the same handle stays, so these stay too (KC-445). They are postponed, as after a failure.
         plan.spared.iter().for_each(|suspect| index.failed(suspect, now));
@@ -73,7 +73,7 @@ impl GcPass {
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
-        self.events.tell(&self.context.kubernetes, &self.gate, GcEvent::WouldReclaim, &new).await;
+        self.events.publish(&self.context.kubernetes, &self.gate, GcEvent::WouldReclaim, &new).await;
         let now = self.now();
         let mut index = self.cache.index();
         found.iter().for_each(|suspect| index.failed(suspect, now));
@@ -127,7 +127,7 @@ impl GcPass {
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);
-        self.events.tell(&self.context.kubernetes, &self.gate, GcEvent::Reclaimed, &gone).await;
+        self.events.publish(&self.context.kubernetes, &self.gate, GcEvent::Reclaimed, &gone).await;
     }
 
     /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
@@ -137,7 +137,7 @@ impl GcPass {
         }
         let confirmed: HashSet<_> =
             self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity_of).collect();
-        self.reported.retain(|told| confirmed.contains(told));
+        self.reported.retain(|reported| confirmed.contains(reported));
     }
 }
 

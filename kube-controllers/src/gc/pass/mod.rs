@@ -71,8 +71,8 @@ impl GcPass {
             let (claims, clock) = (self.claims.clone(), self.clock.clone());
             let of_all = |orphans| handles::list(calico.clone(), cache, orphans, claims, clock);
             self.handles.list_if_due(self.now(), grace, of_all);
-            let mended = self.handles.mend(&calico, &self.gate, settings.gc, self.now(), grace).await;
-            self.metrics.mended(mended, self.handles.wrong());
+            let repaired = self.handles.repair(&calico, &self.gate, settings.gc, self.now(), grace).await;
+            self.metrics.repaired(repaired, self.handles.wrong());
             let (now, told) = (self.now(), &mut self.reported_affinities);
             let failed = self.claims.finish(&calico, &self.gate, settings.gc, now, grace, told).await;
             (0..failed).for_each(|_| self.metrics.failed("claims"));

@@ -21,19 +21,19 @@ impl Api<'_> {
     /// Reads the object.
     pub(super) async fn whole<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
         self.gate.pace(1).await;
-        sight(api_reads::object(self.client, resource, key).await)
+        to_lookup(api_reads::object(self.client, resource, key).await)
     }
 
     /// Looks up if the object exists.
     pub(super) async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
         self.gate.pace(1).await;
-        sight(api_reads::exists(self.client, resource, key).await.map(|there| there.then_some(())))
+        to_lookup(api_reads::exists(self.client, resource, key).await.map(|there| there.then_some(())))
     }
 
     /// Looks up if the API server serves one of these kinds, in any version of a group.
     pub(super) async fn serves(&self, group: &str, plurals: &[&str]) -> Sight<()> {
         self.gate.pace(1).await;
-        sight(api_reads::serves(self.client, group, plurals).await.map(|serves| serves.then_some(())))
+        to_lookup(api_reads::serves(self.client, group, plurals).await.map(|serves| serves.then_some(())))
     }
 
     /// Returns the JSON of a list.
@@ -45,7 +45,7 @@ impl Api<'_> {
 }
 
 /// Converts a result; a failed read counts as unknown.
-fn sight<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
+fn to_lookup<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
     match found {
         Ok(Some(object)) => Sight::Present(object),
         Ok(None) => Sight::Absent,

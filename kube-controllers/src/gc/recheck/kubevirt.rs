@@ -12,7 +12,7 @@ const GROUP: &str = "kubevirt.io";
 
 /// Looks up a VirtualMachine or VirtualMachineInstance with this name. Unlike upstream (KC-436), any instance counts:
 /// it may outlive its VirtualMachine, and its launcher pod is running then.
-pub(super) async fn sight(api: &Api<'_>, key: &ObjectKey) -> MachineSight {
+pub(super) async fn look_up_vm(api: &Api<'_>, key: &ObjectKey) -> MachineSight {
     for resource in [VIRTUAL_MACHINES, VIRTUAL_MACHINE_INSTANCES] {
         match api.exists(resource, key).await {
             Sight::Absent => {}
@@ -39,7 +39,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(in crate::gc) struct KubeVirt {
     /// Time of the last discovery, by the clock of grace periods. `None` while no address belongs to a virtual machine.
-    looked: Option<Duration>,
+    discovered_at: Option<Duration>,
     is_gone: bool,
 }
 
@@ -52,17 +52,17 @@ impl KubeVirt {
 
     /// Returns true if discovery is due.
     pub(in crate::gc) fn is_due(&self, now: Duration) -> bool {
-        self.looked.is_none_or(|looked| now >= looked + PERIOD)
+        self.discovered_at.is_none_or(|discovered_at| now >= discovered_at + PERIOD)
     }
 
     /// Returns the time of the next discovery, if any.
     pub(in crate::gc) fn next_deadline(&self) -> Option<Duration> {
-        self.looked.map(|looked| looked + PERIOD)
+        self.discovered_at.map(|discovered_at| discovered_at + PERIOD)
     }
 
     /// Records the result of a discovery.
     pub(in crate::gc) fn record(&mut self, sight: MachineSight, now: Duration) {
-        *self = KubeVirt { looked: Some(now), is_gone: sight == MachineSight::Undefined };
+        *self = KubeVirt { discovered_at: Some(now), is_gone: sight == MachineSight::Undefined };
     }
 }
 

@@ -53,12 +53,12 @@ impl ApiReader<'_> {
     /// Reads every object that the suspects depend on, each object once. The result of a failed read is unknown, and
     /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> CurrentState {
-        let asked: BTreeSet<OtherObject> = suspects.iter().flat_map(others).collect();
-        let looked = asked.into_iter().map(|other| self.look_up(other));
+        let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(others).collect();
+        let lookups = queries.into_iter().map(|other| self.look_up(other));
         CurrentState {
-            pods: pods::read(&self.api(), suspects, pods, self.parallel).await,
+            pods: pods::read_all(&self.api(), suspects, pods, self.parallel).await,
             machines: self.read_machines(suspects).await,
-            others: stream::iter(looked).buffer_unordered(self.parallel).collect().await,
+            others: stream::iter(lookups).buffer_unordered(self.parallel).collect().await,
         }
     }
 
@@ -69,15 +69,15 @@ impl ApiReader<'_> {
             named.partition(|(evidence, _)| *evidence == Evidence::NoKubeVirt);
         let mut found = BTreeMap::new();
         if !orphans.is_empty() {
-            let sight = self.without_kubevirt().await;
-            found.extend(orphans.into_iter().map(|(_, key)| (key, sight)));
+            let lookup = self.without_kubevirt().await;
+            found.extend(orphans.into_iter().map(|(_, key)| (key, lookup)));
         }
-        let looked = named.into_iter().map(|(_, key)| async move {
-            let sight = kubevirt::sight(&self.api(), &key).await;
-            (key, sight)
+        let lookups = named.into_iter().map(|(_, key)| async move {
+            let lookup = kubevirt::look_up_vm(&self.api(), &key).await;
+            (key, lookup)
         });
-        let looked: Vec<_> = stream::iter(looked).buffer_unordered(self.parallel).collect().await;
-        found.extend(looked);
+        let lookups: Vec<_> = stream::iter(lookups).buffer_unordered(self.parallel).collect().await;
+        found.extend(lookups);
         found
     }
 
@@ -86,12 +86,12 @@ impl ApiReader<'_> {
     }
 
     async fn look_up(&self, other: OtherObject) -> (OtherObject, Sight<()>) {
-        let sight = match &other {
+        let lookup = match &other {
             OtherObject::Service(key) => self.api().exists(SERVICES, key).await,
             OtherObject::KubernetesNode(key) => self.api().exists(NODES, key).await,
             OtherObject::CalicoNode(key) => self.calico_node(&key.name).await,
         };
-        (other, sight)
+        (other, lookup)
     }
 
     /// Checks if KubeVirt is missing.
@@ -101,7 +101,7 @@ impl ApiReader<'_> {
 
     /// Reads the present state of a pod.
     pub(super) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
-        pods::one(&self.api(), key).await
+        pods::read_one(&self.api(), key).await
     }
 
     /// Looks up a node in Calico and in Kubernetes.
@@ -126,18 +126,18 @@ impl ApiReader<'_> {
 impl CurrentState {
     /// Returns the objects that a suspect depends on, as far as they were read.
     pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
-        let asked = suspect.questions();
+        let queries = suspect.questions();
         let of = |other: Option<OtherObject>| {
             let found = other.and_then(|other| self.others.get(&other));
             found.copied().unwrap_or(Sight::Unknown)
         };
         LiveFacts {
-            pod: self.pod(asked.pod),
-            machine: self.machine(asked.machine),
-            owners: asked.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
-            service: of(asked.service.map(key).map(OtherObject::Service)),
-            kubernetes_node: of(asked.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode)),
-            calico_node: of(asked.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode)),
+            pod: self.pod(queries.pod),
+            machine: self.machine(queries.machine),
+            owners: queries.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
+            service: of(queries.service.map(key).map(OtherObject::Service)),
+            kubernetes_node: of(queries.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode)),
+            calico_node: of(queries.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode)),
         }
     }
 
@@ -161,10 +161,10 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
 }
 
 fn others(suspect: &Suspect) -> Vec<OtherObject> {
-    let asked = suspect.questions();
-    let service = asked.service.map(key).map(OtherObject::Service);
-    let kubernetes_node = asked.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode);
-    let calico_node = asked.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode);
+    let queries = suspect.questions();
+    let service = queries.service.map(key).map(OtherObject::Service);
+    let kubernetes_node = queries.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode);
+    let calico_node = queries.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode);
     [service, kubernetes_node, calico_node].into_iter().flatten().collect()
 }
 

@@ -11,7 +11,7 @@ use libcalico::kubernetes::{PODS, escaped};
 use serde_json::value::RawValue;
 
 use super::api::Api;
-use crate::api_reads::List;
+use crate::api_reads::{List, UnexpectedKind};
 use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
 
 /// Number of pods on one node from which on a list of the node's pods is cheaper than single requests.
@@ -23,7 +23,7 @@ const LOOKED_THROUGH: usize = 128;
 const MOST_LISTS: usize = 8;
 
 /// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
-pub(super) async fn read(
+pub(super) async fn read_all(
     api: &Api<'_>,
     suspects: &[Suspect],
     pods: usize,
@@ -32,7 +32,7 @@ pub(super) async fn read(
     let (lists, gets) = split(suspects, MANY.max(pods / LOOKED_THROUGH));
     let mut found = BTreeMap::new();
     let listed = lists.into_iter().map(|(node, keys)| async move {
-        let on_node = of_node(api, &node).await;
+        let on_node = list_of_node(api, &node).await;
         (node, keys, on_node)
     });
     let mut listed = stream::iter(listed).buffer_unordered(parallel.min(MOST_LISTS));
@@ -40,22 +40,26 @@ pub(super) async fn read(
     while let Some((node, keys, on_node)) = listed.next().await {
         match on_node {
             Ok(mut on_node) => found.extend(keys.into_iter().map(|key| {
-                let sight = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
-                (key, sight)
+                let lookup = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
+                (key, lookup)
             })),
             Err(error) => {
-                tracing::warn!(node, error, "cannot list the pods of a node; they are read one by one");
+                tracing::warn!(
+                    node,
+                    error = error.to_string(),
+                    "cannot list the pods of a node; they are read one by one"
+                );
                 gets.extend(keys);
             }
         }
     }
     let mut gets = stream::iter(gets.into_iter().map(|key| async move {
-        let sight = one(api, &key).await;
-        (key, sight)
+        let lookup = read_one(api, &key).await;
+        (key, lookup)
     }))
     .buffer_unordered(parallel);
-    while let Some((key, sight)) = gets.next().await {
-        found.insert(key, sight);
+    while let Some((key, lookup)) = gets.next().await {
+        found.insert(key, lookup);
     }
     found
 }
@@ -68,9 +72,9 @@ type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
 fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     let (mut lists, mut gets) = (Lists::new(), BTreeSet::new());
     for suspect in suspects {
-        let asked = suspect.questions();
-        gets.extend(asked.owners.iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
-        let Some((namespace, name)) = asked.pod else { continue };
+        let queries = suspect.questions();
+        gets.extend(queries.owners.iter().map(|(namespace, name)| ObjectKey::namespaced(namespace, name)));
+        let Some((namespace, name)) = queries.pod else { continue };
         let key = ObjectKey::namespaced(namespace, name);
         match suspect.kubernetes_node.as_deref().filter(|_| suspect.evidence == Evidence::PodGone) {
             Some(node) => _ = lists.entry(node.to_owned()).or_default().insert(key),
@@ -88,7 +92,7 @@ fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
 }
 
 /// Reads one pod by its name.
-pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
+pub(super) async fn read_one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     match api.whole::<Box<RawValue>>(PODS, key).await {
         Sight::Absent => Sight::Absent,
         Sight::Unknown => Sight::Unknown,
@@ -104,23 +108,33 @@ pub(super) async fn one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
     }
 }
 
+/// A list of a node's pods that cannot be read.
+#[derive(Debug, thiserror::Error)]
+enum ListError {
+    #[error(transparent)]
+    Request(#[from] kube::Error),
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Kind(#[from] UnexpectedKind),
+}
+
 /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. So is a
 /// response that is not a list of pods.
 ///
 /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and read
 /// all pods of the cluster from etcd. Pages are followed if the server still sends them.
-async fn of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, String> {
+async fn list_of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
     let mut words = StringInterner::default();
     let mut found = BTreeMap::new();
     let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
     let mut target = first.clone();
     loop {
-        let json = api.list(&target).await.map_err(|error| error.to_string())?;
-        let page: List<&RawValue> = serde_json::from_str(&json).map_err(|error| error.to_string())?;
+        let json = api.list(&target).await?;
+        let page: List<&RawValue> = serde_json::from_str(&json)?;
         let (items, next) = page.page(|kind| PODS.is_list(kind))?;
         for item in items {
-            let pod = Pod::project(item.get(), &mut words, ProjectionOptions::default())
-                .map_err(|error| error.to_string())?;
+            let pod = Pod::project(item.get(), &mut words, ProjectionOptions::default())?;
             found.insert(pod.key(), pod);
         }
         match next {

@@ -1,4 +1,5 @@
-//! The part of pprof's format that the profiles use, and their error: <https://github.com/google/pprof/blob/main/proto/profile.proto>.
+//! The part of pprof's format that the profiles use, and their error:
+//! <https://github.com/google/pprof/blob/main/proto/profile.proto>.
 
 use std::collections::HashMap;
 

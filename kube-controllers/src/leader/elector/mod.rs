@@ -62,13 +62,14 @@ impl<L: Leases> Elector<L> {
 
     /// Makes one attempt within the time limit. Returns the delay before the next attempt.
     async fn attempt_in_time(&mut self) -> Duration {
-        let Timing { retry, look, .. } = self.config.timing;
+        let Timing { retry, check_interval, .. } = self.config.timing;
         // Jitter, so that the replicas do not all ask at the same moment.
         let pause = retry.mul_f64(0.5 + fastrand::f64() / 2.0);
         let (begin, sent) = (Instant::now(), Deadline::now());
         let waited = self.election.waits_until(begin).is_some();
-        let attempted = timeout(look, self.attempt()).await;
-        let outcome = attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {look:?}"))));
+        let attempted = timeout(check_interval, self.attempt()).await;
+        let outcome =
+            attempted.unwrap_or_else(|_| Err(LeaseError::Other(format!("no answer within {check_interval:?}"))));
         if self.contradicts_refusals(&outcome) {
             self.refusals.end();
         }
@@ -113,7 +114,7 @@ impl<L: Leases> Elector<L> {
             }
         };
         // Counted from when the request was sent, as the right to write is.
-        if self.is_alone() { look.saturating_sub(begin.elapsed()) } else { pause }
+        if self.is_alone() { check_interval.saturating_sub(begin.elapsed()) } else { pause }
     }
 
     /// Takes or renews the Lease if it is free or held by this process.
@@ -160,7 +161,8 @@ impl<L: Leases> Elector<L> {
             self.alone = true;
             let LeaderElectionConfig { namespace, name, .. } = &self.config;
             let complaint = format!(
-                "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no second replica"
+                "the role does not allow to write the lease {namespace}/{name} ({reason}), so there must be no \
+                 second replica"
             );
             self.complain(complaint);
         } else if first {

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Failed};
 use super::queue::{Queue, Taken};
 use super::reconcile::{NextReconcile, Reconcile, ReconcileError};
 use crate::context::Context;
@@ -121,14 +121,14 @@ impl<R: Reconcile> WorkerPool<R> {
                 tracing::warn!(controller = R::NAME, %key, "cannot be done until something changes: {reason}");
             }
             Err(ReconcileError::Retry(reason)) => {
-                let failed = backoff.failed(key, fastrand::f64());
+                let Failed { times, delay } = backoff.failed(key, fastrand::f64());
                 self.metrics.retries.inc();
-                if failed.times > EXPECTED_FAILURES {
-                    tracing::warn!(controller = R::NAME, %key, times = failed.times, "failed, trying again in {:?}: {reason}", failed.delay);
+                if times > EXPECTED_FAILURES {
+                    tracing::warn!(controller = R::NAME, %key, times, "failed, trying again in {delay:?}: {reason}");
                 } else {
-                    tracing::debug!(controller = R::NAME, %key, times = failed.times, "failed, trying again in {:?}: {reason}", failed.delay);
+                    tracing::debug!(controller = R::NAME, %key, times, "failed, trying again in {delay:?}: {reason}");
                 }
-                self.queue.add_after(key.clone(), failed.delay);
+                self.queue.add_after(key.clone(), delay);
             }
         }
     }

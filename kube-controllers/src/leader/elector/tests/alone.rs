@@ -16,7 +16,7 @@ async fn role_that_forbids_for_longer_than_a_lease_and_a_write_makes_one_replica
         seconds(1).await;
     }
     let looks = server.state().looks.clone();
-    let later = looks.iter().filter(|look| **look > begin + settling + retry).count();
+    let later = looks.iter().filter(|check_interval| **check_interval > begin + settling + retry).count();
     assert!((118..=120).contains(&later), "every five seconds: {later}");
     // The role now allows Leases, and another replica takes the Lease first.
     let mut two = replica(&server, "two", Weather::Fair, false);
@@ -24,7 +24,7 @@ async fn role_that_forbids_for_longer_than_a_lease_and_a_write_makes_one_replica
     role.send_replace(Answer::Allowed);
     let begin = Instant::now();
     in_the_end(one.leadership.lost()).await;
-    assert!(begin.elapsed() <= Timing::default().look, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() <= Timing::default().check_interval, "{:?}", begin.elapsed());
     in_the_end(two.leadership.gained()).await;
     assert_eq!(server.holder(), "two");
 }

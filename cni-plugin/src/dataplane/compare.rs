@@ -1,16 +1,91 @@
-//! Compares an endpoint's plan with the state of the kernel. Pure: it makes no system calls.
+//! CHECK: compares the kernel with the plan of an endpoint, and describes each difference.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::net::IpAddr;
 
 use libcalico::net::IpVersion;
 use netlink_packet_route::route::{RouteScope, RouteType};
 
+use super::DataplaneError;
 use super::mac::MacAddr;
 use super::netlink::route::KernelRoute;
+use super::netlink::{NetlinkSocket, link};
+use super::netns::NetnsFd;
 use super::observe::Observed;
+use super::observe::observe;
+use super::plan::EndpointPlan;
 use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
-use super::verify::{Aspect, Difference};
+
+/// A difference between the kernel and the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// The item that was compared.
+    pub what: Aspect,
+    /// The value in the plan.
+    pub expected: String,
+    /// The value in the kernel; `none` if the item is missing.
+    pub found: String,
+}
+
+/// The item that a [`Difference`] is about, with the name of the interface, address, route, setting or neighbor. It is
+/// displayed as a noun phrase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Aspect {
+    /// An interface.
+    Link(String),
+    /// The interface at the other end of a pair.
+    Peer(String),
+    /// The state of an interface: up or down.
+    State(String),
+    /// The MAC address of an interface.
+    Mac(String),
+    /// The MTU of an interface.
+    Mtu(String),
+    /// An address of an interface.
+    Address(String),
+    /// A route.
+    Route(String),
+    /// A kernel setting.
+    Sysctl(String),
+    /// A static neighbor entry.
+    Neighbour(String),
+}
+
+/// Compares the kernel with the plan and returns all differences. An empty list means that the endpoint is intact.
+///
+/// The plan's `container_mac` and `mtu` must be the values that prevResult recorded.
+pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, DataplaneError> {
+    plan.validate()?;
+    let (host_end, container_end) = (plan.host_end(), plan.container_end());
+    let mut socket = NetlinkSocket::open()?;
+    let host = observe(&mut socket, &host_end)?;
+    let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
+    let netns_id = link::nsid_of(&mut socket, netns)?;
+    Ok(compare(&Ends { plan: &host_end, found: host }, &Ends { plan: &container_end, found: container }, netns_id))
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected {}, found {}", self.what, self.expected, self.found)
+    }
+}
+
+impl fmt::Display for Aspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (noun, name) = match self {
+            Aspect::Link(name) => ("interface", name),
+            Aspect::Peer(name) => ("peer of interface", name),
+            Aspect::State(name) => ("state of interface", name),
+            Aspect::Mac(name) => ("MAC address of interface", name),
+            Aspect::Mtu(name) => ("MTU of interface", name),
+            Aspect::Address(name) => ("address", name),
+            Aspect::Route(name) => ("route", name),
+            Aspect::Sysctl(name) => ("sysctl", name),
+            Aspect::Neighbour(name) => ("neighbour", name),
+        };
+        write!(f, "{noun} {name}")
+    }
+}
 
 /// The plan and the state of one end; `found` is `None` if the interface does not exist.
 pub(super) struct Ends<'a> {

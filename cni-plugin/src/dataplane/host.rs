@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
-use ipam_plugin::host_link::{HostLink, HostLinks};
+use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
 use libcalico::net::IpVersion;
 
 use super::netlink::{NetlinkSocket, link, route};
@@ -31,8 +31,8 @@ impl HostNetwork for KernelNetwork {
 }
 
 impl HostLinks for KernelNetwork {
-    fn find(&self, name: &str) -> Result<Option<HostLink>, String> {
-        find(name).map_err(|error| error.to_string())
+    fn find(&self, name: &str) -> Result<Option<HostLink>, HostLinkError> {
+        find(name).map_err(|error| HostLinkError(error.to_string()))
     }
 }
 

@@ -6,9 +6,8 @@ use libcalico::net::IpVersion;
 
 use super::DataplaneError;
 use super::netlink::NetlinkSocket;
-use super::netlink::address::{self, KernelAddress};
+use super::netlink::address::{self, KernelAddress, PermanentNeighbour};
 use super::netlink::link::{self, Link};
-use super::netlink::neighbour::{self, PermanentNeighbour};
 use super::netlink::route::{self, KernelRoute};
 use super::netns::NetnsFd;
 use super::plan::{End, SysctlKey};
@@ -46,7 +45,7 @@ pub(super) fn observe(socket: &mut NetlinkSocket, end: &End) -> Result<Option<Ob
     let read = |key: &SysctlKey| (key.clone(), sysctl::read(key).map_err(|error| error.to_string()));
     Ok(Some(Observed {
         addresses: address::list(socket, &link)?,
-        neighbours: neighbour::list_permanent(socket, &link)?,
+        neighbours: address::list_permanent(socket, &link)?,
         sysctls: end.sysctls.iter().map(|setting| read(&setting.key)).collect(),
         routes,
         link,

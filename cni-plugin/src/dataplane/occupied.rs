@@ -8,9 +8,10 @@ use nix::net::if_::if_nametoindex;
 
 use super::DataplaneError;
 use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
+use super::netlink::{NetlinkError, NetlinkSocket, route};
 use super::netns::NetnsFd;
-use super::ownership::{Holder, OtherEnd, Reason, Wanted, reason_to_stay};
+use super::ownership::{Holder, OtherEnd, Reason, reason_to_stay};
+use super::plan::Wanted;
 
 /// The host interface with the name of the one that an ADD is about to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +51,7 @@ pub(super) fn replaceable(
 ) -> Result<Option<Link>, DataplaneError> {
     let found = link::find(host, wanted.host_ifname)?;
     let inside = Inside::look(netns, wanted.container_ifname, found.as_ref())?;
-    let netns_id = nsid::of(host, netns)?;
+    let netns_id = link::nsid_of(host, netns)?;
     let is_asked = |found: &Link| inside.asked.as_ref().is_some_and(|asked| found.is_peer_of(asked, netns_id));
     let other_end = |found: &Link| match &inside.peer {
         _ if is_asked(found) => OtherEnd::Asked,

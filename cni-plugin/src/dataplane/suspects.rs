@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
 
+use super::netlink::NetlinkSocket;
 use super::netlink::link::{self, Link};
 use super::netlink::route::{self, KernelRoute};
-use super::netlink::{NetlinkSocket, nsid};
 use super::{DataplaneError, Endpoint, HostLinkProof, Teardown, processes};
 
 /// A container whose network a garbage collection is about to remove.
@@ -98,7 +98,7 @@ pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError>
     let mut host = NetlinkSocket::open()?;
     let mut by_id = BTreeMap::new();
     processes::each_netns(|process, netns| {
-        by_id.extend(nsid::of(&mut host, netns)?.map(|id| (id, process)));
+        by_id.extend(link::nsid_of(&mut host, netns)?.map(|id| (id, process)));
         Ok(())
     })?;
     let found = interfaces.iter().filter_map(|interface| {

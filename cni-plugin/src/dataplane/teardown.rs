@@ -13,7 +13,7 @@ use super::DataplaneError;
 use super::mac::MacAddr;
 use super::making::Making;
 use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkError, NetlinkSocket, nsid, route};
+use super::netlink::{NetlinkError, NetlinkSocket, route};
 use super::netns::{NetnsError, NetnsFd};
 use super::ownership::Holder;
 
@@ -204,7 +204,7 @@ fn is_of_another_container(
     let (Some(id), Some(index)) = (&endpoint.container_id, inside.peer_index) else { return Ok(false) };
     let Some(host_end) = link::find_by_index(host, index)? else { return Ok(false) };
     let is_others = host_end.alias.as_ref().is_some_and(|alias| !alias.is_of_container(id));
-    Ok(is_others && host_end.is_peer_of(inside, nsid::of(host, pod)?))
+    Ok(is_others && host_end.is_peer_of(inside, link::nsid_of(host, pod)?))
 }
 
 fn find_host_end(
@@ -253,7 +253,7 @@ fn is_of_attachment(
 
 fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) -> Result<bool, NetlinkError> {
     let Some(pod) = pod else { return Ok(false) };
-    let pod_id = nsid::of(socket, pod)?;
+    let pod_id = link::nsid_of(socket, pod)?;
     Ok(pod_id.is_some() && link.peer_netns_id == pod_id)
 }
 
@@ -303,6 +303,3 @@ fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, 
         RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked { ifname: ifname.to_owned() },
     })
 }
-
-#[cfg(test)]
-mod tests;

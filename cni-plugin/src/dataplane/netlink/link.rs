@@ -7,6 +7,7 @@ use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoNetkit, InfoVeth, LinkAttribute, LinkExtentMask,
     LinkFlags, LinkInfo, LinkMessage, NetkitMode, NetkitPolicy, NetkitScrub,
 };
+use netlink_packet_route::nsid::{NsidAttribute, NsidMessage};
 use nix::errno::Errno;
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
@@ -223,4 +224,20 @@ fn found(answer: Answer) -> Result<Option<Link>, NetlinkError> {
         Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(None),
         answer => answer.map(Link::from_answer),
     }
+}
+
+/// Returns the ID of `netns` in the socket's namespace, if it has one. It has one if a pair spans the two namespaces.
+pub(crate) fn nsid_of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Option<i32>, NetlinkError> {
+    let mut message = NsidMessage::default();
+    message.attributes.push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));
+    let step = format!("look up the id of network namespace {}", netns.path().display());
+    let Some(RouteNetlinkMessage::NewNsId(answer)) =
+        socket.ask(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?
+    else {
+        return Ok(None);
+    };
+    Ok(answer.attributes.into_iter().find_map(|attribute| match attribute {
+        NsidAttribute::Id(id) if id >= 0 => Some(id),
+        _ => None,
+    }))
 }

@@ -4,8 +4,6 @@
 pub(super) mod address;
 mod error;
 pub(super) mod link;
-pub(super) mod neighbour;
-pub(super) mod nsid;
 pub(super) mod route;
 mod socket;
 

@@ -1,5 +1,7 @@
 //! Tests of the decision whether an ADD replaces an interface.
 
+use libcalico::names::InterfaceAlias;
+
 use super::*;
 use crate::dataplane::mac::MacAddr;
 

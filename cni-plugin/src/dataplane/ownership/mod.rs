@@ -3,39 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use libcalico::names::InterfaceAlias;
-
 use super::netlink::link::Link;
-
-/// The interface that an ADD is about to create.
-#[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
-    /// Name of the host end.
-    pub host_ifname: &'a str,
-    /// CNI_IFNAME.
-    pub container_ifname: &'a str,
-    /// The alias for the host end.
-    pub alias: &'a InterfaceAlias,
-    /// The interface with that name at the start of the ADD.
-    pub before: Before,
-}
-
-/// The host interface with the name of an ADD's own at the start of the ADD.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Before {
-    /// The kernel has not been queried.
-    #[default]
-    Unknown,
-    /// There was no interface.
-    Nothing,
-    /// There was an interface, and the ADD may replace it.
-    Interface {
-        /// Its index.
-        index: u32,
-        /// True if IPAM proves that the interface belongs to this pod.
-        is_proven: bool,
-    },
-}
+use super::plan::{Before, Wanted};
 
 /// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]

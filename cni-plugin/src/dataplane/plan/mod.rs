@@ -9,7 +9,36 @@ use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
 
 use super::mac::MacAddr;
-use super::ownership::{Before, Wanted};
+
+/// The interface that an ADD is about to create.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Name of the host end.
+    pub host_ifname: &'a str,
+    /// CNI_IFNAME.
+    pub container_ifname: &'a str,
+    /// The alias for the host end.
+    pub alias: &'a InterfaceAlias,
+    /// The interface with that name at the start of the ADD.
+    pub before: Before,
+}
+
+/// The host interface with the name of an ADD's own at the start of the ADD.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Before {
+    /// The kernel has not been queried.
+    #[default]
+    Unknown,
+    /// There was no interface.
+    Nothing,
+    /// There was an interface, and the ADD may replace it.
+    Interface {
+        /// Its index.
+        index: u32,
+        /// True if IPAM proves that the interface belongs to this pod.
+        is_proven: bool,
+    },
+}
 
 /// The gateway of in-pod IPv4 routes unless the plan has another one. The host end answers ARP requests for it
 /// (proxy_arp).

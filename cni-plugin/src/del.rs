@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::future::join;
 use ipam_plugin::busy_server;
 use ipam_plugin::cni::IpamRequest;
-use ipam_plugin::journal::{Debt, Journal, JournalError};
+use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
@@ -36,7 +36,7 @@ use crate::{deferred_del, endpoint, ipam, vmi};
 const WHOLE_CALL: Duration = Duration::from_secs(30);
 
 /// A function that records a deferred DEL.
-type Record = fn(&Journal, &Debt) -> Result<(), JournalError>;
+type Record = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 
 /// Removes the interface, the endpoint and the addresses of a container. Missing objects are no failure.
 ///
@@ -45,7 +45,7 @@ type Record = fn(&Journal, &Debt) -> Result<(), JournalError>;
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
     let first = remove_all(cx, timings, begun + WHOLE_CALL, cx.busy_until).await;
-    if !busy_server::was_met(&cx.store, &cx.api) || (first.is_ok() && !deferred_del::is_owed(cx).unwrap_or(true)) {
+    if !busy_server::was_met(&cx.store, &cx.api) || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true)) {
         return first;
     }
     let until = begun + busy_server::longest_wait(Command::Del);
@@ -84,7 +84,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Ok(()) => {}
         // A datastore that is set up again gets a new identity, so the entry must not contain the old one.
         Err(NotReady { error, has_cluster_information: false }) => {
-            return without_datastore(cx, &error, Journal::record_by_spelling).await;
+            return without_datastore(cx, &error, Journal::record_without_identity).await;
         }
         Err(NotReady { error, .. }) => return Err(error),
     }
@@ -124,7 +124,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
     match released {
         Ok(()) => {
             // Deferred DELs that are not replayed in time are left to the next call.
-            _ = timeout_at(until, deferred_del::settle_after_del(cx, busy_until)).await;
+            _ = timeout_at(until, deferred_del::remove_own_and_replay(cx, busy_until)).await;
             Ok(())
         }
         Err(ReleaseError::Postponed(error)) => record_rest(cx, &error, Journal::record),
@@ -256,7 +256,7 @@ fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), Cni
         CniError::new(Code::TRY_AGAIN, cause.msg.clone())
             .with_details(format!("the interface is gone, but what is left to release cannot be noted: {error}"))
     };
-    record(&cx.journal, &deferred_del::debt(cx, cause)).map_err(failed)?;
+    record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
         "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent takes them back"

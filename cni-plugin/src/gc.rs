@@ -40,8 +40,8 @@ impl Valid {
 /// process stays, unless the configuration permits its removal.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::cluster(cx).await?;
-    deferred_del::settle_some(cx).await;
-    deferred_del::learn(cx).await;
+    deferred_del::replay_some(cx).await;
+    deferred_del::record_identity(cx).await;
     let valid = Valid::of(cx);
 
     let (in_pods, node) = (cx.is_on_kubernetes(), &cx.workload.node);

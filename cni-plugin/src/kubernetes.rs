@@ -112,7 +112,7 @@ impl Questions {
     }
 
     fn is_any(self) -> bool {
-        self.description || self.labels || self.machine || self.node
+        self.description || self.labels || self.vmi || self.node
     }
 }
 

@@ -12,7 +12,7 @@
 //! Only [`dataplane`] uses netlink.
 
 pub mod add;
-pub mod agent_debts;
+pub mod agent_replay;
 pub mod annotations;
 pub mod check;
 pub mod cni_error;

@@ -5,7 +5,7 @@ use std::alloc::System;
 use std::path::Path;
 use std::process::ExitCode;
 
-use cni_plugin::agent_debts;
+use cni_plugin::agent_replay;
 use cni_plugin::dataplane::KernelNetwork;
 use installer::command_line;
 use installer::dispatch::{Command, Program, dispatch};
@@ -32,8 +32,8 @@ fn main() -> ExitCode {
         Program::Command(command, count) => {
             let rest = arguments.iter().skip(count).cloned();
             match command {
-                Command::Install => command_line::install(rest, &KernelNetwork, agent_debts::pay),
-                Command::RefreshToken => command_line::refresh_token(rest, &KernelNetwork, agent_debts::pay),
+                Command::Install => command_line::install(rest, &KernelNetwork, agent_replay::replay),
+                Command::RefreshToken => command_line::refresh_token(rest, &KernelNetwork, agent_replay::replay),
                 Command::Uninstall => command_line::uninstall(rest, &KernelNetwork),
                 Command::Doctor => command_line::doctor(rest, &KernelNetwork),
                 Command::Health => command_line::health(rest),

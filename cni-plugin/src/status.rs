@@ -27,7 +27,7 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
     let ready = inputs.and_then(|inputs| inspect::status(&cx.call, DEADLINE, request.as_ref().zip(inputs.as_ref())));
     busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
     // Deferred DELs that are not replayed in the remaining time are left to the next call.
-    let _ = timeout_at(until, deferred_del::settle_some(cx)).await;
+    let _ = timeout_at(until, deferred_del::replay_some(cx)).await;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::error::VmiError;
 use ipam_plugin::exhausted::Releasing;
-use ipam_plugin::journal::Debt;
+use ipam_plugin::journal::PendingDel;
 use ipam_plugin::release::Listings;
 use ipam_plugin::vmi::{DetectedVmi, detect, release_ownership};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
@@ -49,8 +49,8 @@ async fn detected(
 }
 
 /// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.
-pub fn may_have_had_vmi(owed: &Debt) -> bool {
-    may_be_machine(&EndpointIdentifiers::parse(&owed.endpoint.1).unwrap_or_default().pod)
+pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
+    may_be_machine(&EndpointIdentifiers::parse(&pending_del.endpoint.1).unwrap_or_default().pod)
 }
 
 /// Removes a pod from the owners of its VMI's addresses, for a deferred DEL. Does nothing if the endpoint belongs to a
@@ -59,25 +59,32 @@ pub fn may_have_had_vmi(owed: &Debt) -> bool {
 pub async fn release_deferred<L: Listings>(
     store: &Datastore,
     api: &Datastore,
-    owed: &Debt,
+    pending_del: &PendingDel,
     listings: &L,
 ) -> Result<(), CniError> {
-    let (namespace, endpoint) = &owed.endpoint;
+    let (namespace, endpoint) = &pending_del.endpoint;
     let ids = EndpointIdentifiers::parse(endpoint).unwrap_or_default();
-    let Some(vmi) = vmi_of(store, api, &ids.pod, owed).await? else { return Ok(()) };
-    let handle = HandleId::for_machine(&owed.network, namespace, &vmi.instance);
+    let Some(vmi) = vmi_of(store, api, &ids.pod, pending_del).await? else { return Ok(()) };
+    let handle = HandleId::for_machine(&pending_del.network, namespace, &vmi.instance);
     let _releasing = Releasing::here();
-    let left = release_ownership(store, &SystemClock::start(), &handle, &vmi, &owed.node, listings).await;
+    let left = release_ownership(store, &SystemClock::start(), &handle, &vmi, &pending_del.node, listings).await;
     left.map_err(|error| cni_error(&error))
 }
 
-async fn vmi_of(store: &Datastore, api: &Datastore, pod: &str, owed: &Debt) -> Result<Option<MachinePod>, CniError> {
+async fn vmi_of(
+    store: &Datastore,
+    api: &Datastore,
+    pod: &str,
+    pending_del: &PendingDel,
+) -> Result<Option<MachinePod>, CniError> {
     // The recorded endpoint name contains a placeholder if the name of the node was unknown to the DEL.
-    let key = owed.attachment().key().map_err(|error| naming_error(&error))?;
-    let namespace = &owed.endpoint.0;
+    let key = pending_del.attachment().key().map_err(|error| naming_error(&error))?;
+    let namespace = &pending_del.endpoint.0;
     let unreadable = |error: StoreError| store_error("read what a virtual machine's pod left", &error);
     match store.get::<WorkloadEndpoint>(&key).await {
-        Ok(entry) if !endpoint::is_of_container(&entry.value, &owed.container_id, Some(&owed.pod_uid)) => {
+        Ok(entry)
+            if !endpoint::is_of_container(&entry.value, &pending_del.container_id, Some(&pending_del.pod_uid)) =>
+        {
             return Ok(None);
         }
         Err(error) if !matches!(error, StoreError::NotFound { .. }) => return Err(unreadable(error)),

@@ -25,10 +25,15 @@ pub struct HostLink {
     pub routes: Vec<String>,
 }
 
+/// The reason why an interface cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct HostLinkError(pub String);
+
 /// The interfaces in the network namespace of this process.
 pub trait HostLinks: std::fmt::Debug + Sync {
-    /// Returns the interface of that name, or `None` if it does not exist. An error is the kernel's text.
-    fn find(&self, name: &str) -> Result<Option<HostLink>, String>;
+    /// Returns the interface of that name, or `None` if it does not exist.
+    fn find(&self, name: &str) -> Result<Option<HostLink>, HostLinkError>;
 }
 
 /// An implementation for programs without access to the kernel's interfaces.
@@ -36,7 +41,8 @@ pub trait HostLinks: std::fmt::Debug + Sync {
 pub struct NoHostLinks;
 
 impl HostLinks for NoHostLinks {
-    fn find(&self, _: &str) -> Result<Option<HostLink>, String> {
-        Err("this program does not look at the kernel; the calico-ipam that is installed with calico does".into())
+    fn find(&self, _: &str) -> Result<Option<HostLink>, HostLinkError> {
+        let reason = "this program does not look at the kernel; the calico-ipam that is installed with calico does";
+        Err(HostLinkError(reason.into()))
     }
 }

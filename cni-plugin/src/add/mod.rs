@@ -47,7 +47,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     }
     validate::request(&cx.call, &cx.workload)?;
     let netns = interface::open_netns(&cx.call)?;
-    Box::pin(deferred_del::settle_before_add(cx)).await?;
+    Box::pin(deferred_del::replay_before_add(cx)).await?;
     Box::pin(wait_for_gates(cx)).await?;
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::busy_server;
 use ipam_plugin::cni::cni_error;
-use ipam_plugin::journal::{Creditor, Debt, JournalError, Locked};
+use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
 use ipam_plugin::kubernetes_api::{self, Api};
 use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
@@ -29,28 +29,28 @@ use crate::{ipam, reads, vmi};
 const UNKNOWN_NODE: &str = "unknown";
 
 /// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
-pub const MOST: Limit = Limit { debts: 16, time: Duration::from_secs(20) };
+pub const LIMIT: Limit = Limit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
-const OF_AN_ADD: Limit = Limit { debts: 2, time: Duration::from_secs(1) };
+const LIMIT_OF_ADD: Limit = Limit { entries: 2, time: Duration::from_secs(1) };
 
 /// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
 #[derive(Debug, Clone, Copy)]
 pub struct Limit {
-    debts: usize,
+    entries: usize,
     time: Duration,
 }
 
 /// The outcome of replays: the numbers of deferred DELs of this datastore that were replayed and that remain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Replayed.
-    pub paid: usize,
+    pub replayed: usize,
     /// Remaining.
-    pub left: usize,
+    pub remaining: usize,
 }
 
 /// The datastore whose deferred DELs are replayed, and the other inputs of a replay.
-pub struct Payer<'a> {
+pub struct Replayer<'a> {
     /// The configuration of the plugins.
     pub conf: &'a NetConf,
     /// The variables that complete the configuration.
@@ -66,11 +66,11 @@ pub struct Payer<'a> {
     /// The ID of the container whose call replays; empty for the agent.
     pub within: &'a str,
     /// Name and identity of the datastore, as in the entries of the journal.
-    pub creditor: Creditor,
+    pub target: DatastoreIdentity,
 }
 
 /// Returns the entry for the remaining work of this call's DEL. `reason` is the error because of which it is deferred.
-pub fn debt(cx: &Context, reason: &CniError) -> Debt {
+pub fn pending_del(cx: &Context, reason: &CniError) -> PendingDel {
     let call = &cx.call;
     let mut workload = cx.workload.clone();
     if workload.node.is_empty() {
@@ -80,7 +80,7 @@ pub fn debt(cx: &Context, reason: &CniError) -> Debt {
     let endpoint = workload.key().map(|key| (key.namespace.unwrap_or_default(), key.name)).unwrap_or_default();
     // A DEL must not fail on its prevResult.
     let result = call.conf.read_prev_result(call.version).ok().flatten();
-    Debt {
+    PendingDel {
         network: call.conf.name.clone(),
         container_id: call.container_id.clone(),
         ifname: call.ifname.clone(),
@@ -96,37 +96,42 @@ pub fn debt(cx: &Context, reason: &CniError) -> Debt {
     }
 }
 
-impl<'a> Payer<'a> {
+impl<'a> Replayer<'a> {
     /// Prepares the replays of a call of the plugin whose datastore has responded. Reads the identity of the datastore:
     /// the configuration may name another datastore now than at the time of the DEL.
-    async fn of_call(cx: &'a Context) -> Payer<'a> {
+    async fn for_call(cx: &'a Context) -> Replayer<'a> {
         let Context { call, datastore_config, store, api, .. } = cx;
-        let creditor = creditor(store, cx.datastore_name()).await;
+        let target = identity_of(store, cx.datastore_name()).await;
         let (node, within) = (&cx.workload.node, &call.container_id);
         let environment = |name: &str| std::env::var(name).ok();
-        Payer { conf: &call.conf, environment, datastore_config, store, api, node, within, creditor }
+        Replayer { conf: &call.conf, environment, datastore_config, store, api, node, within, target }
     }
 
     /// Replays deferred DELs until `limit`. After a failure, which is logged, the entry stays for a later replay.
-    pub async fn pay_some(&self, locked: &Locked<'_>, limit: Limit) -> Outcome {
-        self.pay_by_urgency(locked, limit, |_| Urgency::Other).await
+    pub async fn replay_some(&self, locked: &LockedJournal<'_>, limit: Limit) -> ReplayOutcome {
+        self.replay_by_urgency(locked, limit, |_| Urgency::Other).await
     }
 
     /// Replays the deferred DELs with [`Urgency::Must`] without a limit, and then the others until `limit`.
-    async fn pay_by_urgency(&self, locked: &Locked<'_>, limit: Limit, urgency: impl Fn(&Debt) -> Urgency) -> Outcome {
+    async fn replay_by_urgency(
+        &self,
+        locked: &LockedJournal<'_>,
+        limit: Limit,
+        urgency: impl Fn(&PendingDel) -> Urgency,
+    ) -> ReplayOutcome {
         let begun = Instant::now();
-        let mut debts = self.debts(locked);
-        debts.sort_by_key(|(_, debt)| urgency(debt));
-        let (mut tried, mut paid, all) = (0, 0, debts.len());
-        for (entry, owed) in debts {
-            let must = urgency(&owed) == Urgency::Must;
-            if !must && (tried >= limit.debts || begun.elapsed() >= limit.time) {
+        let mut entries = self.pending(locked);
+        entries.sort_by_key(|(_, pending_del)| urgency(pending_del));
+        let (mut tried, mut replayed, all) = (0, 0, entries.len());
+        for (entry, pending_del) in entries {
+            let must = urgency(&pending_del) == Urgency::Must;
+            if !must && (tried >= limit.entries || begun.elapsed() >= limit.time) {
                 break;
             }
             tried += 1;
-            let span = self.span_of(&owed);
-            let Err(error) = self.pay(locked, &entry, &owed).instrument(span.clone()).await else {
-                paid += 1;
+            let span = self.span_of(&pending_del);
+            let Err(error) = self.replay(locked, &entry, &pending_del).instrument(span.clone()).await else {
+                replayed += 1;
                 continue;
             };
             let _of_the_debt = span.entered();
@@ -143,46 +148,50 @@ impl<'a> Payer<'a> {
                 break;
             }
         }
-        Outcome { paid, left: all - paid }
+        ReplayOutcome { replayed, remaining: all - replayed }
     }
 
     /// Returns the deferred DELs of this datastore. An entry without a node is left to a process that knows the name of
     /// the node.
-    fn debts(&self, locked: &Locked<'_>) -> Vec<(PathBuf, Debt)> {
-        if let Err(error) = locked.learn(&self.creditor) {
-            tracing::warn!(datastore = %self.creditor.name, %error, "the identity of the datastore is not noted");
+    fn pending(&self, locked: &LockedJournal<'_>) -> Vec<(PathBuf, PendingDel)> {
+        if let Err(error) = locked.record_identity(&self.target) {
+            tracing::warn!(datastore = %self.target.name, %error, "the identity of the datastore is not noted");
         }
-        let mut debts = locked.debts(&self.creditor);
-        debts.retain(|(_, debt)| !debt.node.is_empty() || !self.node.is_empty());
-        debts
+        let mut entries = locked.pending(&self.target);
+        entries.retain(|(_, pending_del)| !pending_del.node.is_empty() || !self.node.is_empty());
+        entries
     }
 
     /// Replays one deferred DEL: removes the addresses from the endpoint and then releases them, as in DEL.
-    async fn pay(&self, locked: &Locked<'_>, entry: &Path, owed: &Debt) -> Result<(), CniError> {
-        let owed = &owed.clone().or_on_node(self.node);
-        let workload = owed.attachment();
+    async fn replay(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> Result<(), CniError> {
+        let pending_del = &pending_del.clone().with_default_node(self.node);
+        let workload = pending_del.attachment();
         let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));
-        let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&owed.pod_uid);
+        let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&pending_del.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let is_shared = !in_pods && has_other_interface(store, &workload).await.map_err(unlisted)?;
+        let is_shared = !in_pods && has_other_interface(store, &workload).await.map_err(list_error)?;
         if is_shared {
             tracing::info!("the container still has another interface, which keeps the addresses");
         } else {
-            ipam::release::release_deferred(store, owed, &endpoints).await?;
-            Box::pin(self.release_vmi(owed, &endpoints)).await?;
+            ipam::release::release_deferred(store, pending_del, &endpoints).await?;
+            Box::pin(self.release_vmi(pending_del, &endpoints)).await?;
         }
-        locked.settle(entry).map_err(journal_error)?;
+        locked.remove(entry).map_err(journal_error)?;
         tracing::info!(
-            network = %owed.network, ifname = %owed.ifname,
+            network = %pending_del.network, ifname = %pending_del.ifname,
             "took back the endpoint and the addresses that an earlier DEL had left"
         );
         Ok(())
     }
 
     /// Removes the pod of a deferred DEL from the owners of its VMI's addresses.
-    async fn release_vmi(&self, owed: &Debt, endpoints: &EndpointsOf<'_, Datastore>) -> Result<(), CniError> {
-        if !vmi::may_have_had_vmi(owed) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
+    async fn release_vmi(
+        &self,
+        pending_del: &PendingDel,
+        endpoints: &EndpointsOf<'_, Datastore>,
+    ) -> Result<(), CniError> {
+        if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
             return Ok(());
         }
         let opened;
@@ -195,34 +204,34 @@ impl<'a> Payer<'a> {
             api => api,
         };
         match api.reached(self.store) {
-            Some(api) => vmi::release_deferred(self.store, api, owed, endpoints).await,
+            Some(api) => vmi::release_deferred(self.store, api, pending_del, endpoints).await,
             None => Ok(()),
         }
     }
 
     /// Returns the span of the log lines of a replay, which name the attachment of the deferred DEL.
-    fn span_of(&self, owed: &Debt) -> Span {
-        Subject::of_attachment(&owed.attachment()).span(self.within)
+    fn span_of(&self, pending_del: &PendingDel) -> Span {
+        Subject::of_attachment(&pending_del.attachment()).span(self.within)
     }
 }
 
 /// Returns name and identity of the datastore, as in the entries of the journal. If the identity cannot be read, the
 /// datastore is identified by its name alone.
-pub async fn creditor(store: &Datastore, name: String) -> Creditor {
+pub async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one stay");
         None
     });
-    Creditor { name, identity: identity.unwrap_or_default() }
+    DatastoreIdentity { name, identity: identity.unwrap_or_default() }
 }
 
 /// Returns true if the journal contains a deferred DEL of the call's attachment.
 ///
 /// # Errors
 /// The journal cannot be read.
-pub fn is_owed(cx: &Context) -> Result<bool, JournalError> {
+pub fn is_pending(cx: &Context) -> Result<bool, JournalError> {
     let call = &cx.call;
-    cx.journal.owes(&call.conf.name, &call.container_id, &call.ifname)
+    cx.journal.contains(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Replays deferred DELs before an ADD. Those of the same attachment have to be replayed first: a later replay would
@@ -234,80 +243,86 @@ pub fn is_owed(cx: &Context) -> Result<bool, JournalError> {
 /// A deferred DEL of the same attachment cannot be replayed, or it is unknown whether it belongs to this datastore. The
 /// journal cannot be read: it may contain such an entry, and a replay after the repair of the journal would release the
 /// addresses that the ADD assigns.
-pub async fn settle_before_add(cx: &Context) -> Result<(), CniError> {
+pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if cx.journal.is_empty() {
         return Ok(());
     }
-    let is_own_owed = is_owed(cx).map_err(journal_error)?;
-    if !is_own_owed && !cx.journal.may_owe(&cx.datastore_name()) {
+    let is_own_pending = is_pending(cx).map_err(journal_error)?;
+    if !is_own_pending && !cx.journal.may_contain(&cx.datastore_name()) {
         return Ok(());
     }
     let described = reads::described_pod(cx).await?;
     let asked = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
     let wanted = Wanted::new(&cx.call, asked, described.as_ref());
     let entries = cx.journal.entries().unwrap_or_default();
-    let is_urgent = entries.iter().flat_map(|entry| &entry.debt).any(|debt| wanted.urgency(debt) == Urgency::Must);
+    let is_urgent = entries
+        .iter()
+        .flat_map(|entry| &entry.pending_del)
+        .any(|pending_del| wanted.urgency(pending_del) == Urgency::Must);
     // Before the lock: the request may wait for a busy server, and other calls wait for the lock.
-    let payer = Payer::of_call(cx).await;
-    let locked = match is_own_owed || is_urgent {
-        true => cx.journal.lock().map(Some),
-        false => cx.journal.try_lock(),
-    };
+    let replayer = Replayer::for_call(cx).await;
+    let must_wait = is_own_pending || is_urgent;
+    let locked = if must_wait { cx.journal.lock().map(Some) } else { cx.journal.try_lock() };
     let locked = match locked {
         Ok(Some(locked)) => locked,
         Ok(None) => return Ok(()),
-        Err(error) if is_own_owed => return Err(journal_error(error)),
+        Err(error) if is_own_pending => return Err(journal_error(error)),
         Err(error) => {
             tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
             return Ok(());
         }
     };
     locked.remove_abandoned();
-    if is_own_owed {
-        pay_own(cx, &payer, &locked).await?;
+    if is_own_pending {
+        replay_own(cx, &replayer, &locked).await?;
     }
-    unless_busy(cx, cx.busy_until, payer.pay_by_urgency(&locked, OF_AN_ADD, |debt| wanted.urgency(debt))).await;
+    without_waiting_for_busy_server(
+        cx,
+        cx.busy_until,
+        replayer.replay_by_urgency(&locked, LIMIT_OF_ADD, |pending_del| wanted.urgency(pending_del)),
+    )
+    .await;
     Ok(())
 }
 
 /// Replays the deferred DELs of the call's attachment. An entry that certainly belongs to another datastore stays.
-async fn pay_own(cx: &Context, payer: &Payer<'_>, locked: &Locked<'_>) -> Result<(), CniError> {
-    let owed_here = payer.debts(locked);
-    for (entry, owed) in owed_here.iter().filter(|(_, owed)| is_own(cx, owed)) {
-        payer.pay(locked, entry, owed).instrument(payer.span_of(owed)).await?;
+async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJournal<'_>) -> Result<(), CniError> {
+    let pending_here = replayer.pending(locked);
+    for (entry, pending_del) in pending_here.iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
+        replayer.replay(locked, entry, pending_del).instrument(replayer.span_of(pending_del)).await?;
     }
     let call = &cx.call;
-    let left = cx.journal.debts_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
-    let unclear = left.into_iter().find(|(_, owed)| !owed.is_surely_owed_elsewhere(&payer.creditor));
-    let Some((_, owed)) = unclear else { return Ok(()) };
+    let remaining = cx.journal.entries_of(&call.conf.name, &call.container_id, &call.ifname).map_err(journal_error)?;
+    let unclear = remaining.into_iter().find(|(_, pending_del)| !pending_del.belongs_elsewhere(&replayer.target));
+    let Some((_, pending_del)) = unclear else { return Ok(()) };
     let msg = format!(
         "an earlier DEL of this container owes the datastore {}, and nothing tells whether that is {}, which this ADD uses",
-        owed.datastore, payer.creditor.name
+        pending_del.datastore, replayer.target.name
     );
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
         "`calico-ipam journal` lists the debt; `calico-ipam journal adopt {}` gives it to the datastore that the command reaches",
-        owed.container_id
+        pending_del.container_id
     )))
 }
 
-fn is_own(cx: &Context, owed: &Debt) -> bool {
+fn is_own(cx: &Context, pending_del: &PendingDel) -> bool {
     let call = &cx.call;
-    owed.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
+    pending_del.is_of_attachment(&call.conf.name, &call.container_id, &call.ifname)
 }
 
 /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
-pub async fn settle_some(cx: &Context) {
-    settle(cx, cx.busy_until, false).await;
+pub async fn replay_some(cx: &Context) {
+    replay_unlocked(cx, cx.busy_until, false).await;
 }
 
 /// Removes the entries of the call's attachment from the journal, because its DEL has released everything, and then
 /// replays deferred DELs of others. An entry that cannot be removed does no harm: its replay finds nothing to release,
 /// and an ADD of the same attachment replays it first. Later requests wait for a busy server until `busy_until`.
-pub async fn settle_after_del(cx: &Context, busy_until: Instant) {
-    settle(cx, busy_until, true).await;
+pub async fn remove_own_and_replay(cx: &Context, busy_until: Instant) {
+    replay_unlocked(cx, busy_until, true).await;
 }
 
-async fn settle(cx: &Context, busy_until: Instant, forgets_own: bool) {
+async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
     // The usual case, with one system call.
     if cx.journal.is_empty() {
         return;
@@ -321,41 +336,41 @@ async fn settle(cx: &Context, busy_until: Instant, forgets_own: bool) {
     };
     locked.remove_abandoned();
     // The error of a journal that cannot be read is logged below.
-    let forgets_own = forgets_own && is_owed(cx).unwrap_or(true);
-    if !forgets_own && !cx.journal.may_owe(&cx.datastore_name()) {
+    let removes_own = removes_own && is_pending(cx).unwrap_or(true);
+    if !removes_own && !cx.journal.may_contain(&cx.datastore_name()) {
         return;
     }
-    let payer = Payer::of_call(cx).await;
-    if forgets_own {
-        for (entry, _) in payer.debts(&locked).into_iter().filter(|(_, owed)| is_own(cx, owed)) {
-            if let Err(error) = locked.settle(&entry) {
+    let replayer = Replayer::for_call(cx).await;
+    if removes_own {
+        for (entry, _) in replayer.pending(&locked).into_iter().filter(|(_, pending_del)| is_own(cx, pending_del)) {
+            if let Err(error) = locked.remove(&entry) {
                 tracing::warn!(%error, "the journal entry of this container stays; it is paid once more");
             }
         }
     }
-    unless_busy(cx, busy_until, payer.pay_some(&locked, MOST)).await;
+    without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked, LIMIT)).await;
 }
 
 /// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
-pub async fn learn(cx: &Context) {
-    let creditor = creditor(&cx.store, cx.datastore_name()).await;
-    let learned = match cx.journal.try_lock() {
-        Ok(Some(locked)) => locked.learn(&creditor),
+pub async fn record_identity(cx: &Context) {
+    let target = identity_of(&cx.store, cx.datastore_name()).await;
+    let recorded = match cx.journal.try_lock() {
+        Ok(Some(locked)) => locked.record_identity(&target),
         Ok(None) => Ok(()),
         Err(error) => Err(error),
     };
-    if let Err(error) = learned {
-        tracing::warn!(datastore = %creditor.name, %error, "the identity of the datastore is not noted");
+    if let Err(error) = recorded {
+        tracing::warn!(datastore = %target.name, %error, "the identity of the datastore is not noted");
     }
 }
 
 /// Runs `work` without waiting for a busy API server, because other processes wait for the journal's lock meanwhile.
 /// Later requests wait until `busy_until` again.
-async fn unless_busy<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
+async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, work: impl Future<Output = T>) -> T {
     busy_server::wait_until(Instant::now(), &cx.store, &cx.api);
-    let done = work.await;
+    let outcome = work.await;
     busy_server::wait_until(busy_until, &cx.store, &cx.api);
-    done
+    outcome
 }
 
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
@@ -369,7 +384,7 @@ async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Resu
     }))
 }
 
-fn unlisted(error: StoreError) -> CniError {
+fn list_error(error: StoreError) -> CniError {
     store_error("list the endpoints", &error)
 }
 

@@ -12,16 +12,16 @@ fn facts(container_id: &str, ifname: &str, orchestrator: Orchestrator) -> Endpoi
     EndpointFacts { node, container_id, endpoint, orchestrator }
 }
 
-fn debt_of(facts: &EndpointFacts) -> Debt {
+fn debt_of(facts: &EndpointFacts) -> PendingDel {
     let key = facts.key().unwrap();
-    Debt {
+    PendingDel {
         network: "net1".into(),
         container_id: facts.container_id.clone(),
         ifname: facts.endpoint.clone(),
         node: facts.node.clone(),
         datastore: "local".into(),
         endpoint: (key.namespace.unwrap(), key.name),
-        ..Debt::default()
+        ..PendingDel::default()
     }
 }
 
@@ -48,9 +48,9 @@ async fn a_containers_other_interface_is_seen_and_nothing_else() {
         (facts("c1", "eth0", pod()), false),
         (facts("c2", "eth1", pod()), false),
     ] {
-        let owed = debt_of(&owes).attachment();
-        assert_eq!(owed.key(), owes.key());
-        assert_eq!(has_other_interface(&store, &owed).await.unwrap(), expected, "{owes:?}");
+        let pending_del = debt_of(&owes).attachment();
+        assert_eq!(pending_del.key(), owes.key());
+        assert_eq!(has_other_interface(&store, &pending_del).await.unwrap(), expected, "{owes:?}");
     }
 }
 
@@ -64,11 +64,15 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
     let mut endpoint = old.create(&[]).unwrap();
     (endpoint.spec.container_id, endpoint.metadata.uid) = (String::new(), "u2".into());
     store.create(&endpoint.key(), &endpoint).await.unwrap();
-    for (pod_uid, left) in [("u1", 1), ("u2", 0)] {
-        let owed = Debt { pod_uid: pod_uid.into(), ..debt_of(&old) };
-        EndpointsOf::new(&store, false, owed.attachment()).or_unnamed(&owed.pod_uid).give_up().await.unwrap();
+    for (pod_uid, remaining) in [("u1", 1), ("u2", 0)] {
+        let pending_del = PendingDel { pod_uid: pod_uid.into(), ..debt_of(&old) };
+        EndpointsOf::new(&store, false, pending_del.attachment())
+            .or_unnamed(&pending_del.pod_uid)
+            .give_up()
+            .await
+            .unwrap();
         let endpoints = store.list::<WorkloadEndpoint>(&old.select().unwrap()).await.unwrap();
-        assert_eq!(endpoints.len(), left, "for the pod {pod_uid}");
+        assert_eq!(endpoints.len(), remaining, "for the pod {pod_uid}");
     }
 }
 
@@ -85,7 +89,7 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
     let journal = files.path().join("journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
     let cx = context_of_add(files.path(), "");
-    let error = settle_before_add(&cx).await.unwrap_err();
+    let error = replay_before_add(&cx).await.unwrap_err();
     assert_eq!((error.code, cx.store.requests()), (Code::IO, 0));
     assert!(error.msg.contains(&journal.display().to_string()) && error.msg.contains("move it away"), "{error:?}");
 }
@@ -94,5 +98,5 @@ async fn an_add_whose_journal_cannot_be_read_is_refused_before_the_datastore_is_
 async fn an_add_whose_journal_is_a_file_goes_on_because_no_debt_can_be_in_there() {
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("journal"), "").unwrap();
-    settle_before_add(&context_of_add(files.path(), "")).await.unwrap();
+    replay_before_add(&context_of_add(files.path(), "")).await.unwrap();
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use ipam_plugin::journal::Debt;
+use ipam_plugin::journal::PendingDel;
 use netconf::Call;
 
 use crate::annotations::{Addresses, Annotations};
@@ -44,18 +44,16 @@ impl Wanted {
     }
 
     /// Returns the urgency of a deferred DEL for the ADD.
-    pub(super) fn urgency(&self, debt: &Debt) -> Urgency {
+    pub(super) fn urgency(&self, pending_del: &PendingDel) -> Urgency {
         let (network, container_id, ifname) = &self.attachment;
-        let is_of_pod = debt.pod().is_some_and(|(namespace, name)| {
+        let is_of_pod = pending_del.pod().is_some_and(|(namespace, name)| {
             self.pod.as_ref().is_some_and(|(own, pod)| own == namespace && *pod == name)
         });
-        let holds_wanted = debt.addresses.iter().any(|ip| self.addresses.contains(ip));
-        if is_of_pod || holds_wanted || debt.is_of_attachment(network, container_id, ifname) {
+        let holds_wanted = pending_del.addresses.iter().any(|ip| self.addresses.contains(ip));
+        if is_of_pod || holds_wanted || pending_del.is_of_attachment(network, container_id, ifname) {
             return Urgency::Must;
         }
-        match debt.addresses.is_empty() && !self.addresses.is_empty() {
-            true => Urgency::Perhaps,
-            false => Urgency::Other,
-        }
+        let may_hold_wanted = pending_del.addresses.is_empty() && !self.addresses.is_empty();
+        if may_hold_wanted { Urgency::Perhaps } else { Urgency::Other }
     }
 }

@@ -31,9 +31,11 @@ impl Deletion {
         let begun = Instant::now();
         del(&self.cx, &mut Timings::start()).await.unwrap();
         let took = begun.elapsed().as_secs();
-        let [(_, debt)] = &self.cx.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
-        assert_eq!(debt.endpoint, ("shop".into(), "node1-k8s-web-eth0".into()));
-        (took, debt.reason.clone())
+        let [(_, pending_del)] = &self.cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else {
+            panic!("one debt")
+        };
+        assert_eq!(pending_del.endpoint, ("shop".into(), "node1-k8s-web-eth0".into()));
+        (took, pending_del.reason.clone())
     }
 }
 

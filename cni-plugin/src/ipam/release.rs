@@ -7,7 +7,7 @@ use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest, Leaked};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::exhausted::Releasing;
-use ipam_plugin::journal::Debt;
+use ipam_plugin::journal::PendingDel;
 use ipam_plugin::lock::ReleaseLock;
 use ipam_plugin::release::{Listings, ReleaseInputs};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
@@ -57,20 +57,25 @@ pub async fn release<L: Listings>(
 }
 
 /// Releases the addresses of a deferred DEL, after removing them from the container's endpoints.
-pub async fn release_deferred<S: Store, L: Listings>(store: &S, owed: &Debt, endpoints: &L) -> Result<(), CniError> {
+pub async fn release_deferred<S: Store, L: Listings>(
+    store: &S,
+    pending_del: &PendingDel,
+    endpoints: &L,
+) -> Result<(), CniError> {
     // The addresses belong to another IPAM plugin.
-    if owed.handles.is_empty() {
+    if pending_del.handles.is_empty() {
         return Ok(());
     }
-    let old = owed.old_handle();
-    let handles: Vec<_> = [owed.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
+    let old = pending_del.old_handle();
+    let handles: Vec<_> =
+        [pending_del.own_handle()].into_iter().chain(old.iter().map(|old| old.id().clone())).collect();
     let held = ReleaseInputs::read(store, &handles).await.map_err(|error| store_error("read the handles", &error))?;
     if held.is_empty() {
         return Ok(());
     }
     let _releasing = Releasing::here();
     let (clock, mut lock) = (SystemClock::start(), ReleaseLock::default());
-    let (old, node) = (old.as_ref(), owed.node.as_str());
+    let (old, node) = (old.as_ref(), pending_del.node.as_str());
     let released = cni::release_handles(store, &clock, held, old, node, endpoints, &mut lock).await;
     released.map(drop).map_err(|error| cni::cni_error(&error))
 }

@@ -41,6 +41,6 @@ async fn del_whose_server_stays_busy_ends_after_45_seconds_and_succeeds_with_its
     let cx = context("DEL", &server, files.path());
     clock.run_until(del::del(&cx, &mut Timings::start())).await.unwrap();
     assert_eq!(begun.elapsed().as_secs(), 45, "{:?}", server.requests());
-    let [(_, debt)] = &cx.journal.debts_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
-    assert!(debt.reason.contains("429"), "{}", debt.reason);
+    let [(_, pending_del)] = &cx.journal.entries_of("net1", "c1", "eth0").unwrap()[..] else { panic!("one debt") };
+    assert!(pending_del.reason.contains("429"), "{}", pending_del.reason);
 }

@@ -87,7 +87,7 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
 /// fail.
 fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<()> {
     atomic_file::sweep(directory);
-    journal.forget_datastores()?;
+    journal.remove_identities()?;
     gone(fs::remove_file(lock))?;
     gone(fs::remove_dir(directory))
 }
@@ -105,7 +105,7 @@ mod tests {
     use std::fs::File;
     use std::path::PathBuf;
 
-    use ipam_plugin::journal::Creditor;
+    use ipam_plugin::journal::DatastoreIdentity;
     use tempfile::TempDir;
 
     use super::*;
@@ -207,8 +207,8 @@ mod tests {
     fn a_journal_goes_with_what_the_node_has_learned_of_its_datastores() {
         let node = Node::new();
         let journal = Journal::new(node.layout.journal_dir());
-        let creditor = Creditor { name: "etcd a".into(), identity: "etcd 1".into() };
-        journal.lock().unwrap().learn(&creditor).unwrap();
+        let datastore = DatastoreIdentity { name: "etcd a".into(), identity: "etcd 1".into() };
+        journal.lock().unwrap().record_identity(&datastore).unwrap();
         let said = node.removed();
         assert!(!node.journal().exists(), "{said}");
     }

@@ -7,16 +7,15 @@ use super::check::CheckArgs;
 use super::completions::CompletionsArgs;
 use super::connection::ConnectionArgs;
 use super::delete::DeleteArgs;
+use super::documents::Format;
 use super::endpoints::EndpointsArgs;
-use super::export::ExportArgs;
 use super::get::GetArgs;
-use super::import::ImportArgs;
 use super::init::InitArgs;
 use super::journal::JournalArgs;
-use super::output::Format;
 use super::release::ReleaseArgs;
 use super::show::ShowArgs;
 use super::trace::TraceArgs;
+use super::transfer::{ExportArgs, ImportArgs};
 
 const AFTER_HELP: &str = "\
 Examples:

@@ -2,12 +2,11 @@
 
 use std::io::Write;
 
-use clap::{Args, CommandFactory, ValueEnum};
+use clap::{Args, Command, ValueEnum};
 use clap_complete::{Generator, shells};
 
-use super::arguments::Arguments;
+use super::app::CommandOutcome;
 use super::error::CliError;
-use super::session::Outcome;
 
 /// Print a completion script for a shell
 #[derive(Debug, Args)]
@@ -29,18 +28,17 @@ enum Shell {
     Fish,
 }
 
-pub(super) fn run(args: &CompletionsArgs, out: &mut dyn Write) -> Result<Outcome, CliError> {
+pub(super) fn run(args: &CompletionsArgs, command: Command, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     match args.shell {
-        Shell::Bash => generate(shells::Bash, out),
-        Shell::Zsh => generate(shells::Zsh, out),
-        Shell::Fish => generate(shells::Fish, out),
+        Shell::Bash => generate(shells::Bash, command, out),
+        Shell::Zsh => generate(shells::Zsh, command, out),
+        Shell::Fish => generate(shells::Fish, command, out),
     }
 }
 
-fn generate(shell: impl Generator, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let mut command = Arguments::command();
+fn generate(shell: impl Generator, mut command: Command, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "calico-ipam", &mut script);
     out.write_all(&script).map_err(CliError::Output)?;
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }

@@ -246,9 +246,10 @@ mod tests {
     fn nothing_configured_names_the_way_out() {
         // If the default file exists, it is used.
         let nothing = resolve(&[], &[]);
-        match Path::new(DEFAULT_PATH).exists() {
-            true => assert_eq!(nothing.unwrap().name(), DEFAULT_PATH),
-            false => assert!(nothing.unwrap_err().to_string().contains("--datastore-type local")),
+        if Path::new(DEFAULT_PATH).exists() {
+            assert_eq!(nothing.unwrap().name(), DEFAULT_PATH);
+        } else {
+            assert!(nothing.unwrap_err().to_string().contains("--datastore-type local"));
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new.db");

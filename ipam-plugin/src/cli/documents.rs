@@ -1,35 +1,44 @@
-//! Reads manifests from a file: YAML or JSON, one document or several. Lists are split into their items.
+//! Documents of operators: manifests as input (YAML or JSON, one document or several, lists are split into their
+//! items), and results as output (tables for operators, JSON and YAML for programs).
 
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
+use clap::ValueEnum;
+use comfy_table::presets::ASCII_FULL_CONDENSED;
+use comfy_table::{Cell, Table};
 use libcalico::validation::manifest::{self, Manifest};
-use serde::Deserialize;
+use netconf::printable;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::CliError;
 
 /// Reads all manifests of `path`, or of stdin for `-`. An invalid manifest rejects all of them.
-pub(super) fn read(path: &Path) -> Result<Vec<Manifest>, CliError> {
+pub(super) fn read_manifests(path: &Path) -> Result<Vec<Manifest>, CliError> {
     let from_stdin = path.as_os_str() == "-";
     let file = if from_stdin { "stdin".to_owned() } else { path.display().to_string() };
     let text = if from_stdin { read_stdin() } else { std::fs::read_to_string(path) };
     let text = text.map_err(|cause| CliError::File { what: "read", path: file.clone(), cause })?;
-    parse(&file, &text)
+    parse_manifests(&file, &text)
 }
 
-fn read_stdin() -> std::io::Result<String> {
+fn read_stdin() -> io::Result<String> {
     let mut text = String::new();
-    std::io::stdin().lock().read_to_string(&mut text)?;
+    io::stdin().lock().read_to_string(&mut text)?;
     Ok(text)
 }
 
 /// Parses the manifests in `text`. `file` is the name for errors.
-pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
+pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
     let mut manifests = Vec::new();
     for (index, document) in documents(text).enumerate() {
         let number = index + 1;
-        let document = document.map_err(|reason| CliError::Document { file: file.into(), number, reason })?;
+        let unreadable = |error: ParseError| {
+            let (file, reason) = (file.into(), error.to_string());
+            CliError::Document { file, number, reason }
+        };
+        let document = document.map_err(unreadable)?;
         for object in objects(document) {
             let decoded = manifest::decode(object);
             manifests.push(decoded.map_err(|cause| CliError::Manifest { file: file.into(), number, cause })?);
@@ -41,14 +50,23 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
     Ok(manifests)
 }
 
+/// The error of a parser.
+#[derive(Debug, thiserror::Error)]
+enum ParseError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error(transparent)]
+    Yaml(#[from] serde_norway::Error),
+}
+
 /// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
-fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, String>> + '_> {
+fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, ParseError>> + '_> {
     if text.trim_start().starts_with(['{', '[']) {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-        return Box::new(values.map(|value| value.map_err(|error| error.to_string())));
+        return Box::new(values.map(|value| value.map_err(ParseError::from)));
     }
     let values = serde_norway::Deserializer::from_str(text);
-    Box::new(values.map(|value| Value::deserialize(value).map_err(|error| error.to_string())))
+    Box::new(values.map(|value| Value::deserialize(value).map_err(ParseError::from)))
 }
 
 /// Returns the objects of a document: none for an empty document, the items of a list.
@@ -68,6 +86,95 @@ fn is_list(kind: Option<&Value>, items: Option<&Value>) -> bool {
     kind.and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List")) && items.is_some_and(Value::is_array)
 }
 
+/// The format of results.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Tables and sentences
+    #[default]
+    Table,
+    /// A JSON document
+    Json,
+    /// A YAML document
+    Yaml,
+}
+
+/// Prints `value` as JSON or YAML. Returns `false` if the format is a table, which the caller has to print.
+pub(super) fn print_document(format: Format, out: &mut dyn Write, value: &impl Serialize) -> Result<bool, CliError> {
+    match format {
+        Format::Table => return Ok(false),
+        Format::Json => print_json(out, value)?,
+        Format::Yaml => {
+            let text = serde_norway::to_string(value).map_err(|error| CliError::Encode(error.to_string()))?;
+            // YAML escapes only in quoted strings, and leaves some control characters as they are. JSON is also valid
+            // YAML.
+            if printable::lines(&text) != text {
+                print_json(out, value)?;
+            } else {
+                out.write_all(text.as_bytes()).map_err(CliError::Output)?;
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn print_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), CliError> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(|error| CliError::Output(error.into()))?;
+    writeln!(out).map_err(CliError::Output)
+}
+
+/// Creates a table with this header.
+pub(super) fn new_table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_FULL_CONDENSED).set_header(header);
+    table
+}
+
+/// Returns a table cell for a text, whose line breaks stay in the cell.
+pub(super) fn table_cell(text: impl AsRef<str>) -> Cell {
+    Cell::new(printable::lines(text.as_ref()))
+}
+
+/// Prints a table.
+pub(super) fn print_table(out: &mut dyn Write, table: &Table) -> Result<(), CliError> {
+    writeln!(out, "{table}").map_err(CliError::Output)
+}
+
+/// A writer for a terminal, which escapes control characters as JSON does, so that the meaning of a JSON document does
+/// not change. Line breaks and tabs are not escaped.
+pub(super) struct Terminal<W: Write> {
+    inner: W,
+    /// The incomplete last line.
+    line: Vec<u8>,
+}
+
+impl<W: Write> Terminal<W> {
+    pub(super) fn new(inner: W) -> Self {
+        Terminal { inner, line: Vec::new() }
+    }
+
+    fn end_line(&mut self) -> io::Result<()> {
+        let line = std::mem::take(&mut self.line);
+        self.inner.write_all(printable::lines(&String::from_utf8_lossy(&line)).as_bytes())
+    }
+}
+
+impl<W: Write> Write for Terminal<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                self.end_line()?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.end_line()?;
+        self.inner.flush()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,7 +188,7 @@ mod tests {
             Manifest::Node(_) => "Node",
             _ => "other",
         };
-        parse("f", text).unwrap().iter().map(kind).collect()
+        parse_manifests("f", text).unwrap().iter().map(kind).collect()
     }
 
     #[test]
@@ -96,12 +203,38 @@ mod tests {
 
     #[test]
     fn errors_say_which_document() {
-        let error = |text: &str| parse("pools.yaml", text).unwrap_err().to_string();
+        let error = |text: &str| parse_manifests("pools.yaml", text).unwrap_err().to_string();
         let second = error(&format!("{NODE}---\nkind: Pool\n"));
         assert!(second.starts_with("pools.yaml, document 2: the kind \"Pool\" is not known here"), "{second}");
         assert!(error("a: [").starts_with("pools.yaml, document 1: "));
         assert!(error("{\"a\": ").starts_with("pools.yaml, document 1: "));
         assert!(error("").starts_with("pools.yaml holds no object"));
         assert!(error("# only a comment\n").starts_with("pools.yaml holds no object"));
+    }
+
+    #[test]
+    fn terminal_escapes_characters_that_come_in_parts() {
+        let mut shown = Vec::new();
+        let mut terminal = Terminal::new(&mut shown);
+        for byte in "a\x1b[2J\u{9b}ü\nb\r".as_bytes() {
+            terminal.write_all(&[*byte]).unwrap();
+        }
+        terminal.flush().unwrap();
+        assert_eq!(String::from_utf8(shown).unwrap(), "a\\u001b[2J\\u009bü\nb\\r");
+    }
+
+    #[test]
+    fn documents_keep_their_values_and_hold_no_control_character() {
+        for text in ["\x1b[2J", "\x7f", "\u{85}", "\u{9b}1A", "\u{202e}", "\u{2028}", "a\nb", "\t", "plain"] {
+            for format in [Format::Json, Format::Yaml] {
+                let (value, mut shown) = (serde_json::json!({ "a": text }), Vec::new());
+                let mut terminal = Terminal::new(&mut shown);
+                print_document(format, &mut terminal, &value).unwrap();
+                terminal.flush().unwrap();
+                let shown = String::from_utf8(shown).unwrap();
+                assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{format:?} {shown:?}");
+                assert_eq!(serde_norway::from_str::<serde_json::Value>(&shown).unwrap(), value, "{format:?} {shown}");
+            }
+        }
     }
 }

@@ -5,9 +5,9 @@ use libcalico::api::{API_VERSION, ObjectSelect, WorkloadEndpoint};
 use libcalico::store::Store;
 use serde_json::json;
 
+use super::app::{App, CommandOutcome};
+use super::documents;
 use super::error::CliError;
-use super::output;
-use super::session::{Outcome, Session};
 
 /// List workload endpoints
 #[derive(Debug, Args)]
@@ -28,15 +28,15 @@ pub(super) struct EndpointsArgs {
     pod: Option<String>,
 }
 
-pub(super) async fn run(args: &EndpointsArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    let all = session.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await?;
+pub(super) async fn run(args: &EndpointsArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let all = app.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await?;
     let found: Vec<WorkloadEndpoint> =
         all.into_iter().map(|entry| entry.value).filter(|endpoint| args.select(endpoint)).collect();
     let document = json!({"apiVersion": API_VERSION, "kind": "WorkloadEndpointList", "items": found});
-    if output::document(session.format, session.out, &document)? {
-        return Ok(Outcome::Fine);
+    if documents::print_document(app.format, app.out, &document)? {
+        return Ok(CommandOutcome::Fine);
     }
-    let mut table = output::table(["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"]);
+    let mut table = documents::new_table(["NAMESPACE", "WORKLOAD", "NODE", "NETWORKS", "INTERFACE", "PROFILES"]);
     for endpoint in &found {
         let spec = &endpoint.spec;
         let cells = [
@@ -47,10 +47,10 @@ pub(super) async fn run(args: &EndpointsArgs, session: &mut Session<'_>) -> Resu
             &spec.interface_name,
             &spec.profiles.join("\n"),
         ];
-        table.add_row(cells.map(output::cell));
+        table.add_row(cells.map(documents::table_cell));
     }
-    output::print_table(session.out, &table)?;
-    Ok(Outcome::Fine)
+    documents::print_table(app.out, &table)?;
+    Ok(CommandOutcome::Fine)
 }
 
 impl EndpointsArgs {

@@ -64,7 +64,7 @@ pub(super) enum CliError {
         "container {container} has its interface {interface}: it was added again after the DEL, and the debt would take its \
          addresses; if nothing else is owed, remove {entry}"
     )]
-    Living {
+    InterfaceExists {
         /// The container.
         container: String,
         /// The interface on the host.
@@ -76,7 +76,7 @@ pub(super) enum CliError {
     #[error(
         "no debt of a container whose id begins with {container} is in the journal; `calico-ipam journal` lists them"
     )]
-    NoDebt {
+    NoEntry {
         /// The beginning of the container ID.
         container: String,
     },

@@ -10,10 +10,10 @@ use libcalico::api::{
 use libcalico::store::{Store, StoreError, identifier};
 use serde_json::{Value, json};
 
+use super::app::{App, CommandOutcome};
+use super::documents;
 use super::error::CliError;
 use super::kind::ResourceKind;
-use super::output;
-use super::session::{Outcome, Session};
 use super::settings::StoredSettings;
 
 /// Print pools, reservations, settings, nodes or cluster information
@@ -41,20 +41,20 @@ struct Found {
     table: Table,
 }
 
-pub(super) async fn run(args: &GetArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    let found = find(args, session).await?;
+pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let found = find(args, app).await?;
     let document = match (&args.name, found.objects) {
         (Some(_), mut objects) => objects.pop().unwrap_or_default(),
         (None, items) => json!({"apiVersion": API_VERSION, "kind": format!("{}List", args.kind), "items": items}),
     };
-    if !output::document(session.format, session.out, &document)? {
-        output::print_table(session.out, &found.table)?;
+    if !documents::print_document(app.format, app.out, &document)? {
+        documents::print_table(app.out, &found.table)?;
     }
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }
 
-async fn find(args: &GetArgs, session: &mut Session<'_>) -> Result<Found, CliError> {
-    let (store, name) = (session.store, args.name.as_deref());
+async fn find(args: &GetArgs, app: &mut App<'_>) -> Result<Found, CliError> {
+    let (store, name) = (app.store, args.name.as_deref());
     match args.kind {
         ResourceKind::IpPool => {
             let header = ["NAME", "CIDR", "BLOCK SIZE", "DISABLED", "ASSIGNMENT", "NODE SELECTOR"];
@@ -66,7 +66,7 @@ async fn find(args: &GetArgs, session: &mut Session<'_>) -> Result<Found, CliErr
             };
             rows(["NAME", "RESERVED CIDRS"], list(store, name).await?, row)
         }
-        ResourceKind::IpamConfiguration => settings(session, name).await,
+        ResourceKind::IpamConfiguration => settings(app, name).await,
         ResourceKind::Node => rows(["NAME", "IPV4", "IPV6", "LABELS"], list(store, name).await?, node_row),
         ResourceKind::ClusterInformation => {
             let row = |information: &ClusterInformation| {
@@ -93,9 +93,9 @@ fn rows<S: Spec, const N: usize>(
     objects: Vec<Object<S>>,
     row: impl Fn(&Object<S>) -> [String; N],
 ) -> Result<Found, CliError> {
-    let mut table = output::table(header);
+    let mut table = documents::new_table(header);
     for object in &objects {
-        table.add_row(row(object).map(output::cell));
+        table.add_row(row(object).map(documents::table_cell));
     }
     let encoded: Result<Vec<Value>, _> = objects.iter().map(serde_json::to_value).collect();
     Ok(Found { objects: encoded.map_err(|error| CliError::Encode(error.to_string()))?, table })
@@ -115,16 +115,16 @@ fn node_row(node: &Node) -> [String; 4] {
     [node.metadata.name.clone(), v4.unwrap_or_default(), v6.unwrap_or_default(), labels.join("\n")]
 }
 
-async fn settings(session: &mut Session<'_>, name: Option<&str>) -> Result<Found, CliError> {
+async fn settings(app: &mut App<'_>, name: Option<&str>) -> Result<Found, CliError> {
     if let Some(other) = name.filter(|name| *name != "default") {
         let key = identifier::<IpamConfiguration>(&ObjectKey::global(other));
         return Err(StoreError::NotFound { key }.into());
     }
-    let stored = StoredSettings::read(session.store).await?;
+    let stored = StoredSettings::read(app.store).await?;
     if let Some(disagreement) = stored.disagreement() {
-        session.notice(disagreement);
+        app.notice(disagreement);
     } else if stored.obeyed.is_none() {
-        session.notice("note: no settings are stored; these are the built-in ones");
+        app.notice("note: no settings are stored; these are the built-in ones");
     }
     let row = |settings: &IpamConfiguration| {
         let spec = &settings.spec;

@@ -7,11 +7,11 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::Store;
 use netconf::NetConf;
 
+use super::app::{App, CommandOutcome};
 use super::apply::Row;
 use super::error::CliError;
-use super::session::{Outcome, Session};
 use super::store_object::{Applied, until_won};
-use super::{apply, output};
+use super::{apply, documents};
 use crate::node_name;
 
 /// Prepare an empty datastore: cluster information, tiers, this node, pools
@@ -34,26 +34,26 @@ pub(super) struct InitArgs {
     block_size: Vec<u8>,
 }
 
-pub(super) async fn run(args: &InitArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let pools = ranges(args)?;
     let node = match &args.node {
         Some(name) => name.clone(),
         None => node_name::of(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
     };
-    let store = session.store;
-    let mut rows = vec![ready(session).await?, ensure_node(store, &node).await?];
+    let store = app.store;
+    let mut rows = vec![ready(app).await?, ensure_node(store, &node).await?];
     for range in pools {
         rows.push(ensure_pool(store, range, block_size(args, range)).await?);
     }
-    if !output::document(session.format, session.out, &rows)? {
+    if !documents::print_document(app.format, app.out, &rows)? {
         for Row { kind, name, action } in &rows {
-            session.say(format_args!("{kind} {name} {action}"))?;
+            app.say(format_args!("{kind} {name} {action}"))?;
         }
-        let datastore = session.datastore.clone();
-        session.say(format_args!("{datastore} is ready for node {node}"))?;
+        let datastore = app.datastore.clone();
+        app.say(format_args!("{datastore} is ready for node {node}"))?;
     }
-    warn_if_switched_off(session).await?;
-    Ok(Outcome::Fine)
+    warn_if_switched_off(app).await?;
+    Ok(CommandOutcome::Fine)
 }
 
 fn ranges(args: &InitArgs) -> Result<Vec<Cidr>, CliError> {
@@ -68,15 +68,15 @@ fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
 }
 
 /// Initializes the datastore. A new file of the embedded datastore is initialized when it is opened.
-async fn ready(session: &Session<'_>) -> Result<Row, CliError> {
-    let store = session.store;
+async fn ready(app: &App<'_>) -> Result<Row, CliError> {
+    let store = app.store;
     let key = ObjectKey::global("default");
     let before = apply::read::<ClusterInformation>(store, &key).await?;
     store.ensure_initialized().await?;
     let after = apply::read::<ClusterInformation>(store, &key).await?;
     let action = match (before, after) {
         (None, _) => Applied::Created,
-        _ if session.is_new => Applied::Created,
+        _ if app.is_new => Applied::Created,
         (Some(before), Some(after)) if before.revision != after.revision => Applied::Configured,
         _ => Applied::Unchanged,
     };
@@ -122,10 +122,10 @@ fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> Strin
 }
 
 /// Warns if the datastore is locked for an upgrade. It stays locked, and the plugins refuse to work.
-async fn warn_if_switched_off(session: &mut Session<'_>) -> Result<(), CliError> {
-    let information = apply::read::<ClusterInformation>(session.store, &ObjectKey::global("default")).await?;
+async fn warn_if_switched_off(app: &mut App<'_>) -> Result<(), CliError> {
+    let information = apply::read::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {
-        session.notice(
+        app.notice(
             "note: ClusterInformation says datastoreReady: false (an upgrade is under way?); plugins refuse to work \
              until it says true",
         );

@@ -8,10 +8,10 @@ use clap::{Args, Subcommand};
 use libcalico::names::{container_interface, interface_prefix, pod_interface};
 use serde::Serialize;
 
+use super::app::{App, CommandOutcome};
+use super::documents::{self, Format};
 use super::error::CliError;
-use super::output::{self, Format};
-use super::session::{Outcome, Session};
-use crate::journal::{Creditor, DEFAULT_DIRECTORY, Debt, Entry, Journal, short_age};
+use crate::journal::{DEFAULT_DIRECTORY, DatastoreIdentity, Entry, Journal, PendingDel, short_age};
 
 /// List the deferred DELs of this node, or assign deferred DELs to another datastore
 ///
@@ -76,7 +76,7 @@ struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(flatten)]
-    debt: Option<Listed>,
+    pending_del: Option<Listed>,
 }
 
 #[derive(Serialize)]
@@ -102,26 +102,26 @@ impl JournalArgs {
 }
 
 /// Prints the list.
-pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> Result<Outcome, CliError> {
-    let rows: Vec<Row> = entries(args)?.into_iter().map(Row::of).collect();
-    if output::document(format, out, &rows)? {
-        return Ok(Outcome::Fine);
+pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
+    let rows: Vec<Row> = entries(args)?.into_iter().map(Row::from_entry).collect();
+    if documents::print_document(format, out, &rows)? {
+        return Ok(CommandOutcome::Fine);
     }
     if rows.is_empty() {
         writeln!(out, "No DEL of this node owes anything").map_err(CliError::Output)?;
-        return Ok(Outcome::Fine);
+        return Ok(CommandOutcome::Fine);
     }
-    let mut table = output::table(["CONTAINER", "INTERFACE", "WORKLOAD", "NODE", "AGE", "DATASTORE", "REASON"]);
+    let mut table = documents::new_table(["CONTAINER", "INTERFACE", "WORKLOAD", "NODE", "AGE", "DATASTORE", "REASON"]);
     for row in &rows {
-        let cells = match &row.debt {
-            Some(debt) => [
-                debt.container.clone(),
-                debt.interface.clone(),
-                debt.workload.clone(),
-                debt.node.clone(),
-                short_age(std::time::Duration::from_secs(debt.age_seconds)),
-                [debt.datastore.as_str(), debt.identity.as_str()].join("\n").trim_end().to_owned(),
-                debt.reason.clone(),
+        let cells = match &row.pending_del {
+            Some(pending_del) => [
+                pending_del.container.clone(),
+                pending_del.interface.clone(),
+                pending_del.workload.clone(),
+                pending_del.node.clone(),
+                short_age(std::time::Duration::from_secs(pending_del.age_seconds)),
+                [pending_del.datastore.as_str(), pending_del.identity.as_str()].join("\n").trim_end().to_owned(),
+                pending_del.reason.clone(),
             ],
             None => {
                 let problem = row.problem.as_deref().unwrap_or_default();
@@ -129,81 +129,83 @@ pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> R
                 [String::new(), String::new(), String::new(), String::new(), String::new(), String::new(), reason]
             }
         };
-        table.add_row(cells.map(output::cell));
+        table.add_row(cells.map(documents::table_cell));
     }
-    output::print_table(out, &table)?;
-    Ok(Outcome::Fine)
+    documents::print_table(out, &table)?;
+    Ok(CommandOutcome::Fine)
 }
 
-pub(super) async fn run(args: &JournalArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn run(args: &JournalArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     match &args.command {
-        None => list(args, session.format, session.out),
-        Some(JournalCommand::Adopt(adopt)) => self::adopt(args, adopt, session).await,
+        None => list(args, app.format, app.out),
+        Some(JournalCommand::Adopt(adopt)) => self::adopt(args, adopt, app).await,
     }
 }
 
-async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    if session.is_new {
-        return Err(CliError::NoSuchFile { datastore: session.datastore.clone() });
+async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    if app.is_new {
+        return Err(CliError::NoSuchFile { datastore: app.datastore.clone() });
     }
-    let no_identity = || CliError::NoIdentity { datastore: session.datastore.clone() };
-    let identity = session.store.identity().await?.ok_or_else(no_identity)?;
-    let creditor = Creditor { name: session.spelling.clone(), identity };
+    let no_identity = || CliError::NoIdentity { datastore: app.datastore.clone() };
+    let identity = app.store.identity().await?.ok_or_else(no_identity)?;
+    let target = DatastoreIdentity { name: app.spelling.clone(), identity };
     let journal = Journal::new(&args.directory);
     let locked = journal.lock()?;
-    let debts: Vec<(PathBuf, Debt)> =
-        entries(args)?.into_iter().filter_map(|entry| Some((entry.path, entry.debt.ok()?))).collect();
+    let pending_dels: Vec<(PathBuf, PendingDel)> =
+        entries(args)?.into_iter().filter_map(|entry| Some((entry.path, entry.pending_del.ok()?))).collect();
     for container in &adopt.containers {
-        if !debts.iter().any(|(_, debt)| debt.container_id.starts_with(container)) {
-            return Err(CliError::NoDebt { container: container.clone() });
+        if !pending_dels.iter().any(|(_, pending_del)| pending_del.container_id.starts_with(container)) {
+            return Err(CliError::NoEntry { container: container.clone() });
         }
     }
-    let is_chosen = |debt: &Debt| adopt.all || adopt.containers.iter().any(|id| debt.container_id.starts_with(id));
+    let is_chosen = |pending_del: &PendingDel| {
+        adopt.all || adopt.containers.iter().any(|id| pending_del.container_id.starts_with(id))
+    };
     let mut chosen = Vec::new();
-    for (entry, debt) in debts.iter().filter(|(_, debt)| is_chosen(debt)) {
-        let Some(interface) = living_interface(session, debt) else {
-            chosen.push((entry, debt));
+    for (entry, pending_del) in pending_dels.iter().filter(|(_, pending_del)| is_chosen(pending_del)) {
+        let Some(interface) = living_interface(app, pending_del) else {
+            chosen.push((entry, pending_del));
             continue;
         };
-        let (container, entry) = (debt.container_id.clone(), entry.display().to_string());
-        let living = CliError::Living { container, interface, entry };
-        match adopt.all {
-            true => session.notice(format_args!("note: left as it is: {living}")),
-            false => return Err(living),
+        let (container, entry) = (pending_del.container_id.clone(), entry.display().to_string());
+        let living = CliError::InterfaceExists { container, interface, entry };
+        if !adopt.all {
+            return Err(living);
         }
+        app.notice(format_args!("note: left as it is: {living}"));
     }
     // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
     // the plugin then read the identities of their datastores again and find the entries that belong to these now.
     let directory = args.directory.display().to_string();
-    journal.forget_datastores().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
-    for (entry, debt) in chosen {
-        locked.adopt(entry, &creditor)?;
-        let former = if debt.identity.is_empty() { "unknown" } else { &debt.identity };
-        session.say(format_args!(
+    journal.remove_identities().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
+    for (entry, pending_del) in chosen {
+        locked.adopt(entry, &target)?;
+        let former = if pending_del.identity.is_empty() { "unknown" } else { &pending_del.identity };
+        app.say(format_args!(
             "the debt of {} (container {}) is now owed to {} ({}); before: {} ({former})",
-            debt.workload(),
-            debt.container_id,
-            creditor.name,
-            creditor.identity,
-            debt.datastore,
+            pending_del.workload(),
+            pending_del.container_id,
+            target.name,
+            target.identity,
+            pending_del.datastore,
         ))?;
     }
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }
 
 /// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
-fn living_interface(session: &mut Session<'_>, debt: &Debt) -> Option<String> {
+fn living_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let name = match debt.pod() {
+    let name = match pending_del.pod() {
         Some((namespace, pod)) => pod_interface(interface_prefix(prefixes.as_deref()), namespace, &pod),
-        None => container_interface(&debt.container_id),
+        None => container_interface(&pending_del.container_id),
     };
-    match session.links.find(&name) {
-        Ok(link) => {
-            link.filter(|link| link.container_id.as_ref().is_none_or(|id| *id == debt.container_id)).map(|_| name)
-        }
+    match app.links.find(&name) {
+        Ok(link) => link
+            .filter(|link| link.container_id.as_ref().is_none_or(|id| *id == pending_del.container_id))
+            .map(|_| name),
         Err(reason) => {
-            session.notice(format_args!("note: nobody looked whether {name} is there again: {reason}"));
+            app.notice(format_args!("note: nobody looked whether {name} is there again: {reason}"));
             None
         }
     }
@@ -215,28 +217,28 @@ fn entries(args: &JournalArgs) -> Result<Vec<Entry>, CliError> {
 }
 
 impl Row {
-    fn of(Entry { path, touched, debt }: Entry) -> Row {
+    fn from_entry(Entry { path, touched, pending_del }: Entry) -> Row {
         let entry = path.display().to_string();
-        match debt {
-            Err(error) => Row { entry, problem: Some(error.to_string()), debt: None },
-            Ok(debt) => Row { entry, problem: None, debt: Some(Listed::of(debt, touched)) },
+        match pending_del {
+            Err(error) => Row { entry, problem: Some(error.to_string()), pending_del: None },
+            Ok(pending_del) => Row { entry, problem: None, pending_del: Some(Listed::new(pending_del, touched)) },
         }
     }
 }
 
 impl Listed {
-    fn of(debt: Debt, touched: SystemTime) -> Listed {
+    fn new(pending_del: PendingDel, touched: SystemTime) -> Listed {
         Listed {
-            workload: debt.workload(),
-            age_seconds: debt.age(touched).as_secs(),
-            network: debt.network,
-            container: debt.container_id,
-            interface: debt.ifname,
-            node: debt.node,
-            addresses: debt.addresses.iter().map(ToString::to_string).collect(),
-            datastore: debt.datastore,
-            identity: debt.identity,
-            reason: debt.reason,
+            workload: pending_del.workload(),
+            age_seconds: pending_del.age(touched).as_secs(),
+            network: pending_del.network,
+            container: pending_del.container_id,
+            interface: pending_del.ifname,
+            node: pending_del.node,
+            addresses: pending_del.addresses.iter().map(ToString::to_string).collect(),
+            datastore: pending_del.datastore,
+            identity: pending_del.identity,
+            reason: pending_del.reason,
         }
     }
 }
@@ -247,11 +249,11 @@ mod tests {
 
     use super::*;
     use crate::cli::testing::Shell;
-    use crate::host_link::{HostLink, HostLinks};
+    use crate::host_link::{HostLink, HostLinkError, HostLinks};
 
     fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
         let directory = shell.dir.path().join("journal");
-        let debt = Debt {
+        let pending_del = PendingDel {
             network: "net1".into(),
             container_id: container_id.into(),
             ifname: "eth0".into(),
@@ -262,9 +264,9 @@ mod tests {
             addresses: vec!["10.0.0.1".parse().unwrap()],
             noted: 1,
             reason: "it is away".into(),
-            ..Debt::default()
+            ..PendingDel::default()
         };
-        Journal::new(&directory).record(&debt).unwrap();
+        Journal::new(&directory).record(&pending_del).unwrap();
         directory.display().to_string()
     }
 
@@ -281,9 +283,9 @@ mod tests {
         }
         let rows = shell.json(&["journal", "--directory", &directory]);
         let rows = rows.as_array().unwrap();
-        let debt = rows.iter().find(|row| row["container"] == "c1").unwrap();
-        assert!(debt["ageSeconds"].as_u64().unwrap() > 1_000_000);
-        assert_eq!(debt["addresses"], serde_json::json!(["10.0.0.1"]));
+        let pending_del = rows.iter().find(|row| row["container"] == "c1").unwrap();
+        assert!(pending_del["ageSeconds"].as_u64().unwrap() > 1_000_000);
+        assert_eq!(pending_del["addresses"], serde_json::json!(["10.0.0.1"]));
         assert!(rows.iter().any(|row| row["problem"].is_string()));
     }
 
@@ -325,7 +327,7 @@ mod tests {
     struct OneLink;
 
     impl HostLinks for OneLink {
-        fn find(&self, name: &str) -> Result<Option<HostLink>, String> {
+        fn find(&self, name: &str) -> Result<Option<HostLink>, HostLinkError> {
             Ok((name == pod_interface("cali", "team", "web")).then(HostLink::default))
         }
     }
@@ -334,11 +336,11 @@ mod tests {
     fn adopt_of_a_container_that_has_its_interface_again_is_refused_before_anything_is_written() {
         let shell = Shell::new();
         let directory = noted(&shell, "c1", "etcd http://a:2379");
-        let of_container = Debt { container_id: "c2".into(), identity: "etcd 1".into(), ..Debt::default() };
+        let of_container = PendingDel { container_id: "c2".into(), identity: "etcd 1".into(), ..PendingDel::default() };
         Journal::new(&directory).record(&of_container).unwrap();
         let run = |containers: &[&str]| {
             let line = [&["journal", "adopt"], containers, &["--directory", &directory]].concat();
-            shell.run_with(&line, |session| session.links = &OneLink)
+            shell.run_with(&line, |app| app.links = &OneLink)
         };
         let refused = run(&["c2", "c1"]).outcome.unwrap_err();
         assert!(refused.starts_with("container c1 has its interface "), "{refused}");
@@ -355,7 +357,7 @@ mod tests {
         let shell = Shell::new();
         let directory = noted(&shell, "c1", "etcd http://a:2379");
         let line = ["journal", "adopt", "--all", "--directory", &directory];
-        let ran = shell.run_with(&line, |session| session.is_new = true);
+        let ran = shell.run_with(&line, |app| app.is_new = true);
         assert!(ran.outcome.unwrap_err().starts_with("the test's does not exist"));
         assert!(!shell.ok(&["journal", "--directory", &directory]).contains("local "));
     }

@@ -5,29 +5,25 @@
 //!                                                          └───────▶ notices and progress on stderr
 //! ```
 //!
-//! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `Session` and can
-//! thus be tested without a process. Read `arguments`, `connection` and `session` first, then the commands.
+//! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `App` and can
+//! thus be tested without a process. Read `arguments`, `connection` and `app` first, then the commands.
 
+mod app;
 mod apply;
 mod arguments;
 mod check;
+mod cluster_read;
 mod completions;
 mod connection;
 mod delete;
 mod documents;
 mod endpoints;
 mod error;
-mod export;
 mod get;
-mod import;
 mod init;
 mod journal;
 mod kind;
-mod output;
-mod progress;
-mod reading;
 mod release;
-mod session;
 mod settings;
 mod show;
 mod store_object;
@@ -36,18 +32,20 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod transfer;
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use datastore::Datastore;
 use netconf::printable;
 
+use self::app::{App, CommandOutcome};
 use self::arguments::{Arguments, Command};
+use self::documents::Terminal;
 use self::error::CliError;
-use self::session::{Outcome, Session};
 use crate::host_link::HostLinks;
 use crate::journal::name_of;
 use crate::process;
@@ -93,14 +91,14 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
             return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(2));
         }
     };
-    let mut out = output::Terminal::new(BufWriter::new(io::stdout().lock()));
+    let mut out = Terminal::new(BufWriter::new(io::stdout().lock()));
     let outcome = run(arguments, links, &mut out).and_then(|outcome| {
         out.flush().map_err(CliError::Output)?;
         Ok(outcome)
     });
     match outcome {
-        Ok(Outcome::Fine) => ExitCode::SUCCESS,
-        Ok(Outcome::Wrong) => ExitCode::FAILURE,
+        Ok(CommandOutcome::Fine) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::Wrong) => ExitCode::FAILURE,
         // In `calico-ipam show | head`, the reader closes the pipe after it has read enough.
         Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
         Err(error) => {
@@ -115,10 +113,10 @@ fn arguments() -> impl Iterator<Item = OsString> {
     std::iter::once("calico-ipam".into()).chain(std::env::args_os().skip(1))
 }
 
-fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Result<Outcome, CliError> {
+fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let Arguments { connection, output, command } = arguments;
     match &command {
-        Command::Completions(args) => return completions::run(args, out),
+        Command::Completions(args) => return completions::run(args, Arguments::command(), out),
         // `trace` also works without a reachable datastore.
         Command::Trace(args) => return trace::run(args, &connection, output, links, out),
         _ => {}
@@ -136,26 +134,26 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         writeln!(notices, "note: {} does not exist yet; it is created now", connection.name())
             .map_err(CliError::Output)?;
     }
-    let mut session = Session::new(&store, output, out, &mut notices);
-    (session.datastore, session.is_new) = (connection.name(), is_new);
-    (session.spelling, session.links) = (name_of(&connection.config), links);
-    process::block_on(execute(command, &mut session))
+    let mut app = App::new(&store, output, out, &mut notices);
+    (app.datastore, app.is_new) = (connection.name(), is_new);
+    (app.spelling, app.links) = (name_of(&connection.config), links);
+    process::block_on(execute(command, &mut app))
 }
 
-async fn execute(command: Command, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     match command {
-        Command::Show(args) => show::run(&args, session).await,
-        Command::Trace(args) => trace::in_session(&args, session).await,
-        Command::Check(args) => check::run(&args, session).await,
-        Command::Release(args) => release::run(&args, session).await,
-        Command::Apply(args) => apply::run(&args, session).await,
-        Command::Get(args) => get::run(&args, session).await,
-        Command::Delete(args) => delete::run(&args, session).await,
-        Command::Endpoints(args) => endpoints::run(&args, session).await,
-        Command::Init(args) => init::run(&args, session).await,
-        Command::Journal(args) => journal::run(&args, session).await,
-        Command::Export(args) => export::run(&args, session).await,
-        Command::Import(args) => import::run(&args, session).await,
-        Command::Completions(args) => completions::run(&args, session.out),
+        Command::Show(args) => show::run(&args, app).await,
+        Command::Trace(args) => trace::with_app(&args, app).await,
+        Command::Check(args) => check::run(&args, app).await,
+        Command::Release(args) => release::run(&args, app).await,
+        Command::Apply(args) => apply::run(&args, app).await,
+        Command::Get(args) => get::run(&args, app).await,
+        Command::Delete(args) => delete::run(&args, app).await,
+        Command::Endpoints(args) => endpoints::run(&args, app).await,
+        Command::Init(args) => init::run(&args, app).await,
+        Command::Journal(args) => journal::run(&args, app).await,
+        Command::Export(args) => transfer::export(&args, app).await,
+        Command::Import(args) => transfer::import(&args, app).await,
+        Command::Completions(args) => completions::run(&args, Arguments::command(), app.out),
     }
 }

@@ -15,10 +15,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 
+use super::app::{App, CommandOutcome};
 use super::arguments::Arguments;
+use super::documents::Terminal;
 use super::execute;
-use super::output::Terminal;
-use super::session::{Outcome, Session};
 use crate::alloc::assign;
 use crate::alloc::inputs::{AllocationInputs, InputsQuery};
 use crate::alloc::request::{AssignRequest, workload_attributes};
@@ -34,7 +34,7 @@ pub(super) struct Shell {
 /// The outcome and the output of a command.
 #[derive(Debug)]
 pub(super) struct Ran {
-    pub(super) outcome: Result<Outcome, String>,
+    pub(super) outcome: Result<CommandOutcome, String>,
     pub(super) out: String,
     pub(super) notices: String,
 }
@@ -57,19 +57,19 @@ impl Shell {
         self.run_with(line, |_| ())
     }
 
-    /// Runs a command in a session that `change` has changed.
-    pub(super) fn run_with(&self, line: &[&str], change: impl FnOnce(&mut Session<'_>)) -> Ran {
+    /// Runs a command in a app that `change` has changed.
+    pub(super) fn run_with(&self, line: &[&str], change: impl FnOnce(&mut App<'_>)) -> Ran {
         let arguments = match Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line)) {
             Ok(arguments) => arguments,
             Err(error) => panic!("{line:?}: {error}"),
         };
         let (mut out, mut notices) = (Vec::new(), Vec::new());
         let mut terminal = Terminal::new(&mut out);
-        let mut session = Session::new(&self.store, arguments.output, &mut terminal, &mut notices);
-        session.datastore = "the test's".into();
-        session.spelling = "local /x.db".into();
-        change(&mut session);
-        let outcome = block_on(execute(arguments.command, &mut session)).map_err(|error| error.to_string());
+        let mut app = App::new(&self.store, arguments.output, &mut terminal, &mut notices);
+        app.datastore = "the test's".into();
+        app.spelling = "local /x.db".into();
+        change(&mut app);
+        let outcome = block_on(execute(arguments.command, &mut app)).map_err(|error| error.to_string());
         terminal.flush().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Ran { outcome, out: text(out), notices: text(notices) }
@@ -79,7 +79,7 @@ impl Shell {
     #[track_caller]
     pub(super) fn ok(&self, line: &[&str]) -> String {
         let ran = self.run(line);
-        assert_eq!(ran.outcome, Ok(Outcome::Fine), "{line:?}: {}", ran.out);
+        assert_eq!(ran.outcome, Ok(CommandOutcome::Fine), "{line:?}: {}", ran.out);
         ran.out
     }
 
@@ -87,7 +87,7 @@ impl Shell {
     #[track_caller]
     pub(super) fn wrong(&self, line: &[&str]) -> String {
         let ran = self.run(line);
-        assert_eq!(ran.outcome, Ok(Outcome::Wrong), "{line:?}: {}", ran.out);
+        assert_eq!(ran.outcome, Ok(CommandOutcome::Wrong), "{line:?}: {}", ran.out);
         ran.out
     }
 

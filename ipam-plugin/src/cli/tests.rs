@@ -99,7 +99,7 @@ fn arguments_that_make_no_sense_are_refused_with_status_2() {
 #[test]
 fn options_stand_before_or_after_the_command() {
     for line in [&["-o", "json", "show"][..], &["show", "-ojson"], &["show", "--output=json"]] {
-        assert_eq!(parse(line).unwrap().output, super::output::Format::Json);
+        assert_eq!(parse(line).unwrap().output, super::documents::Format::Json);
     }
     let report = parse(&["check", "--json", "report"]).unwrap();
     assert!(format!("{report:?}").contains("json_report: Some(\"report\")"));

@@ -10,36 +10,37 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Creditor, JournalError};
+use super::files::{JournalError, write};
+use super::pending_del::DatastoreIdentity;
 
 /// The extension of these files. Entries have others.
 const SUFFIX: &str = "datastore";
 
 /// The content of a file.
 #[derive(Serialize, Deserialize)]
-struct Learned {
+struct RecordedIdentity {
     datastore: String,
     identity: String,
 }
 
 /// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
-pub(super) fn recall(directory: &Path, name: &str) -> String {
+pub(super) fn find(directory: &Path, name: &str) -> String {
     let Ok(text) = fs::read(file_of(directory, name)) else { return String::new() };
-    let learned: Option<Learned> = serde_json::from_slice(&text).ok();
-    learned.filter(|learned| learned.datastore == name).map(|learned| learned.identity).unwrap_or_default()
+    let recorded: Option<RecordedIdentity> = serde_json::from_slice(&text).ok();
+    recorded.filter(|recorded| recorded.datastore == name).map(|recorded| recorded.identity).unwrap_or_default()
 }
 
-/// Stores the identity of `creditor`. The file is written only if its contents change.
-pub(super) fn keep(directory: &Path, creditor: &Creditor) -> Result<(), JournalError> {
-    let Creditor { name, identity } = creditor.clone();
-    super::write(&file_of(directory, &name), &Learned { datastore: name, identity })
+/// Stores the identity of `target`. The file is written only if its contents change.
+pub(super) fn record(directory: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
+    let DatastoreIdentity { name, identity } = target.clone();
+    write(&file_of(directory, &name), &RecordedIdentity { datastore: name, identity })
 }
 
 /// Removes all stored identities, for a journal that is to be removed.
 ///
 /// # Errors
 /// Returns an error if a file cannot be removed.
-pub(super) fn forget_all(directory: &Path) -> std::io::Result<()> {
+pub(super) fn remove_all(directory: &Path) -> std::io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -68,18 +69,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let directory = directory.path();
         let learn = |name: &str, identity: &str| {
-            keep(directory, &Creditor { name: name.into(), identity: identity.into() }).unwrap();
+            record(directory, &DatastoreIdentity { name: name.into(), identity: identity.into() }).unwrap();
         };
-        assert_eq!(recall(directory, "etcd a"), "");
+        assert_eq!(find(directory, "etcd a"), "");
         learn("etcd a", "etcd 1");
         learn("etcd b", "etcd 2");
-        assert_eq!([recall(directory, "etcd a"), recall(directory, "etcd b")], ["etcd 1", "etcd 2"]);
+        assert_eq!([find(directory, "etcd a"), find(directory, "etcd b")], ["etcd 1", "etcd 2"]);
         learn("etcd a", "etcd 3");
-        assert_eq!([recall(directory, "etcd a"), recall(directory, "etcd b")], ["etcd 3", "etcd 2"]);
+        assert_eq!([find(directory, "etcd a"), find(directory, "etcd b")], ["etcd 3", "etcd 2"]);
         fs::write(file_of(directory, "etcd b"), "{").unwrap();
-        assert_eq!(recall(directory, "etcd b"), "", "a damaged file tells nothing");
+        assert_eq!(find(directory, "etcd b"), "", "a damaged file tells nothing");
         fs::write(directory.join("x.json"), "").unwrap();
-        forget_all(directory).unwrap();
+        remove_all(directory).unwrap();
         assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
     }
 }

@@ -2,8 +2,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-fn debt(container_id: &str, datastore: &str) -> Debt {
-    Debt {
+fn pending_del(container_id: &str, datastore: &str) -> PendingDel {
+    PendingDel {
         network: "net".into(),
         container_id: container_id.into(),
         ifname: "eth0".into(),
@@ -11,17 +11,17 @@ fn debt(container_id: &str, datastore: &str) -> Debt {
         datastore: datastore.into(),
         endpoint: ("default".into(), format!("node1-cni-{container_id}-eth0")),
         handles: vec![format!("net.{container_id}")],
-        ..Debt::default()
+        ..PendingDel::default()
     }
 }
 
-fn creditor(name: &str, identity: &str) -> Creditor {
-    Creditor { name: name.into(), identity: identity.into() }
+fn target(name: &str, identity: &str) -> DatastoreIdentity {
+    DatastoreIdentity { name: name.into(), identity: identity.into() }
 }
 
 /// Returns the containers whose entries are for a datastore, in the order of their replay.
-fn owed_to(locked: &Locked<'_>, name: &str, identity: &str) -> Vec<String> {
-    locked.debts(&creditor(name, identity)).into_iter().map(|(_, debt)| debt.container_id).collect()
+fn owed_to(locked: &LockedJournal<'_>, name: &str, identity: &str) -> Vec<String> {
+    locked.pending(&target(name, identity)).into_iter().map(|(_, pending_del)| pending_del.container_id).collect()
 }
 
 #[test]
@@ -29,19 +29,19 @@ fn an_entry_is_kept_found_by_its_datastore_and_forgotten_when_settled() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path().join("not-there-yet"));
     assert!(journal.is_empty());
-    assert!(!journal.owes("net", "a", "eth0").unwrap());
+    assert!(!journal.contains("net", "a", "eth0").unwrap());
 
-    journal.record(&debt("a", "one")).unwrap();
-    journal.record(&debt("b", "two")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
+    journal.record(&pending_del("b", "two")).unwrap();
     assert!(!journal.is_empty());
-    let owes = |ifname: &str| journal.owes("net", "a", ifname).unwrap();
+    let owes = |ifname: &str| journal.contains("net", "a", ifname).unwrap();
     assert!(owes("eth0") && !owes("eth1"));
 
     let locked = journal.lock().unwrap();
-    let [(path, found)] = &locked.debts(&creditor("one", ""))[..] else { panic!() };
-    assert_eq!(*found, debt("a", "one"));
-    locked.settle(path).unwrap();
-    locked.settle(path).unwrap();
+    let [(path, found)] = &locked.pending(&target("one", ""))[..] else { panic!() };
+    assert_eq!(*found, pending_del("a", "one"));
+    locked.remove(path).unwrap();
+    locked.remove(path).unwrap();
     assert!(owed_to(&locked, "one", "").is_empty());
     assert_eq!(owed_to(&locked, "two", ""), ["b"]);
 }
@@ -51,9 +51,9 @@ fn a_debt_stays_payable_when_the_configuration_spells_its_datastore_in_another_w
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     // Recorded before and after the node learned the datastore's identity.
-    journal.record(&debt("before", "etcd http://old:2379")).unwrap();
-    journal.lock().unwrap().learn(&creditor("etcd http://old:2379", "etcd 1")).unwrap();
-    journal.record(&debt("after", "etcd http://old:2379")).unwrap();
+    journal.record(&pending_del("before", "etcd http://old:2379")).unwrap();
+    journal.lock().unwrap().record_identity(&target("etcd http://old:2379", "etcd 1")).unwrap();
+    journal.record(&pending_del("after", "etcd http://old:2379")).unwrap();
     let locked = journal.lock().unwrap();
     let mut found = owed_to(&locked, "etcd http://new:2379", "etcd 1");
     found.sort();
@@ -66,12 +66,12 @@ fn a_debt_stays_payable_when_the_configuration_spells_its_datastore_in_another_w
 fn a_debt_without_identity_belongs_to_the_first_datastore_that_its_spelling_reaches() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&debt("a", "etcd a")).unwrap();
+    journal.record(&pending_del("a", "etcd a")).unwrap();
     let locked = journal.lock().unwrap();
-    locked.learn(&creditor("etcd b", "etcd 2")).unwrap();
+    locked.record_identity(&target("etcd b", "etcd 2")).unwrap();
     assert_eq!(owed_to(&locked, "etcd a", "etcd 1"), ["a"]);
-    locked.learn(&creditor("etcd a", "etcd 1")).unwrap();
-    locked.learn(&creditor("etcd a", "etcd 3")).unwrap();
+    locked.record_identity(&target("etcd a", "etcd 1")).unwrap();
+    locked.record_identity(&target("etcd a", "etcd 3")).unwrap();
     assert!(owed_to(&locked, "etcd a", "etcd 3").is_empty());
     assert_eq!(owed_to(&locked, "etcd a", "etcd 1"), ["a"]);
 }
@@ -80,34 +80,35 @@ fn a_debt_without_identity_belongs_to_the_first_datastore_that_its_spelling_reac
 fn a_datastore_is_asked_only_where_a_debt_may_be_owed_to_it() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    let may_owe = || [journal.may_owe("etcd a"), journal.may_owe("etcd b")];
-    assert_eq!(may_owe(), [false, false]);
-    journal.record(&debt("a", "etcd a")).unwrap();
+    let may_contain = || [journal.may_contain("etcd a"), journal.may_contain("etcd b")];
+    assert_eq!(may_contain(), [false, false]);
+    journal.record(&pending_del("a", "etcd a")).unwrap();
     fs::write(directory.path().join("broken.json"), "{").unwrap();
-    assert_eq!(may_owe(), [true, true], "the node does not know yet that these are two datastores");
+    assert_eq!(may_contain(), [true, true], "the node does not know yet that these are two datastores");
     let locked = journal.lock().unwrap();
-    locked.learn(&creditor("etcd b", "etcd 2")).unwrap();
-    assert_eq!(may_owe(), [true, false]);
-    locked.learn(&creditor("etcd a", "etcd 1")).unwrap();
-    assert_eq!(may_owe(), [true, false]);
-    locked.learn(&creditor("etcd b", "etcd 1")).unwrap();
-    assert_eq!(may_owe(), [true, true], "one datastore with two spellings");
+    locked.record_identity(&target("etcd b", "etcd 2")).unwrap();
+    assert_eq!(may_contain(), [true, false]);
+    locked.record_identity(&target("etcd a", "etcd 1")).unwrap();
+    assert_eq!(may_contain(), [true, false]);
+    locked.record_identity(&target("etcd b", "etcd 1")).unwrap();
+    assert_eq!(may_contain(), [true, true], "one datastore with two spellings");
 }
 
 #[test]
 fn debts_of_one_attachment_to_two_datastores_are_two_entries() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    let noted = |datastore: &str, reason: &str| Debt { reason: reason.into(), ..debt("a", datastore) };
+    let noted = |datastore: &str, reason: &str| PendingDel { reason: reason.into(), ..pending_del("a", datastore) };
     journal.record(&noted("one", "first")).unwrap();
     journal.record(&noted("two", "first")).unwrap();
     journal.record(&noted("one", "second")).unwrap();
     let entries = journal.entries().unwrap();
-    let mut found: Vec<_> = entries.iter().map(|entry| entry.debt.as_ref().unwrap()).collect();
-    found.sort_by_key(|debt| &debt.datastore);
-    let told: Vec<_> = found.iter().map(|debt| (debt.datastore.as_str(), debt.reason.as_str())).collect();
+    let mut found: Vec<_> = entries.iter().map(|entry| entry.pending_del.as_ref().unwrap()).collect();
+    found.sort_by_key(|pending_del| &pending_del.datastore);
+    let told: Vec<_> =
+        found.iter().map(|pending_del| (pending_del.datastore.as_str(), pending_del.reason.as_str())).collect();
     assert_eq!(told, [("one", "second"), ("two", "first")]);
-    assert!(journal.owes("net", "a", "eth0").unwrap());
+    assert!(journal.contains("net", "a", "eth0").unwrap());
 }
 
 #[test]
@@ -115,22 +116,22 @@ fn a_debt_that_is_noted_again_keeps_the_time_of_its_first_note() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     for noted in [100, 200] {
-        journal.record(&Debt { noted, ..debt("a", "one") }).unwrap();
+        journal.record(&PendingDel { noted, ..pending_del("a", "one") }).unwrap();
     }
-    assert_eq!(journal.entries().unwrap()[0].debt.as_ref().unwrap().noted, 100);
+    assert_eq!(journal.entries().unwrap()[0].pending_del.as_ref().unwrap().noted, 100);
 }
 
 #[test]
 fn an_adopted_debt_is_owed_to_its_new_datastore() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&Debt { identity: "etcd 1".into(), ..debt("a", "etcd a") }).unwrap();
+    journal.record(&PendingDel { identity: "etcd 1".into(), ..pending_del("a", "etcd a") }).unwrap();
     let locked = journal.lock().unwrap();
     let entry = journal.entries().unwrap().remove(0).path;
-    locked.adopt(&entry, &creditor("etcd b", "etcd 2")).unwrap();
+    locked.adopt(&entry, &target("etcd b", "etcd 2")).unwrap();
     assert_eq!(owed_to(&locked, "etcd c", "etcd 2"), ["a"]);
     assert!(owed_to(&locked, "etcd a", "etcd 1").is_empty());
-    let error = locked.adopt(&directory.path().join("none.json"), &creditor("etcd b", "etcd 2")).unwrap_err();
+    let error = locked.adopt(&directory.path().join("none.json"), &target("etcd b", "etcd 2")).unwrap_err();
     assert!(error.to_string().contains("none.json"), "{error}");
 }
 
@@ -140,10 +141,10 @@ fn a_debt_that_was_postponed_is_tried_after_the_others() {
     let journal = Journal::new(directory.path());
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
     for number in 0..3 {
-        journal.record(&debt(&format!("c{number}"), "one")).unwrap();
+        journal.record(&pending_del(&format!("c{number}"), "one")).unwrap();
     }
     for entry in journal.entries().unwrap() {
-        let number = entry.debt.unwrap().container_id[1..].parse().unwrap();
+        let number = entry.pending_del.unwrap().container_id[1..].parse().unwrap();
         let file = File::options().write(true).open(entry.path).unwrap();
         file.set_modified(long_ago + Duration::from_secs(number)).unwrap();
     }
@@ -184,7 +185,7 @@ fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
     let abandoned = directory.path().join(name);
     fs::write(&abandoned, "{").unwrap();
     assert!(!journal.is_empty(), "or nobody would look");
-    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
 
     let locked = journal.lock().unwrap();
     locked.remove_abandoned();
@@ -196,7 +197,7 @@ fn what_a_killed_process_was_writing_is_removed_and_nothing_else() {
 fn an_entry_is_for_its_owner_alone() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
     let file = &journal.entries().unwrap()[0].path;
     assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o7777, 0o600);
 }
@@ -206,15 +207,15 @@ fn a_container_id_longer_than_a_file_name_is_kept() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
     let long = "c".repeat(1000);
-    journal.record(&debt(&long, "one")).unwrap();
-    assert!(journal.owes("net", &long, "eth0").unwrap());
+    journal.record(&pending_del(&long, "one")).unwrap();
+    assert!(journal.contains("net", &long, "eth0").unwrap());
 }
 
 #[test]
 fn an_unreadable_entry_does_not_hide_the_others() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
     fs::write(directory.path().join("broken.json"), "{").unwrap();
     assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
 }
@@ -226,8 +227,8 @@ fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
     let path = directory.path().join("journal");
     std::os::unix::fs::symlink(&path, &path).unwrap();
     let journal = Journal::new(&path);
-    assert!(!journal.is_empty() && journal.may_owe("one"));
-    let error = journal.owes("net", "a", "eth0").unwrap_err().to_string();
+    assert!(!journal.is_empty() && journal.may_contain("one"));
+    let error = journal.contains("net", "a", "eth0").unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot read {} of the journal of DELs: ", path.display())), "{error}");
     assert!(error.contains("symbolic link") && error.ends_with("finds what its DELs left behind"), "{error}");
     assert!(journal.entries().is_err());
@@ -237,18 +238,18 @@ fn a_directory_that_cannot_be_read_is_not_taken_for_an_empty_journal() {
 fn an_entry_that_the_disk_does_not_give_is_told_to_its_attachment_alone() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
     let path = journal.entries().unwrap().remove(0).path;
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    let error = journal.owes("net", "a", "eth0").unwrap_err().to_string();
+    let error = journal.contains("net", "a", "eth0").unwrap_err().to_string();
     assert!(error.contains(&path.display().to_string()), "{error}");
-    assert!(!journal.owes("net", "b", "eth0").unwrap());
+    assert!(!journal.contains("net", "b", "eth0").unwrap());
     // A damaged entry is never replayed, so no ADD waits for it.
     for text in ["", "{", "[]"] {
         fs::remove_file(&path).unwrap();
         fs::write(&path, text).unwrap();
-        assert!(!journal.owes("net", "a", "eth0").unwrap(), "{text}");
+        assert!(!journal.contains("net", "a", "eth0").unwrap(), "{text}");
     }
 }
 
@@ -259,7 +260,7 @@ fn a_file_in_the_directorys_place_is_told_and_owes_nothing() {
     fs::write(&path, "").unwrap();
     let journal = Journal::new(&path);
     assert!(!journal.is_empty(), "or nobody would say that it is in the way");
-    assert!(!journal.owes("net", "a", "eth0").unwrap());
+    assert!(!journal.contains("net", "a", "eth0").unwrap());
     assert!(journal.entries().is_err() && journal.try_lock().is_err());
 }
 
@@ -268,7 +269,7 @@ fn a_directory_that_cannot_be_written_is_an_error_that_names_it() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "").unwrap();
-    let error = Journal::new(file.join("journal")).record(&debt("a", "one")).unwrap_err();
+    let error = Journal::new(file.join("journal")).record(&pending_del("a", "one")).unwrap_err();
     assert!(error.to_string().contains("file/journal"), "{error}");
 }
 
@@ -276,10 +277,10 @@ fn a_directory_that_cannot_be_written_is_an_error_that_names_it() {
 fn an_entry_that_cannot_be_read_is_not_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let journal = Journal::new(directory.path());
-    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
     let damaged = journal.entries().unwrap().remove(0).path;
     fs::write(&damaged, "{").unwrap();
-    journal.record(&debt("a", "one")).unwrap();
+    journal.record(&pending_del("a", "one")).unwrap();
     assert_eq!(fs::read_to_string(damaged).unwrap(), "{");
     assert_eq!(owed_to(&journal.lock().unwrap(), "one", ""), ["a"]);
 }

@@ -6,29 +6,29 @@ use super::*;
 use crate::testing::{ApiServer, Clock, Reply, context};
 
 /// Returns a deferred DEL of a container whose endpoint has this name in the namespace shop.
-fn debt(cx: &Context, container: &str, endpoint: &str) -> Debt {
-    Debt {
+fn pending_del(cx: &Context, container: &str, endpoint: &str) -> PendingDel {
+    PendingDel {
         network: "net1".into(),
         container_id: container.into(),
         ifname: "eth0".into(),
         node: "node1".into(),
         datastore: cx.datastore_name(),
         endpoint: ("shop".into(), endpoint.into()),
-        ..Debt::default()
+        ..PendingDel::default()
     }
 }
 
 /// Records `count` deferred DELs, which `name` creates from their numbers.
-fn note(cx: &Context, count: usize, name: impl Fn(usize) -> Debt) {
+fn note(cx: &Context, count: usize, name: impl Fn(usize) -> PendingDel) {
     (0..count).for_each(|number| cx.journal.record(&name(number)).unwrap());
 }
 
 /// Returns the containers whose deferred DELs remain, in order.
-fn left(cx: &Context) -> Vec<String> {
+fn remaining(cx: &Context) -> Vec<String> {
     let entries = cx.journal.entries().unwrap();
-    let mut left: Vec<_> = entries.into_iter().map(|entry| entry.debt.unwrap().container_id).collect();
-    left.sort();
-    left
+    let mut remaining: Vec<_> = entries.into_iter().map(|entry| entry.pending_del.unwrap().container_id).collect();
+    remaining.sort();
+    remaining
 }
 
 /// Deferred DELs of others are replayed only while fewer than two were tried.
@@ -37,16 +37,16 @@ async fn an_add_pays_all_debts_of_its_pod_and_of_the_address_that_it_asks_for_wh
     for args in ["K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web", "IP=10.65.0.9"] {
         let files = tempfile::tempdir().unwrap();
         let cx = context_of_add(files.path(), args);
-        note(&cx, 3, |number| debt(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0")));
+        note(&cx, 3, |number| pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0")));
         note(&cx, 6, |number| match args.strip_prefix("IP=") {
-            None => debt(&cx, &format!("own{number}"), "node1-k8s-web-eth0"),
-            Some(ip) => Debt {
+            None => pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"),
+            Some(ip) => PendingDel {
                 addresses: vec!["10.65.0.7".parse().unwrap(), ip.parse().unwrap()],
-                ..debt(&cx, &format!("asked{number}"), &format!("node1-k8s-asked{number}-eth0"))
+                ..pending_del(&cx, &format!("asked{number}"), &format!("node1-k8s-asked{number}-eth0"))
             },
         });
-        settle_before_add(&cx).await.unwrap();
-        assert_eq!(left(&cx), ["other0", "other1", "other2"], "{args}");
+        replay_before_add(&cx).await.unwrap();
+        assert_eq!(remaining(&cx), ["other0", "other1", "other2"], "{args}");
     }
 }
 
@@ -90,15 +90,15 @@ async fn an_add_begins_no_debt_after_a_second_but_those_of_its_pod_and_finishes_
     let files = tempfile::tempdir().unwrap();
     let server = ApiServer::start(slowly_without_pods).await;
     let cx = context("ADD", &server, files.path());
-    let other = |number| debt(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
+    let other = |number| pending_del(&cx, &format!("other{number}"), &format!("node1-k8s-other{number}-eth0"));
     note(&cx, 2, other);
-    settle_before_add(&cx).await.unwrap();
-    let (tried, stay) = (asked(&server), left(&cx));
+    replay_before_add(&cx).await.unwrap();
+    let (tried, stay) = (asked(&server), remaining(&cx));
     assert_eq!((tried.len(), stay.len()), (1, 1), "{tried:?} {stay:?}");
     assert_ne!(tried, stay);
 
-    note(&cx, 3, |number| debt(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
-    settle_before_add(&cx).await.unwrap();
-    assert_eq!((left(&cx), asked(&server)), (stay, tried));
+    note(&cx, 3, |number| pending_del(&cx, &format!("own{number}"), "node1-k8s-web-eth0"));
+    replay_before_add(&cx).await.unwrap();
+    assert_eq!((remaining(&cx), asked(&server)), (stay, tried));
     drop(clock);
 }

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use ipam_plugin::journal::{Debt, Journal, short_age};
+use ipam_plugin::journal::{Journal, PendingDel, short_age};
 use libcalico::names::interface_prefix;
 use netconf::NetConf;
 
@@ -44,21 +44,26 @@ pub(super) fn read_mtu_file(layout: &Layout) -> Observed<Option<String>> {
 /// Returns descriptions of the deferred DELs, oldest first.
 pub(super) fn read_journal(layout: &Layout) -> Observed<Vec<String>> {
     let refused = |error| Unobserved::new(format!("{}: {error}", layout.journal_dir().display()));
-    let mut debts = Vec::new();
+    let mut pending_dels = Vec::new();
     for entry in Journal::new(layout.journal_dir()).entries().map_err(refused)? {
-        match entry.debt {
-            Ok(debt) => debts.push((debt.age(entry.touched), describe(&debt, entry.touched))),
-            Err(error) => debts.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display()))),
+        match entry.pending_del {
+            Ok(pending_del) => {
+                pending_dels.push((pending_del.age(entry.touched), describe(&pending_del, entry.touched)))
+            }
+            Err(error) => {
+                pending_dels.push((Duration::MAX, format!("{} cannot be read: {error}", entry.path.display())))
+            }
         }
     }
-    debts.sort_by_key(|(age, _)| Reverse(*age));
-    Ok(debts.into_iter().map(|(_, words)| words).collect())
+    pending_dels.sort_by_key(|(age, _)| Reverse(*age));
+    Ok(pending_dels.into_iter().map(|(_, words)| words).collect())
 }
 
-fn describe(debt: &Debt, touched: SystemTime) -> String {
-    let age = short_age(debt.age(touched));
-    let reason = if debt.reason.is_empty() { String::new() } else { format!(" because of: {}", debt.reason) };
-    format!("{} owes {} for {age}{reason}", debt.workload(), debt.datastore)
+fn describe(pending_del: &PendingDel, touched: SystemTime) -> String {
+    let age = short_age(pending_del.age(touched));
+    let reason =
+        if pending_del.reason.is_empty() { String::new() } else { format!(" because of: {}", pending_del.reason) };
+    format!("{} owes {} for {age}{reason}", pending_del.workload(), pending_del.datastore)
 }
 
 /// Reads libcni's cache and compares it with the kernel's interfaces.

@@ -13,10 +13,11 @@ use libcalico::validation::{
 };
 use serde::Serialize;
 
+use super::app::{App, CommandOutcome};
+use super::documents::Format;
 use super::error::CliError;
-use super::session::{Outcome, Session};
 use super::store_object::{Applied, carry_out, plan, until_won};
-use super::{documents, output, settings};
+use super::{documents, settings};
 
 /// Create or change pools, reservations, settings, nodes and cluster information
 #[derive(Debug, Args)]
@@ -42,27 +43,27 @@ pub(super) struct Row {
 }
 
 /// Applies the manifests of all files. All files are read and parsed before the first write.
-pub(super) async fn run(args: &ApplyArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn run(args: &ApplyArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let mut manifests = Vec::new();
     for file in &args.filename {
-        manifests.extend(documents::read(file)?);
+        manifests.extend(documents::read_manifests(file)?);
     }
-    apply_all(manifests, session).await
+    apply_all(manifests, app).await
 }
 
-pub(super) async fn apply_all(manifests: Vec<Manifest>, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    session.store.ensure_initialized().await?;
+pub(super) async fn apply_all(manifests: Vec<Manifest>, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    app.store.ensure_initialized().await?;
     let mut rows = Vec::new();
     for manifest in manifests {
         let (kind, name) = identity(&manifest);
-        let action = apply(session.store, &manifest).await?;
-        if session.format == output::Format::Table {
-            session.say(format_args!("{kind} {name} {action}"))?;
+        let action = apply(app.store, &manifest).await?;
+        if app.format == Format::Table {
+            app.say(format_args!("{kind} {name} {action}"))?;
         }
         rows.push(Row { kind, name, action });
     }
-    output::document(session.format, session.out, &rows)?;
-    Ok(Outcome::Fine)
+    documents::print_document(app.format, app.out, &rows)?;
+    Ok(CommandOutcome::Fine)
 }
 
 fn identity(manifest: &Manifest) -> (&'static str, String) {

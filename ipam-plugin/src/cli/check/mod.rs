@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::Args;
 
 pub(super) use self::report::Report;
+use super::app::{App, CommandOutcome};
+use super::cluster_read::ClusterRead;
+use super::documents;
 use super::error::CliError;
-use super::output;
-use super::reading::Reading;
-use super::session::{Outcome, Session};
 
 /// Find addresses without endpoint, endpoints without address, wrong counts and similar inconsistencies
 #[derive(Debug, Args)]
@@ -33,26 +33,26 @@ pub(super) struct CheckArgs {
     settle: u64,
 }
 
-pub(super) async fn run(args: &CheckArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
-    let report = take(session, Duration::from_secs(args.settle)).await?;
+pub(super) async fn run(args: &CheckArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let report = take(app, Duration::from_secs(args.settle)).await?;
     if let Some(path) = &args.json_report {
         report.write(path)?;
     }
-    if !output::document(session.format, session.out, &report)? {
-        report.print(session)?;
+    if !documents::print_document(app.format, app.out, &report)? {
+        report.print(app)?;
     }
-    Ok(if report.is_clean() { Outcome::Fine } else { Outcome::Wrong })
+    Ok(if report.is_clean() { CommandOutcome::Fine } else { CommandOutcome::Wrong })
 }
 
-async fn take(session: &Session<'_>, settle: Duration) -> Result<Report, CliError> {
-    let reading = Reading::take(session.store).await?;
-    let first = Report::of(&reading);
+async fn take(app: &App<'_>, settle: Duration) -> Result<Report, CliError> {
+    let cluster = ClusterRead::read(app.store).await?;
+    let first = Report::new(&cluster);
     if first.is_empty() || settle.is_zero() {
         return Ok(first);
     }
     tokio::time::sleep(settle).await;
-    let reading = Reading::take(session.store).await?;
-    Ok(Report::of(&reading).also_in(&first))
+    let cluster = ClusterRead::read(app.store).await?;
+    Ok(Report::new(&cluster).also_in(&first))
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@ use libcalico::ipam::Finding;
 use serde::{Deserialize, Serialize};
 use time::Duration;
 
+use crate::cli::app::App;
+use crate::cli::cluster_read::{ClusterRead, UnreadableObject};
 use crate::cli::error::CliError;
-use crate::cli::reading::{Reading, Unreadable};
-use crate::cli::session::Session;
 
 /// The numbers of objects read, and the findings. `release --from-report` reads it as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +23,7 @@ pub(in crate::cli) struct Report {
     pub(in crate::cli) notes: Vec<Finding>,
     /// Values that cannot be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(in crate::cli) unreadable: Vec<Unreadable>,
+    pub(in crate::cli) unreadable: Vec<UnreadableObject>,
 }
 
 /// Number of objects of each kind.
@@ -39,17 +39,17 @@ pub(in crate::cli) struct LookedAt {
 
 impl Report {
     /// Compares the objects read.
-    pub(in crate::cli) fn of(reading: &Reading) -> Self {
+    pub(in crate::cli) fn new(cluster: &ClusterRead) -> Self {
         let looked_at = LookedAt {
-            pools: reading.pools.len(),
-            blocks: reading.blocks.len(),
-            addresses: reading.blocks.iter().map(|block| block.value.allocated().count()).sum(),
-            handles: reading.handles.len(),
-            endpoints: reading.endpoints.len(),
+            pools: cluster.pools.len(),
+            blocks: cluster.blocks.len(),
+            addresses: cluster.blocks.iter().map(|block| block.value.allocated().count()).sum(),
+            handles: cluster.handles.len(),
+            endpoints: cluster.endpoints.len(),
         };
         // A second read distinguishes operations in progress from inconsistencies; age does not.
-        let (notes, findings) = reading.audit(Duration::ZERO).into_iter().partition(Finding::is_note);
-        Report { looked_at, findings, notes, unreadable: reading.unreadable.clone() }
+        let (notes, findings) = cluster.audit(Duration::ZERO).into_iter().partition(Finding::is_note);
+        Report { looked_at, findings, notes, unreadable: cluster.unreadable.clone() }
     }
 
     /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
@@ -72,24 +72,24 @@ impl Report {
     }
 
     /// Prints the report as text.
-    pub(in crate::cli) fn print(&self, session: &mut Session<'_>) -> Result<(), CliError> {
+    pub(in crate::cli) fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
         let LookedAt { pools, blocks, addresses, handles, endpoints } = self.looked_at;
-        session.say(format_args!(
+        app.say(format_args!(
             "{pools} pools, {blocks} blocks, {addresses} addresses in use, {handles} handles, {endpoints} endpoints"
         ))?;
         for finding in &self.findings {
-            session.say(finding)?;
+            app.say(finding)?;
         }
-        for Unreadable { key, reason } in &self.unreadable {
-            session.say(format_args!("unreadable: {key}: {reason}"))?;
+        for UnreadableObject { key, reason } in &self.unreadable {
+            app.say(format_args!("unreadable: {key}: {reason}"))?;
         }
         for note in &self.notes {
-            session.say(format_args!("note: {note}"))?;
+            app.say(format_args!("note: {note}"))?;
         }
         match self.findings.len() + self.unreadable.len() {
-            0 => session.say("nothing is wrong"),
-            1 => session.say("1 thing is wrong"),
-            n => session.say(format_args!("{n} things are wrong")),
+            0 => app.say("nothing is wrong"),
+            1 => app.say("1 thing is wrong"),
+            n => app.say(format_args!("{n} things are wrong")),
         }
     }
 

@@ -1,9 +1,10 @@
 //! `release`: releases unused addresses, and repairs wrong counts of handles and inconsistent blocks.
 
-mod addresses;
 mod blocks;
+mod execute;
 mod handles;
 mod plan;
+mod step;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -11,13 +12,14 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use self::plan::{Step, Verdict};
+use self::execute::{ChangeOutcome, execute};
+use self::plan::{steps_for_addresses, steps_for_report};
+use self::step::{ReleaseStep, StepVerdict};
+use super::app::{App, CommandOutcome, Progress};
 use super::check::Report;
+use super::cluster_read::ClusterRead;
+use super::documents::{self, Format};
 use super::error::CliError;
-use super::output::{self, Format};
-use super::progress::Progress;
-use super::reading::Reading;
-use super::session::{Outcome, Session};
 
 /// Release addresses, or repair the findings of a report of `check`
 #[derive(Debug, Args)]
@@ -55,55 +57,54 @@ struct Row {
     detail: String,
 }
 
-pub(super) async fn run(args: &ReleaseArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn run(args: &ReleaseArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let report = args.from_report.as_deref().map(Report::read).transpose()?;
-    let reading = Reading::take(session.store).await?;
+    let cluster = ClusterRead::read(app.store).await?;
     let steps = match &report {
-        Some(report) => plan::of_report(report, &reading, args.force),
-        None => plan::of_addresses(&args.addresses, &reading, args.force),
+        Some(report) => steps_for_report(report, &cluster, args.force),
+        None => steps_for_addresses(&args.addresses, &cluster, args.force),
     };
     let progress = Progress::new("releasing", steps.len());
     let mut rows = Vec::new();
     for step in steps {
-        rows.push(take(step, session, args.dry_run).await?);
+        rows.push(run_step(step, app, args.dry_run).await?);
         progress.step();
     }
     drop(progress);
-    print(&rows, session)?;
-    Ok(if rows.iter().any(|row| row.action == REFUSED) { Outcome::Wrong } else { Outcome::Fine })
+    print(&rows, app)?;
+    Ok(if rows.iter().any(|row| row.action == REFUSED) { CommandOutcome::Wrong } else { CommandOutcome::Fine })
 }
 
 const REFUSED: &str = "refused";
 const SKIPPED: &str = "left alone";
 
-async fn take(step: Step, session: &Session<'_>, dry_run: bool) -> Result<Row, CliError> {
+async fn run_step(step: ReleaseStep, app: &App<'_>, dry_run: bool) -> Result<Row, CliError> {
     let row = |action, detail| Row { target: step.target.clone(), action, detail };
-    let mend = match step.verdict {
-        Verdict::Do(mend) => mend,
-        Verdict::Leave(reason) => return Ok(row(SKIPPED, reason)),
-        Verdict::Refuse(reason) => return Ok(row(REFUSED, reason)),
+    let change = match step.verdict {
+        StepVerdict::Do(change) => change,
+        StepVerdict::Leave(reason) => return Ok(row(SKIPPED, reason)),
+        StepVerdict::Refuse(reason) => return Ok(row(REFUSED, reason)),
     };
-    let done = mend.name();
+    let (name, reason) = (change.name(), change.reason());
     if dry_run {
-        return Ok(row("would be", format!("{done}, {}", mend.reason())));
+        return Ok(row("would be", format!("{name}, {reason}")));
     }
-    let reason = mend.reason();
-    match mend.carry_out(session.store).await? {
-        Ok(()) => Ok(row(done, reason)),
-        Err(changed) => Ok(row(REFUSED, changed)),
+    match execute(app.store, change).await? {
+        ChangeOutcome::Applied => Ok(row(name, reason)),
+        ChangeOutcome::Refused(changed) => Ok(row(REFUSED, changed)),
     }
 }
 
-fn print(rows: &[Row], session: &mut Session<'_>) -> Result<(), CliError> {
-    if session.format != Format::Table {
-        output::document(session.format, session.out, &rows)?;
+fn print(rows: &[Row], app: &mut App<'_>) -> Result<(), CliError> {
+    if app.format != Format::Table {
+        documents::print_document(app.format, app.out, &rows)?;
         return Ok(());
     }
     for Row { target, action, detail } in rows {
-        session.say(format_args!("{target}: {action}{}{detail}", if detail.is_empty() { "" } else { ": " }))?;
+        app.say(format_args!("{target}: {action}{}{detail}", if detail.is_empty() { "" } else { ": " }))?;
     }
     if rows.is_empty() {
-        session.say("nothing to release")?;
+        app.say("nothing to release")?;
     }
     Ok(())
 }

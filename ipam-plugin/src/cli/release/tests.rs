@@ -5,9 +5,11 @@ use libcalico::store::{Entry, Revision, Store, StoreError};
 use serde_json::json;
 use time::OffsetDateTime;
 
-use super::plan::{Mend, Step, Verdict, of_addresses, of_report};
+use super::execute::{ChangeOutcome, execute};
+use super::plan::{steps_for_addresses, steps_for_report};
+use super::step::{ReleaseChange, ReleaseStep, StepVerdict};
 use crate::cli::check::Report;
-use crate::cli::reading::Reading;
+use crate::cli::cluster_read::ClusterRead;
 use crate::cli::testing::Shell;
 use crate::process::block_on;
 
@@ -70,7 +72,7 @@ fn release_of_an_address_that_its_pod_may_have_is_refused_without_endpoint() {
         serde_json::from_value(json!({"metadata": metadata, "spec": {"nodeName": "node1"}, "status": status})).unwrap()
     };
     let status = |phase: &str, ip: &str| pod(json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]}));
-    let mut reading = block_on(Reading::take(&shell.store)).unwrap();
+    let mut cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
     for (pod, refusal) in [
         (Sight::Present(status("Running", &address)), Some("its pod has it")),
         (Sight::Present(pod(json!({"phase": "Pending"}))), Some("its pod has told no address yet")),
@@ -78,11 +80,13 @@ fn release_of_an_address_that_its_pod_may_have_is_refused_without_endpoint() {
         (Sight::Present(status("Running", "10.9.9.9")), None),
         (Sight::Present(status("Succeeded", &address)), None),
     ] {
-        reading.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
-        let steps = of_addresses(&[address.parse().unwrap()], &reading, false);
+        cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
+        let steps = steps_for_addresses(&[address.parse().unwrap()], &cluster, false);
         match (&steps[..], refusal) {
-            ([Step { verdict: Verdict::Refuse(why), .. }], Some(refusal)) => assert!(why.starts_with(refusal), "{why}"),
-            ([Step { verdict: Verdict::Do(_), .. }], None) => {}
+            ([ReleaseStep { verdict: StepVerdict::Refuse(why), .. }], Some(refusal)) => {
+                assert!(why.starts_with(refusal), "{why}")
+            }
+            ([ReleaseStep { verdict: StepVerdict::Do(_), .. }], None) => {}
             _ => panic!("{refusal:?}: {steps:?}"),
         }
     }
@@ -260,8 +264,8 @@ fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
     let shell = Shell::with_pool();
     let address = shell.allocate("web");
     damage(&shell, |block| block.allocations[0] = None);
-    let report = Report::of(&block_on(Reading::take(&shell.store)).unwrap());
-    let mut reading = block_on(Reading::take(&shell.store)).unwrap();
+    let report = Report::new(&block_on(ClusterRead::read(&shell.store)).unwrap());
+    let mut cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
     let pod = |phase: &str, ip: &str| -> Sight<Pod> {
         let status = json!({"phase": phase, "podIP": ip, "podIPs": [{"ip": ip}]});
         let metadata = json!({"name": "web", "namespace": "default"});
@@ -274,10 +278,10 @@ fn a_repair_keeps_what_the_status_of_a_running_pod_reports() {
         (pod("Running", "10.9.9.9"), "free again: 10."),
         (Sight::Unknown, "pod default/web cannot be read"),
     ] {
-        reading.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
-        let said = match &of_report(&report, &reading, false)[0].verdict {
-            Verdict::Do(mend) => mend.reason(),
-            Verdict::Refuse(reason) | Verdict::Leave(reason) => reason.clone(),
+        cluster.pods = [(ObjectKey::namespaced("default", "web"), pod)].into();
+        let said = match &steps_for_report(&report, &cluster, false)[0].verdict {
+            StepVerdict::Do(mend) => mend.reason(),
+            StepVerdict::Refuse(reason) | StepVerdict::Leave(reason) => reason.clone(),
         };
         assert!(said.contains(expected), "{expected}: {said}");
     }
@@ -289,68 +293,72 @@ fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of
     let shell = Shell::with_pool();
     let (tunnel, web) = (shell.allocate("vxlan-tunnel-addr-node1"), shell.allocate("net.c1"));
     damage(&shell, |block| (block.allocations[0], block.allocations[1]) = (None, None));
-    let mut reading = block_on(Reading::take(&shell.store)).unwrap();
-    let report = Report::of(&reading);
+    let mut cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
+    let report = Report::new(&cluster);
     let spec = NodeSpec { ipv4_vxlan_tunnel_addr: tunnel.clone(), ..NodeSpec::default() };
     let node = Node::new("node1", spec);
-    reading.nodes = vec![Ok(Entry { key: node.key(), value: node, revision: Revision("1".into()) })];
-    reading.endpoints = vec![EndpointFacts {
+    cluster.nodes = vec![Ok(Entry { key: node.key(), value: node, revision: Revision("1".into()) })];
+    cluster.endpoints = vec![EndpointFacts {
         name: "default/web".into(),
         node: "node1".into(),
         pod: Some(ObjectKey::namespaced("default", "web")),
         addresses: vec![web.parse().unwrap()],
         container_id: Some("c1".into()),
     }];
-    let [Step { verdict: Verdict::Do(Mend::Block(repair)), .. }, ..] = &of_report(&report, &reading, false)[..] else {
+    let [ReleaseStep { verdict: StepVerdict::Do(ReleaseChange::Block(repair)), .. }, ..] =
+        &steps_for_report(&report, &cluster, false)[..]
+    else {
         panic!("a repair")
     };
     let of_handle = |address: &str| repair.repaired().allocation(address.parse().unwrap()).unwrap().handle().unwrap();
     assert_eq!(of_handle(&tunnel).as_str(), "vxlan-tunnel-addr-node1");
     assert_eq!(of_handle(&web).as_str(), "net.c1");
 
-    reading.nodes = vec![Err(StoreError::Other("denied".into()))];
-    let refused = |reading: &Reading, force: bool| match &of_report(&report, reading, force)[0].verdict {
-        Verdict::Refuse(reason) => Some(reason.clone()),
+    cluster.nodes = vec![Err(StoreError::Other("denied".into()))];
+    let refused = |cluster: &ClusterRead, force: bool| match &steps_for_report(&report, cluster, force)[0].verdict {
+        StepVerdict::Refuse(reason) => Some(reason.clone()),
         _ => None,
     };
-    assert!(refused(&reading, false).is_some_and(|reason| reason.starts_with("nodes cannot be read (denied)")));
+    assert!(refused(&cluster, false).is_some_and(|reason| reason.starts_with("nodes cannot be read (denied)")));
     // Only the handles record addresses that the block has lost.
-    let steps = of_report(&report, &reading, false);
-    assert!(!steps.iter().any(|step| matches!(step.verdict, Verdict::Do(_))), "{steps:?}");
-    reading.nodes = Vec::new();
-    assert_eq!(refused(&reading, false), None);
+    let steps = steps_for_report(&report, &cluster, false);
+    assert!(!steps.iter().any(|step| matches!(step.verdict, StepVerdict::Do(_))), "{steps:?}");
+    cluster.nodes = Vec::new();
+    assert_eq!(refused(&cluster, false), None);
     // A tenant annotates a pod with an ID that forms another handle, or with another pod's ID.
-    let shown = |reading: &Reading| match &of_report(&report, reading, true)[0].verdict {
-        Verdict::Do(Mend::Block(repair)) => repair.repaired().allocation(web.parse().unwrap()).unwrap().handle(),
+    let shown = |cluster: &ClusterRead| match &steps_for_report(&report, cluster, true)[0].verdict {
+        StepVerdict::Do(ReleaseChange::Block(repair)) => {
+            repair.repaired().allocation(web.parse().unwrap()).unwrap().handle()
+        }
         other => panic!("{other:?}"),
     };
-    let mut machine = reading.handles[0].clone();
+    let mut machine = cluster.handles[0].clone();
     machine.key = HandleId::new("net.vmi.ns.c1");
-    reading.handles.push(machine);
-    reading.endpoints[0].container_id = Some("ns.c1".into());
-    assert_eq!(shown(&reading), None);
-    reading.endpoints[0].container_id = Some("c1".into());
-    assert_eq!(shown(&reading), Some(HandleId::new("net.c1")));
-    reading.endpoints.push(EndpointFacts {
+    cluster.handles.push(machine);
+    cluster.endpoints[0].container_id = Some("ns.c1".into());
+    assert_eq!(shown(&cluster), None);
+    cluster.endpoints[0].container_id = Some("c1".into());
+    assert_eq!(shown(&cluster), Some(HandleId::new("net.c1")));
+    cluster.endpoints.push(EndpointFacts {
         name: "default/other".into(),
         addresses: vec![],
-        ..reading.endpoints[0].clone()
+        ..cluster.endpoints[0].clone()
     });
-    assert_eq!(shown(&reading), None);
+    assert_eq!(shown(&cluster), None);
     // A stopped VM.
     assert!(
-        refused(&reading, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
+        refused(&cluster, false).is_some_and(|reason| reason.starts_with("handle net.vmi.ns.c1 of a virtual machine"))
     );
-    reading.handles.pop();
-    assert_eq!(refused(&reading, false), None);
-    for pool in &mut reading.pools {
+    cluster.handles.pop();
+    assert_eq!(refused(&cluster, false), None);
+    for pool in &mut cluster.pools {
         pool.value.spec.allowed_uses = serde_json::from_value(json!(["LoadBalancer"])).unwrap();
     }
     assert!(
-        refused(&reading, false)
+        refused(&cluster, false)
             .is_some_and(|reason| reason.starts_with("a Service may have an address of this block"))
     );
-    assert_eq!(refused(&reading, true), None);
+    assert_eq!(refused(&cluster, true), None);
 }
 
 #[test]
@@ -358,10 +366,12 @@ fn a_repair_of_a_block_that_changed_meanwhile_is_refused() {
     let shell = Shell::with_pool();
     shell.allocate("a");
     damage(&shell, |block| block.unallocated.push(0));
-    let report = Report::of(&block_on(Reading::take(&shell.store)).unwrap());
-    let reading = block_on(Reading::take(&shell.store)).unwrap();
-    let Verdict::Do(mend) = of_report(&report, &reading, false).remove(0).verdict else { panic!("a repair") };
+    let report = Report::new(&block_on(ClusterRead::read(&shell.store)).unwrap());
+    let cluster = block_on(ClusterRead::read(&shell.store)).unwrap();
+    let StepVerdict::Do(change) = steps_for_report(&report, &cluster, false).remove(0).verdict else {
+        panic!("a repair")
+    };
     damage(&shell, |block| block.sequence_number += 1);
-    let refused = block_on(mend.carry_out(&shell.store)).unwrap().unwrap_err();
-    assert_eq!(refused, "it was changed by another just now");
+    let refused = block_on(execute(&shell.store, change)).unwrap();
+    assert_eq!(refused, ChangeOutcome::Refused("it was changed by another just now".into()));
 }

@@ -10,9 +10,9 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use serde::Serialize;
 
+use crate::cli::app::App;
 use crate::cli::error::CliError;
-use crate::cli::session::Session;
-use crate::cli::{endpoints, output, reading};
+use crate::cli::{cluster_read, documents, endpoints};
 use crate::read_blocks::blocks_of;
 
 /// The state of an address.
@@ -67,19 +67,19 @@ struct Surroundings {
     cooldown: i64,
 }
 
-pub(super) async fn show(ip: IpAddr, session: &mut Session<'_>) -> Result<(), CliError> {
-    let address = look_up(session.store, ip).await?;
-    if output::document(session.format, session.out, &address)? {
+pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> {
+    let address = look_up(app.store, ip).await?;
+    if documents::print_document(app.format, app.out, &address)? {
         return Ok(());
     }
-    address.print(session)
+    address.print(app)
 }
 
 async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
     let around = Surroundings::read(store).await?;
     let pool = any_pool_of(&around.pools, ip);
     let block = blocks_of(store, &around.pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
-    let holding = |entry: &&Entry<WorkloadEndpoint>| reading::facts(&entry.value).addresses.contains(&ip);
+    let holding = |entry: &&Entry<WorkloadEndpoint>| cluster_read::facts(&entry.value).addresses.contains(&ip);
     let endpoints = around.endpoints.iter().filter(holding).map(|entry| endpoint_name(&entry.value)).collect();
     let (reservations, _) = Reservations::of(&around.reservations);
     let mut found = Address {
@@ -149,52 +149,52 @@ impl Address {
     }
 
     /// Prints the address. The text begins like that of `calicoctl ipam show --ip` (INST-123).
-    fn print(&self, session: &mut Session<'_>) -> Result<(), CliError> {
+    fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
         let ip = self.address;
         match self.state {
-            State::InUse => session.say(format_args!("IP {ip} is in use"))?,
+            State::InUse => app.say(format_args!("IP {ip} is in use"))?,
             State::Resting => {
                 let since = self.since.as_deref().unwrap_or("an unknown time");
-                session.say(format_args!("{ip} is not assigned: it was released at {since}"))?;
-                session.say(format_args!("  and rests for {} seconds before it is handed out again", self.cooldown))?;
+                app.say(format_args!("{ip} is not assigned: it was released at {since}"))?;
+                app.say(format_args!("  and rests for {} seconds before it is handed out again", self.cooldown))?;
             }
-            State::Reserved => session.say(format_args!("{ip} is not assigned: an IPReservation keeps it back"))?,
-            State::Free => session.say(format_args!("{ip} is not assigned"))?,
-            State::NotInPool => session.say(format_args!("{ip} is not assigned: it is in no pool"))?,
+            State::Reserved => app.say(format_args!("{ip} is not assigned: an IPReservation keeps it back"))?,
+            State::Free => app.say(format_args!("{ip} is not assigned"))?,
+            State::NotInPool => app.say(format_args!("{ip} is not assigned: it is in no pool"))?,
         }
         if self.state == State::InUse {
-            self.print_holder(session)?;
+            self.print_holder(app)?;
         }
         let owner = self.affinity.as_deref().unwrap_or("nobody");
         if let Some(block) = self.block {
-            session.say(format_args!("Block: {block} of {owner}"))?;
+            app.say(format_args!("Block: {block} of {owner}"))?;
         }
         if let Some(pool) = &self.pool {
-            session.say(format_args!("Pool: {pool}"))?;
+            app.say(format_args!("Pool: {pool}"))?;
         }
         for endpoint in &self.endpoints {
-            session.say(format_args!("Endpoint: {endpoint}"))?;
+            app.say(format_args!("Endpoint: {endpoint}"))?;
         }
         Ok(())
     }
 
-    fn print_holder(&self, session: &mut Session<'_>) -> Result<(), CliError> {
-        session.say(format_args!("Handle ID: {}", self.handle.as_deref().unwrap_or("<none>")))?;
+    fn print_holder(&self, app: &mut App<'_>) -> Result<(), CliError> {
+        app.say(format_args!("Handle ID: {}", self.handle.as_deref().unwrap_or("<none>")))?;
         if let Some(since) = &self.since {
-            session.say(format_args!("Since: {since}"))?;
+            app.say(format_args!("Since: {since}"))?;
         }
         if self.attributes.is_empty() {
-            session.say("No Active Owner attributes defined")?;
+            app.say("No Active Owner attributes defined")?;
         }
         for (title, attributes) in [
             ("Active Owner Attributes:", &self.attributes),
             ("Alternate Owner Attributes:", &self.alternate_attributes),
         ] {
             if !attributes.is_empty() {
-                session.say(title)?;
+                app.say(title)?;
             }
             for (key, value) in attributes {
-                session.say(format_args!("  {key}: {value}"))?;
+                app.say(format_args!("  {key}: {value}"))?;
             }
         }
         Ok(())

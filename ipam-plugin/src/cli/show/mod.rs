@@ -7,8 +7,8 @@ use std::net::IpAddr;
 
 use clap::Args;
 
+use super::app::{App, CommandOutcome};
 use super::error::CliError;
-use super::session::{Outcome, Session};
 
 /// Show the use of pools, or the owner of an address
 #[derive(Debug, Args)]
@@ -30,12 +30,12 @@ pub(super) struct ShowArgs {
     ip: Option<IpAddr>,
 }
 
-pub(super) async fn run(args: &ShowArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn run(args: &ShowArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     match args.ip {
-        Some(ip) => address::show(ip, session).await?,
-        None => pools::show(&args.pool, args.show_blocks, session).await?,
+        Some(ip) => address::show(ip, app).await?,
+        None => pools::show(&args.pool, args.show_blocks, app).await?,
     }
-    Ok(Outcome::Fine)
+    Ok(CommandOutcome::Fine)
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use serde::Serialize;
 
+use crate::cli::app::App;
+use crate::cli::documents;
 use crate::cli::error::CliError;
-use crate::cli::output;
-use crate::cli::session::Session;
 
 /// Width of a full bar.
 const BAR: usize = 10;
@@ -57,13 +57,13 @@ struct Counts {
 #[derive(Debug, Clone, Copy)]
 struct Quantity(u128);
 
-pub(super) async fn show(wanted: &[String], with_blocks: bool, session: &mut Session<'_>) -> Result<(), CliError> {
-    let shown = read(wanted, with_blocks, session).await?;
-    if output::document(session.format, session.out, &shown)? {
+pub(super) async fn show(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<(), CliError> {
+    let shown = read(wanted, with_blocks, app).await?;
+    if documents::print_document(app.format, app.out, &shown)? {
         return Ok(());
     }
     let header = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE", "NAME OR OWNER", "USE"];
-    let mut table = output::table(header);
+    let mut table = documents::new_table(header);
     for pool in &shown.pools {
         let name = if pool.disabled { format!("{} (disabled)", pool.name) } else { pool.name.clone() };
         table.add_row(row("IP Pool", pool.cidr, pool.counts, &name));
@@ -74,21 +74,21 @@ pub(super) async fn show(wanted: &[String], with_blocks: bool, session: &mut Ses
     for block in shown.blocks_outside_pools.iter().flatten() {
         table.add_row(block_row(block));
     }
-    output::print_table(session.out, &table)
+    documents::print_table(app.out, &table)
 }
 
-async fn read(wanted: &[String], with_blocks: bool, session: &mut Session<'_>) -> Result<Shown, CliError> {
+async fn read(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<Shown, CliError> {
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let blocks = batch.list::<Block>(&None);
     let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
-    let answers = session.store.read(&batch).await?;
+    let answers = app.store.read(&batch).await?;
     let pools = select(answers.list(&pools), wanted)?;
     let blocks: Vec<Block> = answers.list(&blocks).into_iter().map(|entry| entry.value).collect();
     let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
     let (reservations, malformed) = Reservations::of(&reservations);
     for entry in malformed {
-        session.notice(format_args!("note: {entry}"));
+        app.notice(format_args!("note: {entry}"));
     }
     let ranges = pools.iter().filter_map(|pool| Some((pool.key.name.as_str(), pool.value.spec.range().ok()?)));
     let used = utilization(ranges, &blocks, &reservations);
@@ -134,7 +134,7 @@ fn row(grouping: &str, cidr: Cidr, counts: Counts, whose: &str) -> Row {
         part(in_use),
         part(reserved),
         part(free),
-        output::cell(whose),
+        documents::table_cell(whose),
         Cell::new(bar(in_use.0, capacity.0)),
     ])
 }

@@ -15,10 +15,10 @@ use serde::Serialize;
 
 use self::log_lines::Wanted;
 use self::stored::{Address, Endpoint, Stored};
+use super::app::{App, CommandOutcome};
 use super::connection::ConnectionArgs;
+use super::documents::{self, Format};
 use super::error::CliError;
-use super::output::{self, Format};
-use super::session::{Outcome, Session};
 use crate::host_link::{HostLink, HostLinks, NoHostLinks};
 use crate::{node_name, process};
 
@@ -43,7 +43,7 @@ Exit status: 0 if something of the pod was found, 1 if nothing was, or if a part
 then names the part and the reason, and shows the others. 2 for arguments that make no sense.")]
 pub(super) struct TraceArgs {
     /// The pod
-    #[arg(value_name = "[NAMESPACE/]POD", value_parser = named)]
+    #[arg(value_name = "[NAMESPACE/]POD", value_parser = pod_name)]
     pod: String,
     /// Namespace of the pod if POD does not contain one
     #[arg(short, long, value_name = "NAME", default_value = "default")]
@@ -93,12 +93,22 @@ struct Places<'a> {
     links: &'a dyn HostLinks,
 }
 
-/// Refuses an empty name of a pod or a namespace, which would match all of them.
-fn named(text: &str) -> Result<String, String> {
-    match text.split('/').any(str::is_empty) {
-        true => Err("write POD or NAMESPACE/POD".into()),
-        false => Ok(text.to_owned()),
+/// The reason why the datastore is not read.
+#[derive(Debug, Clone)]
+struct DatastoreUnusable(String);
+
+impl DatastoreUnusable {
+    fn new(error: impl ToString) -> Self {
+        DatastoreUnusable(error.to_string())
     }
+}
+
+/// Refuses an empty name of a pod or a namespace, which would match all of them.
+fn pod_name(text: &str) -> Result<String, &'static str> {
+    if text.split('/').any(str::is_empty) {
+        return Err("write POD or NAMESPACE/POD");
+    }
+    Ok(text.to_owned())
 }
 
 /// Reads all parts and prints them.
@@ -108,58 +118,58 @@ pub(super) fn run(
     format: Format,
     links: &dyn HostLinks,
     out: &mut dyn Write,
-) -> Result<Outcome, CliError> {
+) -> Result<CommandOutcome, CliError> {
     let connection = connection.clone().or_configuration(Path::new(CONFIGURATION), |name| std::env::var(name).ok());
-    let conf = connection.conf().map_err(|error| error.to_string());
+    let conf = connection.conf().map_err(DatastoreUnusable::new);
     let places = Places { node: node(args, conf.as_ref()), log_file: log_file(args, conf.as_ref()), links };
     let store = conf.and_then(|_| {
-        let connection = connection.resolve(|name| std::env::var(name).ok()).map_err(|error| error.to_string())?;
+        let connection = connection.resolve(|name| std::env::var(name).ok()).map_err(DatastoreUnusable::new)?;
         // `trace` only reads, so it must not create the file.
         if connection.is_new_file() {
-            return Err(format!("{} does not exist", connection.name()));
+            return Err(DatastoreUnusable(format!("{} does not exist", connection.name())));
         }
-        Datastore::open(&connection.config).map_err(|error| error.to_string())
+        Datastore::open(&connection.config).map_err(DatastoreUnusable::new)
     });
-    process::block_on(look(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
+    process::block_on(read_trace(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
 }
 
 /// Does the same with an open datastore, and without access to the kernel.
-pub(super) async fn in_session(args: &TraceArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn with_app(args: &TraceArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let places = Places { node: node(args, Ok(&None)), log_file: log_file(args, Ok(&None)), links: &NoHostLinks };
-    look(args, Ok(session.store), &places).await.show(session.format, session.out)
+    read_trace(args, Ok(app.store), &places).await.show(app.format, app.out)
 }
 
-fn node(args: &TraceArgs, conf: Result<&Option<NetConf>, &String>) -> String {
+fn node(args: &TraceArgs, conf: Result<&Option<NetConf>, &DatastoreUnusable>) -> String {
     let known = conf.ok().and_then(Option::as_ref);
     let name = |conf: &NetConf| node_name::of(conf).unwrap_or_default();
     args.node.clone().unwrap_or_else(|| known.map_or_else(|| name(&NetConf::default()), name))
 }
 
-fn log_file(args: &TraceArgs, conf: Result<&Option<NetConf>, &String>) -> PathBuf {
+fn log_file(args: &TraceArgs, conf: Result<&Option<NetConf>, &DatastoreUnusable>) -> PathBuf {
     let of_conf = conf.ok().and_then(Option::as_ref).map(|conf| conf.log.log_file_path.as_str());
     let of_conf = of_conf.filter(|path| !path.is_empty());
     args.log_file.clone().unwrap_or_else(|| of_conf.unwrap_or(LOG_FILE).into())
 }
 
-async fn look(args: &TraceArgs, store: Result<&Datastore, String>, places: &Places<'_>) -> Trace {
+async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusable>, places: &Places<'_>) -> Trace {
     let (namespace, pod) = args.pod.split_once('/').unwrap_or((&args.namespace, &args.pod));
     let mut missing = Vec::new();
-    let mut lack = |part, reason: String| missing.push(Missing { part, reason });
+    let mut add_missing = |part, reason: String| missing.push(Missing { part, reason });
 
     let mut wanted = Wanted::new(namespace, pod, args.lines);
     for (file, error) in wanted.read(&places.log_file) {
-        lack("log", format!("{}: {error}", file.display()));
+        add_missing("log", format!("{}: {error}", file.display()));
     }
     let stored = match store {
         Ok(store) => {
-            let looked = Stored::read(store, &places.node, (namespace, pod), wanted.containers()).await;
-            looked.unwrap_or_else(|reason| {
-                lack("datastore", reason);
+            let read = Stored::read(store, &places.node, (namespace, pod), wanted.containers()).await;
+            read.unwrap_or_else(|error| {
+                add_missing("datastore", error.to_string());
                 Stored::default()
             })
         }
-        Err(reason) => {
-            lack("datastore", reason);
+        Err(DatastoreUnusable(reason)) => {
+            add_missing("datastore", reason);
             Stored::default()
         }
     };
@@ -169,7 +179,7 @@ async fn look(args: &TraceArgs, store: Result<&Datastore, String>, places: &Plac
         .filter(|name| !name.is_empty())
         .unwrap_or_else(|| pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod));
     let interface = places.links.find(&interface_name).unwrap_or_else(|reason| {
-        lack("interface", reason);
+        add_missing("interface", reason.to_string());
         None
     });
     let (log, log_left_out) = wanted.into_lines();
@@ -189,11 +199,11 @@ async fn look(args: &TraceArgs, store: Result<&Datastore, String>, places: &Plac
 }
 
 impl Trace {
-    fn show(&self, format: Format, out: &mut dyn Write) -> Result<Outcome, CliError> {
-        if !output::document(format, out, self)? {
+    fn show(&self, format: Format, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
+        if !documents::print_document(format, out, self)? {
             self.print(out)?;
         }
-        Ok(if self.missing.is_empty() && self.found_something() { Outcome::Fine } else { Outcome::Wrong })
+        Ok(if self.missing.is_empty() && self.found_something() { CommandOutcome::Fine } else { CommandOutcome::Wrong })
     }
 
     fn found_something(&self) -> bool {

@@ -9,7 +9,19 @@ use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::{Allocation, Block, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::validation::ValidationError;
 use serde::Serialize;
+
+/// The reason why the objects cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StoredError {
+    /// The pod's names do not form the name of an endpoint.
+    #[error(transparent)]
+    Name(#[from] ValidationError),
+    /// An error of the datastore.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// The objects found.
 #[derive(Debug, Default)]
@@ -47,7 +59,7 @@ impl Stored {
         node: &str,
         (namespace, pod): (&str, &str),
         mut containers: BTreeSet<String>,
-    ) -> Result<Stored, String> {
+    ) -> Result<Stored, StoredError> {
         let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
         let facts = EndpointFacts {
             node: node.into(),
@@ -55,13 +67,12 @@ impl Stored {
             endpoint: String::new(),
             orchestrator: Orchestrator::Kubernetes(names),
         };
-        let select = facts.select().map_err(|error| error.to_string())?;
-        let words = |error: StoreError| error.to_string();
+        let select = facts.select()?;
         let mut batch = ReadBatch::new();
         let endpoints = batch.list::<WorkloadEndpoint>(&select);
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
         let blocks = batch.list::<Block>(&None);
-        let answers = store.read(&batch).await.map_err(words)?;
+        let answers = store.read(&batch).await?;
 
         let mut found = answers.list(&endpoints);
         found.retain(|entry| facts.owns(&entry.key.name));
@@ -78,7 +89,7 @@ impl Stored {
         for block in answers.list(&blocks) {
             let held = block.value.allocated().filter(|held| !held.is_cooling());
             let held = held.filter(|held| is_of(held, namespace, pod) || is_of_container(held, &containers));
-            addresses.extend(held.map(|held| Address::of(&held, block.key, &pools)));
+            addresses.extend(held.map(|held| Address::new(&held, block.key, &pools)));
         }
         addresses.sort_by_key(|found| found.address);
         Ok(Stored { endpoint, addresses })
@@ -86,7 +97,7 @@ impl Stored {
 }
 
 impl Address {
-    fn of(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
+    fn new(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
         let noted = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
         Address {
             address: held.ip,

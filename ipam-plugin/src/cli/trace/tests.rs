@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::cli::arguments::{Arguments, Command};
-use crate::cli::output::Terminal;
+use crate::cli::documents::Terminal;
 use crate::cli::testing::Shell;
+use crate::host_link::HostLinkError;
 use crate::process::block_on;
 
 /// A kernel with one interface, or an error.
@@ -14,8 +15,8 @@ use crate::process::block_on;
 struct Kernel(Result<&'static str, &'static str>);
 
 impl HostLinks for Kernel {
-    fn find(&self, name: &str) -> Result<Option<HostLink>, String> {
-        let there = self.0.map_err(str::to_owned)?;
+    fn find(&self, name: &str) -> Result<Option<HostLink>, HostLinkError> {
+        let there = self.0.map_err(|reason| HostLinkError(reason.into()))?;
         let routes = vec!["10.0.0.0/32".into()];
         let link = HostLink { name: name.into(), container_id: Some("c1".into()), routes, ..HostLink::default() };
         Ok((there == name).then_some(link))
@@ -35,12 +36,12 @@ fn args(line: &[&str]) -> TraceArgs {
 
 fn trace(
     line: &[&str],
-    store: Result<&Datastore, String>,
+    store: Result<&Datastore, DatastoreUnusable>,
     kernel: &Kernel,
     log_file: &Path,
-) -> (Trace, Outcome, String) {
+) -> (Trace, CommandOutcome, String) {
     let places = Places { node: "node1".into(), log_file: log_file.into(), links: kernel };
-    let trace = block_on(look(&args(line), store, &places));
+    let trace = block_on(read_trace(&args(line), store, &places));
     let mut out = Vec::new();
     let mut terminal = Terminal::new(&mut out);
     let outcome = trace.show(Format::Table, &mut terminal).unwrap();
@@ -63,7 +64,7 @@ fn trace_of_a_pod_shows_all_parts_of_it_together() {
     let (shell, log, address) = world();
     for line in [&["web"][..], &["default/web"], &["web", "-n", "default"], &["default/web", "-n", "other"]] {
         let (trace, outcome, shown) = trace(line, Ok(&shell.store), &Kernel(Ok(LINK)), &log);
-        assert_eq!(outcome, Outcome::Fine, "{shown}");
+        assert_eq!(outcome, CommandOutcome::Fine, "{shown}");
         for part in [
             "Pod default/web on node node1\n",
             "Endpoint: node1-k8s-web-eth0\n",
@@ -87,7 +88,7 @@ fn trace_of_a_pod_shows_all_parts_of_it_together() {
 #[test]
 fn trace_names_each_part_that_is_missing_and_shows_the_rest() {
     let (shell, log, _) = world();
-    let away = || Err::<&Datastore, _>("datastore etcd is unavailable".to_owned());
+    let away = || Err::<&Datastore, _>(DatastoreUnusable("datastore etcd is unavailable".into()));
     let nowhere = shell.dir.path().join("none.log");
     for (store, kernel, log, part) in [
         (away(), Kernel(Ok(LINK)), &log, "Not looked at: datastore: datastore etcd is unavailable\n"),
@@ -95,7 +96,7 @@ fn trace_names_each_part_that_is_missing_and_shows_the_rest() {
         (Ok(&shell.store), Kernel(Ok(LINK)), &nowhere, "none.log: No such file or directory"),
     ] {
         let (trace, outcome, shown) = trace(&["web"], store, &kernel, log);
-        assert_eq!(outcome, Outcome::Wrong, "{shown}");
+        assert_eq!(outcome, CommandOutcome::Wrong, "{shown}");
         assert!(shown.contains(part), "{part:?} is not in {shown}");
         assert_eq!(trace.missing.len(), 1, "{shown}");
         let found = [trace.endpoint.is_some(), trace.interface.is_some(), !trace.log.is_empty()];
@@ -108,7 +109,7 @@ fn trace_of_an_unknown_pod_finds_nothing() {
     let (shell, log, _) = world();
     for pod in ["db", "other/web", "we"] {
         let (_, outcome, shown) = trace(&[pod], Ok(&shell.store), &Kernel(Ok(LINK)), &log);
-        assert_eq!(outcome, Outcome::Wrong, "{pod}: {shown}");
+        assert_eq!(outcome, CommandOutcome::Wrong, "{pod}: {shown}");
         assert!(!shown.contains("node1-k8s-web"), "{pod}: {shown}");
     }
 }

@@ -1,16 +1,21 @@
-//! [`Session`]: the datastore and the outputs of a command.
+//! [`App`]: the datastore and the outputs of a command. [`Progress`]: a bar on stderr for work that takes a while.
 
 use std::io::Write;
+use std::time::Duration;
 
 use datastore::Datastore;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use netconf::printable;
 
+use super::documents::Format;
 use super::error::CliError;
-use super::output::Format;
 use crate::host_link::{HostLinks, NoHostLinks};
 
+/// Interval between redraws.
+const REDRAW: Duration = Duration::from_millis(100);
+
 /// The datastore and the outputs of a command.
-pub(super) struct Session<'a> {
+pub(super) struct App<'a> {
     /// The datastore.
     pub(super) store: &'a Datastore,
     /// The datastore's description in messages.
@@ -31,14 +36,14 @@ pub(super) struct Session<'a> {
 
 /// The outcome of a completed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CommandOutcome {
     /// No findings: exit status 0.
     Fine,
     /// The command completed with findings or refusals: exit status 1.
     Wrong,
 }
 
-impl<'a> Session<'a> {
+impl<'a> App<'a> {
     pub(super) fn new(
         store: &'a Datastore,
         format: Format,
@@ -46,7 +51,7 @@ impl<'a> Session<'a> {
         notices: &'a mut dyn Write,
     ) -> Self {
         let (datastore, spelling) = (String::new(), String::new());
-        Session { store, datastore, spelling, links: &NoHostLinks, is_new: false, format, out, notices }
+        App { store, datastore, spelling, links: &NoHostLinks, is_new: false, format, out, notices }
     }
 
     /// Prints a line of the result. Line breaks in its text are escaped.
@@ -58,5 +63,39 @@ impl<'a> Session<'a> {
     pub(super) fn notice(&mut self, line: impl std::fmt::Display) {
         // Failure to print a notice does not stop the command.
         let _ = writeln!(self.notices, "{}", printable::line(&line.to_string()));
+    }
+}
+
+/// A bar that disappears when it is dropped.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Creates a bar over `total` steps of `what`. indicatif draws nothing if stderr is not a terminal.
+    pub(super) fn new(what: &'static str, total: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{prefix:>24} [{bar:40}] {human_pos}/{human_len} {elapsed}");
+        if let Ok(style) = style {
+            bar.set_style(style.progress_chars("## "));
+        }
+        bar.set_prefix(what);
+        bar.enable_steady_tick(REDRAW);
+        Progress(bar)
+    }
+
+    /// Sets the number of completed steps and the total.
+    pub(super) fn at(&self, done: usize, total: usize) {
+        self.0.set_length(total as u64);
+        self.0.set_position(done as u64);
+    }
+
+    /// Counts a completed step.
+    pub(super) fn step(&self) {
+        self.0.inc(1);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }

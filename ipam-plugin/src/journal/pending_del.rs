@@ -1,4 +1,4 @@
-//! [`Debt`]: a deferred DEL. [`Creditor`]: the datastore on which deferred DELs are replayed.
+//! [`PendingDel`]: a deferred DEL. [`DatastoreIdentity`]: the datastore on which deferred DELs are replayed.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// A deferred DEL: the endpoint and the addresses of an attachment that are still to be released.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Debt {
+pub struct PendingDel {
     /// Network name.
     pub network: String,
     /// Container ID.
@@ -48,14 +48,14 @@ pub struct Debt {
 
 /// The datastore that a call or the agent has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Creditor {
+pub struct DatastoreIdentity {
     /// The name in the configuration, see [`name_of`].
     pub name: String,
     /// The identity; empty if the datastore has none or does not return it.
     pub identity: String,
 }
 
-impl Debt {
+impl PendingDel {
     /// Returns true if the entry is for this attachment of a container to a network.
     pub fn is_of_attachment(&self, network: &str, container_id: &str, ifname: &str) -> bool {
         (self.network.as_str(), self.container_id.as_str(), self.ifname.as_str()) == (network, container_id, ifname)
@@ -94,7 +94,7 @@ impl Debt {
 
     /// Returns the entry with a node: `node` if the DEL could not determine its own.
     #[must_use]
-    pub fn or_on_node(mut self, node: &str) -> Self {
+    pub fn with_default_node(mut self, node: &str) -> Self {
         if self.node.is_empty() {
             self.node = node.to_owned();
         }
@@ -108,24 +108,24 @@ impl Debt {
 
     /// Returns true if the entry is to be replayed on this datastore. An entry with an identity requires a datastore
     /// with the same identity.
-    pub fn is_owed_to(&self, creditor: &Creditor) -> bool {
-        match self.identity.is_empty() {
-            true => self.datastore == creditor.name,
-            false => self.identity == creditor.identity,
+    pub fn belongs_to(&self, target: &DatastoreIdentity) -> bool {
+        if self.identity.is_empty() {
+            return self.datastore == target.name;
         }
+        self.identity == target.identity
     }
 
     /// Returns true if the entry and the datastore both have an identity and these differ.
-    pub fn is_surely_owed_elsewhere(&self, creditor: &Creditor) -> bool {
-        !self.identity.is_empty() && !creditor.identity.is_empty() && self.identity != creditor.identity
+    pub fn belongs_elsewhere(&self, target: &DatastoreIdentity) -> bool {
+        !self.identity.is_empty() && !target.identity.is_empty() && self.identity != target.identity
     }
 
     /// Returns true if both entries are for the same datastore, as far as is known.
-    pub fn has_creditor_of(&self, other: &Debt) -> bool {
-        match self.identity.is_empty() || other.identity.is_empty() {
-            true => self.datastore == other.datastore,
-            false => self.identity == other.identity,
+    pub fn has_same_datastore(&self, other: &PendingDel) -> bool {
+        if self.identity.is_empty() || other.identity.is_empty() {
+            return self.datastore == other.datastore;
         }
+        self.identity == other.identity
     }
 
     /// Returns a description of the pod, or of the container that is not a pod's.
@@ -192,7 +192,7 @@ mod tests {
                     "endpoint": ["{}", "{}"], "handles": ["net.{id}", "x"]}}"#,
                 endpoint[0], endpoint[1]
             );
-            serde_json::from_str::<Debt>(&text).unwrap().old_handle()
+            serde_json::from_str::<PendingDel>(&text).unwrap().old_handle()
         };
         assert_eq!(noted(["ns", "node--1-k8s-my--web.x-eth0"]), OldHandle::of_pod("ns", "my-web.x"));
         assert_eq!(
@@ -207,23 +207,23 @@ mod tests {
 
     #[test]
     fn a_debt_with_an_identity_is_owed_to_that_datastore_alone_whatever_its_spelling() {
-        let debt = |datastore: &str, identity: &str| Debt {
+        let pending_del = |datastore: &str, identity: &str| PendingDel {
             datastore: datastore.into(),
             identity: identity.into(),
-            ..Debt::default()
+            ..PendingDel::default()
         };
-        let creditor = |name: &str, identity: &str| Creditor { name: name.into(), identity: identity.into() };
-        for (owed, to, expected) in [
-            (debt("etcd a", "etcd 1"), creditor("etcd b", "etcd 1"), true),
-            (debt("etcd a", "etcd 1"), creditor("etcd a", "etcd 2"), false),
-            (debt("etcd a", "etcd 1"), creditor("etcd a", ""), false),
-            (debt("etcd a", ""), creditor("etcd a", "etcd 1"), true),
-            (debt("etcd a", ""), creditor("etcd a", ""), true),
-            (debt("etcd a", ""), creditor("etcd b", "etcd 1"), false),
+        let target = |name: &str, identity: &str| DatastoreIdentity { name: name.into(), identity: identity.into() };
+        for (pending, to, expected) in [
+            (pending_del("etcd a", "etcd 1"), target("etcd b", "etcd 1"), true),
+            (pending_del("etcd a", "etcd 1"), target("etcd a", "etcd 2"), false),
+            (pending_del("etcd a", "etcd 1"), target("etcd a", ""), false),
+            (pending_del("etcd a", ""), target("etcd a", "etcd 1"), true),
+            (pending_del("etcd a", ""), target("etcd a", ""), true),
+            (pending_del("etcd a", ""), target("etcd b", "etcd 1"), false),
         ] {
-            assert_eq!(owed.is_owed_to(&to), expected, "{owed:?} {to:?}");
-            let is_other = owed.identity == "etcd 1" && to.identity == "etcd 2";
-            assert_eq!(owed.is_surely_owed_elsewhere(&to), is_other, "{owed:?} {to:?}");
+            assert_eq!(pending.belongs_to(&to), expected, "{pending:?} {to:?}");
+            let is_other = pending.identity == "etcd 1" && to.identity == "etcd 2";
+            assert_eq!(pending.belongs_elsewhere(&to), is_other, "{pending:?} {to:?}");
         }
     }
 
@@ -238,8 +238,8 @@ mod tests {
         let hour = Duration::from_secs(3600);
         let now = SystemTime::now();
         let noted = now.duration_since(UNIX_EPOCH).unwrap().as_secs() - 7200;
-        let age = |noted| Debt { noted, ..Debt::default() }.age(now - hour).as_secs() / 3600;
+        let age = |noted| PendingDel { noted, ..PendingDel::default() }.age(now - hour).as_secs() / 3600;
         assert_eq!((age(0), age(noted)), (1, 2));
-        assert_eq!(Debt::default().age(now + hour), Duration::ZERO, "a clock that was set back");
+        assert_eq!(PendingDel::default().age(now + hour), Duration::ZERO, "a clock that was set back");
     }
 }

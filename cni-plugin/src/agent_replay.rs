@@ -6,13 +6,13 @@ use std::time::Duration;
 use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{Pass, Plugins, ReplayError};
 use ipam_plugin::datastore_settings;
-use ipam_plugin::journal::{Creditor, Journal};
+use ipam_plugin::journal::{DatastoreIdentity, Journal};
 use ipam_plugin::kubernetes_api::Api;
 use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 
 use crate::context::known_node_name;
-use crate::deferred_del::{MOST, Outcome, Payer};
+use crate::deferred_del::{LIMIT, ReplayOutcome, Replayer};
 use crate::reads::cluster_key;
 
 /// The time limit of one request to the datastore.
@@ -23,7 +23,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// The datastore is unreachable, rejects a request, or is not ready, or the configuration is invalid.
-pub async fn pay(plugins: &Plugins) -> Result<Pass, ReplayError> {
+pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     let journal = Journal::new(&plugins.journal);
     if journal.is_empty() && !plugins.learns {
         return Ok(Pass::default());
@@ -51,12 +51,12 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, ReplayError> {
             String::new()
         }
     };
-    let creditor = Creditor { name: plugins.datastore.clone(), identity };
+    let target = DatastoreIdentity { name: plugins.datastore.clone(), identity };
     // The process that has the lock replays the same entries.
     let Some(locked) = journal.try_lock().map_err(failed)? else { return Ok(Pass::default()) };
     locked.remove_abandoned();
     let node = known_node_name(&plugins.conf);
-    let payer = Payer {
+    let replayer = Replayer {
         conf: &plugins.conf,
         environment: |_| None,
         datastore_config: &config,
@@ -64,10 +64,10 @@ pub async fn pay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         api: &api,
         node: &node,
         within: "",
-        creditor,
+        target,
     };
-    let Outcome { paid, left } = payer.pay_some(&locked, MOST).await;
-    Ok(Pass { learned: true, replayed: paid, remaining: left })
+    let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked, LIMIT).await;
+    Ok(Pass { learned: true, replayed, remaining })
 }
 
 fn failed(reason: impl Display) -> ReplayError {

@@ -1,4 +1,4 @@
-//! [`Reading`]: all objects that `check` compares and `release` verifies, from one snapshot.
+//! [`ClusterRead`]: all objects that `check` compares and `release` verifies, from one snapshot.
 
 use std::net::IpAddr;
 
@@ -14,12 +14,12 @@ use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, deco
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
+use super::app::Progress;
 use super::endpoints;
-use super::progress::Progress;
 
 /// The stored objects, decoded.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(super) struct ClusterRead {
     pub(super) pools: Vec<Entry<IpPool>>,
     pub(super) blocks: Vec<Entry<Block>>,
     pub(super) handles: Vec<Entry<Handle>>,
@@ -29,52 +29,52 @@ pub(super) struct Reading {
     pub(super) pods: Pods,
     /// The nodes, read only if a block is inconsistent, because the tunnels of nodes have addresses in blocks.
     pub(super) nodes: Vec<Result<Entry<Node>, StoreError>>,
-    pub(super) unreadable: Vec<Unreadable>,
+    pub(super) unreadable: Vec<UnreadableObject>,
 }
 
 /// A stored value that cannot be read. Allocation skips such values, so no other operation reports them (DS-42).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Unreadable {
+pub(super) struct UnreadableObject {
     /// The path.
     pub(super) key: String,
     /// The decoder's error.
     pub(super) reason: String,
 }
 
-impl Reading {
+impl ClusterRead {
     /// Reads all objects.
-    pub(super) async fn take(store: &Datastore) -> Result<Self, StoreError> {
-        let mut reading = match store {
-            Datastore::Kubernetes(_) => Self::take_objects(store).await?,
-            Datastore::Etcd(_) | Datastore::Local(_) => Self::take_pairs(store).await?,
+    pub(super) async fn read(store: &Datastore) -> Result<Self, StoreError> {
+        let mut cluster = match store {
+            Datastore::Kubernetes(_) => Self::read_objects(store).await?,
+            Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store).await?,
         };
-        if !reading.blocks.iter().all(|block| block.value.is_in_order()) {
-            reading.nodes = Self::take_nodes(store).await.unwrap_or_else(|error| vec![Err(error)]);
+        if !cluster.blocks.iter().all(|block| block.value.is_in_order()) {
+            cluster.nodes = Self::read_nodes(store).await.unwrap_or_else(|error| vec![Err(error)]);
         }
-        Ok(reading)
+        Ok(cluster)
     }
 
     /// Reads all nodes.
-    async fn take_nodes(store: &Datastore) -> Result<Vec<Result<Entry<Node>, StoreError>>, StoreError> {
+    async fn read_nodes(store: &Datastore) -> Result<Vec<Result<Entry<Node>, StoreError>>, StoreError> {
         let mut batch = ReadBatch::new();
         let nodes = batch.list::<Node>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
         Ok(answers.each(&nodes).map(|(_, node)| node).collect())
     }
 
-    async fn take_pairs(store: &Datastore) -> Result<Self, StoreError> {
+    async fn read_pairs(store: &Datastore) -> Result<Self, StoreError> {
         let pairs = store.scan("/calico/").await?;
         let progress = Progress::new("reading the datastore", pairs.len());
-        let mut reading = Reading::default();
+        let mut cluster = ClusterRead::default();
         for pair in &pairs {
-            reading.sort_in(pair);
+            cluster.insert_pair(pair);
             progress.step();
         }
-        Ok(reading)
+        Ok(cluster)
     }
 
     /// Reads all objects from an API server, which rejects objects that do not fit their definition.
-    async fn take_objects(store: &Datastore) -> Result<Self, StoreError> {
+    async fn read_objects(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list(&ObjectSelect::default());
         let blocks = batch.list(&None);
@@ -84,7 +84,7 @@ impl Reading {
         // This takes no further request, because endpoints are derived from the same response.
         let pods = batch.list::<Pod>(&ObjectSelect::default());
         let answers = store.read(&batch).await?;
-        Ok(Reading {
+        Ok(ClusterRead {
             pools: answers.list(&pools),
             blocks: answers.list(&blocks),
             handles: answers.list(&handles),
@@ -94,18 +94,18 @@ impl Reading {
                 .each(&pods)
                 .map(|(key, pod)| (key, pod.map_or(Sight::Unknown, |pod| Sight::Present(pod.value))))
                 .collect(),
-            ..Reading::default()
+            ..ClusterRead::default()
         })
     }
 
-    fn sort_in(&mut self, pair: &RawEntry) {
+    fn insert_pair(&mut self, pair: &RawEntry) {
         let unreadable = &mut self.unreadable;
-        sort(pair, &mut self.pools, unreadable);
-        sort(pair, &mut self.blocks, unreadable);
-        sort(pair, &mut self.handles, unreadable);
-        sort(pair, &mut self.affinities, unreadable);
+        insert_if_kind(pair, &mut self.pools, unreadable);
+        insert_if_kind(pair, &mut self.blocks, unreadable);
+        insert_if_kind(pair, &mut self.handles, unreadable);
+        insert_if_kind(pair, &mut self.affinities, unreadable);
         let mut endpoints = Vec::new();
-        sort(pair, &mut endpoints, unreadable);
+        insert_if_kind(pair, &mut endpoints, unreadable);
         self.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
     }
 
@@ -212,13 +212,13 @@ impl Reading {
 }
 
 /// Adds `pair` to the objects of kind `K`, if it is one.
-fn sort<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<Unreadable>) {
+fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreadable: &mut Vec<UnreadableObject>) {
     if K::parse_path(&pair.path).is_none() {
         return;
     }
     match decode_entry(pair) {
         Ok(entry) => of_kind.push(entry),
-        Err(error) => unreadable.push(Unreadable { key: pair.path.clone(), reason: error.to_string() }),
+        Err(error) => unreadable.push(UnreadableObject { key: pair.path.clone(), reason: error.to_string() }),
     }
 }
 

@@ -1,15 +1,49 @@
-//! `import`: loads the output of `export`.
+//! `export`: writes all data of the datastore as text. `import`: loads that text.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader};
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use datastore::export::{self, OnExisting};
 
+use super::app::{App, CommandOutcome, Progress};
 use super::error::CliError;
-use super::progress::Progress;
-use super::session::{Outcome, Session};
+
+/// Write all of Calico's data to a file or stdout
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam export backup.jsonl
+  calico-ipam export --datastore-type local | calico-ipam import - --etcd-endpoints http://127.0.0.1:2379
+
+The text is JSON Lines: a header, then one line for each key with its value as it is stored. It is one snapshot.")]
+pub(super) struct ExportArgs {
+    /// The file, which must not exist yet; stdout if it is - or omitted
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+}
+
+pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    let progress = Progress::new("exporting", 0);
+    let show_progress = |completed, total| progress.at(completed, total);
+    match args.file.as_deref().filter(|file| file.as_os_str() != "-") {
+        None => _ = export::export(app.store, &mut *app.out, show_progress).await?,
+        Some(path) => {
+            let pairs = export::export(app.store, BufWriter::new(create_private(path)?), show_progress).await?;
+            drop(progress);
+            app.notice(format_args!("{pairs} keys of {} exported to {}", app.datastore.clone(), path.display()));
+        }
+    }
+    Ok(CommandOutcome::Fine)
+}
+
+/// Creates a file that only its owner may read: the data name every pod, and may contain keys.
+fn create_private(path: &Path) -> Result<File, CliError> {
+    let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    opened.map_err(|cause| CliError::File { what: "write", path: path.display().to_string(), cause })
+}
 
 /// Load data that `export` wrote
 #[derive(Debug, Args)]
@@ -28,18 +62,18 @@ pub(super) struct ImportArgs {
     overwrite: bool,
 }
 
-pub(super) async fn run(args: &ImportArgs, session: &mut Session<'_>) -> Result<Outcome, CliError> {
+pub(super) async fn import(args: &ImportArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     let existing = if args.overwrite { OnExisting::Overwrite } else { OnExisting::Keep };
-    let input = open(&args.file)?;
+    let input = open_input(&args.file)?;
     let progress = Progress::new("importing", 0);
-    let imported = export::import(session.store, input, existing, |done, total| progress.at(done, total)).await?;
+    let imported = export::import(app.store, input, existing, |completed, total| progress.at(completed, total)).await?;
     drop(progress);
     let export::ImportSummary { created, replaced, unchanged } = imported;
-    session.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
-    Ok(Outcome::Fine)
+    app.notice(format_args!("{created} keys created, {replaced} replaced, {unchanged} unchanged"));
+    Ok(CommandOutcome::Fine)
 }
 
-fn open(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
+fn open_input(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }

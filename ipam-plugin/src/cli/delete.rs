@@ -1,0 +1,212 @@
+//! `delete`: deletes stored objects, and with pools and nodes their dependent objects.
+
+use std::time::Duration;
+
+use clap::Args;
+use datastore::Datastore;
+use libcalico::api::{ClusterInformation, IpPool, IpReservation, IpamConfiguration, Node, ObjectKey};
+use libcalico::ipam::Block;
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, Kind, Store, StoreError, identifier};
+
+use super::app::{App, CommandOutcome};
+use super::documents::Format;
+use super::error::CliError;
+use super::kind::ResourceKind;
+use super::settings;
+use super::store_object::until_won;
+use crate::affinity::release_pool_affinities;
+use crate::clock::SystemClock;
+use crate::node_cleanup::{NodeCleanupError, delete_node, endpoints_of_node};
+
+/// Time for allocations in progress after the pool was disabled, as in upstream.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Delete a pool, reservation, the settings, a node or the cluster information
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam delete ippool demo
+  calico-ipam delete node node2
+
+A pool is disabled first and its blocks are given up; addresses that are held stay held. A node's blocks and tunnel
+addresses are given up, and its peers (BGPPeer), settings (node.NAME) and host endpoints go with it; one that has endpoints
+is refused without --force, which releases and deletes those too.")]
+pub(super) struct DeleteArgs {
+    /// Kind of the object
+    #[arg(value_name = "KIND")]
+    kind: ResourceKind,
+    /// Names of the objects
+    #[arg(value_name = "NAME", required = true)]
+    names: Vec<String>,
+    /// Delete a node even if it has endpoints
+    #[arg(long)]
+    force: bool,
+}
+
+pub(super) async fn run(args: &DeleteArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
+    for name in &args.names {
+        match args.kind {
+            ResourceKind::IpPool => delete_pool(name, app).await?,
+            ResourceKind::Node => delete_node_and_contents(name, args.force, app).await?,
+            ResourceKind::IpamConfiguration => delete_settings(name, app).await?,
+            ResourceKind::IpReservation => delete::<IpReservation>(name, app).await?,
+            ResourceKind::ClusterInformation => delete::<ClusterInformation>(name, app).await?,
+        }
+        if app.format == Format::Table {
+            app.say(format_args!("{} {name} deleted", args.kind))?;
+        }
+    }
+    Ok(CommandOutcome::Fine)
+}
+
+async fn delete<K: Kind<Key = ObjectKey>>(name: &str, app: &App<'_>) -> Result<(), CliError> {
+    Ok(app.store.delete::<K>(&ObjectKey::global(name), None).await?)
+}
+
+async fn delete_settings(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
+    let store = app.store;
+    let object = format!("IPAMConfiguration {name}");
+    if name != "default" || !until_won(&object, async || settings::delete(store).await).await? {
+        let key = identifier::<IpamConfiguration>(&ObjectKey::global(name));
+        return Err(StoreError::NotFound { key }.into());
+    }
+    app.notice("note: the built-in settings are in force now");
+    Ok(())
+}
+
+/// Deletes a node with all objects that exist for it.
+async fn delete_node_and_contents(name: &str, force: bool, app: &mut App<'_>) -> Result<(), CliError> {
+    let store = app.store;
+    let node = store.get::<Node>(&ObjectKey::global(name)).await?;
+    if let Datastore::Kubernetes(_) = store {
+        // The API server manages Node objects itself. Its refusal comes before any address is released.
+        return Ok(store.delete::<Node>(&node.key, None).await?);
+    }
+    let endpoints = endpoints_of_node(store, name).await?;
+    if !force && !endpoints.is_empty() {
+        return Err(CliError::NodeInUse { node: name.into(), endpoints: endpoints.len() });
+    }
+    let deleted = delete_node(store, &SystemClock::start(), &node, &endpoints).await.map_err(|error| match error {
+        NodeCleanupError::Ipam(error) => error.into(),
+        NodeCleanupError::BlockKept { node, block, cause } => {
+            CliError::BlockKept { of: format!("node {node}"), block, cause }
+        }
+    })?;
+    app.notice(format_args!(
+        "{} addresses released, {} endpoints deleted, {} blocks given up",
+        deleted.addresses, deleted.endpoints, deleted.blocks
+    ));
+    Ok(())
+}
+
+/// Deletes a pool: disables the pool, releases its blocks, then deletes the object (DS-48).
+async fn delete_pool(name: &str, app: &mut App<'_>) -> Result<(), CliError> {
+    let store = app.store;
+    let key = ObjectKey::global(name);
+    let pool = until_won(&format!("IPPool {name}"), async || disable_pool(app, &key).await).await?;
+    // A pool without a valid range has no blocks.
+    if let Ok(range) = pool.value.spec.range() {
+        tokio::time::sleep(GRACE).await;
+        release_blocks(name, &range, app).await?;
+    }
+    Ok(store.delete::<IpPool>(&key, None).await?)
+}
+
+async fn disable_pool(app: &App<'_>, key: &ObjectKey) -> Result<Entry<IpPool>, CliError> {
+    let mut pool = match app.store.get::<IpPool>(key).await {
+        // A retry cannot win this race.
+        Err(error @ StoreError::NotFound { .. }) => return Err(CliError::Missing(error)),
+        found => found?,
+    };
+    if !pool.value.spec.disabled {
+        pool.value.spec.disabled = true;
+        pool.revision = app.store.update(key, &pool.value, &pool.revision).await?;
+    }
+    Ok(pool)
+}
+
+async fn release_blocks(name: &str, range: &Cidr, app: &mut App<'_>) -> Result<(), CliError> {
+    let released = release_pool_affinities(app.store, &SystemClock::start(), range).await?;
+    if let Some((block, cause)) = released.kept.into_iter().next() {
+        return Err(CliError::BlockKept { of: format!("IPPool {name}"), block, cause: Box::new(cause) });
+    }
+    let blocks = app.store.list::<Block>(&Some(range.version())).await?;
+    let inside = blocks.iter().filter(|block| range.covers(&block.key));
+    let held: usize = inside.map(|block| block.value.allocated().count()).sum();
+    app.notice(format_args!("{} blocks of IPPool {name} given up", released.released.len()));
+    if held > 0 {
+        app.notice(format_args!("note: {held} addresses of it stay in use until their pods go"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use libcalico::api::WorkloadEndpoint;
+    use libcalico::ipam::{IpamConfig, TheConfig};
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::testing::Shell;
+
+    #[test]
+    fn a_pool_goes_with_its_empty_blocks_and_held_addresses_stay() {
+        let shell = Shell::with_pool();
+        let held = shell.allocate("a");
+        let ran = shell.run(&["delete", "ippool", "default-ipv4-ippool"]);
+        assert_eq!(ran.out, "IPPool default-ipv4-ippool deleted\n");
+        assert!(
+            ran.notices.contains("1 blocks of IPPool default-ipv4-ippool given up\nnote: 1 addresses"),
+            "{}",
+            ran.notices
+        );
+        assert_eq!(shell.stored::<IpPool>(&ObjectKey::global("default-ipv4-ippool")), None);
+        let shown = shell.json(&["show", "--ip", &held]);
+        assert_eq!((&shown["state"], &shown["affinity"]), (&json!("inUse"), &json!(null)));
+    }
+
+    #[test]
+    fn a_node_gives_up_what_it_has() {
+        let shell = Shell::with_pool();
+        let (used, tunnel) = (shell.allocate("a"), shell.allocate("b"));
+        shell.endpoint("a", &used);
+        let error = shell.error(&["delete", "node", "node1"]);
+        assert!(error.starts_with("node node1 has 1 endpoints") && error.contains("--force"), "{error}");
+        assert!(shell.stored::<Node>(&ObjectKey::global("node1")).is_some());
+
+        let ran = shell.run(&["delete", "node", "node1", "--force"]);
+        assert_eq!(ran.notices, "1 addresses released, 1 endpoints deleted, 1 blocks given up\n");
+        assert_eq!(shell.stored::<Node>(&ObjectKey::global("node1")), None);
+        let endpoint = ObjectKey::namespaced("default", "node1-k8s-a-eth0");
+        assert_eq!(shell.stored::<WorkloadEndpoint>(&endpoint), None);
+        assert_eq!(shell.json(&["show", "--ip", &used])["state"], "free");
+        assert_eq!(shell.json(&["show", "--ip", &tunnel])["state"], "inUse", "it carries no type: a pod's");
+    }
+
+    #[test]
+    fn settings_go_from_both_keys() {
+        let shell = Shell::new();
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPAMConfiguration", "metadata": {"name": "default"},
+            "spec": {"strictAffinity": true},
+        }));
+        assert!(shell.run(&["delete", "ipamconfig", "default"]).notices.contains("built-in"));
+        assert_eq!(shell.stored::<IpamConfig>(&TheConfig), None);
+        assert_eq!(shell.stored::<IpamConfiguration>(&ObjectKey::global("default")), None);
+        assert!(shell.error(&["delete", "ipamconfig", "default"]).contains("resource does not exist"));
+        assert!(shell.error(&["delete", "ipamconfig", "other"]).contains("IPAMConfiguration(other)"));
+    }
+
+    #[test]
+    fn others_just_go() {
+        let shell = Shell::new();
+        shell.apply(&json!({
+            "apiVersion": "projectcalico.org/v3", "kind": "IPReservation", "metadata": {"name": "r"}, "spec": {},
+        }));
+        assert_eq!(shell.ok(&["delete", "ipreservation", "r"]), "IPReservation r deleted\n");
+        for (kind, key) in [("ipreservation", "IPReservation(r)"), ("pool", "IPPool(r)"), ("node", "Node(r)")] {
+            assert_eq!(shell.error(&["delete", kind, "r"]), format!("resource does not exist: {key}"));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! [`ReleaseStep`]: the step for one address, handle or block, with the change that it makes.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use libcalico::ipam::{Block, HandleId, HeldAddress, ReleaseRequest, Repaired, SuspectHandle};
+use libcalico::net::Cidr;
+use libcalico::store::Entry;
+
+/// The step for one address, handle or block.
+#[derive(Debug, PartialEq)]
+pub(super) struct ReleaseStep {
+    /// The description of the object.
+    pub(super) target: String,
+    /// The decision.
+    pub(super) verdict: StepVerdict,
+}
+
+/// The decision on a step.
+#[derive(Debug, PartialEq)]
+pub(super) enum StepVerdict {
+    /// The change is made.
+    Do(ReleaseChange),
+    /// No change is necessary, or none that this command makes.
+    Leave(String),
+    /// The step is refused.
+    Refuse(String),
+}
+
+impl StepVerdict {
+    /// Returns the repair of a block.
+    pub(super) fn repair(&self) -> Option<&BlockRepair> {
+        match self {
+            StepVerdict::Do(ReleaseChange::Block(repair)) => Some(repair),
+            _ => None,
+        }
+    }
+}
+
+/// A change that corrects one object.
+#[derive(Debug, PartialEq)]
+pub(super) enum ReleaseChange {
+    /// Releases the address, if its allocation is unchanged since it was read.
+    Release { request: ReleaseRequest, held: HeldAddress },
+    /// Corrects the handle's counts, if the handle is still at the revision read.
+    Handle(HandleFix),
+    /// Repairs the block, if it is still at the revision read.
+    Block(Box<BlockRepair>),
+}
+
+impl ReleaseChange {
+    /// Returns the change in one word.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            ReleaseChange::Release { .. } => "released",
+            ReleaseChange::Handle(correction) => correction.name(),
+            ReleaseChange::Block(_) => "repaired",
+        }
+    }
+
+    /// Returns a description of the state before the change.
+    pub(super) fn reason(&self) -> String {
+        match self {
+            ReleaseChange::Release { held, .. } => owner_of(held),
+            ReleaseChange::Handle(correction) => correction.reason(),
+            ReleaseChange::Block(repair) => repair.reason(),
+        }
+    }
+}
+
+/// The planned correction of a handle's counts.
+#[derive(Debug, PartialEq)]
+pub(super) struct HandleFix {
+    pub(super) suspect: SuspectHandle,
+    /// Number of the handle's addresses in each block. An empty map deletes the handle.
+    pub(super) held: BTreeMap<Cidr, i64>,
+}
+
+impl HandleFix {
+    pub(super) fn name(&self) -> &'static str {
+        match (&self.suspect.revision, self.held.is_empty()) {
+            (_, true) => "deleted",
+            (None, false) => "created",
+            (Some(_), false) => "corrected",
+        }
+    }
+
+    pub(super) fn reason(&self) -> String {
+        if self.held.is_empty() {
+            return "no block names it".into();
+        }
+        let counts: Vec<String> = self.held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
+        format!("it holds {}", counts.join(", "))
+    }
+}
+
+/// The planned repair of a block.
+#[derive(Debug, PartialEq)]
+pub(super) struct BlockRepair {
+    pub(super) read: Entry<Block>,
+    pub(super) repaired: Repaired,
+}
+
+impl BlockRepair {
+    /// Returns the addresses that the repair frees or keeps.
+    pub(super) fn settled_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let Repaired { freed, kept, .. } = &self.repaired;
+        freed.iter().chain(kept).copied()
+    }
+
+    /// Returns the repaired block.
+    pub(super) fn repaired(&self) -> &Block {
+        &self.repaired.block
+    }
+
+    /// Returns the handles of the addresses that the repair keeps.
+    pub(super) fn handles(&self) -> impl Iterator<Item = HandleId> {
+        let Repaired { block, kept, .. } = &self.repaired;
+        kept.iter().filter_map(|ip| block.allocation(*ip)?.handle())
+    }
+
+    pub(super) fn reason(&self) -> String {
+        let Repaired { freed, kept, .. } = &self.repaired;
+        let of = |addresses: &[IpAddr]| match addresses {
+            [] => "no address".to_owned(),
+            some => some.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        };
+        format!("free again: {}; kept for pods that report them: {}", of(freed), of(kept))
+    }
+}
+
+/// Returns a description of an address's owner, without the address.
+pub(super) fn owner_of(held: &HeldAddress) -> String {
+    let text = held.to_string();
+    let holder = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
+    holder.unwrap_or(&text).to_owned()
+}

@@ -156,12 +156,7 @@ mod tests {
         let begun = Instant::now();
         let all = addresses(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
         let connect = |refusing: SocketAddr| {
-            move |to| async move {
-                match to == refusing {
-                    true => Ok(to),
-                    false => Err(io::Error::from_raw_os_error(111)),
-                }
-            }
+            move |to| async move { if to == refusing { Ok(to) } else { Err(io::Error::from_raw_os_error(111)) } }
         };
         assert_eq!(race(all.clone(), connect(all[2])).await.unwrap(), all[2]);
         let error = race(all.clone(), connect(address("10.0.0.9"))).await.unwrap_err().to_string();

@@ -58,8 +58,8 @@ impl Plugin {
         match self {
             Plugin::Calico => "For installers and people: calico install; see `calico help`\n\n",
             Plugin::CalicoIpam => {
-                "For people: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, import; \
-                 see --help\n\n"
+                "For people: calico-ipam show, trace, check, release, apply, get, delete, endpoints, init, export, \
+                 import; see --help\n\n"
             }
         }
     }

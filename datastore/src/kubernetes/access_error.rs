@@ -28,8 +28,8 @@ pub enum AccessError {
     Nothing(#[source] InClusterError),
     /// An authentication method that the plugin does not support.
     #[error(
-        "kubeconfig {place}: user {user} logs in by {method}, which runs another program for each call; give the plugin \
-         a token or a client certificate"
+        "kubeconfig {place}: user {user} logs in by {method}, which runs another program for each call; give the \
+         plugin a token or a client certificate"
     )]
     LoginProgram {
         /// The path of the kubeconfig.

@@ -34,7 +34,7 @@ impl Server {
     }
 
     /// Creates a server with these groups, and with the ClusterInformations that are given.
-    fn of(groups: &[&str], v1: Option<Value>, v3: Option<Value>) -> Server {
+    fn new(groups: &[&str], v1: Option<Value>, v3: Option<Value>) -> Server {
         let server = Server::default();
         let listed: Vec<_> = groups.iter().map(|name| json!({ "name": name })).collect();
         server.has("/apis", json!({ "groups": listed }));
@@ -97,7 +97,7 @@ async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_befo
         (both, information(false, None), information(true, LOCKED), V3, 3),
         (both, None, information(true, MADE), V3, 3),
     ] {
-        let server = Server::of(groups, v1.clone(), v3.clone());
+        let server = Server::new(groups, v1.clone(), v3.clone());
         let config = server.start().await;
         let found = Kubernetes::lasting(&config).present_group().await.unwrap();
         assert_eq!((found, server.asked.lock().unwrap().len()), (expected, requests), "{groups:?} {v1:?} {v3:?}");
@@ -109,7 +109,7 @@ async fn v3_is_the_group_beside_v1_once_the_migration_has_opened_v3_and_not_befo
 
 #[tokio::test]
 async fn a_process_that_goes_on_in_v3_lets_later_ones_do_so_until_v1_is_open_again() {
-    let server = Server::of(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MADE));
+    let server = Server::new(&[V1_GROUP, V3_GROUP], information(true, None), information(true, MADE));
     let config = server.start().await;
     let directory = tempfile::tempdir().unwrap();
     let process = || Kubernetes::new(&config, directory.path().join("group"));

@@ -121,9 +121,10 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, seen: Arc<StdMutex
         tokio::spawn(async move {
             let io = TokioIo::new(stream);
             // Some tests break the connection on purpose.
-            let _ = match http2 {
-                true => http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await,
-                false => http1::Builder::new().serve_connection(io, service).await,
+            let _ = if http2 {
+                http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
+            } else {
+                http1::Builder::new().serve_connection(io, service).await
             };
         });
     }

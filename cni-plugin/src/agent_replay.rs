@@ -7,7 +7,7 @@ use datastore::{Datastore, DatastoreConfig};
 use installer::agent::{Pass, Plugins, ReplayError};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{DatastoreIdentity, Journal};
-use ipam_plugin::kubernetes_api::Api;
+use ipam_plugin::kubernetes_api::KubernetesApi;
 use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 
@@ -36,7 +36,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         return Err(failed(format!("{} is not seen from here", local.path.display())));
     }
     let store = Datastore::open(&config).map_err(failed)?;
-    let api = Api::of(&plugins.conf, &config, false).map_err(failed)?;
+    let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
     let cluster = store.get::<ClusterInformation>(&cluster_key()).await.map_err(failed)?;
     if cluster.value.spec.datastore_ready != Some(true) {
         return Err(failed("ClusterInformation default says that the datastore is not ready"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::journal::{self, Journal};
-use ipam_plugin::kubernetes_api::Api;
+use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings, node_name};
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use netconf::conf::DatastoreType;
@@ -33,7 +33,7 @@ pub struct Context {
     /// The datastore. Opening it sends no request.
     pub store: Datastore,
     /// The Kubernetes API. Opening it sends no request.
-    pub api: Api,
+    pub api: KubernetesApi,
     /// The time until which requests wait for a busy API server.
     pub busy_until: Instant,
     /// The journal of deferred DELs.
@@ -51,11 +51,11 @@ impl Context {
             Command::Del => known_node_name(&call.conf),
             Command::Add | Command::Status => {
                 ensure_nodename_file(&call.conf)?;
-                node_name::of(&call.conf)?
+                node_name::from_conf(&call.conf)?
             }
-            Command::Check | Command::Gc | Command::Version => node_name::of(&call.conf)?,
+            Command::Check | Command::Gc | Command::Version => node_name::from_conf(&call.conf)?,
         };
-        let datastore_config = datastore_settings::of(&call.conf, request_timeout)?;
+        let datastore_config = datastore_settings::from_conf(&call.conf, request_timeout)?;
         let store = Datastore::open(&datastore_config)
             .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
         let api = kubernetes::api_of(&call, &datastore_config)?;
@@ -68,7 +68,7 @@ impl Context {
             command => Instant::now() + busy_server::longest_wait(command),
         };
         busy_server::wait_until(busy_until, &store, &api);
-        if call.command == Command::Add && matches!(api, Api::Datastore) {
+        if call.command == Command::Add && matches!(api, KubernetesApi::Datastore) {
             // An API server stores endpoints of pods only: without a pod, the last step of the ADD would fail.
             call.args.require_pod()?;
         }
@@ -80,7 +80,7 @@ impl Context {
     /// Returns true if the Kubernetes API is the datastore. There, endpoints are annotations of pods, and Kubernetes
     /// defines the profiles.
     pub fn is_on_kubernetes(&self) -> bool {
-        matches!(self.api, Api::Datastore)
+        matches!(self.api, KubernetesApi::Datastore)
     }
 
     /// Returns K8S_POD_UID if endpoints have their pod's uid (CNI-223); an empty text otherwise, and without the
@@ -122,16 +122,16 @@ pub fn known_node_name(conf: &NetConf) -> String {
         tracing::warn!(%error, "the node has the name of the configuration, if any");
         return conf.node.nodename.clone();
     }
-    node_name::of(conf).unwrap_or_else(|error| {
+    node_name::from_conf(conf).unwrap_or_else(|error| {
         tracing::warn!(%error, "the node has no name");
         String::new()
     })
 }
 
 /// Ends all requests of a DEL early if the server answers none of them.
-fn expect_first_answer(store: &Datastore, api: &Api) {
+fn expect_first_answer(store: &Datastore, api: &KubernetesApi) {
     store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
-    if let Api::Beside(api) = api {
+    if let KubernetesApi::Beside(api) = api {
         api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
     }
 }

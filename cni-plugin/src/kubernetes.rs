@@ -2,7 +2,7 @@
 //! the datastore, the plugin queries it in addition, at the same time as the datastore (CNI-69).
 
 use datastore::DatastoreConfig;
-use ipam_plugin::kubernetes_api::{Api, may_have_vmi, selects_by_namespace};
+use ipam_plugin::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
 use libcalico::api::{Node, ObjectKey};
 use libcalico::ipam::Labels;
 use libcalico::kubernetes::{Namespace, Pod, PodCidrError, PodCidrs};
@@ -87,8 +87,8 @@ impl From<CniError> for FactsError {
 }
 
 /// Returns the access to the Kubernetes API that a call needs.
-pub fn api_of(call: &Call, datastore: &DatastoreConfig) -> Result<Api, CniError> {
-    Api::of(&call.conf, datastore, Questions::of(call, datastore).is_any())
+pub fn api_of(call: &Call, datastore: &DatastoreConfig) -> Result<KubernetesApi, CniError> {
+    KubernetesApi::for_call(&call.conf, datastore, Questions::of(call, datastore).is_any())
 }
 
 impl Questions {
@@ -119,7 +119,7 @@ impl Questions {
 impl Tickets {
     /// Adds the reads of a call on `node` to the batch of the datastore, or to the batch of the API beside it.
     pub fn ask(
-        api: &Api,
+        api: &KubernetesApi,
         call: &Call,
         config: &DatastoreConfig,
         node: &str,
@@ -127,9 +127,9 @@ impl Tickets {
         beside: &mut ReadBatch,
     ) -> Self {
         let batch = match api {
-            Api::Datastore => datastore,
-            Api::Beside(_) => beside,
-            Api::Unasked => return Tickets::default(),
+            KubernetesApi::Datastore => datastore,
+            KubernetesApi::Beside(_) => beside,
+            KubernetesApi::Unused => return Tickets::default(),
         };
         let Some(pod) = call.args.pod() else { return Tickets::default() };
         let questions = Questions::of(call, config);

@@ -24,7 +24,7 @@ fn test() -> Result<(), CniError> {
     let raw =
         process::read_stdin().map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
     let conf = NetConf::parse(&raw)?;
-    let config = datastore_settings::of(&conf, Some(DEADLINE))?;
+    let config = datastore_settings::from_conf(&conf, Some(DEADLINE))?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     let cluster = process::block_on(async {
         let read = store.get::<ClusterInformation>(&cluster_key()).await;

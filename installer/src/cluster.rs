@@ -178,7 +178,7 @@ pub(crate) fn group_of(conf: &NetConf) -> Option<ApiGroup> {
 /// delete it.
 fn node(conf: &NetConf, settings: &Settings) -> Option<Node> {
     let kubernetes = settings.node_name.as_ref().filter(|_| conf.datastore.kind() == DatastoreType::Etcdv3)?;
-    let name = node_name::of(conf).ok()?;
+    let name = node_name::from_conf(conf).ok()?;
     let reference = OrchRef { node_name: kubernetes.clone(), orchestrator: "k8s".into(), ..OrchRef::default() };
     Some(Node::new(&name, NodeSpec { orch_refs: vec![reference], ..NodeSpec::default() }))
 }

@@ -137,7 +137,7 @@ pub fn read(plugin: Map<String, Value>) -> Result<NetConf, NodeConfError> {
 /// # Errors
 /// Returns an error if the settings of the datastore are invalid.
 pub fn datastore(conf: &NetConf, deadline: Duration) -> Result<(DatastoreConfig, Datastore), NodeConfError> {
-    let config = datastore_settings::of(conf, Some(deadline))?;
+    let config = datastore_settings::from_conf(conf, Some(deadline))?;
     let store = Datastore::open(&config)?;
     Ok((config, store))
 }

@@ -7,7 +7,7 @@ use libcalico::store::Store;
 use netconf::{CniError, Command};
 use tokio::time::Instant;
 
-use crate::kubernetes_api::Api;
+use crate::kubernetes_api::KubernetesApi;
 use crate::lock;
 
 /// The lock file of the process that sends requests while the server is busy.
@@ -24,9 +24,9 @@ pub fn longest_wait(command: Command) -> Duration {
 }
 
 /// Makes the requests of this process wait until then, without the IPAM locks.
-pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
+pub fn wait_until(until: Instant, store: &Datastore, api: &KubernetesApi) {
     let rule = BusyRule { file: TURNS.into(), until, before_waiting: lock::let_others_in };
-    if let Api::Beside(api) = api {
+    if let KubernetesApi::Beside(api) = api {
         api.wait_while_busy(rule.clone());
     }
     store.wait_while_busy(rule);
@@ -34,9 +34,9 @@ pub fn wait_until(until: Instant, store: &Datastore, api: &Api) {
 
 /// Returns the result of a STATUS. A STATUS that ran out of time while waiting for a busy server succeeds, because an
 /// ADD waits longer. After a failure runtimes report the node as not ready, and Kubernetes evicts its pods.
-pub fn status(found: Result<(), CniError>, store: &Datastore, api: &Api) -> Result<(), CniError> {
+pub fn status(found: Result<(), CniError>, store: &Datastore, api: &KubernetesApi) -> Result<(), CniError> {
     match found {
-        Err(error) if store.has_given_up() || matches!(api, Api::Beside(api) if api.has_given_up()) => {
+        Err(error) if store.has_given_up() || matches!(api, KubernetesApi::Beside(api) if api.has_given_up()) => {
             tracing::warn!(%error, "the API server is busy; an ADD would wait for it");
             Ok(())
         }
@@ -45,6 +45,6 @@ pub fn status(found: Result<(), CniError>, store: &Datastore, api: &Api) -> Resu
 }
 
 /// Returns true if a server was busy, and a request waited for it or failed.
-pub fn was_met(store: &Datastore, api: &Api) -> bool {
-    store.was_busy() || matches!(api, Api::Beside(api) if api.was_busy())
+pub fn was_met(store: &Datastore, api: &KubernetesApi) -> bool {
+    store.was_busy() || matches!(api, KubernetesApi::Beside(api) if api.was_busy())
 }

@@ -11,7 +11,7 @@ use netconf::{CniError, Code, NetConf};
 ///
 /// # Errors
 /// Returns code 7 if no usable datastore is configured.
-pub fn of(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
+pub fn from_conf(conf: &NetConf, deadline: Option<Duration>) -> Result<DatastoreConfig, CniError> {
     with_environment(conf, deadline, |name| std::env::var(name).ok())
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }

@@ -102,8 +102,8 @@ pub enum IpamError {
     UnreadableBlock(Cidr),
     /// The block of a requested address would overlap with a block of another size.
     #[error(
-        "block {cidr} cannot be claimed: block {other} of another size has addresses of it; release those and delete the \
-         block, or ask for an address elsewhere"
+        "block {cidr} cannot be claimed: block {other} of another size has addresses of it; release those and delete \
+         the block, or ask for an address elsewhere"
     )]
     OverlappingBlock {
         /// The block of the address.

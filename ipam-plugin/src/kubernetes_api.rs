@@ -1,4 +1,4 @@
-//! [`Api`]: the access to the Kubernetes API, for objects that the datastore does not contain.
+//! [`KubernetesApi`]: the access to the Kubernetes API, for objects that the datastore does not contain.
 
 use datastore::{Datastore, DatastoreConfig};
 use libcalico::kubernetes::may_be_machine;
@@ -9,24 +9,24 @@ use crate::datastore_settings;
 
 /// The access to the Kubernetes API.
 #[derive(Debug)]
-pub enum Api {
+pub enum KubernetesApi {
     /// The call needs no object from the API.
-    Unasked,
+    Unused,
     /// The datastore is the API server.
     Datastore,
     /// The API server is separate from the datastore (CNI-69).
     Beside(Datastore),
 }
 
-impl Api {
-    /// Returns the access that the configuration describes, if the call `is_asked` to read any object. Opens no file or
+impl KubernetesApi {
+    /// Returns the access that the configuration describes, if the call `is_used` to read any object. Opens no file or
     /// connection.
-    pub fn of(conf: &NetConf, datastore: &DatastoreConfig, is_asked: bool) -> Result<Self, CniError> {
+    pub fn for_call(conf: &NetConf, datastore: &DatastoreConfig, is_used: bool) -> Result<Self, CniError> {
         if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
-            return Ok(Api::Datastore);
+            return Ok(KubernetesApi::Datastore);
         }
-        if !is_asked {
-            return Ok(Api::Unasked);
+        if !is_used {
+            return Ok(KubernetesApi::Unused);
         }
         Self::with_environment(conf, datastore, |name| std::env::var(name).ok())
     }
@@ -42,54 +42,54 @@ impl Api {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, CniError> {
         if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
-            return Ok(Api::Datastore);
+            return Ok(KubernetesApi::Datastore);
         }
         let config = datastore_settings::kubernetes_beside(conf, None, env)?;
         let api = Datastore::open(&DatastoreConfig::Kubernetes(Box::new(config)));
-        api.map(Api::Beside).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
+        api.map(KubernetesApi::Beside).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
     }
 
     /// Returns the store to read from, or `None` if the call needs no object.
     pub fn reached<'a>(&'a self, datastore: &'a Datastore) -> Option<&'a Datastore> {
         match self {
-            Api::Unasked => None,
-            Api::Datastore => Some(datastore),
-            Api::Beside(api) => Some(api),
+            KubernetesApi::Unused => None,
+            KubernetesApi::Datastore => Some(datastore),
+            KubernetesApi::Beside(api) => Some(api),
         }
     }
 
     /// Reads a batch from a separate API server. Returns `None` if there is none.
     pub async fn read_beside(&self, batch: &ReadBatch) -> Option<Result<Answers, StoreError>> {
         match self {
-            Api::Beside(api) => Some(api.read(batch).await),
-            Api::Unasked | Api::Datastore => None,
+            KubernetesApi::Beside(api) => Some(api.read(batch).await),
+            KubernetesApi::Unused | KubernetesApi::Datastore => None,
         }
     }
 
     /// Returns the number of requests sent to a separate API server.
     pub fn requests(&self) -> u64 {
         match self {
-            Api::Beside(api) => api.requests(),
-            Api::Unasked | Api::Datastore => 0,
+            KubernetesApi::Beside(api) => api.requests(),
+            KubernetesApi::Unused | KubernetesApi::Datastore => 0,
         }
     }
 }
 
 /// Returns true if a configuration names an API server, be it the datastore or a separate one.
-pub fn is_there(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
-    let told = [&conf.kubernetes.kubeconfig, &conf.kubernetes.k8s_api_root, &conf.policy.k8s_api_root];
+pub fn is_configured(conf: &NetConf, datastore: &DatastoreConfig) -> bool {
+    let urls = [&conf.kubernetes.kubeconfig, &conf.kubernetes.k8s_api_root, &conf.policy.k8s_api_root];
     matches!(datastore, DatastoreConfig::Kubernetes(_))
         || conf.policy.policy_type == "k8s"
-        || told.into_iter().any(|text| !text.is_empty())
+        || urls.into_iter().any(|text| !text.is_empty())
 }
 
 /// Returns true if a call needs the labels of its pod's namespace, which the namespace selectors of pools match
 /// (IPAM-36).
 pub fn selects_by_namespace(call: &Call, datastore: &DatastoreConfig) -> bool {
-    call.command == Command::Add && call.args.pod().is_some() && is_there(&call.conf, datastore)
+    call.command == Command::Add && call.args.pod().is_some() && is_configured(&call.conf, datastore)
 }
 
 /// Returns true if the pod of a call may have a VMI in the API server (IPAM-50).
 pub fn may_have_vmi(call: &Call, datastore: &DatastoreConfig) -> bool {
-    is_there(&call.conf, datastore) && call.args.pod().is_some_and(|pod| may_be_machine(pod.name))
+    is_configured(&call.conf, datastore) && call.args.pod().is_some_and(|pod| may_be_machine(pod.name))
 }

@@ -46,6 +46,5 @@ pub mod run;
 #[cfg(test)]
 mod testing;
 mod upgrade;
-pub mod variable;
 pub mod vmi;
 pub mod write_gate;

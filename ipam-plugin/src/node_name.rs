@@ -11,7 +11,7 @@ const KERNEL_HOSTNAME: &str = "/proc/sys/kernel/hostname";
 
 /// Returns the name of the node (CNI-72). An unreadable nodename file is not an error, because another source may give
 /// the name.
-pub fn of(conf: &NetConf) -> Result<String, CniError> {
+pub fn from_conf(conf: &NetConf) -> Result<String, CniError> {
     let file = read(&conf.node.nodename_file);
     let found = choose(conf, file.as_deref()).ok_or_else(|| {
         CniError::new(Code::INVALID_CONFIG, "cannot tell which node this is")
@@ -73,8 +73,8 @@ mod tests {
         let file = dir.path().join("nodename");
         fs::write(&file, "node-7\n").unwrap();
         let file = file.to_str().unwrap();
-        assert_eq!(of(&conf("", file)).unwrap(), "node-7");
-        assert_eq!(of(&conf("node-1", file)).unwrap(), "node-1");
+        assert_eq!(from_conf(&conf("", file)).unwrap(), "node-7");
+        assert_eq!(from_conf(&conf("node-1", file)).unwrap(), "node-1");
         assert_eq!(silently(&conf("", file)).unwrap(), "node-7");
         assert_eq!(silently(&conf("node-1", file)).unwrap(), "node-1");
     }
@@ -83,7 +83,7 @@ mod tests {
     fn without_either_it_is_the_hosts_name() {
         let hostname = fs::read_to_string(KERNEL_HOSTNAME).unwrap().trim().to_lowercase();
         for unreadable in ["/no/such/file", "/proc/self/mem", "/"] {
-            assert_eq!(of(&conf("", unreadable)).unwrap(), hostname);
+            assert_eq!(from_conf(&conf("", unreadable)).unwrap(), hostname);
         }
     }
 }

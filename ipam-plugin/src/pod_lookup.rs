@@ -10,7 +10,7 @@ use netconf::{Call, CniError, Code, Command};
 
 use crate::cni::{IpamRequest, cni_error};
 use crate::error::VmiError;
-use crate::kubernetes_api::{Api, may_have_vmi, selects_by_namespace};
+use crate::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
 use crate::vmi;
 
 /// The objects that a call has to read.
@@ -44,7 +44,7 @@ impl PodQueries {
     }
 
     /// Reads the objects.
-    pub(crate) async fn read(self, call: &Call, api: &Api, store: &Datastore) -> Result<PodLookup, CniError> {
+    pub(crate) async fn read(self, call: &Call, api: &KubernetesApi, store: &Datastore) -> Result<PodLookup, CniError> {
         let mut lookup = PodLookup::default();
         let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(lookup) };
         if !self.is_any() {

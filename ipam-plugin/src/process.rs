@@ -1,6 +1,8 @@
-//! The process of both plugins: arguments, streams, exit status, reports of panics to the runtime, and the network
-//! namespace that it runs in. A container in that namespace would use the host's network.
+//! The process of the programs: arguments, environment variables, streams, exit status, reports of panics to the
+//! runtime, and the network namespace that the process runs in. A container in that namespace would use the host's
+//! network.
 
+use std::fmt::Write as _;
 use std::fs::{self, Metadata};
 use std::future::Future;
 use std::io::{self, IsTerminal, Read, Write};
@@ -27,10 +29,10 @@ pub fn build_version() -> &'static str {
 pub fn invocation(plugin: Plugin) -> Result<Invocation, CallError> {
     let arguments: Vec<String> = std::env::args_os().skip(1).map(|text| text.to_string_lossy().into_owned()).collect();
     // A value that is not UTF-8 is malformed, not missing: its replacement characters fail every validation.
-    decide(plugin, build_version(), &arguments, &variable, read_stdin)
+    decide(plugin, build_version(), &arguments, &env_value, read_stdin)
 }
 
-fn variable(name: &str) -> Option<String> {
+fn env_value(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
@@ -68,8 +70,8 @@ pub fn fail(error: CallError) -> ExitCode {
 /// environment, to the log file of the configuration as far as that was readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
-    start_log(&conf, component, Subject::of_environment(&variable, error.node.as_deref()));
-    tracing::error!(error = %error.error, "{} is refused", variable("CNI_COMMAND").unwrap_or_default());
+    start_log(&conf, component, Subject::of_environment(&env_value, error.node.as_deref()));
+    tracing::error!(error = %error.error, "{} is refused", env_value("CNI_COMMAND").unwrap_or_default());
     fail(error)
 }
 
@@ -169,6 +171,33 @@ fn exit_code(status: i32) -> ExitCode {
     ExitCode::from(u8::try_from(status).unwrap_or(1))
 }
 
+/// An environment variable.
+#[derive(Debug, Clone, Copy)]
+pub struct Variable {
+    /// The name.
+    pub name: &'static str,
+    /// The value used if the variable is not set; empty if there is none.
+    pub default: &'static str,
+    /// The effect.
+    pub meaning: &'static str,
+}
+
+/// Creates a variable.
+pub const fn variable(name: &'static str, default: &'static str, meaning: &'static str) -> Variable {
+    Variable { name, default, meaning }
+}
+
+/// Returns a title and the variables below it, for `--help`.
+#[must_use]
+pub fn variables_help(title: &str, variables: &[Variable]) -> String {
+    let mut text = format!("{title}:\n");
+    for Variable { name, default, meaning } in variables {
+        let _ = write!(text, "  {name}\n          {meaning}");
+        let _ = if default.is_empty() { writeln!(text) } else { writeln!(text, " [default: {default}]") };
+    }
+    text
+}
+
 /// The calling thread's namespace; /proc/self is the main thread's.
 const OWN_NETNS: &str = "/proc/thread-self/ns/net";
 
@@ -220,5 +249,12 @@ mod tests {
         for other in ["/proc/self/ns/mnt", "/proc/self/status", "/no/such/file", ""] {
             assert!(!is_path_to_own_netns(Path::new(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn a_default_is_told_where_there_is_one() {
+        let variables = [variable("A", "1", "what"), variable("B", "", "else")];
+        let expected = "Group:\n  A\n          what [default: 1]\n  B\n          else\n";
+        assert_eq!(variables_help("Group", &variables), expected);
     }
 }

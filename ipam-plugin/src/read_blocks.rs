@@ -50,20 +50,20 @@ pub(crate) async fn names_with<S: Store>(
     Ok(found)
 }
 
-/// Returns those blocks of `addresses` and of `known` that exist. An address outside these blocks is looked up by the
+/// Returns those blocks of `addresses` and of `more` that exist. An address outside these blocks is looked up by the
 /// names of all blocks. An unreadable block is an error.
 pub(crate) async fn blocks_of<S: Store>(
     store: &S,
     pools: &[IpPool],
     addresses: &[IpAddr],
-    known: BTreeSet<Cidr>,
+    more: BTreeSet<Cidr>,
 ) -> Result<Vec<Entry<Block>>, StoreError> {
     let mut wanted = pooled(pools, addresses);
-    wanted.extend(known);
+    wanted.extend(more);
     let mut blocks = read_blocks(store, wanted).await?;
     let is_there = |ip: &IpAddr| blocks.iter().any(|block| block.key.contains(*ip));
-    let astray: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !is_there(ip)).collect();
-    let named = names_with(store, &astray).await?;
+    let elsewhere: BTreeSet<IpAddr> = addresses.iter().copied().filter(|ip| !is_there(ip)).collect();
+    let named = names_with(store, &elsewhere).await?;
     blocks.extend(read_blocks(store, named.into_values().collect()).await?);
     Ok(blocks)
 }

@@ -18,7 +18,7 @@ use crate::cli;
 use crate::clock::SystemClock;
 use crate::cni::{self, IpamRequest, cni_error};
 use crate::host_link::HostLinks;
-use crate::kubernetes_api::Api;
+use crate::kubernetes_api::KubernetesApi;
 use crate::pod_lookup::PodQueries;
 use crate::process::is_path_to_own_netns;
 use crate::release::ReleaseInputs;
@@ -54,18 +54,18 @@ fn serve(call: Call) -> ! {
 
 /// Serves one operation and returns the text for stdout.
 async fn operate(call: &Call) -> Result<String, CniError> {
-    let mut ipam = IpamRequest::of(call, node_name::of(&call.conf)?);
+    let mut ipam = IpamRequest::from_call(call, node_name::from_conf(&call.conf)?);
     if matches!(call.command, Command::Add | Command::Del | Command::Check) {
         check_identifiers(call, &ipam.node)?;
     }
-    let config = datastore_settings::of(&call.conf, None)?;
+    let config = datastore_settings::from_conf(&call.conf, None)?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     // Never dropped, like the runtime, because the process exits after this call.
     let store = ManuallyDrop::new(store);
     let store = &*store;
     let clock = SystemClock::start();
     let queries = PodQueries::for_call(call, &config);
-    let api = ManuallyDrop::new(Api::of(&call.conf, &config, queries.is_any())?);
+    let api = ManuallyDrop::new(KubernetesApi::for_call(&call.conf, &config, queries.is_any())?);
     busy_server::wait_until(Instant::now() + busy_server::longest_wait(call.command), store, &api);
     let lookup = queries.read(call, &api, store);
     match call.command {
@@ -142,7 +142,8 @@ fn recorded(call: &Call) -> Result<Vec<IpAddr>, CniError> {
 }
 
 async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &SystemClock) -> Result<(), CniError> {
-    let valid = call.conf.valid_attachments.iter().flatten().map(|known| known.container_id.clone()).collect();
+    let valid =
+        call.conf.valid_attachments.iter().flatten().map(|attachment| attachment.container_id.clone()).collect();
     let _releasing = ipam.releasing();
     let collected =
         cni::gc(store, clock, &ipam.network, &ipam.node, &valid).await.map_err(|error| cni_error(&error))?;

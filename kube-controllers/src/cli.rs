@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, FromArgMatches, Parser};
-use ipam_plugin::variable::list;
+use ipam_plugin::process::variables_help;
 
 use crate::settings::variables::{CONTROLLERS, DATASTORE};
 
@@ -36,8 +36,8 @@ impl Options {
 
 /// Returns the list of environment variables for `--help`.
 fn environment() -> String {
-    let datastore = list("Datastore and API server", &DATASTORE);
-    format!("{}\n{datastore}", list("Environment", &CONTROLLERS))
+    let datastore = variables_help("Datastore and API server", &DATASTORE);
+    format!("{}\n{datastore}", variables_help("Environment", &CONTROLLERS))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::busy_server;
 use ipam_plugin::cni::cni_error;
 use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, PendingDel};
-use ipam_plugin::kubernetes_api::{self, Api};
+use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::EndpointFacts;
@@ -60,7 +60,7 @@ pub struct Replayer<'a> {
     /// The datastore.
     pub store: &'a Datastore,
     /// The Kubernetes API.
-    pub api: &'a Api,
+    pub api: &'a KubernetesApi,
     /// The node of deferred DELs that do not name one; empty if the node's name is unknown.
     pub node: &'a str,
     /// The ID of the container whose call replays; empty for the agent.
@@ -166,7 +166,7 @@ impl<'a> Replayer<'a> {
     async fn replay(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> Result<(), CniError> {
         let pending_del = &pending_del.clone().with_default_node(self.node);
         let workload = pending_del.attachment();
-        let (store, in_pods) = (self.store, matches!(self.api, Api::Datastore));
+        let (store, in_pods) = (self.store, matches!(self.api, KubernetesApi::Datastore));
         let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&pending_del.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
@@ -191,14 +191,14 @@ impl<'a> Replayer<'a> {
         pending_del: &PendingDel,
         endpoints: &EndpointsOf<'_, Datastore>,
     ) -> Result<(), CniError> {
-        if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_there(self.conf, self.datastore_config) {
+        if !vmi::may_have_had_vmi(pending_del) || !kubernetes_api::is_configured(self.conf, self.datastore_config) {
             return Ok(());
         }
         let opened;
         let api = match self.api {
             // The call itself sends no request to the Kubernetes API.
-            Api::Unasked => {
-                opened = Api::with_environment(self.conf, self.datastore_config, self.environment)?;
+            KubernetesApi::Unused => {
+                opened = KubernetesApi::with_environment(self.conf, self.datastore_config, self.environment)?;
                 &opened
             }
             api => api,
@@ -219,7 +219,8 @@ impl<'a> Replayer<'a> {
 /// datastore is identified by its name alone.
 pub async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
-        tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one stay");
+        tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one \
+        stay");
         None
     });
     DatastoreIdentity { name, identity: identity.unwrap_or_default() }
@@ -296,11 +297,13 @@ async fn replay_own(cx: &Context, replayer: &Replayer<'_>, locked: &LockedJourna
     let unclear = remaining.into_iter().find(|(_, pending_del)| !pending_del.belongs_elsewhere(&replayer.target));
     let Some((_, pending_del)) = unclear else { return Ok(()) };
     let msg = format!(
-        "an earlier DEL of this container owes the datastore {}, and nothing tells whether that is {}, which this ADD uses",
+        "an earlier DEL of this container owes the datastore {}, and nothing tells whether that is {}, which this ADD \
+        uses",
         pending_del.datastore, replayer.target.name
     );
     Err(CniError::new(Code::TRY_AGAIN, msg).with_details(format!(
-        "`calico-ipam journal` lists the debt; `calico-ipam journal adopt {}` gives it to the datastore that the command reaches",
+        "`calico-ipam journal` lists the debt; `calico-ipam journal adopt {}` gives it to the datastore that the \
+        command reaches",
         pending_del.container_id
     )))
 }
@@ -331,7 +334,8 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
         Ok(Some(locked)) => locked,
         Ok(None) => return,
         Err(error) => {
-            return tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later call");
+            return tracing::warn!(%error, "the journal of DELs cannot be locked; what they owe is left to a later \
+            call");
         }
     };
     locked.remove_abandoned();

@@ -84,7 +84,7 @@ pub struct AssignedAddresses {
 /// Returns the request to `calico-ipam` for this call on `node`; `None` for another IPAM plugin. `vmi` is the pod's VMI
 /// if the VMI keeps its addresses.
 pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamRequest> {
-    call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::of(call, node) })
+    call.conf.ipam.is_calico().then(|| IpamRequest { vmi, ..IpamRequest::from_call(call, node) })
 }
 
 /// Assigns addresses. After a failure none stays allocated. `before` is the existing endpoint of the container or pod,

@@ -123,7 +123,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
     };
     let inputs = match query {
         Query::Assign(request, prefetch) => {
-            let inputs = request.inputs_query().sparing(&cx.store);
+            let inputs = request.inputs_query().for_first_read(&cx.store);
             let inputs = match prefetch {
                 Some(prefetch) => prefetch.extend(inputs),
                 None => inputs,
@@ -131,7 +131,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
             Some(AllocationInputs::ask(&mut batch, &inputs))
         }
         Query::Allocator(request) => {
-            Some(AllocationInputs::ask(&mut batch, &request.inputs_query().sparing(&cx.store)))
+            Some(AllocationInputs::ask(&mut batch, &request.inputs_query().for_first_read(&cx.store)))
         }
         _ => None,
     };

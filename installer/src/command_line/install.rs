@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
-use ipam_plugin::variable::list;
+use ipam_plugin::process::variables_help;
 
 use super::arguments::{OptionSpec, run_with};
 use super::node_command::{CommandError, exit_code, read_environment, run_agent};
@@ -75,7 +75,7 @@ fn help() -> String {
     );
     for (title, variables) in GROUPS {
         text.push('\n');
-        text.push_str(&list(title, variables));
+        text.push_str(&variables_help(title, variables));
     }
     text.push_str(
         "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
@@ -92,7 +92,7 @@ fn help() -> String {
 
 #[cfg(test)]
 mod tests {
-    use ipam_plugin::variable::Variable;
+    use ipam_plugin::process::Variable;
 
     use super::*;
 

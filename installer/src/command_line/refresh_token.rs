@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use ipam_plugin::logging::{self, LogConfig};
-use ipam_plugin::variable::list;
+use ipam_plugin::process::variables_help;
 
 use super::arguments::{OptionSpec, run_with};
 use super::node_command::{CommandError, exit_code, read_environment, run_agent};
@@ -54,13 +54,13 @@ fn help() -> String {
          \n\
          ",
     );
-    text.push_str(&list("Environment, beside that of `calico install`", &VARIABLES));
+    text.push_str(&variables_help("Environment, beside that of `calico install`", &VARIABLES));
     text
 }
 
 #[cfg(test)]
 mod tests {
-    use ipam_plugin::variable::Variable;
+    use ipam_plugin::process::Variable;
 
     use super::*;
 

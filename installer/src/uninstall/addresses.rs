@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::Leaked;
-use ipam_plugin::kubernetes_api::{self, Api};
+use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::NoListings;
 use ipam_plugin::{cni, node_name};
@@ -115,7 +115,7 @@ async fn release_unused(
     if options.yes {
         check_disconnected(network)?;
     }
-    let node = node_name::of(conf)?;
+    let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
     let clock = SystemClock::start();
     // A running ADD assigns its address under this lock, so the blocks read below include the address.
@@ -125,7 +125,7 @@ async fn release_unused(
     let besides = held_besides(&blocks, &node, &leaked);
     // The list contains the blocks of the whole cluster, so its memory is freed early.
     drop(blocks);
-    let api = Api::of(conf, &config, kubernetes_api::is_there(conf, &config))?;
+    let api = KubernetesApi::for_call(conf, &config, kubernetes_api::is_configured(conf, &config))?;
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
         let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());

@@ -125,7 +125,8 @@ impl BlockAssignment {
     }
 
     /// Returns true if `stored` contains the addresses as this assignment writes them, which shows after an unknown
-    /// outcome that the write was applied. The attributes contain the time, so the allocations of another request differ.
+    /// outcome that the write was applied. The attributes contain the time, so the allocations of another request
+    /// differ.
     pub(crate) fn is_in(&self, request: &AssignRequest, stored: &Block) -> bool {
         self.addresses.iter().all(|ip| stored.allocation(*ip).is_some_and(|held| is_as_assigned(request, &held)))
     }

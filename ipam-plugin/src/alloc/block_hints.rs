@@ -47,7 +47,7 @@ impl BlockHints {
     }
 
     /// Returns the blocks of the namespace.
-    pub(crate) fn of(&self, network: &str, namespace: &str) -> HintedBlocks {
+    pub(crate) fn blocks_of(&self, network: &str, namespace: &str) -> HintedBlocks {
         self.hints.blocks.get(&name(network, namespace)).cloned().unwrap_or_default()
     }
 
@@ -58,27 +58,27 @@ impl BlockHints {
 
     /// Stores `blocks`, and the revision of the last of them that was written.
     pub(crate) fn note(&mut self, network: &str, namespace: &str, blocks: HintedBlocks, written: Option<&Revision>) {
-        let is_known = self.of(network, namespace) == blocks;
-        if !is_known {
+        let is_stored = self.blocks_of(network, namespace) == blocks;
+        if !is_stored {
             if self.hints.blocks.len() >= MOST {
                 self.hints = NodeHints::default();
             }
             self.hints.blocks.insert(name(network, namespace), blocks);
         }
-        if self.learn(network, written) || !is_known {
+        if self.set_last_write(network, written) || !is_stored {
             self.write();
         }
     }
 
     /// Stores the revision of a written block, if an ADD has stored blocks before.
     pub(crate) fn note_write(&mut self, network: &str, written: Option<&Revision>) {
-        if !self.hints.blocks.is_empty() && self.learn(network, written) {
+        if !self.hints.blocks.is_empty() && self.set_last_write(network, written) {
             self.write();
         }
     }
 
     /// Records the revision. Returns true if it is new.
-    fn learn(&mut self, network: &str, written: Option<&Revision>) -> bool {
+    fn set_last_write(&mut self, network: &str, written: Option<&Revision>) -> bool {
         let Some(revision) = written.map(Revision::resource_version) else { return false };
         let hints = self.hints.since.insert(network.to_owned(), revision.to_owned());
         hints.as_deref() != Some(revision)
@@ -120,14 +120,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("cni/recent");
         let mut recent = BlockHints::read(&file);
-        assert_eq!(recent.of("net", "a"), HintedBlocks::default());
+        assert_eq!(recent.blocks_of("net", "a"), HintedBlocks::default());
         let blocks = HintedBlocks { others: cidrs(&["10.0.0.128/26"]), ..with_room(&["10.0.0.0/26", "fd00::/122"]) };
         recent.note("net", "a", blocks.clone(), None);
         recent.note("net", "b", with_room(&["10.0.0.64/26"]), None);
         let recent = BlockHints::read(&file);
-        assert_eq!(recent.of("net", "a"), blocks);
-        assert_eq!(recent.of("net", "b"), with_room(&["10.0.0.64/26"]));
-        assert_eq!(recent.of("other", "a"), HintedBlocks::default());
+        assert_eq!(recent.blocks_of("net", "a"), blocks);
+        assert_eq!(recent.blocks_of("net", "b"), with_room(&["10.0.0.64/26"]));
+        assert_eq!(recent.blocks_of("other", "a"), HintedBlocks::default());
     }
 
     #[test]
@@ -141,12 +141,12 @@ mod tests {
         fs::write(&file, "{").unwrap();
         recent.note("net", "a", with_room(&["10.0.0.0/26"]), None);
         assert_eq!(fs::read_to_string(&file).unwrap(), "{");
-        assert_eq!(BlockHints::read(&file).of("net", "a"), HintedBlocks::default());
+        assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
     }
 
     /// The next reader must see the last write, whatever else the file contains.
     #[test]
-    fn the_last_write_is_known_to_all_namespaces() {
+    fn the_last_write_is_stored_to_all_namespaces() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         let revision = |text: &str| Some(Revision(text.into()));
@@ -162,7 +162,7 @@ mod tests {
         recent.note_write("net", None);
         recent.note_write("of another cluster", revision("3").as_ref());
         let recent = BlockHints::read(&file);
-        assert_eq!((recent.since("net"), recent.of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
+        assert_eq!((recent.since("net"), recent.blocks_of("net", "a")), (revision("9"), with_room(&["10.0.0.0/26"])));
     }
 
     /// An earlier version stored only blocks with room, as a list.
@@ -171,7 +171,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("recent");
         fs::write(&file, r#"{"blocks":{"net a":["10.0.0.0/26"]}}"#).unwrap();
-        assert_eq!(BlockHints::read(&file).of("net", "a"), HintedBlocks::default());
+        assert_eq!(BlockHints::read(&file).blocks_of("net", "a"), HintedBlocks::default());
     }
 
     #[test]
@@ -180,6 +180,6 @@ mod tests {
         let mut recent = BlockHints::read(&directory.path().join("recent"));
         (0..1000).for_each(|number| recent.note("net", &format!("ns{number}"), with_room(&["10.0.0.0/26"]), None));
         assert!(recent.hints.blocks.len() <= MOST);
-        assert_eq!(recent.of("net", "ns999"), with_room(&["10.0.0.0/26"]));
+        assert_eq!(recent.blocks_of("net", "ns999"), with_room(&["10.0.0.0/26"]));
     }
 }

@@ -43,7 +43,7 @@ impl InputsQuery {
 
     /// Returns the query for a first read: from caches, and without the handle where that read would be a separate
     /// request.
-    pub fn sparing<S: Store>(self, store: &S) -> Self {
+    pub fn for_first_read<S: Store>(self, store: &S) -> Self {
         let has_caches = !store.has_transactions();
         InputsQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
     }
@@ -160,10 +160,10 @@ impl AllocationInputs {
         })
     }
 
-    /// Reads the inputs in a batch of its own, in the [sparing](InputsQuery::sparing) way.
+    /// Reads the inputs in a batch of its own, as a [first read](InputsQuery::for_first_read).
     pub async fn read<S: Store>(store: &S, query: &InputsQuery) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
-        let tickets = AllocationInputs::ask(&mut batch, &query.clone().sparing(store));
+        let tickets = AllocationInputs::ask(&mut batch, &query.clone().for_first_read(store));
         AllocationInputs::from_answers(&store.read(&batch).await?, &tickets)
     }
 }

@@ -1,8 +1,8 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
-//! [`inputs`] reads the objects that every allocation needs, and [`prefetch`] more of them on an API server. [`planner`]
-//! decides the next step from the [`snapshot`]; [`commit`] writes it, and [`unknown_outcome`] finds out about a lost
-//! write. [`one_address`] assigns a requested address.
+//! [`inputs`] reads the objects that every allocation needs, and [`prefetch`] more of them on an API server.
+//! [`planner`] decides the next step from the [`snapshot`]; [`commit`] writes it, and [`unknown_outcome`] finds out
+//! about a lost write. [`one_address`] assigns a requested address.
 
 pub(crate) mod assignment;
 pub mod block_hints;

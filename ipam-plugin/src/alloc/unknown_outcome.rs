@@ -62,8 +62,8 @@ pub(crate) async fn resolve_unknown_outcome<S: Store, C: Clock>(
 struct ObservedWrite {
     handle: Option<Entry<Handle>>,
     committed: Vec<BlockAssignment>,
-    /// For each assignment that did not take effect: the block, the number of its addresses, and the number of addresses that
-    /// the handle has in the block.
+    /// For each assignment that did not take effect: the block, the number of its addresses, and the number of
+    /// addresses that the handle has in the block.
     undone: Vec<(Cidr, usize, usize)>,
     /// Assignments whose write may still take effect, with their blocks.
     open: Vec<(BlockAssignment, Option<Entry<Block>>)>,
@@ -155,9 +155,9 @@ fn writes_without<S: Store>(
     Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
 }
 
-/// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the next attempt,
-/// unless the lost write changes the handle and may still take effect. They are then dropped, so that a later attempt
-/// has to write the handle, and that write invalidates the lost one.
+/// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the next
+/// attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that a later
+/// attempt has to write the handle, and that write invalidates the lost one.
 async fn correct_handle<S: Store, C: Clock>(
     store: &S,
     clock: &C,
@@ -187,8 +187,9 @@ async fn correct_handle<S: Store, C: Clock>(
     }
 }
 
-/// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had this
-/// value before, without being read. The addresses that the block contains are not the assignment's, so their counts stay.
+/// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had
+/// this value before, without being read. The addresses that the block contains are not the assignment's, so their
+/// counts stay.
 fn surplus(handle: &Handle, (cidr, n, held): &(Cidr, usize, usize)) -> Option<(Cidr, usize)> {
     let counted = handle.block.get(cidr).and_then(|count| usize::try_from(*count).ok()).unwrap_or_default();
     let surplus = counted.saturating_sub(*held).min(*n);

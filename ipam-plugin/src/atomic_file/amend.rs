@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use netconf::MAX_INPUT;
 
-use super::Change;
-use super::draft::{AtomicFileError, Draft};
+use super::draft::{AtomicFileError, Change, Draft};
 use super::regular_file::too_large;
 use super::there::There;
 

@@ -34,6 +34,15 @@ impl AtomicFileError {
     }
 }
 
+/// The effect on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The file is new or changed.
+    Written,
+    /// The file had the wanted contents already and was not touched.
+    Unchanged,
+}
+
 /// A file that is being written next to the file that it replaces. It is removed if it is dropped before that.
 #[derive(Debug)]
 pub struct Draft {

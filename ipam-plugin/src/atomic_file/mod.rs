@@ -17,17 +17,8 @@ use std::path::Path;
 
 pub use amend::{amend, settled};
 use draft::sync_directory;
-pub use draft::{AtomicFileError, Draft, Finished, draft_name, is_draft};
+pub use draft::{AtomicFileError, Change, Draft, Finished, draft_name, is_draft};
 pub use there::There;
-
-/// The effect on a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// The file is new or changed.
-    Written,
-    /// The file had the wanted contents already and was not touched.
-    Unchanged,
-}
 
 /// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
 /// a wider mode.

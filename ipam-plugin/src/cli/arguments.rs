@@ -24,7 +24,8 @@ Examples:
   calico-ipam show --show-blocks --config /etc/cni/net.d/10-calico.conflist
   DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:2379 calico-ipam check
 
-Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam -upgrade`
+Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam \
+-upgrade`
 moves the addresses of host-local to Calico.";
 
 /// Show, check and set up Calico's IP addresses

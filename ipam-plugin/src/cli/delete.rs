@@ -30,7 +30,8 @@ Examples:
   calico-ipam delete node node2
 
 A pool is disabled first and its blocks are given up; addresses that are held stay held. A node's blocks and tunnel
-addresses are given up, and its peers (BGPPeer), settings (node.NAME) and host endpoints go with it; one that has endpoints
+addresses are given up, and its peers (BGPPeer), settings (node.NAME) and host endpoints go with it; one that has \
+endpoints
 is refused without --force, which releases and deletes those too.")]
 pub(super) struct DeleteArgs {
     /// Kind of the object

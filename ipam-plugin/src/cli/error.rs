@@ -18,8 +18,8 @@ use crate::journal::JournalError;
 pub(super) enum CliError {
     /// No datastore is configured.
     #[error(
-        "no datastore is configured and {DEFAULT_PATH} does not exist; name one: `--datastore-type local` (creates that \
-         file), `--datastore-path FILE`, `--etcd-endpoints URL`, `--kubeconfig FILE`, or \
+        "no datastore is configured and {DEFAULT_PATH} does not exist; name one: `--datastore-type local` (creates \
+         that file), `--datastore-path FILE`, `--etcd-endpoints URL`, `--kubeconfig FILE`, or \
          `--config /etc/cni/net.d/10-calico.conflist`; DATASTORE_TYPE, DATASTORE_PATH, ETCD_ENDPOINTS and, beside \
          DATASTORE_TYPE=kubernetes, KUBECONFIG in the environment do the same"
     )]
@@ -46,8 +46,8 @@ pub(super) enum CliError {
     Journal(#[from] JournalError),
     /// The datastore has no identity, so no deferred DEL can be assigned to it.
     #[error(
-        "datastore {datastore} has no identity: its ClusterInformation has no clusterGUID; calico-node or `calico-ipam init` \
-         writes it"
+        "datastore {datastore} has no identity: its ClusterInformation has no clusterGUID; calico-node or \
+         `calico-ipam init` writes it"
     )]
     NoIdentity {
         /// The datastore.
@@ -61,8 +61,8 @@ pub(super) enum CliError {
     },
     /// The container has its interface again.
     #[error(
-        "container {container} has its interface {interface}: it was added again after the DEL, and the debt would take its \
-         addresses; if nothing else is owed, remove {entry}"
+        "container {container} has its interface {interface}: it was added again after the DEL, and the debt would \
+         take its addresses; if nothing else is owed, remove {entry}"
     )]
     InterfaceExists {
         /// The container.
@@ -128,8 +128,8 @@ pub(super) enum CliError {
     },
     /// The manifest's revision differs from the stored one.
     #[error(
-        "{object} changed since it was read: the manifest has resourceVersion {given}, stored is {stored}; get it again, \
-         or drop metadata.resourceVersion to replace what is there"
+        "{object} changed since it was read: the manifest has resourceVersion {given}, stored is {stored}; get it \
+         again, or drop metadata.resourceVersion to replace what is there"
     )]
     Outdated {
         /// The object.

@@ -38,7 +38,7 @@ pub(super) async fn run(args: &InitArgs, app: &mut App<'_>) -> Result<CommandOut
     let pools = ranges(args)?;
     let node = match &args.node {
         Some(name) => name.clone(),
-        None => node_name::of(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
+        None => node_name::from_conf(&NetConf::default()).map_err(|error| CliError::NodeName(error.to_string()))?,
     };
     let store = app.store;
     let mut rows = vec![ready(app).await?, ensure_node(store, &node).await?];

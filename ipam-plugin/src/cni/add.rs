@@ -96,9 +96,9 @@ async fn addresses<S: Store, C: Clock>(
 ) -> Result<Vec<Assignment>, IpamError> {
     // Locks after the read of the inputs. Changes that another process made to blocks meanwhile show when the blocks
     // are read.
-    let asked = clock.elapsed();
+    let started = clock.elapsed();
     let lock = lock.filter(HostLock::is_held).or_else(|| call.lock());
-    let inputs = if clock.elapsed().saturating_sub(asked) > LONGEST_TRUSTED {
+    let inputs = if clock.elapsed().saturating_sub(started) > LONGEST_TRUSTED {
         AllocationInputs::read(store, &call.inputs_query()).await?
     } else if inputs.is_old {
         Box::pin(prefetch::read_again(store, clock, &call.inputs_query(), &call.container_handle(), inputs)).await?

@@ -1,5 +1,5 @@
-//! [`IpamRequest`]: a decoded call of the plugin. `calico-ipam` fills it from its environment and configuration; `calico`
-//! adds values from the pod's annotations.
+//! [`IpamRequest`]: a decoded call of the plugin. `calico-ipam` fills it from its environment and configuration;
+//! `calico` adds values from the pod's annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -82,7 +82,7 @@ pub struct Pod {
 impl IpamRequest {
     /// Creates the call that the runtime requests on `node`. Outside Kubernetes the call is complete. For a pod,
     /// `calico` replaces pools and families by the values of the annotations, and adds the labels of the namespace.
-    pub fn of(call: &Call, node: impl Into<String>) -> Self {
+    pub fn from_call(call: &Call, node: impl Into<String>) -> Self {
         let ipam = &call.conf.ipam;
         IpamRequest {
             network: call.conf.name.clone(),
@@ -164,10 +164,7 @@ impl IpamRequest {
     /// Returns the handles that a DEL reads first. Where reading both takes one request, these are both. Otherwise DEL
     /// reads the old handle only if the present one is missing, as for containers from before v3.
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
-        match store.has_transactions() {
-            true => self.handles(),
-            false => vec![self.container_handle()],
-        }
+        if store.has_transactions() { self.handles() } else { vec![self.container_handle()] }
     }
 
     /// Returns the query for the first read of an ADD.

@@ -92,8 +92,8 @@ fn handles_are_named_as_upstream_names_them() {
 
 #[test]
 fn a_call_takes_what_the_runtime_says() {
-    let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l","windows_use_single_network":true,
-        "ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
+    let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l",
+        "windows_use_single_network":true,"ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
     let env = |name: &str| {
         let value = match name {
             "CNI_COMMAND" => "ADD",
@@ -107,7 +107,7 @@ fn a_call_takes_what_the_runtime_says() {
     };
     let decoded = netconf::read_call(&env, || Ok(conf.as_bytes().to_vec())).unwrap();
     assert_eq!(decoded.command, Command::Add);
-    let call = IpamRequest::of(&decoded, "node1");
+    let call = IpamRequest::from_call(&decoded, "node1");
     assert_eq!((call.network.as_str(), call.container_id.as_str()), ("net", "c0ffee"));
     assert_eq!((call.assign_ipv4, call.assign_ipv6), (false, true));
     assert_eq!(call.ipv6_pools, ["six", "fd00::/64"]);

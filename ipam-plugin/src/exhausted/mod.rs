@@ -124,7 +124,7 @@ impl Notes {
     }
 
     /// Returns the note of `search`, if it is valid.
-    pub(crate) fn of(&self, search: &Search) -> Option<&Note> {
+    pub(crate) fn note_of(&self, search: &Search) -> Option<&Note> {
         let note = self.notes.iter().find(|note| note.search == *search)?;
         // Setting the clock back does not prolong a note.
         let is_in_time = (note.made..note.made.saturating_add(note.holds.min(LONGEST))).contains(&self.now);

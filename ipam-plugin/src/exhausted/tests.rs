@@ -20,7 +20,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn of(store: MemoryStore) -> Self {
+    fn new(store: MemoryStore) -> Self {
         let cluster = Cluster::on(store);
         cluster.pool("tiny", "10.66.0.0/30", 31);
         Scene { cluster, directory: tempfile::tempdir().unwrap() }
@@ -29,7 +29,7 @@ impl Scene {
     /// Creates a full pool: the node has all addresses of one block and the first of the other; another node has the
     /// last one.
     async fn full(store: MemoryStore) -> Self {
-        let scene = Scene::of(store);
+        let scene = Scene::new(store);
         for container in ["a", "b", "c"] {
             scene.add(container).await.unwrap();
         }
@@ -193,7 +193,7 @@ async fn an_own_block_with_room_again_is_used_whatever_the_note_says() {
 
 #[tokio::test]
 async fn an_address_of_another_nodes_block_is_found_when_the_note_ends() {
-    let scene = Scene::of(MemoryStore::sequential());
+    let scene = Scene::new(MemoryStore::sequential());
     for handle in ["net.1", "net.2", "net.3", "net.4"] {
         scene.cluster.one("node2", handle).await.unwrap();
     }
@@ -278,7 +278,7 @@ async fn a_block_where_an_address_rests_is_looked_at_each_time() {
 
 #[tokio::test]
 async fn a_block_that_the_node_claims_ends_notes_for_other_pools() {
-    let scene = Scene::of(MemoryStore::sequential());
+    let scene = Scene::new(MemoryStore::sequential());
     for handle in ["net.1", "net.2", "net.3", "net.4"] {
         scene.cluster.one("node2", handle).await.unwrap();
     }
@@ -316,7 +316,7 @@ fn noted(searches: &[(i64, i64)]) -> Vec<(i64, i64)> {
         let release = notes.begin();
         let outcome = Outcome::Exhausted { search: search.clone(), release, pools: Vec::new(), own: BTreeMap::new() };
         notes.keep(vec![outcome], time(to));
-        let counts = |second: &i64| Notes::read(&file, time(*second)).of(&search).is_some();
+        let counts = |second: &i64| Notes::read(&file, time(*second)).note_of(&search).is_some();
         let counts: Vec<i64> = (from..to + 100).filter(counts).collect();
         (counts[0], counts[counts.len() - 1] + 1)
     };

@@ -47,7 +47,7 @@ pub(crate) struct LostWrite {
 
 impl LostWrite {
     /// Creates the attempt for the write of `entry`, at its revision.
-    pub(crate) fn of(entry: &Entry<Handle>) -> Self {
+    pub(crate) fn new(entry: &Entry<Handle>) -> Self {
         LostWrite { before: entry.revision.clone(), sent: entry.value.clone() }
     }
 
@@ -85,7 +85,7 @@ async fn try_decrement<S: Store>(
     }
     let outcome = store.write_one(write(&entry)?).await;
     if outcome.as_ref().is_err_and(StoreError::has_unknown_outcome) {
-        *attempt = Some(LostWrite::of(&entry));
+        *attempt = Some(LostWrite::new(&entry));
     }
     outcome.map(|_| ())
 }

@@ -28,8 +28,9 @@ pub enum JournalError {
     },
     /// A directory or an entry that may contain a deferred DEL of the attachment cannot be read.
     #[error(
-        "cannot read {path} of the journal of DELs: {source}; nothing tells what an earlier DEL of this container owes. Make \
-         {path} readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left behind"
+        "cannot read {path} of the journal of DELs: {source}; nothing tells what an earlier DEL of this container \
+         owes. Make {path} readable; if it is lost, move it away, and `calico-ipam check` finds what its DELs left \
+         behind"
     )]
     Unread {
         /// The directory, or the entry.

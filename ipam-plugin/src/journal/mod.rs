@@ -274,7 +274,8 @@ impl LockedJournal<'_> {
             tracing::warn!(
                 entries = others.len(),
                 reached = %target.name,
-                "journal entries are owed to another datastore than the one that was reached and stay; calico-ipam journal lists them"
+                "journal entries are owed to another datastore than the one that was reached and stay; calico-ipam \
+                journal lists them"
             );
         }
         pending

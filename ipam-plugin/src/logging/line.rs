@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use super::Subject;
+use super::subject::Subject;
 
 /// Formats events. After the fields of an event come those of the spans around it, or outside of all spans those of the
 /// call's attachment.

@@ -66,21 +66,21 @@ pub async fn delete_node<S: Store, C: Clock>(
     endpoints: &[Entry<WorkloadEndpoint>],
 ) -> Result<NodeCleanup, NodeCleanupError> {
     let name = node.key.name.as_str();
-    let mut forgotten = NodeCleanup::default();
-    forgotten.addresses += addresses::release_listed(store, clock, &node.value, endpoints).await?;
-    forgotten.addresses += addresses::release_tunnels(store, clock, name).await?;
+    let mut cleanup = NodeCleanup::default();
+    cleanup.addresses += addresses::release_listed(store, clock, &node.value, endpoints).await?;
+    cleanup.addresses += addresses::release_tunnels(store, clock, name).await?;
     for endpoint in endpoints {
         gone(store.delete::<WorkloadEndpoint>(&endpoint.key, Some(&endpoint.revision)).await)?;
-        forgotten.endpoints += 1;
+        cleanup.endpoints += 1;
     }
-    let surrendered = remove_host(store, clock, name).await?;
-    if let Some((block, cause)) = surrendered.kept.into_iter().next() {
+    let released = remove_host(store, clock, name).await?;
+    if let Some((block, cause)) = released.kept.into_iter().next() {
         return Err(NodeCleanupError::BlockKept { node: name.into(), block, cause: Box::new(cause) });
     }
-    forgotten.blocks = surrendered.released.len();
-    forgotten.attached = owned_objects::delete(store, name).await?;
+    cleanup.blocks = released.released.len();
+    cleanup.attached = owned_objects::delete(store, name).await?;
     delete_node_object(store, node).await?;
-    Ok(forgotten)
+    Ok(cleanup)
 }
 
 /// Returns the endpoints of a node. An unreadable endpoint is logged and skipped.

@@ -220,15 +220,14 @@ async fn an_address_is_kept_though_the_claim_to_its_block_cannot_be_confirmed() 
                     Some([write]) if write.kind == "BlockAffinity" => fault,
                     _ => Fault::None,
                 });
-                let ip = match asked {
-                    false => cluster.one("node1", "net.a").await,
-                    true => {
-                        let request = cluster.request("node1", "net.a");
-                        let inputs = cluster.inputs(&request).await.unwrap();
-                        let ip = "10.65.0.9".parse().unwrap();
-                        let assigned = assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await;
-                        assigned.map(|assigned| assigned.ip)
-                    }
+                let ip = if asked {
+                    let request = cluster.request("node1", "net.a");
+                    let inputs = cluster.inputs(&request).await.unwrap();
+                    let ip = "10.65.0.9".parse().unwrap();
+                    let assigned = assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await;
+                    assigned.map(|assigned| assigned.ip)
+                } else {
+                    cluster.one("node1", "net.a").await
                 };
                 let ip = ip.unwrap_or_else(|error| panic!("{context}: {error}"));
                 cluster.store.calm();

@@ -278,9 +278,10 @@ impl Store for MemoryStore {
         let cached = batch.ranges().iter().filter(|range| range.kind == Block::KIND && source(range).is_some()).count();
         state.cached += cached;
         for range in batch.ranges().iter().filter(|range| range.kind == Block::KIND && !range.keys_only) {
-            match range.prefix {
-                true => state.surveys.0 += 1,
-                false => state.surveys.1 += 1,
+            if range.prefix {
+                state.surveys.0 += 1;
+            } else {
+                state.surveys.1 += 1;
             }
         }
         Ok(Answers::new(answers))

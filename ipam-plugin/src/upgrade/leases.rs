@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::UpgradeError;
+use super::assign::UpgradeError;
 use crate::lock::{HostLock, LONGEST_WAIT};
 
 /// host-local's own lock file.

@@ -4,11 +4,11 @@
 //! meanwhile, because no other pod may get an address that is not migrated yet. A failed pass starts over, and accepts
 //! the addresses that earlier passes have migrated.
 
+mod assign;
 mod leases;
 mod tunnel;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,25 +17,20 @@ use datastore::kubernetes::GROUP_FILE;
 use datastore::{DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
-use libcalico::kubernetes::{Pod, PodCidrError, PodOnNode};
+use libcalico::kubernetes::{Pod, PodOnNode};
 use libcalico::store::{Store, StoreError};
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
 
+use self::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned, attributes_of};
 use self::leases::{Lease, Leases};
-use crate::alloc::inputs::AllocationInputs;
-use crate::alloc::one_address::assign_address;
 use crate::alloc::request::AssignRequest;
 use crate::clock::{Clock, SystemClock};
-use crate::error::IpamError;
 use crate::logging::Subject;
 use crate::process;
 
 /// The network of host-local's addresses.
 const NETWORK: &str = "k8s-pod-network";
-/// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
-const TRIES: u32 = 5;
-const PAUSE: Duration = Duration::from_secs(1);
 /// Time for calls of the removed plugins that a runtime has already started.
 const LAST_CALLS: Duration = Duration::from_secs(5);
 
@@ -46,36 +41,6 @@ struct Places {
     leases: PathBuf,
     /// The directory of the plugins that must not run until the new ones are installed.
     plugins: PathBuf,
-}
-
-/// The error of a failed pass.
-#[derive(Debug, thiserror::Error)]
-enum UpgradeError {
-    /// An error of the datastore.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// An address could not be assigned.
-    #[error("cannot give {ip} to Calico: {cause}")]
-    Address {
-        /// The address.
-        ip: IpAddr,
-        /// The error from assigning it.
-        cause: IpamError,
-    },
-    /// The node has no range for a tunnel address.
-    #[error(transparent)]
-    PodCidr(#[from] PodCidrError),
-    /// A file or directory cannot be accessed.
-    #[error("{path}: {cause}")]
-    File {
-        /// The path.
-        path: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// host-local has the lock.
-    #[error(transparent)]
-    Lock(#[from] crate::lock::LockError),
 }
 
 /// Runs the migration until it succeeds.
@@ -152,31 +117,9 @@ async fn assign<S: Store, C: Clock>(
         attributes: attributes_of(attributes),
         ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
     };
-    give(store, clock, &request, lease.ip).await?;
+    assign_unless_assigned(store, clock, &request, lease.ip).await?;
     tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
     Ok(())
-}
-
-/// Assigns an address, and succeeds if it is assigned already, usually by an earlier pass.
-async fn give<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    request: &AssignRequest,
-    ip: IpAddr,
-) -> Result<(), UpgradeError> {
-    let inputs = AllocationInputs::read(store, &request.inputs_query()).await?;
-    match assign_address(store, clock, request, ip, inputs).await {
-        Ok(_) => Ok(()),
-        Err(IpamError::AlreadyAssigned { holder, .. }) => {
-            tracing::warn!(%ip, %holder, "the address is assigned already");
-            Ok(())
-        }
-        Err(cause) => Err(UpgradeError::Address { ip, cause }),
-    }
-}
-
-fn attributes_of<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
 /// Stops or starts the plugins of the whole cluster.

@@ -9,7 +9,7 @@ use libcalico::kubernetes::PodCidrs;
 use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 
-use super::{PAUSE, TRIES, UpgradeError, give};
+use super::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned};
 use crate::alloc::request::AssignRequest;
 use crate::clock::Clock;
 
@@ -25,7 +25,7 @@ pub(super) async fn ensure_address<S: Store, C: Clock>(store: &S, clock: &C, nam
         }
         let range = PodCidrs::of(&node.value)?.of_family(IpVersion::V4).ok();
         let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
-        claim(store, clock, name, ip).await?;
+        assign_tunnel_address(store, clock, name, ip).await?;
         node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
         match store.update(&key, &node.value, &node.revision).await {
             Ok(_) => return Ok(()),
@@ -37,11 +37,16 @@ pub(super) async fn ensure_address<S: Store, C: Clock>(store: &S, clock: &C, nam
     }
 }
 
-async fn claim<S: Store, C: Clock>(store: &S, clock: &C, node: &str, ip: IpAddr) -> Result<(), UpgradeError> {
+async fn assign_tunnel_address<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    ip: IpAddr,
+) -> Result<(), UpgradeError> {
     let request = AssignRequest {
         attributes: Tunnel::IPIP.attributes_of(node),
         purpose: AllowedUse::Tunnel,
         ..AssignRequest::workload(Tunnel::IPIP.handle_of(node), node)
     };
-    give(store, clock, &request, ip).await
+    assign_unless_assigned(store, clock, &request, ip).await
 }

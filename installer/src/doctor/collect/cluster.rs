@@ -149,7 +149,7 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
             };
             (config.as_ref().clone(), scope)
         }
-        _ if kubernetes_api::is_there(conf, datastore) => {
+        _ if kubernetes_api::is_configured(conf, datastore) => {
             match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
                 Ok(config) => (config, Scope::Pods),
                 Err(error) => return Some(ApiAnswers::none("the configuration".into(), Unobserved::new(error))),

@@ -68,7 +68,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
 
 fn read_node_name(conf: &NetConf) -> NodeName {
     NodeName {
-        name: node_name::of(conf).map_err(Unobserved::new),
+        name: node_name::from_conf(conf).map_err(Unobserved::new),
         configured: conf.node.nodename.clone(),
         path: conf.node.nodename_file.clone().into(),
         written: fs::read_to_string(&conf.node.nodename_file).ok(),

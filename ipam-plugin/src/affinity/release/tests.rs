@@ -76,10 +76,10 @@ impl Store for Unlabelled {
         let mut lists = Vec::new();
         for range in batch.ranges() {
             let mut one = ReadBatch::new();
-            match range.prefix {
-                true => _ = one.list::<BlockAffinity>(&AffinitySelect::default()),
-                false => return self.0.read(batch).await,
+            if !range.prefix {
+                return self.0.read(batch).await;
             }
+            _ = one.list::<BlockAffinity>(&AffinitySelect::default());
             let answers = self.0.read(&one).await?;
             let none = !range.path.ends_with("/unlabelled/");
             let mut all = ReadBatch::new();

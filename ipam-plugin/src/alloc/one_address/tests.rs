@@ -84,7 +84,8 @@ async fn only_pools_in_service_and_for_the_use() {
     let error = ask(&cluster, "node1", "net.a", "10.2.0.1").await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "IP address 10.2.0.1 is in IP pool \"tunnels\", which is not allowed for use \"Workload\" (allowedUses: [Tunnel])"
+        "IP address 10.2.0.1 is in IP pool \"tunnels\", which is not allowed for use \"Workload\" (allowedUses: \
+        [Tunnel])"
     );
 }
 

@@ -13,7 +13,7 @@ use crate::exhausted::{FullBlock, Note, Outcome};
 impl FamilyPlanner<'_> {
     /// Returns the note of an earlier equal search, if the note is valid and this plan has not searched itself.
     pub(super) fn note(&self, snapshot: &Snapshot) -> Option<&Note> {
-        self.request.notes.of(&self.search).filter(|_| !snapshot.has_all_blocks(self.version))
+        self.request.notes.note_of(&self.search).filter(|_| !snapshot.has_all_blocks(self.version))
     }
 
     /// Returns the reads of own blocks that were not read yet. For blocks that are full by the note, only their

@@ -72,7 +72,7 @@ impl Prefetch {
         }
         let lock = HostLock::try_acquire(hints.lock_file?)?;
         let recent = hints.recent_file.filter(|_| lock.is_held()).map(BlockHints::read)?;
-        let last = recent.of(hints.network, hints.namespace);
+        let last = recent.blocks_of(hints.network, hints.namespace);
         let blocks = hints.families.iter().map(|version| {
             let block = last.with_room.iter().find(|block| block.version() == *version)?;
             Some((*block, 1))
@@ -97,11 +97,11 @@ impl Prefetch {
         handle: &HandleId,
         batch: &ReadBatch,
     ) -> (Result<Answers, StoreError>, ReservedHandle) {
-        let asked = clock.elapsed();
+        let started = clock.elapsed();
         // The write comes first: the server answers the reads while the write waits for its disk.
         let (created, answers) =
             join(reserved_handle::create_reserved(store, handle, &self.reserved), store.read(batch)).await;
-        let took_long = clock.elapsed().saturating_sub(asked) > LONGEST_READ;
+        let took_long = clock.elapsed().saturating_sub(started) > LONGEST_READ;
         let unknown = ReservedHandle { created: CreatedHandle::Unknown, reserved: BlockCounts::new(), took_long };
         match created {
             Ok(created) => (answers, ReservedHandle { created, reserved: self.reserved.clone(), took_long }),

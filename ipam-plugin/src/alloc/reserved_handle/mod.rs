@@ -87,12 +87,14 @@ async fn find<S: Store>(
     let handle = batch.get::<Handle>(id);
     let blocks: Vec<_> = blocks.map(|cidr| batch.get::<Block>(cidr)).collect();
     let answers = store.read(&batch).await?;
-    let holds = |ticket: &GetTicket<Block>| matches!(answers.get(ticket), Ok(Some(block)) if !block.value.addresses_of(id).is_empty());
+    let holds = |ticket: &GetTicket<Block>| {
+        answers.get(ticket).is_ok_and(|block| block.is_some_and(|block| !block.value.addresses_of(id).is_empty()))
+    };
     Ok((answers.get(&handle)?, blocks.iter().any(holds)))
 }
 
-/// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists already
-/// do not count for this operation.
+/// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists
+/// already do not count for this operation.
 pub(crate) async fn read_beside_handle<S: Store>(
     store: &S,
     request: &AssignRequest,

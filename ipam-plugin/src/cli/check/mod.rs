@@ -21,7 +21,8 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam check -o json | jq '.findings[].finding'
 
-Exit status 1 when something is wrong; a note is not. What looks wrong is looked at again a moment later, because ADD and DEL change
+Exit status 1 when something is wrong; a note is not. What looks wrong is looked at again a moment later, because ADD \
+and DEL change
 several objects one after the other; only what is the same both times is told. Addresses that another main plugin than
 calico took have no endpoint, and are told as such.")]
 pub(super) struct CheckArgs {
@@ -34,7 +35,7 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) async fn run(args: &CheckArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let report = take(app, Duration::from_secs(args.settle)).await?;
+    let report = read_report(app, Duration::from_secs(args.settle)).await?;
     if let Some(path) = &args.json_report {
         report.write(path)?;
     }
@@ -44,7 +45,7 @@ pub(super) async fn run(args: &CheckArgs, app: &mut App<'_>) -> Result<CommandOu
     Ok(if report.is_clean() { CommandOutcome::Fine } else { CommandOutcome::Wrong })
 }
 
-async fn take(app: &App<'_>, settle: Duration) -> Result<Report, CliError> {
+async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError> {
     let cluster = ClusterRead::read(app.store).await?;
     let first = Report::new(&cluster);
     if first.is_empty() || settle.is_zero() {

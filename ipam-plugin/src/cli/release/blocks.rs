@@ -27,7 +27,8 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
     let vmi_handle = repair.as_ref().filter(|_| !force).and_then(|repair| cluster.uncounted_vmi(repair.repaired()));
     if let Some(handle) = vmi_handle {
         return StepVerdict::Refuse(format!(
-            "handle {handle} of a virtual machine counts an address that the block does not name; --force if the machine is gone"
+            "handle {handle} of a virtual machine counts an address that the block does not name; --force if the \
+            machine is gone"
         ));
     }
     match repair {
@@ -35,7 +36,8 @@ fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
             if !force && !freed.is_empty() && cluster.serves_services(&read.value) =>
         {
             StepVerdict::Refuse(
-                "a Service may have an address of this block, which the datastore does not tell; --force if no Service has one"
+                "a Service may have an address of this block, which the datastore does not tell; --force if no \
+                Service has one"
                     .into(),
             )
         }

@@ -29,8 +29,10 @@ Examples:
   calico-ipam check --json-report report.json || calico-ipam release --from-report report.json --dry-run
   calico-ipam release --from-report report.json
 
-What an endpoint has, its pod reports or may yet report, a node keeps for itself, or was allocated moments ago is refused
-without --force. Everything is read again before anything is freed: what is not as the report has it, to the sequence number,
+What an endpoint has, its pod reports or may yet report, a node keeps for itself, or was allocated moments ago is \
+refused
+without --force. Everything is read again before anything is freed: what is not as the report has it, to the sequence \
+number,
 is left alone.
 Exit status 1 when something was refused.")]
 pub(super) struct ReleaseArgs {

@@ -94,12 +94,12 @@ async fn read(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result
     let used = utilization(ranges, &blocks, &reservations);
     let shown = used.pools.into_iter().map(|used| {
         let disabled = pools.iter().any(|pool| pool.key.name == used.name && pool.value.spec.disabled);
-        ShownPool::of(used, disabled, with_blocks)
+        ShownPool::new(used, disabled, with_blocks)
     });
     let all = with_blocks && wanted.is_empty();
     Ok(Shown {
         pools: shown.collect(),
-        blocks_outside_pools: all.then(|| used.orphans.into_iter().map(ShownBlock::of).collect()),
+        blocks_outside_pools: all.then(|| used.orphans.into_iter().map(ShownBlock::new).collect()),
     })
 }
 
@@ -159,15 +159,15 @@ fn share(part: u128, whole: u128) -> f64 {
 }
 
 impl ShownPool {
-    fn of(used: PoolUse, disabled: bool, with_blocks: bool) -> Self {
+    fn new(used: PoolUse, disabled: bool, with_blocks: bool) -> Self {
         let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);
-        let blocks = with_blocks.then(|| used.blocks.into_iter().map(ShownBlock::of).collect());
+        let blocks = with_blocks.then(|| used.blocks.into_iter().map(ShownBlock::new).collect());
         ShownPool { name: used.name, cidr: used.cidr, disabled, counts, blocks }
     }
 }
 
 impl ShownBlock {
-    fn of(used: BlockUse) -> Self {
+    fn new(used: BlockUse) -> Self {
         let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);
         ShownBlock { cidr: used.cidr, affinity: used.owner, counts }
     }

@@ -61,7 +61,7 @@ impl<'a> Wanted<'a> {
     /// Returns true if the line is about the pod, or about a container that an earlier line names together with the
     /// pod. Upstream's log lines of a DEL name only the container.
     fn is_wanted(&mut self, line: &str) -> bool {
-        let fields = Fields::of(line);
+        let fields = Fields::parse(line);
         let of_pod = fields.get("Pod") == Some(self.pod) && fields.get("Namespace") == Some(self.namespace);
         let Some(container) = fields.get("ContainerID") else { return of_pod };
         if of_pod {
@@ -94,7 +94,7 @@ impl<'a> Wanted<'a> {
 struct Fields<'l>(Vec<(&'l str, &'l str)>);
 
 impl<'l> Fields<'l> {
-    fn of(line: &'l str) -> Self {
+    fn parse(line: &'l str) -> Self {
         let mut rest = line;
         let mut fields = Vec::new();
         while let Some((before, key, value)) = last_field(rest) {

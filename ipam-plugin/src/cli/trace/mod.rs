@@ -11,15 +11,15 @@ use clap::Args;
 use datastore::Datastore;
 use libcalico::names::{interface_prefix, pod_interface};
 use netconf::NetConf;
-use serde::Serialize;
 
 use self::log_lines::Wanted;
-use self::stored::{Address, Endpoint, Stored};
+use self::print::{Missing, Trace};
+use self::stored::Stored;
 use super::app::{App, CommandOutcome};
 use super::connection::ConnectionArgs;
 use super::documents::{self, Format};
 use super::error::CliError;
-use crate::host_link::{HostLink, HostLinks, NoHostLinks};
+use crate::host_link::{HostLinks, NoHostLinks};
 use crate::{node_name, process};
 
 /// Path at which the installer writes the configuration, which names datastore, node and log file.
@@ -57,33 +57,6 @@ pub(super) struct TraceArgs {
     /// Maximum number of log lines to show; the latest lines are shown
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     lines: usize,
-}
-
-/// The data found about a pod.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Trace {
-    namespace: String,
-    pod: String,
-    node: String,
-    endpoint: Option<Endpoint>,
-    addresses: Vec<Address>,
-    /// Name of the host's end of the pod's interface.
-    interface_name: String,
-    interface: Option<HostLink>,
-    log_file: PathBuf,
-    log: Vec<String>,
-    /// Number of earlier lines that are not shown.
-    log_left_out: usize,
-    /// Parts that could not be read.
-    missing: Vec<Missing>,
-}
-
-/// A part that could not be read.
-#[derive(Debug, Serialize)]
-struct Missing {
-    part: &'static str,
-    reason: String,
 }
 
 /// The places to read from.
@@ -140,9 +113,9 @@ pub(super) async fn with_app(args: &TraceArgs, app: &mut App<'_>) -> Result<Comm
 }
 
 fn node(args: &TraceArgs, conf: Result<&Option<NetConf>, &DatastoreUnusable>) -> String {
-    let known = conf.ok().and_then(Option::as_ref);
-    let name = |conf: &NetConf| node_name::of(conf).unwrap_or_default();
-    args.node.clone().unwrap_or_else(|| known.map_or_else(|| name(&NetConf::default()), name))
+    let conf = conf.ok().and_then(Option::as_ref);
+    let name = |conf: &NetConf| node_name::from_conf(conf).unwrap_or_default();
+    args.node.clone().unwrap_or_else(|| conf.map_or_else(|| name(&NetConf::default()), name))
 }
 
 fn log_file(args: &TraceArgs, conf: Result<&Option<NetConf>, &DatastoreUnusable>) -> PathBuf {

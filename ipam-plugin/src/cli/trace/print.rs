@@ -1,12 +1,41 @@
-//! Prints a [`Trace`] as text.
+//! [`Trace`]: the data found about a pod, and its text.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use netconf::printable;
+use serde::Serialize;
 
-use super::Trace;
+use super::stored::{Address, Endpoint};
 use crate::cli::error::CliError;
 use crate::host_link::HostLink;
+
+/// The data found about a pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Trace {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) node: String,
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) addresses: Vec<Address>,
+    /// Name of the host's end of the pod's interface.
+    pub(super) interface_name: String,
+    pub(super) interface: Option<HostLink>,
+    pub(super) log_file: PathBuf,
+    pub(super) log: Vec<String>,
+    /// Number of earlier lines that are not shown.
+    pub(super) log_left_out: usize,
+    /// Parts that could not be read.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// A part that could not be read.
+#[derive(Debug, Serialize)]
+pub(super) struct Missing {
+    pub(super) part: &'static str,
+    pub(super) reason: String,
+}
 
 impl Trace {
     pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {

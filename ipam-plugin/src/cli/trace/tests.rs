@@ -7,7 +7,7 @@ use super::*;
 use crate::cli::arguments::{Arguments, Command};
 use crate::cli::documents::Terminal;
 use crate::cli::testing::Shell;
-use crate::host_link::HostLinkError;
+use crate::host_link::{HostLink, HostLinkError};
 use crate::process::block_on;
 
 /// A kernel with one interface, or an error.

@@ -73,7 +73,7 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
     listings: &L,
     lock: &mut ReleaseLock<'_>,
 ) -> Result<ReleasedHandles, IpamError> {
-    let found = old.and_then(|old| Some((old, inputs.take(old.id())?)));
+    let found = old.and_then(|old| Some((old, inputs.remove_handle(old.id())?)));
     let mut released = release_unlisted(store, clock, inputs.on_node(node), listings, lock).await?;
     if let Some((old, handle)) = found {
         let leaving = leaving_of(store, &handle.value, |block| old.requests(block)).await?;

@@ -115,7 +115,7 @@ async fn release_from_block<S: Store, C: Clock>(
             Err(error) if error.applied > 0 => {
                 let is_unknown = error.cause.has_unknown_outcome();
                 for (index, handle) in counted.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
-                    let attempt = (index == error.index && is_unknown).then(|| LostWrite::of(handle));
+                    let attempt = (index == error.index && is_unknown).then(|| LostWrite::new(handle));
                     let counts = [(cidr, released.per_handle[&handle.key])];
                     if index >= error.applied {
                         handle_refs::decrement_unless_applied(store, clock, &handle.key, &counts, attempt).await;
@@ -163,18 +163,22 @@ async fn writes<S: Store>(
     store: &S,
     block: &Entry<Block>,
     released: &Released,
-    known: &mut BTreeMap<HandleId, Entry<Handle>>,
+    handles_read: &mut BTreeMap<HandleId, Entry<Handle>>,
 ) -> Result<(Vec<Write>, Vec<Entry<Handle>>), StoreError> {
     let mut batch = ReadBatch::new();
-    let missing: Vec<_> =
-        released.per_handle.keys().filter(|id| !known.contains_key(*id)).map(|id| batch.get::<Handle>(id)).collect();
+    let missing: Vec<_> = released
+        .per_handle
+        .keys()
+        .filter(|id| !handles_read.contains_key(*id))
+        .map(|id| batch.get::<Handle>(id))
+        .collect();
     if !missing.is_empty() {
         let answers = store.read(&batch).await?;
-        known.extend(handles(missing.iter().map(|ticket| answers.get(ticket)))?);
+        handles_read.extend(handles(missing.iter().map(|ticket| answers.get(ticket)))?);
     }
     let (mut writes, mut counted) = (vec![write_released(block)?], Vec::new());
     for (id, n) in &released.per_handle {
-        let Some(mut handle) = known.get(id).cloned() else { continue };
+        let Some(mut handle) = handles_read.get(id).cloned() else { continue };
         match handle.value.decrement(id, block.key, *n) {
             Ok(()) => {
                 writes.push(handle_refs::write(&handle)?);

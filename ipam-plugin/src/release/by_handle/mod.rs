@@ -88,7 +88,7 @@ impl ReleaseInputs {
     }
 
     /// Removes a handle from the inputs and returns it.
-    pub fn take(&mut self, id: &HandleId) -> Option<Entry<Handle>> {
+    pub fn remove_handle(&mut self, id: &HandleId) -> Option<Entry<Handle>> {
         let index = self.handles.iter().position(|handle| handle.key == *id)?;
         Some(self.handles.remove(index))
     }

@@ -39,21 +39,21 @@ pub async fn adopt_addresses<S: Store, C: Clock>(
 ) -> Result<AdoptedAddresses, IpamError> {
     let slot = slot_of(vmi);
     let mut replaced = BTreeMap::new();
-    let take = |block: &mut Block| {
+    let set_owner = |block: &mut Block| {
         // A repeated write may find the pod itself as owner.
         if let Some(before) = block.owner_of(handle, slot).filter(|before| *before != attributes) {
             replaced.clone_from(before);
         }
         !block.set_owner(handle, slot, attributes).is_empty()
     };
-    let (blocks, handle_read) = change(store, clock, handle, take).await?;
+    let (blocks, handle_read) = change(store, clock, handle, set_owner).await?;
     let mut addresses: Vec<IpAddr> = blocks.iter().flat_map(|block| block.addresses_of(handle)).collect();
     addresses.sort_by_key(|ip| IpVersion::of(*ip));
     Ok(AdoptedAddresses { addresses, handle: handle_read, replaced })
 }
 
-/// Restores the owner that [`adopt_addresses`] replaced, after the ADD of a pod failed. The VMI keeps its addresses, because
-/// the previous pod may still run.
+/// Restores the owner that [`adopt_addresses`] replaced, after the ADD of a pod failed. The VMI keeps its addresses,
+/// because the previous pod may still run.
 pub async fn restore_owner<S: Store, C: Clock>(
     store: &S,
     clock: &C,

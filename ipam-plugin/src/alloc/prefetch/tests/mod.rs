@@ -41,7 +41,7 @@ impl Node {
     async fn add(&self, call: &IpamRequest) -> Result<CniResult, CniError> {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = call.prefetch(store);
-        let query = call.inputs_query().sparing(store);
+        let query = call.inputs_query().for_first_read(store);
         let query = ahead.as_ref().map_or(query.clone(), |ahead| ahead.extend(query));
         let mut batch = ReadBatch::new();
         let tickets = AllocationInputs::ask(&mut batch, &query);
@@ -72,7 +72,7 @@ impl Node {
         let (store, clock) = (&self.cluster.store, &self.cluster.clock);
         let ahead = call.prefetch(store).unwrap();
         let mut batch = ReadBatch::new();
-        let tickets = AllocationInputs::ask(&mut batch, &ahead.extend(call.inputs_query().sparing(store)));
+        let tickets = AllocationInputs::ask(&mut batch, &ahead.extend(call.inputs_query().for_first_read(store)));
         let (answers, early) = ahead.read(store, clock, &call.handle(), &batch).await;
         (ahead, AllocationInputs::from_answers(&answers.unwrap(), &tickets).unwrap(), early)
     }

@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 use libcalico::names::{container_interface, interface_prefix, pod_interface};
 use serde::Serialize;
 
-use super::app::{App, CommandOutcome};
-use super::documents::{self, Format};
-use super::error::CliError;
+use crate::cli::app::{App, CommandOutcome};
+use crate::cli::documents::{self, Format};
+use crate::cli::error::CliError;
 use crate::journal::{DEFAULT_DIRECTORY, DatastoreIdentity, Entry, Journal, PendingDel, short_age};
 
 /// List the deferred DELs of this node, or assign deferred DELs to another datastore
@@ -61,9 +61,10 @@ struct AdoptArgs {
 /// Returns the ID. An empty ID is refused, because every ID begins with it.
 fn container_id(text: &str) -> Result<String, &'static str> {
     match text {
-        "" => Err(
-            "an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or write --all",
-        ),
+        "" => {
+            Err("an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or write \
+            --all")
+        }
         id => Ok(id.to_owned()),
     }
 }
@@ -244,158 +245,4 @@ impl Listed {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::testing::Shell;
-    use crate::host_link::{HostLink, HostLinkError, HostLinks};
-
-    fn noted(shell: &Shell, container_id: &str, datastore: &str) -> String {
-        let directory = shell.dir.path().join("journal");
-        let pending_del = PendingDel {
-            network: "net1".into(),
-            container_id: container_id.into(),
-            ifname: "eth0".into(),
-            node: "node1".into(),
-            datastore: datastore.into(),
-            identity: "etcd 1".into(),
-            endpoint: ("team".into(), "node1-k8s-web-eth0".into()),
-            addresses: vec!["10.0.0.1".parse().unwrap()],
-            noted: 1,
-            reason: "it is away".into(),
-            ..PendingDel::default()
-        };
-        Journal::new(&directory).record(&pending_del).unwrap();
-        directory.display().to_string()
-    }
-
-    #[test]
-    fn the_list_has_age_datastore_and_reason_of_each_debt_and_names_entries_that_cannot_be_read() {
-        let shell = Shell::new();
-        let nothing = shell.dir.path().join("none").display().to_string();
-        assert_eq!(shell.ok(&["journal", "--directory", &nothing]), "No DEL of this node owes anything\n");
-        let directory = noted(&shell, "c1", "etcd http://a:2379");
-        std::fs::write(format!("{directory}/x.json"), "{").unwrap();
-        let table = shell.ok(&["journal", "--directory", &directory]);
-        for text in ["c1", "pod team/web", "etcd http://a:2379", "etcd 1", "it is away", "x.json cannot be read: "] {
-            assert!(table.contains(text), "{text}: {table}");
-        }
-        let rows = shell.json(&["journal", "--directory", &directory]);
-        let rows = rows.as_array().unwrap();
-        let pending_del = rows.iter().find(|row| row["container"] == "c1").unwrap();
-        assert!(pending_del["ageSeconds"].as_u64().unwrap() > 1_000_000);
-        assert_eq!(pending_del["addresses"], serde_json::json!(["10.0.0.1"]));
-        assert!(rows.iter().any(|row| row["problem"].is_string()));
-    }
-
-    #[test]
-    fn adopt_gives_the_named_debts_to_the_datastore_that_it_reaches() {
-        let shell = Shell::new();
-        for id in ["c1", "c2", "d1"] {
-            noted(&shell, id, "etcd http://a:2379");
-        }
-        let directory = shell.dir.path().join("journal").display().to_string();
-        let owned = || {
-            let rows = shell.json(&["journal", "--directory", &directory]);
-            let own = |row: &&serde_json::Value| row["identity"].as_str().unwrap().starts_with("local ");
-            let mut ids: Vec<String> = rows
-                .as_array()
-                .unwrap()
-                .iter()
-                .filter(own)
-                .map(|row| row["container"].as_str().unwrap().into())
-                .collect();
-            ids.sort();
-            ids
-        };
-        let ran = shell.run(&["journal", "adopt", "c", "x", "--directory", &directory]);
-        assert_eq!(
-            ran.outcome.unwrap_err(),
-            "no debt of a container whose id begins with x is in the journal; `calico-ipam journal` lists them"
-        );
-        assert!(owned().is_empty());
-        let said = shell.ok(&["journal", "adopt", "c", "--directory", &directory]);
-        assert!(said.contains("the debt of pod team/web (container c1) is now owed to local /x.db (local "), "{said}");
-        assert_eq!(owned(), ["c1", "c2"]);
-        shell.ok(&["journal", "adopt", "--all", "--directory", &directory]);
-        assert_eq!(owned(), ["c1", "c2", "d1"]);
-    }
-
-    /// The kernel has the interface of one pod.
-    #[derive(Debug)]
-    struct OneLink;
-
-    impl HostLinks for OneLink {
-        fn find(&self, name: &str) -> Result<Option<HostLink>, HostLinkError> {
-            Ok((name == pod_interface("cali", "team", "web")).then(HostLink::default))
-        }
-    }
-
-    #[test]
-    fn adopt_of_a_container_that_has_its_interface_again_is_refused_before_anything_is_written() {
-        let shell = Shell::new();
-        let directory = noted(&shell, "c1", "etcd http://a:2379");
-        let of_container = PendingDel { container_id: "c2".into(), identity: "etcd 1".into(), ..PendingDel::default() };
-        Journal::new(&directory).record(&of_container).unwrap();
-        let run = |containers: &[&str]| {
-            let line = [&["journal", "adopt"], containers, &["--directory", &directory]].concat();
-            shell.run_with(&line, |app| app.links = &OneLink)
-        };
-        let refused = run(&["c2", "c1"]).outcome.unwrap_err();
-        assert!(refused.starts_with("container c1 has its interface "), "{refused}");
-        let listed = shell.ok(&["journal", "--directory", &directory]);
-        assert!(!listed.contains("local "), "{listed}");
-        let all = run(&["--all"]);
-        assert!(all.notices.contains("left as it is: container c1"), "{}", all.notices);
-        assert!(all.out.contains("(container c2) is now owed to local /x.db"), "{}", all.out);
-        assert!(all.out.contains("; before:  (etcd 1)") && !all.out.contains("container c1"), "{}", all.out);
-    }
-
-    #[test]
-    fn adopt_for_a_file_that_does_not_exist_is_refused() {
-        let shell = Shell::new();
-        let directory = noted(&shell, "c1", "etcd http://a:2379");
-        let line = ["journal", "adopt", "--all", "--directory", &directory];
-        let ran = shell.run_with(&line, |app| app.is_new = true);
-        assert!(ran.outcome.unwrap_err().starts_with("the test's does not exist"));
-        assert!(!shell.ok(&["journal", "--directory", &directory]).contains("local "));
-    }
-
-    #[test]
-    fn adopt_for_a_file_that_does_not_exist_leaves_no_file_behind() {
-        let shell = Shell::new();
-        let directory = noted(&shell, "c1", "etcd http://a:2379");
-        let away = tempfile::tempdir().unwrap();
-        let path = away.path().join("calico.db").display().to_string();
-        let line = ["calico-ipam", "journal", "adopt", "c1", "--directory", &directory, "--datastore-path", &path];
-        let arguments = crate::cli::Arguments::try_parse_from(line).unwrap();
-        let error = crate::cli::run(arguments, &OneLink, &mut Vec::new()).unwrap_err().to_string();
-        assert_eq!(
-            error,
-            format!(
-                "{path} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to"
-            )
-        );
-        assert_eq!(std::fs::read_dir(away.path()).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn adopt_of_an_empty_id_is_refused_with_the_argument_and_the_way_out() {
-        let words = ["calico-ipam", "journal", "adopt", ""];
-        let error = crate::cli::Arguments::try_parse_from(words).unwrap_err().to_string();
-        for text in ["'[CONTAINER]...'", "an empty id is the beginning of every id", "calico-ipam journal", "--all"] {
-            assert!(error.contains(text), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn the_list_of_a_directory_that_cannot_be_read_is_an_error_and_no_empty_list() {
-        let shell = Shell::new();
-        let directory = shell.file("journal", "");
-        let error = shell.error(&["journal", "--directory", &directory]);
-        assert!(error.starts_with(&format!("read {directory}: ")), "{error}");
-        let refused = shell.error(&["journal", "adopt", "--all", "--directory", &directory]);
-        assert!(refused.contains(&directory), "{refused}");
-    }
-}
+mod tests;

@@ -114,7 +114,7 @@ impl AllocationInputs {
     pub fn ask(batch: &mut ReadBatch, query: &InputsQuery) -> PendingInputs {
         // A deleted or a newer affinity is detected before any address is assigned: the block names its owner, and each
         // write compares revisions. No write detects a wrong number of affinities. Close to the limit they are
-        // therefore read again without a cache (`planner/claim.rs`).
+        // therefore read again without a cache (`planner/new_block.rs`).
         let own = AffinitySelect::of(query.owner.clone());
         let affinities = if query.may_lag { batch.list_lagging(&own) } else { batch.list(&own) };
         // Stale blocks are acceptable too, because the write detects them. A write does not detect a block that looks

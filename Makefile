@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
+.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ e2e: build ## test a real node with kubelet and containerd: install, upgrade, po
 	@install -m 0755 $(PLUGIN)/kube-controllers target/plugin-former/
 	@env -u REGISTRY VERSION=v0.0.9 MOST_BYTES=1000000000 deploy/images/build.sh --programs target/plugin-former --out target/images-former
 	@tests/demo/run.sh node
+
+check: ## the checks before a commit: formatting, lints, unit tests, rules for sources and documents (3 minutes)
+	@tests/check.sh
 
 test: ## run all tests: lint, unit tests, golden replays, faults, podman; list the skipped ones
 	@tests/run.sh

@@ -10,7 +10,6 @@
 //! Read [`config`] first, then one of [`etcd`], `local` and [`kubernetes`], then [`watch`].
 
 pub mod bootstrap;
-mod common;
 pub mod config;
 mod datastore;
 mod deadline;
@@ -23,9 +22,9 @@ pub mod local;
 #[cfg(not(feature = "local"))]
 mod local_disabled;
 mod paged_list;
+mod ranges_and_errors;
 pub mod watch;
 
-pub use common::describe_error_chain;
 pub use config::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};
 pub use datastore::{CalicoWatcher, Datastore};
 pub use etcd::Etcd;
@@ -35,3 +34,4 @@ pub use local::Local;
 #[cfg(not(feature = "local"))]
 pub use local_disabled::LocalDisabled as Local;
 pub use paged_list::{ListedPage, PagedList};
+pub use ranges_and_errors::describe_error_chain;

@@ -13,9 +13,9 @@ use tower::service_fn;
 
 use super::error::{self, EtcdFailure, EtcdPeer};
 use super::tls;
-use crate::common::describe_error_chain;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
+use crate::ranges_and_errors::describe_error_chain;
 
 /// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_ANSWER: usize = usize::MAX;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use libcalico::store::StoreError;
 use tonic::{Code, ConnectError, Status};
 
-use crate::common::{causes, describe_error_chain};
+use crate::ranges_and_errors::{causes, describe_error_chain};
 
 /// A request or a connection that failed.
 #[derive(Debug)]

@@ -14,9 +14,9 @@ use super::connection::{Connection, MAX_ANSWER};
 use super::error::EtcdFailure;
 use super::txn;
 use super::watch::EtcdSource;
-use crate::common::{check_distinct, prefix_range};
 use crate::config::{ConfigError, EtcdConfig};
 use crate::deadline::Deadline;
+use crate::ranges_and_errors::{check_distinct, prefix_range};
 use crate::watch::PageSize;
 
 /// An etcd cluster as a datastore.

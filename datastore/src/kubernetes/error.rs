@@ -7,7 +7,7 @@ use libcalico::kubernetes::Status;
 use libcalico::store::StoreError;
 
 use super::transport::TransportError;
-use crate::common::{causes, describe_error_chain};
+use crate::ranges_and_errors::{causes, describe_error_chain};
 
 /// Maximum length of a response that an error quotes, if the response is not a `Status`.
 const LONGEST_QUOTE: usize = 200;

@@ -25,8 +25,8 @@ use super::pages;
 use super::query::{DistinctQuery, QueryResult, is_in_group, verify_missing};
 use super::request::ApiRequest;
 use super::turns::BusyRule;
-use crate::common::check_distinct;
 use crate::config::KubernetesConfig;
+use crate::ranges_and_errors::check_distinct;
 
 /// An API server as a datastore.
 #[derive(Debug)]

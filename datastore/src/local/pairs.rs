@@ -5,7 +5,7 @@ use std::str::Utf8Error;
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use crate::common::end_of_prefix;
+use crate::ranges_and_errors::end_of_prefix;
 
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";

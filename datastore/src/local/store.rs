@@ -14,8 +14,8 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::wait::BusyRetry;
 use super::{error, file, pairs, schema};
-use crate::common::{check_distinct, prefix_range};
 use crate::config::{ConfigError, LocalConfig};
+use crate::ranges_and_errors::{check_distinct, prefix_range};
 
 /// A SQLite file as a datastore. The first request opens the file, or creates it if it is missing.
 #[derive(Debug)]

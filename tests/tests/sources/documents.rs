@@ -1,84 +1,11 @@
-//! Checks the sources and documents: every file is compiled and not too long, and quoted tests and messages exist.
+//! Documents name tests, files and messages that exist.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-const CRATES: [&str; 8] =
-    ["netconf", "libcalico", "datastore", "ipam-plugin", "installer", "cni-plugin", "kube-controllers", "tests"];
-
-/// Returns true for files that cargo finds by itself: `src/lib.rs`, `src/bin/*.rs`, `tests/*.rs`, …
-fn is_root(file: &Path) -> bool {
-    let name = |path: Option<&Path>| path.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    let folder = name(file.parent()).unwrap_or_default();
-    let file_name = name(Some(file)).unwrap_or_default();
-    match folder.as_str() {
-        "src" => matches!(file_name.as_str(), "lib.rs" | "main.rs"),
-        "bin" | "benches" | "examples" | "fuzz_targets" => true,
-        "tests" => is_package(file.parent().and_then(Path::parent)),
-        // `src/bin/bench/main.rs` is a program of several files.
-        _ => matches!(file_name.as_str(), "build.rs" | "main.rs"),
-    }
-}
-
-fn is_package(folder: Option<&Path>) -> bool {
-    folder.is_some_and(|folder| folder.join("Cargo.toml").is_file())
-}
-
-/// Returns the files that may contain `mod name;` for this file.
-fn parents(file: &Path) -> Vec<PathBuf> {
-    let folder = file.parent().unwrap_or(Path::new(""));
-    // The module `a::b` is `a/b.rs` or `a/b/mod.rs`; its parent `a` is `a.rs` or `a/mod.rs`.
-    let home = if file.ends_with("mod.rs") { folder.parent().unwrap_or(Path::new("")) } else { folder };
-    let mut parents = vec![home.with_extension("rs"), home.join("mod.rs"), home.join("lib.rs"), home.join("main.rs")];
-    if home.ends_with("tests") && is_package(home.parent()) {
-        parents.extend(rust_files(home).into_iter().filter(|file| file.parent() == Some(home)));
-    }
-    parents
-}
-
-fn module_name(file: &Path) -> Result<String> {
-    let named = if file.ends_with("mod.rs") { file.parent() } else { Some(file) };
-    let stem = named.and_then(Path::file_stem).context("a file without a name")?;
-    Ok(stem.to_string_lossy().into_owned())
-}
-
-/// Returns true if the line is the declaration `mod name;`, with or without `pub` or `pub(…)`.
-fn declares(line: &str, declaration: &str) -> bool {
-    line.trim().strip_suffix(declaration).is_some_and(|before| before.is_empty() || before.starts_with("pub"))
-}
-
-fn rust_files(folder: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            files.extend(rust_files(&path));
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            files.push(path);
-        }
-    }
-    files
-}
-
-fn all_files() -> Result<Vec<PathBuf>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
-    Ok(CRATES.iter().flat_map(|name| rust_files(&workspace.join(name))).collect())
-}
-
-#[test]
-fn every_source_file_is_named_by_a_module() -> Result<()> {
-    for file in all_files()?.iter().filter(|file| !is_root(file)) {
-        let declaration = format!("mod {};", module_name(file)?);
-        let named = parents(file)
-            .iter()
-            .filter_map(|parent| fs::read_to_string(parent).ok())
-            .any(|text| text.lines().any(|line| declares(line, &declaration)));
-        ensure!(named, "{}: no module names this file, it is never compiled", file.display());
-    }
-    Ok(())
-}
+use crate::all_files;
 
 /// Returns the rows of all tables of a document with this heading.
 fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
@@ -171,13 +98,4 @@ fn joined(source: &str) -> String {
 /// Returns the texts between backticks.
 fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
-}
-
-#[test]
-fn no_source_file_is_longer_than_500_lines() -> Result<()> {
-    for file in all_files()? {
-        let lines = fs::read_to_string(&file)?.lines().count();
-        ensure!(lines <= 500, "{}: {lines} lines, split it by noun", file.display());
-    }
-    Ok(())
 }

@@ -10,8 +10,8 @@ use kube::config::{AuthInfo, Context, KubeConfigOptions, Kubeconfig, KubeconfigE
 use super::access_error::AccessError;
 use super::auth::AuthHeader;
 use super::tls::parse_certificates;
-use crate::common::describe_error_chain;
 use crate::config::{KubernetesConfig, Overrides, without_user};
+use crate::ranges_and_errors::describe_error_chain;
 
 /// The settings that may contain credentials if there is no kubeconfig, for errors.
 const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";

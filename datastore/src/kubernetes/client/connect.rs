@@ -11,8 +11,8 @@ use super::super::auth::AuthHeader;
 use super::super::credential_files::CredentialFiles;
 use super::super::tls;
 use super::super::transport::Transport;
-use crate::common::describe_error_chain;
 use crate::config::KubernetesConfig;
+use crate::ranges_and_errors::describe_error_chain;
 
 /// User agent of each request. The part before the slash is the field manager of each write.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));

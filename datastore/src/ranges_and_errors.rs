@@ -1,4 +1,4 @@
-//! Parts that the datastores share: ranges, the check of a list of writes, and the text of an error with its causes.
+//! Ranges of stored pairs, the check of a list of writes, and the text of an error with its causes. All datastores use them.
 
 use std::error::Error;
 

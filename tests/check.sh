@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# `make check`: the checks before each commit, without programs, servers and privileges: formatting, lints, each crate
+# alone, unit tests, and the rules for sources, documents and dependencies. A failing stage does not stop the following
+# ones.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
+export CARGO_TERM_PROGRESS_WHEN=never RUST_BACKTRACE=0 FUZZ_SECONDS="${FUZZ_SECONDS:-1}"
+failed=()
+
+# stage NAME COMMAND...: runs the command, and prints its output if it fails
+stage() {
+    local name=$1 begin=$SECONDS output
+    shift
+    if output=$("$@" </dev/null 2>&1); then
+        echo "$name: ok, $((SECONDS - begin)) s"
+    else
+        printf '%s\n%s: FAILED, %s s\n' "$output" "$name" "$((SECONDS - begin))"
+        failed+=("$name")
+    fi
+}
+
+# A crate must compile although no other crate enables its features.
+alone() {
+    local crate
+    for crate in netconf libcalico datastore ipam-plugin installer kube-controllers cni-plugin; do
+        cargo check --quiet -p "$crate" --lib || return
+    done
+    cargo check --quiet -p datastore -p ipam-plugin --no-default-features --lib
+}
+
+stage format cargo fmt --all --check
+stage clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+stage alone alone
+stage unit cargo test --quiet --workspace --exclude integration-tests --lib
+stage rules cargo test --quiet -p integration-tests --test sources --test dependencies
+[ ${#failed[@]} = 0 ] || {
+    echo "failed: ${failed[*]}"
+    exit 1
+}

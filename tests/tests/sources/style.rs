@@ -1,0 +1,166 @@
+//! The parts of docs/style.md that a tool can check, and the sizes of files.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+
+use crate::{Source, all_files, program_sources};
+
+/// Words with which no comment paragraph begins. "Whether to" may describe a field.
+const OPENERS: [&str; 12] =
+    ["What", "Who", "Whom", "Whose", "Where", "Which", "How", "Why", "One", "Nothing", "Nobody", "Those"];
+/// Most lines of a source file, tests left out.
+const MOST_LINES: usize = 400;
+/// Fewest lines of a source file that is neither the head of a folder or program, nor a kind of object.
+const FEWEST_LINES: usize = 40;
+/// Most columns of a line.
+const MOST_COLUMNS: usize = 120;
+/// Names that say nothing about a type.
+const VAGUE_NAMES: [&str; 6] = ["Known", "Step", "Seen", "Said", "Memory", "Held"];
+
+/// A number of places that are to be rewritten. The number may only fall.
+struct Remaining {
+    what: &'static str,
+    number: usize,
+}
+
+impl Remaining {
+    fn check(&self, found: &[String]) -> Result<()> {
+        let (what, number) = (self.what, self.number);
+        ensure!(found.len() <= number, "{what}: {} places, {number} are allowed:\n{}", found.len(), found.join("\n"));
+        Ok(())
+    }
+}
+
+/// Returns the first line of each comment paragraph, with its place.
+fn paragraphs(path: &str, text: &str) -> Vec<(String, String)> {
+    let (mut found, mut is_within) = (Vec::new(), false);
+    for (number, line) in text.lines().enumerate() {
+        let comment = line.trim_start().strip_prefix("//").map(|rest| rest.trim_start_matches(['/', '!']).trim());
+        let is_comment = comment.is_some_and(|comment| !comment.is_empty());
+        if is_comment && !is_within {
+            found.push((format!("{path}:{}", number + 1), comment.unwrap_or_default().to_owned()));
+        }
+        is_within = is_comment;
+    }
+    found
+}
+
+fn opens_badly(paragraph: &str) -> bool {
+    let first = paragraph.split(|letter: char| !letter.is_alphanumeric()).next().unwrap_or_default();
+    OPENERS.contains(&first) || first == "Whether" && !paragraph.starts_with("Whether to")
+}
+
+#[test]
+fn comments_begin_with_a_verb_or_a_noun() -> Result<()> {
+    let (mut all, mut bad) = (0, Vec::new());
+    for file in all_files()? {
+        let paragraphs = paragraphs(&file.display().to_string(), &fs::read_to_string(&file)?);
+        all += paragraphs.len();
+        bad.extend(
+            paragraphs
+                .into_iter()
+                .filter(|(_, text)| opens_badly(text))
+                .map(|(place, text)| format!("{place}: {text}")),
+        );
+    }
+    ensure!(bad.len() * 100 < all, "{} of {all} paragraphs:\n{}", bad.len(), bad.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn lines_have_at_most_120_columns() -> Result<()> {
+    let mut long = Vec::new();
+    for file in all_files()? {
+        let text = fs::read_to_string(&file)?;
+        let lines = text.lines().enumerate().filter(|(_, line)| line.chars().count() > MOST_COLUMNS);
+        long.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
+    }
+    Remaining { what: "lines past 120 columns", number: 131 }.check(&long)
+}
+
+#[test]
+fn source_files_are_neither_long_nor_fragments() -> Result<()> {
+    let (mut long, mut short) = (Vec::new(), Vec::new());
+    for Source { path, text } in program_sources()? {
+        let lines = text.lines().count();
+        if lines > MOST_LINES {
+            long.push(format!("{path}: {lines} lines, split it by noun"));
+        }
+        let is_excused =
+            ["mod.rs", "lib.rs", "main.rs", "build.rs"].iter().any(|name| path.ends_with(&format!("/{name}")))
+                || ["/bin/", "/api/", "/validation/", "/crd/"].iter().any(|folder| path.contains(folder));
+        if lines < FEWEST_LINES && !is_excused {
+            short.push(format!("{path}: {lines} lines, merge it with the file that uses it"));
+        }
+    }
+    Remaining { what: "long source files", number: 0 }.check(&long)?;
+    Remaining { what: "short source files", number: 19 }.check(&short)
+}
+
+#[test]
+fn test_files_have_at_most_500_lines() -> Result<()> {
+    for file in all_files()? {
+        let lines = fs::read_to_string(&file)?.lines().count();
+        ensure!(lines <= 500, "{}: {lines} lines, split it by noun", file.display());
+    }
+    Ok(())
+}
+
+#[test]
+fn types_have_names_of_their_own() -> Result<()> {
+    let declaration = regex::Regex::new(r"(?m)^\s*(pub(?:\([a-z: ]+\))? )?(?:struct|enum|trait) (\w+)")?;
+    let (mut vague, mut twice) = (Vec::new(), Vec::new());
+    let mut public = std::collections::BTreeMap::<(String, String), Vec<String>>::new();
+    for Source { path, text } in program_sources()? {
+        for found in declaration.captures_iter(&text) {
+            let (visibility, name) = (found.get(1).map(|found| found.as_str().trim()), &found[2]);
+            if VAGUE_NAMES.contains(&name) {
+                vague.push(format!("{path}: {name}"));
+            }
+            if matches!(visibility, Some("pub" | "pub(crate)")) && !["Error", "Key", "Settings"].contains(&name) {
+                let name = (path.split('/').next().unwrap_or_default().to_owned(), name.to_owned());
+                public.entry(name).or_default().push(path.clone());
+            }
+        }
+    }
+    for ((package, name), paths) in public.into_iter().filter(|(_, paths)| paths.len() > 1) {
+        twice.push(format!("{package}: {name} in {}", paths.join(", ")));
+    }
+    Remaining { what: "vague type names", number: 2 }.check(&vague)?;
+    Remaining { what: "types with the name of another type of the crate", number: 4 }.check(&twice)
+}
+
+#[test]
+fn errors_have_types() -> Result<()> {
+    let text_error = regex::Regex::new(r"Result<[^<>]*, String>")?;
+    let mut found = Vec::new();
+    for Source { path, text } in program_sources()? {
+        found.extend(text_error.find_iter(&text).map(|error| format!("{path}: {}", error.as_str())));
+    }
+    Remaining { what: "signatures with a text as the error", number: 16 }.check(&found)
+}
+
+/// The context of a CNI call is for the verbs, their reads, and deferred DELs. Every other function takes the parts that it
+/// uses.
+#[test]
+fn the_context_of_a_call_is_a_parameter_of_verbs_alone() -> Result<()> {
+    const VERBS: [&str; 7] = ["add/", "del", "check.rs", "gc.rs", "status.rs", "reads/", "deferred_del/mod.rs"];
+    let parameter = regex::Regex::new(r"&(?:mut )?(?:Session|Context)\b")?;
+    for Source { path, text } in program_sources()? {
+        let Some(file) = path.strip_prefix("cni-plugin/src/") else { continue };
+        let is_verb = VERBS.iter().any(|verb| file.starts_with(verb)) && !file.starts_with("deferred_del/urgency");
+        ensure!(is_verb || !parameter.is_match(&text), "{path} takes the whole context");
+        ensure!(!text.contains("&mut Context"), "{path} changes the context");
+    }
+    Ok(())
+}
+
+#[test]
+fn readme_has_at_most_150_lines() -> Result<()> {
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let lines = fs::read_to_string(readme)?.lines().count();
+    ensure!(lines <= 150, "{lines} lines: move what only some readers need into docs/");
+    Ok(())
+}

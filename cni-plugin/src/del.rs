@@ -45,7 +45,9 @@ type Record = fn(&Journal, &PendingDel) -> Result<(), JournalError>;
 pub async fn del(cx: &Context, timings: &mut Timings) -> Result<(), CniError> {
     let begun = Instant::now();
     let first = remove_all(cx, timings, begun + WHOLE_CALL, cx.busy_until).await;
-    if !busy_server::was_met(&cx.store, &cx.api) || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true)) {
+    if !busy_server::server_was_busy(&cx.store, &cx.api)
+        || (first.is_ok() && !deferred_del::is_pending(cx).unwrap_or(true))
+    {
         return first;
     }
     let until = begun + busy_server::longest_wait(Command::Del);

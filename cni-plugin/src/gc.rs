@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use datastore::Datastore;
-use ipam_plugin::cni::Leaked;
+use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::names::InterfaceAlias;
@@ -106,7 +106,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
 /// Returns the endpoints to examine. On Kubernetes the plugin may get pods but not list them (DS-83), so these are the
 /// endpoints of the pods that own leaked addresses. The endpoint of a pod with addresses of another IPAM plugin stays
 /// until the pod's next ADD.
-async fn endpoints(cx: &Context, leaked: &Leaked) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
     if !cx.is_on_kubernetes() {
         return cx.store.list::<WorkloadEndpoint>(&ObjectSelect::default()).await;
     }
@@ -154,14 +154,14 @@ fn is_of_another_network(
 
 /// Returns true if an address of the endpoint may be allocated to the same container in another network. Interfaces of
 /// upstream's plugin and of gRPC dataplanes have no alias that names their network.
-fn lists_addresses_of_another_network(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn lists_addresses_of_another_network(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
     spec.host_link().1.into_iter().any(|ip| leaked.may_be_held_elsewhere(&spec.container_id, ip))
 }
 
 /// Returns true if the container in a pod's annotation has a leaked address that is allocated to this pod. The
 /// annotation alone proves nothing, because a tenant can write it.
-fn leaked_of_pod(leaked: &Leaked, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn leaked_of_pod(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> bool {
     let names = (entry.key.namespace.as_deref().unwrap_or_default(), entry.value.spec.pod.as_str());
     leaked.held().any(|(container, address)| {
         let pod = address.pod.as_ref().map(|(namespace, name)| (namespace.as_str(), name.as_str()));
@@ -179,7 +179,7 @@ fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
 }
 
 /// Returns the containers whose network is to be removed, with their addresses.
-fn suspects(cx: &Context, valid: &Valid, leaked: &Leaked, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+fn suspects(cx: &Context, valid: &Valid, leaked: &LeakedAddresses, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
     let network = &cx.call.conf.name;
     let mut suspects = BTreeMap::<String, Suspect>::new();
     for (container, address) in leaked.held() {

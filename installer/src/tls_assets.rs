@@ -114,7 +114,7 @@ impl TlsAssets {
         let mut missing = Vec::new();
         for asset in &self.files {
             let copy = net_dir.join(DIRECTORY).join(asset.name);
-            if !atomic_file::is_so(&copy, &asset.read()?, asset.mode) {
+            if !atomic_file::has_contents(&copy, &asset.read()?, asset.mode) {
                 missing.push(copy);
             }
         }

@@ -45,6 +45,6 @@ pub fn status(found: Result<(), CniError>, store: &Datastore, api: &KubernetesAp
 }
 
 /// Returns true if a server was busy, and a request waited for it or failed.
-pub fn was_met(store: &Datastore, api: &KubernetesApi) -> bool {
+pub fn server_was_busy(store: &Datastore, api: &KubernetesApi) -> bool {
     store.was_busy() || matches!(api, KubernetesApi::Beside(api) if api.was_busy())
 }

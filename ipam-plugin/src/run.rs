@@ -29,7 +29,7 @@ const COMPONENT: &str = "ipam";
 
 /// Runs `calico-ipam`. The command line uses `links` to find network interfaces of the kernel.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
-    if cli::is_asked() {
+    if cli::is_command_line() {
         return cli::main(links);
     }
     process::report_panics();

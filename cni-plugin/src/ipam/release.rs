@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::{self, IpamRequest, Leaked};
+use ipam_plugin::cni::{self, IpamRequest, LeakedAddresses};
 use ipam_plugin::error::IpamError;
 use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::PendingDel;
@@ -87,11 +87,11 @@ pub async fn leaked(
     call: &Call,
     node: &str,
     valid: &BTreeSet<String>,
-) -> Result<Leaked, IpamError> {
+) -> Result<LeakedAddresses, IpamError> {
     let is_calico = call.conf.ipam.is_calico();
     // On an API server, GC examines only pods that own leaked addresses.
     if !is_calico && in_pods {
-        return Ok(Leaked::default());
+        return Ok(LeakedAddresses::default());
     }
     let mut batch = ReadBatch::new();
     let all = batch.list::<Block>(&None);
@@ -117,7 +117,7 @@ pub async fn release_leaked(
     in_pods: bool,
     call: &Call,
     node: &str,
-    leaked: Leaked,
+    leaked: LeakedAddresses,
     kept: Kept<'_>,
 ) -> Vec<String> {
     if !call.conf.ipam.is_calico() {

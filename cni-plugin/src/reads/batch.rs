@@ -177,7 +177,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
     match (found, query) {
         (Ok(mut found), _) => {
             if let Some(inputs) = &mut found.inputs {
-                early.join(inputs);
+                early.merge_into(inputs);
             }
             Ok(found)
         }

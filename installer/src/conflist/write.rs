@@ -25,7 +25,7 @@ impl Conflist {
     /// Returns true if the file exists and is up to date.
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
-        let there = atomic_file::settled(&target.path(), |there| target.is_whole(there)).ok().flatten();
+        let there = atomic_file::read_complete(&target.path(), |there| target.is_whole(there)).ok().flatten();
         there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipam_plugin::affinity::remove_host;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::cni::Leaked;
+use ipam_plugin::cni::LeakedAddresses;
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::lock::HostLock;
 use ipam_plugin::release::NoListings;
@@ -163,7 +163,7 @@ async fn release_unused(
 
 /// Returns the addresses on the node that do not belong to containers of this network: those of another network, a
 /// tunnel or a VMI.
-fn held_besides(blocks: &[Entry<Block>], node: &str, leaked: &Leaked) -> BTreeMap<HandleId, String> {
+fn held_besides(blocks: &[Entry<Block>], node: &str, leaked: &LeakedAddresses) -> BTreeMap<HandleId, String> {
     let mut besides = BTreeMap::<HandleId, String>::new();
     for block in blocks {
         for held in block.value.allocated().filter(|held| !held.is_cooling()) {

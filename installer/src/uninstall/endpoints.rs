@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use ipam_plugin::cni::Leaked;
+use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
@@ -20,7 +20,11 @@ impl Endpoints {
     ///
     /// # Errors
     /// Returns an error if the datastore cannot be read, or if an endpoint of the node is invalid.
-    pub(super) async fn listing<S: Store>(store: &S, node: &str, leaked: &Leaked) -> Result<Endpoints, ReleaseError> {
+    pub(super) async fn listing<S: Store>(
+        store: &S,
+        node: &str,
+        leaked: &LeakedAddresses,
+    ) -> Result<Endpoints, ReleaseError> {
         let leaving: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
         let mut batch = ReadBatch::new();
         let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());

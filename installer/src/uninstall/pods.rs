@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use ipam_plugin::cni::Leaked;
+use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{AddressAnnotations, Pod, PodAddresses};
 use libcalico::store::{ReadBatch, Store};
@@ -16,7 +16,11 @@ use super::release_error::ReleaseError;
 ///
 /// # Errors
 /// Returns an error with the pods that would, their addresses and the remedy, or if the API server cannot be queried.
-pub(super) async fn check_unused<S: Store>(api: &S, leaked: &Leaked, gone: TornDown<'_>) -> Result<(), ReleaseError> {
+pub(super) async fn check_unused<S: Store>(
+    api: &S,
+    leaked: &LeakedAddresses,
+    gone: TornDown<'_>,
+) -> Result<(), ReleaseError> {
     let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
     for (_, address) in leaked.held() {
         if let Some((namespace, name)) = &address.pod {

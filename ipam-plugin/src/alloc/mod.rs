@@ -81,7 +81,7 @@ pub async fn assign<S: Store, C: Clock>(
         .collect();
     let reserved = inputs.reserved.clone();
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())
-        .map(|snapshot| snapshot.passing_over(request.passed_over.clone()))
+        .map(|snapshot| snapshot.skipping(request.passed_over.clone()))
         .map_err(IpamError::from);
     let (families, snapshot) = match families.and_then(|families| Ok((families, snapshot?))) {
         Ok(both) => both,
@@ -168,7 +168,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
                     family.remaining = 0;
                 }
                 // A possibly busy address is better than none.
-                PlannerStep::Exhausted(_) if self.snapshot.pass_over_no_more() => return self.plan(),
+                PlannerStep::Exhausted(_) if self.snapshot.stop_skipping() => return self.plan(),
                 PlannerStep::Exhausted(cause) => family.exhausted = Some(cause),
             }
         }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use netconf::MAX_INPUT;
 
 use super::draft::{AtomicFileError, Change, Draft};
+use super::read_file::ReadFile;
 use super::regular_file::too_large;
-use super::there::There;
 
 /// Maximum number of times that another program writes between a read and a write here.
 const RACES: u32 = 20;
@@ -29,15 +29,18 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// Returns an error if the file cannot be read.
-pub fn settled(path: &Path, is_whole: impl Fn(Option<&[u8]>) -> bool) -> Result<Option<There>, AtomicFileError> {
+pub fn read_complete(
+    path: &Path,
+    is_whole: impl Fn(Option<&[u8]>) -> bool,
+) -> Result<Option<ReadFile>, AtomicFileError> {
     for _ in 0..LOOKS {
-        let there = There::read(path)?;
+        let there = ReadFile::read(path)?;
         if is_whole(there.as_ref().map(|there| there.contents.as_slice())) {
             return Ok(there);
         }
         sleep(PAUSE);
     }
-    There::read(path)
+    ReadFile::read(path)
 }
 
 /// Changes a file until no change is needed. `change` gets the contents found and returns the wanted contents, or
@@ -60,7 +63,7 @@ pub fn amend(
         source: io::Error::new(ErrorKind::ResourceBusy, words),
     };
     loop {
-        let there = settled(path, &is_whole)?;
+        let there = read_complete(path, &is_whole)?;
         let contents = change(there.as_ref().map(|there| there.contents.as_slice()));
         let contents = match (&there, contents) {
             (_, Some(contents)) => contents,

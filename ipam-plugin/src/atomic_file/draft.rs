@@ -192,8 +192,8 @@ fn create(path: &Path) -> io::Result<(File, File)> {
 /// Sets a file's owner and group. If the system refuses, as in a restricted user namespace or on a file system without
 /// owners, the file keeps this process's owner.
 fn keep_owner(file: &File, owner: (u32, u32), target: &Path) {
-    let is_so = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
-    if let Some(error) = (!is_so).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
+    let is_owner = file.metadata().is_ok_and(|found| (found.uid(), found.gid()) == owner);
+    if let Some(error) = (!is_owner).then(|| fchown(file, Some(owner.0), Some(owner.1)).err()).flatten() {
         let (uid, gid) = owner;
         tracing::info!(file = %target.display(), uid, gid, %error, "the owner of the file cannot be kept");
     }

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::draft::{ATTEMPTS, AtomicFileError, DraftName, Finished, sync_directory};
-use super::there::There;
+use super::read_file::ReadFile;
 
 /// Renames the first path to the second, as the kernel's `renameat2` does.
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;
@@ -24,20 +24,20 @@ impl Finished {
     ///
     /// # Errors
     /// Returns an error if the system refuses. The previous file then still exists, or has the name in the error.
-    pub fn put_in_place_of(self, expected: Option<&There>) -> Result<bool, AtomicFileError> {
+    pub fn put_in_place_of(self, expected: Option<&ReadFile>) -> Result<bool, AtomicFileError> {
         self.put_in_place_by(&mut |from, to, flags| renameat_with(CWD, from, CWD, to, flags), expected)
     }
 
-    fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&There>) -> Result<bool, AtomicFileError> {
+    fn put_in_place_by(mut self, rename: Rename<'_>, expected: Option<&ReadFile>) -> Result<bool, AtomicFileError> {
         let name = &mut self.name;
-        let draft = There::read(&name.path)?;
+        let draft = ReadFile::read(&name.path)?;
         let flags = if expected.is_some() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
         match rename(&name.path, &name.target, flags) {
             Ok(()) => {}
             Err(Errno::EXIST | Errno::NOENT) => return Ok(false),
             // Some file systems do not support the flags, and a seccomp profile may forbid the call.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => {
-                if There::read(&name.target)?.as_ref() != expected {
+                if ReadFile::read(&name.target)?.as_ref() != expected {
                     return Ok(false);
                 }
                 return self.put_in_place().map(|()| true);
@@ -46,7 +46,7 @@ impl Finished {
         }
         match expected {
             None => name.in_place = true,
-            Some(expected) => match There::read(&name.path) {
+            Some(expected) => match ReadFile::read(&name.path) {
                 // Another installer's sweep may have removed the replaced file.
                 Ok(None) => {}
                 Ok(Some(out)) if out == *expected => {}
@@ -68,8 +68,8 @@ impl DraftName {
     fn give_back_or_keep(
         &mut self,
         rename: Rename<'_>,
-        draft: Option<There>,
-        out: Option<There>,
+        draft: Option<ReadFile>,
+        out: Option<ReadFile>,
     ) -> Result<(), AtomicFileError> {
         self.give_back(rename, draft, out).map_err(|mut error| {
             let kept = self.target.with_added_extension("displaced");
@@ -84,7 +84,12 @@ impl DraftName {
 
     /// Exchanges `out`, another program's file under the draft's name, for `draft`, and repeats this with each newer
     /// file that it replaces. `None` stands for an unreadable file.
-    fn give_back(&self, rename: Rename<'_>, draft: Option<There>, out: Option<There>) -> Result<(), AtomicFileError> {
+    fn give_back(
+        &self,
+        rename: Rename<'_>,
+        draft: Option<ReadFile>,
+        out: Option<ReadFile>,
+    ) -> Result<(), AtomicFileError> {
         let (mut last_in, mut out) = (draft, out);
         for _ in 0..ATTEMPTS {
             match rename(&self.path, &self.target, RenameFlags::EXCHANGE) {
@@ -93,7 +98,7 @@ impl DraftName {
                 Err(Errno::NOENT) => return Ok(()),
                 Err(error) => return Err(self.error("give back what another program wrote to", error.into())),
             }
-            let came_out = There::read(&self.path).unwrap_or(None);
+            let came_out = ReadFile::read(&self.path).unwrap_or(None);
             if came_out == last_in {
                 return Ok(());
             }
@@ -113,11 +118,11 @@ mod tests {
 
     /// Creates a directory with another program's file `conf`. Returns the directory, the file's path and the file as
     /// read.
-    fn directory() -> (tempfile::TempDir, PathBuf, Option<There>) {
+    fn directory() -> (tempfile::TempDir, PathBuf, Option<ReadFile>) {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("conf");
         write(&file, "before\n");
-        let expected = There::read(&file).unwrap();
+        let expected = ReadFile::read(&file).unwrap();
         (dir, file, expected)
     }
 

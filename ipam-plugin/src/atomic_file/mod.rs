@@ -8,17 +8,17 @@
 mod amend;
 mod draft;
 mod exchange;
+mod read_file;
 pub mod regular_file;
-mod there;
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-pub use amend::{amend, settled};
+pub use amend::{amend, read_complete};
 use draft::sync_directory;
 pub use draft::{AtomicFileError, Change, Draft, Finished, draft_name, is_draft};
-pub use there::There;
+pub use read_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
 /// a wider mode.
@@ -26,7 +26,7 @@ pub use there::There;
 /// # Errors
 /// Returns an error if the directory is missing, read-only or full.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change, AtomicFileError> {
-    if is_so(path, contents, mode) {
+    if has_contents(path, contents, mode) {
         return Ok(Change::Unchanged);
     }
     let mut draft = Draft::beside(path)?;
@@ -36,7 +36,7 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change, Atomic
 }
 
 /// Returns true if `path` is a file with these contents and this mode.
-pub fn is_so(path: &Path, contents: &[u8], mode: u32) -> bool {
+pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
     has_mode(path, mode) && fs::read(path).is_ok_and(|found| found == contents)
 }
 

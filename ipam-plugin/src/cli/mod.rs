@@ -68,7 +68,7 @@ const LEADING_OPTIONS: [&str; 12] = [
 
 /// Returns true if an operator runs the process: no runtime set `CNI_COMMAND`, and the first argument is a word or an
 /// option of this command line. The plugin ignores a configuration as an argument (`{…}`).
-pub fn is_asked() -> bool {
+pub fn is_command_line() -> bool {
     std::env::var_os("CNI_COMMAND").is_none_or(|command| command.is_empty())
         && std::env::args_os().nth(1).is_some_and(|first| is_ours(&first.to_string_lossy()))
 }

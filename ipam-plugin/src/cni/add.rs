@@ -28,7 +28,7 @@ const LONGEST_TRUSTED: Duration = Duration::from_millis(100);
 
 /// Result of an ADD.
 #[derive(Debug)]
-pub struct Given {
+pub struct AddResult {
     /// The addresses and routes.
     pub result: CniResult,
     /// The attributes of the previous owner of the VMI's addresses, which this pod replaced; empty if no owner was
@@ -47,7 +47,7 @@ pub async fn add<S: Store, C: Clock>(
     call: &IpamRequest,
     mut inputs: AllocationInputs,
     lock: Option<HostLock>,
-) -> Result<Given, CniError> {
+) -> Result<AddResult, CniError> {
     if call.vmi.is_some() || call.ip.is_some() {
         Box::pin(prefetch::discard(store, clock, &call.container_handle(), &mut inputs)).await;
     }
@@ -58,10 +58,10 @@ pub async fn add<S: Store, C: Clock>(
             // Until the migration ends, the addresses route to the VMI's source pod. Felix moves the routes then.
             result.routes.clear();
         }
-        return Ok(Given { result, replaced });
+        return Ok(AddResult { result, replaced });
     }
     let found = addresses(store, clock, call, inputs, lock).await.map_err(|error| cni_error(&error))?;
-    Ok(Given { result: result(&found), replaced })
+    Ok(AddResult { result: result(&found), replaced })
 }
 
 /// Returns the addresses that the pod's VMI already has, which become this pod's whatever the pod requests (IPAM-53).

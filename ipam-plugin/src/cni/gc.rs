@@ -15,7 +15,7 @@ use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_unlis
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]
-pub struct Collected {
+pub struct GcResult {
     /// The released handles.
     pub released: Vec<HandleId>,
     /// The handles that could not be released, with the errors.
@@ -24,7 +24,7 @@ pub struct Collected {
 
 /// Addresses of containers that the runtime no longer lists.
 #[derive(Debug, Default)]
-pub struct Leaked {
+pub struct LeakedAddresses {
     node: String,
     leaks: BTreeMap<HandleId, Leak>,
     /// Pairs of a container and an address of this container in another network.
@@ -47,7 +47,7 @@ pub async fn gc<S: Store, C: Clock>(
     network: &str,
     node: &str,
     valid: &BTreeSet<String>,
-) -> Result<Collected, IpamError> {
+) -> Result<GcResult, IpamError> {
     let blocks = store.list::<Block>(&None).await?;
     Ok(leaked(&blocks, network, node, valid).release(store, clock, valid, |_| NoListings).await)
 }
@@ -56,7 +56,7 @@ pub async fn gc<S: Store, C: Clock>(
 ///
 /// This skips a container ID that contains a dot. Such a handle may belong to another network whose name begins with
 /// this network's name, or to a VMI, which outlives its container.
-pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> Leaked {
+pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeSet<String>) -> LeakedAddresses {
     let mut leaks = BTreeMap::<HandleId, Leak>::new();
     let mut of_other_networks = BTreeSet::new();
     for (block, held) in blocks.iter().flat_map(|block| block.value.allocated().map(|held| (block.key, held))) {
@@ -81,20 +81,20 @@ pub fn leaked(blocks: &[Entry<Block>], network: &str, node: &str, valid: &BTreeS
         leak.leaving.push(Leaving::new(block, &held));
         leak.requests.push(ReleaseRequest { ip: held.ip, handle: Some(handle), sequence: held.sequence });
     }
-    Leaked { node: node.to_owned(), leaks, of_other_networks, unreadable: Vec::new() }
+    LeakedAddresses { node: node.to_owned(), leaks, of_other_networks, unreadable: Vec::new() }
 }
 
-impl Leaked {
+impl LeakedAddresses {
     /// Drops the leaked addresses, for a configuration in which another IPAM plugin manages the addresses of this
     /// network.
     pub fn without_leaks(self) -> Self {
-        Leaked { leaks: BTreeMap::new(), ..self }
+        LeakedAddresses { leaks: BTreeMap::new(), ..self }
     }
 
     /// Records blocks that cannot be read.
     #[must_use]
     pub fn beside_unreadable(self, unreadable: Vec<Cidr>) -> Self {
-        Leaked { unreadable, ..self }
+        LeakedAddresses { unreadable, ..self }
     }
 
     /// Returns true if the container has the address in another network, or if the address is in a block that cannot be
@@ -137,8 +137,8 @@ impl Leaked {
         clock: &C,
         keep: &BTreeSet<String>,
         listings_of: impl Fn(&str) -> L,
-    ) -> Collected {
-        let mut outcome = Collected::default();
+    ) -> GcResult {
+        let mut outcome = GcResult::default();
         for (handle, leak) in self.leaks.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
             let listings = listings_of(&leak.container);
             match collect(store, clock, &self.node, &handle, &leak, &listings).await {

@@ -11,11 +11,11 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use self::add::{Given, add};
+pub use self::add::{AddResult, add};
 pub use self::call::{IpamRequest, Pod};
 pub use self::check::{check, differences};
 pub use self::del::{del, release_call, release_handles};
 pub use self::error::cni_error;
-pub use self::gc::{Collected, Leaked, gc, leaked};
+pub use self::gc::{GcResult, LeakedAddresses, gc, leaked};
 pub use self::status::{status, status_of};
 pub use crate::read_blocks::attributes_of;

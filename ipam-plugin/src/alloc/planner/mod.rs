@@ -61,7 +61,7 @@ impl FamilyPlanner<'_> {
             }
             // Marking the affinity as pending deletion precedes the compare-and-swap of the block, so the block must be
             // current.
-            if snapshot.lags(&block.key) {
+            if snapshot.may_lag(&block.key) {
                 return Some(PlannerStep::Read(MissingReads::blocks([block.key])));
             }
             Some(PlannerStep::Repair(AffinityRepair::Release { affinity: affinity.clone(), block: block.clone() }))

@@ -54,7 +54,7 @@ impl FamilyPlanner<'_> {
         if !snapshot.config().auto_allocate_blocks {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::AutoAllocateOff)));
         }
-        if let Some(exhaustion) = self.short_by_note(snapshot) {
+        if let Some(exhaustion) = self.exhaustion_by_note(snapshot) {
             return Ok(Some(PlannerStep::Exhausted(exhaustion)));
         }
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {

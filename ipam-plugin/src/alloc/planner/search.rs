@@ -42,7 +42,7 @@ impl FamilyPlanner<'_> {
     }
 
     /// Returns the reason for a shortfall by the note, or `None` without a note.
-    pub(super) fn short_by_note(&self, snapshot: &Snapshot) -> Option<Exhaustion> {
+    pub(super) fn exhaustion_by_note(&self, snapshot: &Snapshot) -> Option<Exhaustion> {
         self.note(snapshot).map(|_| self.exhaustion(snapshot))
     }
 

@@ -132,7 +132,7 @@ pub struct ReservedHandle {
 
 impl ReservedHandle {
     /// Merges the handle into the inputs.
-    pub fn join(self, inputs: &mut AllocationInputs) {
+    pub fn merge_into(self, inputs: &mut AllocationInputs) {
         inputs.is_old = self.took_long;
         if self.created.is_ours() {
             inputs.reserved = self.reserved;

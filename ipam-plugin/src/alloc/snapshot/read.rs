@@ -93,7 +93,7 @@ impl Snapshot {
         let (answers, surveyed) = try_join(store.read(&batch), all_ranges(store, surveyed)).await?;
         let (reserved, passed_over) = (std::mem::take(&mut self.reserved), std::mem::take(&mut self.passed_over));
         let inputs = AllocationInputs::from_answers(&answers, &inputs)?;
-        let fresh = Snapshot::new(inputs, self.query.clone(), now)?.passing_over(passed_over);
+        let fresh = Snapshot::new(inputs, self.query.clone(), now)?.skipping(passed_over);
         *self = Snapshot { reserved, ..fresh };
         self.limit_reserved_to_counted();
         self.ranges = ranges.into_iter().map(|(v, ticket)| (v, answers.listed_keys(&ticket).collect())).collect();

@@ -83,7 +83,7 @@ impl Snapshot {
     }
 
     /// Treats these addresses as reserved.
-    pub(crate) fn passing_over(mut self, addresses: BTreeSet<IpAddr>) -> Self {
+    pub(crate) fn skipping(mut self, addresses: BTreeSet<IpAddr>) -> Self {
         if !addresses.is_empty() {
             let busy = addresses.iter().map(|ip| Cidr::host(*ip));
             self.reservations = Reservations::new(self.reservations.ranges().iter().copied().chain(busy));
@@ -93,7 +93,7 @@ impl Snapshot {
     }
 
     /// Stops treating passed-over addresses as reserved. Returns false if there were none.
-    pub(crate) fn pass_over_no_more(&mut self) -> bool {
+    pub(crate) fn stop_skipping(&mut self) -> bool {
         if self.passed_over.is_empty() {
             return false;
         }
@@ -169,11 +169,11 @@ impl Snapshot {
 
     /// Returns the blocks of a family that may have more room than the snapshot shows.
     pub(crate) fn lagging_blocks(&self, version: IpVersion) -> impl Iterator<Item = Cidr> {
-        self.read_with_affinities.iter().filter(move |cidr| self.lags(cidr) && cidr.version() == version).copied()
+        self.read_with_affinities.iter().filter(move |cidr| self.may_lag(cidr) && cidr.version() == version).copied()
     }
 
     /// Returns true if a block may have changed before it was read, because a cache answered.
-    pub(crate) fn lags(&self, cidr: &Cidr) -> bool {
+    pub(crate) fn may_lag(&self, cidr: &Cidr) -> bool {
         self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
     }
 

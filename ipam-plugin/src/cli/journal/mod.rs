@@ -164,16 +164,16 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     };
     let mut chosen = Vec::new();
     for (entry, pending_del) in pending_dels.iter().filter(|(_, pending_del)| is_chosen(pending_del)) {
-        let Some(interface) = living_interface(app, pending_del) else {
+        let Some(interface) = recreated_interface(app, pending_del) else {
             chosen.push((entry, pending_del));
             continue;
         };
         let (container, entry) = (pending_del.container_id.clone(), entry.display().to_string());
-        let living = CliError::InterfaceExists { container, interface, entry };
+        let error = CliError::InterfaceExists { container, interface, entry };
         if !adopt.all {
-            return Err(living);
+            return Err(error);
         }
-        app.notice(format_args!("note: left as it is: {living}"));
+        app.notice(format_args!("note: left as it is: {error}"));
     }
     // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
     // the plugin then read the identities of their datastores again and find the entries that belong to these now.
@@ -195,7 +195,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
 }
 
 /// Returns the interface of the container, if an ADD has created one since the DEL was deferred.
-fn living_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
+fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<String> {
     let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
     let name = match pending_del.pod() {
         Some((namespace, pod)) => pod_interface(interface_prefix(prefixes.as_deref()), namespace, &pod),

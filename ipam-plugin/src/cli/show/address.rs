@@ -60,7 +60,7 @@ enum State {
 }
 
 /// The other objects read.
-struct Surroundings {
+struct AddressContext {
     pools: Vec<IpPool>,
     reservations: Vec<IpReservation>,
     endpoints: Vec<Entry<WorkloadEndpoint>>,
@@ -76,7 +76,7 @@ pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> 
 }
 
 async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
-    let around = Surroundings::read(store).await?;
+    let around = AddressContext::read(store).await?;
     let pool = any_pool_of(&around.pools, ip);
     let block = blocks_of(store, &around.pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
     let holding = |entry: &&Entry<WorkloadEndpoint>| cluster_read::facts(&entry.value).addresses.contains(&ip);
@@ -111,7 +111,7 @@ fn endpoint_name(endpoint: &WorkloadEndpoint) -> String {
     format!("{namespace}/{workload} on node {}", endpoint.spec.node)
 }
 
-impl Surroundings {
+impl AddressContext {
     async fn read(store: &Datastore) -> Result<Self, StoreError> {
         let mut batch = ReadBatch::new();
         let pools = batch.list::<IpPool>(&ObjectSelect::default());
@@ -119,7 +119,7 @@ impl Surroundings {
         let endpoints = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
         let config = batch.get::<IpamConfig>(&TheConfig);
         let answers = store.read(&batch).await?;
-        Ok(Surroundings {
+        Ok(AddressContext {
             pools: answers.list(&pools).into_iter().map(|entry| entry.value).collect(),
             reservations: answers.list(&reservations).into_iter().map(|entry| entry.value).collect(),
             endpoints: answers.list(&endpoints),

@@ -16,7 +16,7 @@ const BAR: usize = 10;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Shown {
+struct ShownPools {
     pools: Vec<ShownPool>,
     /// Blocks outside all pools.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +77,7 @@ pub(super) async fn show(wanted: &[String], with_blocks: bool, app: &mut App<'_>
     documents::print_table(app.out, &table)
 }
 
-async fn read(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<Shown, CliError> {
+async fn read(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<ShownPools, CliError> {
     let mut batch = ReadBatch::new();
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let blocks = batch.list::<Block>(&None);
@@ -97,7 +97,7 @@ async fn read(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result
         ShownPool::new(used, disabled, with_blocks)
     });
     let all = with_blocks && wanted.is_empty();
-    Ok(Shown {
+    Ok(ShownPools {
         pools: shown.collect(),
         blocks_outside_pools: all.then(|| used.orphans.into_iter().map(ShownBlock::new).collect()),
     })

@@ -54,7 +54,7 @@ impl Node {
                 let (answers, early) = ahead.read(store, clock, &call.handle(), &batch).await;
                 match answers.and_then(|answers| AllocationInputs::from_answers(&answers, &tickets)) {
                     Ok(mut inputs) => {
-                        early.join(&mut inputs);
+                        early.merge_into(&mut inputs);
                         inputs
                     }
                     Err(error) => {
@@ -197,7 +197,7 @@ async fn answers_that_took_long_are_asked_for_again() {
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
     let (ahead, mut inputs, early) = node.read_ahead(&call).await;
-    ReservedHandle { took_long: true, ..early }.join(&mut inputs);
+    ReservedHandle { took_long: true, ..early }.merge_into(&mut inputs);
     // The pool is disabled meanwhile.
     node.cluster.pool_with("pool4", "10.65.0.0/24", 29, |spec| spec.disabled = true);
     node.cluster.pool("other", "10.66.0.0/24", 29);
@@ -423,7 +423,7 @@ async fn what_was_done_ahead_can_be_taken_back() {
     let (store, clock) = (&node.cluster.store, &node.cluster.clock);
     let call = node.call("b");
     let (_ahead, mut inputs, early) = node.read_ahead(&call).await;
-    early.join(&mut inputs);
+    early.merge_into(&mut inputs);
     assert!(node.cluster.handle(&call.handle().to_string()).is_some());
     discard(store, clock, &call.container_handle(), &mut inputs).await;
     assert_eq!((&inputs.handle, inputs.reserved.len()), (&StoredHandle::Unread, 0));

@@ -10,7 +10,7 @@ use super::regular_file;
 
 /// A file as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct There {
+pub struct ReadFile {
     /// The contents, following links. A link to a missing file has none.
     pub contents: Vec<u8>,
     /// The mode, following links; 0 for a link to a missing file.
@@ -21,13 +21,13 @@ pub struct There {
     pub is_link: bool,
 }
 
-impl There {
+impl ReadFile {
     /// Reads a file. Returns `None` if it is missing.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is not a regular file, or has more than
     /// [`MAX_INPUT`](netconf::MAX_INPUT) bytes.
-    pub fn read(path: &Path) -> Result<Option<There>, AtomicFileError> {
+    pub fn read(path: &Path) -> Result<Option<ReadFile>, AtomicFileError> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {
             Ok(found) => found.is_symlink(),
@@ -38,11 +38,11 @@ impl There {
             Ok((contents, found)) => {
                 let (mode, owner) = (found.permissions().mode() & 0o7777, (found.uid(), found.gid()));
                 let owner = (!is_link).then_some(owner);
-                Ok(Some(There { contents, mode, owner, is_link }))
+                Ok(Some(ReadFile { contents, mode, owner, is_link }))
             }
             Err(error) if error.kind() == ErrorKind::NotFound && !is_link => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Some(There { contents: Vec::new(), mode: 0, owner: None, is_link }))
+                Ok(Some(ReadFile { contents: Vec::new(), mode: 0, owner: None, is_link }))
             }
             Err(error) => Err(failed(error)),
         }
@@ -64,7 +64,7 @@ mod tests {
     fn read_of_what_is_no_file_of_a_usual_size_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("conf");
-        let refusal = |path: &Path| There::read(path).unwrap_err().to_string();
+        let refusal = |path: &Path| ReadFile::read(path).unwrap_err().to_string();
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
         assert!(refusal(&path).contains("cannot read") && refusal(&path).contains("no regular file"));
         let link = dir.path().join("link");
@@ -74,6 +74,6 @@ mod tests {
         fs::write(&path, vec![b' '; MAX_INPUT + 1]).unwrap();
         assert!(refusal(&path).contains("more than the 1048576 bytes"), "{}", refusal(&path));
         fs::write(&path, vec![b' '; MAX_INPUT]).unwrap();
-        assert_eq!(There::read(&path).unwrap().unwrap().contents.len(), MAX_INPUT);
+        assert_eq!(ReadFile::read(&path).unwrap().unwrap().contents.len(), MAX_INPUT);
     }
 }

@@ -219,7 +219,8 @@ pub(super) mod tests {
             let code = if path.contains("tenant") { 403 } else { 201 };
             paths.lock().unwrap().push(path);
             let body = kube::client::Body::from(format!(r#"{{"kind":"Status","code":{code}}}"#).into_bytes());
-            async move { Ok::<_, std::convert::Infallible>(hyper::Response::builder().status(code).body(body).unwrap()) }
+            let response = hyper::Response::builder().status(code).body(body).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(response) }
         });
         let client = kube::Client::new(service, "default");
         let gate = LeaderGate::new(crate::leader::Leadership::always(), CancellationToken::new(), 0);

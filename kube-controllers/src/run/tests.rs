@@ -87,8 +87,8 @@ async fn process_whose_objects_moved_to_another_group_ends_with_an_error_that_na
         ended = process.run() => ended.unwrap_err(),
         _ = tokio::spawn(hour()) => panic!("the process goes on"),
     };
-    let expected = "Calico's objects are in the API group projectcalico.org/v3 and no longer in crd.projectcalico.org/v1: \
-                    this process ends, to be started again for projectcalico.org/v3";
+    let expected = "Calico's objects are in the API group projectcalico.org/v3 and no longer in \
+                    crd.projectcalico.org/v1: this process ends, to be started again for projectcalico.org/v3";
     assert_eq!(error.to_string(), expected);
     assert_eq!(asked.load(Ordering::Relaxed), BEFORE + 2, "two looks in a row found the other group");
 }

@@ -370,7 +370,8 @@ proptest! {
     /// The published status is complete: used as a configuration, it gives the same settings.
     #[test]
     fn the_status_is_a_configuration_of_the_same_effect(
-        node: bool, policy: bool, namespace: bool, balancer: bool, health: bool, labels: bool, hosts: bool, minutes in 0u32..100,
+        node: bool, policy: bool, namespace: bool, balancer: bool, health: bool, labels: bool, hosts: bool,
+        minutes in 0u32..100,
     ) {
         let section = |on: bool, value: Value| if on { value } else { Value::Null };
         let switch = |on: bool| if on { "Enabled" } else { "Disabled" };

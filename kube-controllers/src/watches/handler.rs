@@ -1,4 +1,4 @@
-//! [`Subscribers`]: the listeners of one kind of object.
+//! [`Subscribers`]: the event handlers of one kind of object.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,8 +22,8 @@ pub enum Event<'a, T: Watched> {
     ListEnd,
 }
 
-/// A listener of a watch. It is called on the task of the watch and delays all listeners of the same kind, so it must
-/// not wait or do I/O: store the needed data, add keys to queues, and return.
+/// An event handler of a watch. It is called on the task of the watch and delays all event handlers of the same kind,
+/// so it must not wait or do I/O: store the needed data, add keys to queues, and return.
 pub trait EventHandler<T: Watched>: Send + 'static {
     /// Handles an event.
     fn on_event(&mut self, event: &Event<'_, T>);
@@ -35,13 +35,13 @@ impl<T: Watched, F: FnMut(&Event<'_, T>) + Send + 'static> EventHandler<T> for F
     }
 }
 
-/// The listeners of one kind of object. A watch without listeners is not started.
+/// The event handlers of one kind of object. A watch without event handlers is not started.
 pub struct Subscribers<T: Watched> {
     handlers: Vec<Box<dyn EventHandler<T>>>,
     panics: PanicCount,
 }
 
-/// Number of times that a listener panicked.
+/// Number of times that an event handler panicked.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PanicCount(Arc<AtomicU64>);
 
@@ -58,20 +58,20 @@ impl<T: Watched> Default for Subscribers<T> {
 }
 
 impl<T: Watched> Subscribers<T> {
-    /// Adds a listener. Takes effect only before the watch starts.
+    /// Adds an event handler. Takes effect only before the watch starts.
     pub fn subscribe(&mut self, handler: impl EventHandler<T>) {
         self.handlers.push(Box::new(handler));
     }
 
-    /// Returns true if there is a listener.
+    /// Returns true if there is an event handler.
     pub fn has_subscribers(&self) -> bool {
         !self.handlers.is_empty()
     }
 
-    /// Passes the event to all listeners. A listener that panics misses this event and receives the next.
+    /// Passes the event to all event handlers. An event handler that panics misses this event and receives the next.
     pub fn dispatch(&mut self, event: &Event<'_, T>) {
         for handler in &mut self.handlers {
-            // Safe: the listener's own state may be incomplete after a panic, and the next full list repairs it.
+            // Safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler.on_event(event))) {
                 self.panics.0.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(kind = T::KIND, reason = panic_message(&*panic), "a listener panicked");

@@ -1,4 +1,4 @@
-//! Watches of the API server and the datastore: one per kind of object, shared by all listeners.
+//! Watches of the API server and the datastore: one per kind of object, shared by all event handlers.
 
 mod cache;
 mod handler;

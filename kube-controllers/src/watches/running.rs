@@ -40,7 +40,7 @@ impl WatchHealth {
         self.meter.read()
     }
 
-    /// Returns the number of times that a listener panicked.
+    /// Returns the number of times that an event handler panicked.
     pub fn panics(&self) -> u64 {
         self.panics.count()
     }
@@ -124,7 +124,7 @@ where
     }
 }
 
-/// Passes the events of the watch to the listeners of `subscribers`, and updates the metrics, until `context.stop`.
+/// Passes the events of the watch to the `subscribers`, and updates the metrics, until `context.stop`.
 pub(super) async fn follow<T: Watched>(events: impl Events<T>, subscribers: Subscribers<T>, context: Context) {
     let gauge = Gauge { metrics: context.metrics.watch(T::KIND), meter: events.meter(), shown: WatchStats::default() };
     // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.

@@ -31,7 +31,7 @@ macro_rules! watches {
         }
 
         impl Watches {
-            /// Starts the watches that have listeners. The watches end with `context.stop`.
+            /// Starts the watches that have event handlers. The watches end with `context.stop`.
             pub fn start(self, context: &Context) -> RunningWatches {
                 let mut running = RunningWatches::default();
                 $(if self.$native.has_subscribers() {

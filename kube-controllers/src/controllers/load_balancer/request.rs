@@ -12,8 +12,8 @@ use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS, LoadBalancerService};
 pub(super) struct AddressRequest {
     /// The requested addresses; empty for any address.
     pub(super) addresses: Vec<IpAddr>,
-    /// True if [`AddressRequest::addresses`] is from the annotation, and so must be met. An address in `spec.loadBalancerIP`
-    /// is a wish.
+    /// True if [`AddressRequest::addresses`] is from the annotation, and so must be met. An address in
+    /// `spec.loadBalancerIP` is a wish.
     pub(super) insists: bool,
     /// Ranges of IPv4 pools; empty for any pool.
     pub(super) pools4: Vec<Cidr>,

@@ -144,7 +144,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn after_one_sync_there_is_nothing_to_do(own in some_labels(), rounds in prop::collection::vec(some_labels(), 1..4)) {
+        fn after_one_sync_there_is_nothing_to_do(
+            own in some_labels(), rounds in prop::collection::vec(some_labels(), 1..4),
+        ) {
             let mut node = RecordedLabels { labels: own.clone(), record: None };
             let mut ever = Labels::new();
             for kubernetes in &rounds {

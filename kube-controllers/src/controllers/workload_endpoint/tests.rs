@@ -62,7 +62,10 @@ fn live(pod: &Pod) -> Value {
     json!({
         "metadata": {"name": pod.name.name, "namespace": "ns", "uid": pod.uid, "labels": pod.labels},
         "spec": {"nodeName": &*pod.node, "hostNetwork": pod.host_network, "serviceAccountName": &*pod.service_account},
-        "status": {"podIP": pod.pod_ip.as_deref().unwrap_or_default(), "podIPs": pod.pod_ip.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>()},
+        "status": {
+            "podIP": pod.pod_ip.as_deref().unwrap_or_default(),
+            "podIPs": pod.pod_ip.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>(),
+        },
     })
 }
 

@@ -157,7 +157,8 @@ proptest! {
     /// was last taken.
     #[test]
     fn nothing_is_lost_and_nothing_held_twice(acts in prop::collection::vec(act(), 0..60)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.expect("runtime");
         runtime.block_on(async {
             let queue = Queue::default();
             let mut held: Vec<u8> = Vec::new();

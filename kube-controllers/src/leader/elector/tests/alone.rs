@@ -83,15 +83,17 @@ proptest! {
     /// apart: one is answered after the 25 s that the replica waits, and was sent before the role allowed Leases.
     #[test]
     fn replica_that_takes_the_lease_and_replica_without_one_never_write_at_once(
-        seed in any::<u64>(), is_there in any::<bool>(), granted in 32_000..52_000u64, late in 0..4900u64, away in 0..30_000u64, created in 0..30_000u64,
+        seed in any::<u64>(), is_there in any::<bool>(), granted in 32_000..52_000u64, late in 0..4900u64,
+        away in 0..30_000u64, created in 0..30_000u64,
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.expect("runtime");
         runtime.block_on(async {
             fastrand::seed(seed);
             let (server, begin) = (if is_there { Server::unheld(None) } else { Server::default() }, Instant::now());
             let after = |milliseconds| begin + Duration::from_millis(milliseconds);
-            let weather =
-                Weather::Refusing { allowed: after(granted), late: Duration::from_millis(late), back: after(granted + away) };
+            let (allowed, back) = (after(granted), after(granted + away));
+            let weather = Weather::Refusing { allowed, late: Duration::from_millis(late), back };
             let mut one = replica(&server, "one", weather, false);
             in_the_end(one.leadership.gained()).await;
             tokio::time::sleep_until(after(granted + created)).await;

@@ -296,8 +296,11 @@ proptest! {
     /// Under any sequence of failures, no replica may write at the moment another takes the Lease (the server asserts
     /// that), and a replica becomes the leader once the failures end.
     #[test]
-    fn never_two_at_once_and_not_for_ever_none(seed in any::<u64>(), restarts in prop::collection::vec(0..60u64, 0..5)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+    fn never_two_at_once_and_not_for_ever_none(
+        seed in any::<u64>(), restarts in prop::collection::vec(0..60u64, 0..5),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.expect("runtime");
         runtime.block_on(async {
             fastrand::seed(seed);
             let server = Server::default();

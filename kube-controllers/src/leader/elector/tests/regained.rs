@@ -128,7 +128,8 @@ proptest! {
     fn replicas_of_a_role_that_comes_and_goes_never_write_at_once(
         seed in any::<u64>(), turns in prop::collection::vec((21..400u32, any::<bool>(), any::<bool>()), 1..12),
     ) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let runtime = runtime.expect("runtime");
         runtime.block_on(async {
             fastrand::seed(seed);
             let server = Server::unheld(None);

@@ -103,7 +103,11 @@ impl Heard {
 
 impl Listening {
     /// Starts the watches to which `subscribe` subscribes.
-    pub(crate) fn start(calico: Calico, kubeconfig: Option<PathBuf>, subscribe: impl FnOnce(&mut Watches)) -> Listening {
+    pub(crate) fn start(
+        calico: Calico,
+        kubeconfig: Option<PathBuf>,
+        subscribe: impl FnOnce(&mut Watches),
+    ) -> Listening {
         let mut watches = Watches::default();
         subscribe(&mut watches);
         let stop = CancellationToken::new();

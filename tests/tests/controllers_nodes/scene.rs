@@ -207,7 +207,8 @@ impl Scene {
 
 async fn work(context: Context) {
     let mut watches = Watches::default();
-    let mut controllers = vec![made::<HostEndpoints>(&context, &mut watches), made::<LoadBalancer>(&context, &mut watches)];
+    let mut controllers =
+        vec![made::<HostEndpoints>(&context, &mut watches), made::<LoadBalancer>(&context, &mut watches)];
     match context.mode {
         Mode::Etcd => {
             controllers.push(made::<NodeLabels>(&context, &mut watches));

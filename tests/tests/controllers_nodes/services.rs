@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use integration_tests::kubernetes::Request;
 use kube_controllers::settings::AssignIps;
 use libcalico::api::IpPoolSpec;
-use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, Owner};
 use libcalico::ipam::LOAD_BALANCER_HOST;
+use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, Owner};
 use libcalico::store::Store;
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use datastore::DatastoreConfig;
-use datastore::config::{DEFAULT_DEADLINE, EtcdConfig, LocalConfig};
 use datastore::config::KubernetesConfig;
+use datastore::config::{DEFAULT_DEADLINE, EtcdConfig, LocalConfig};
 use integration_tests::content::Content;
 use integration_tests::etcd::ENDPOINT;
 use integration_tests::kubernetes::{ApiServer, Client, Objects};

@@ -93,7 +93,8 @@ fn handles_are_named_as_upstream_names_them() {
 #[test]
 fn a_call_takes_what_the_runtime_says() {
     let conf = r#"{"cniVersion":"1.0.0","name":"net","type":"calico","ipam_lock_file":"/l",
-        "windows_use_single_network":true,"ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
+        "windows_use_single_network":true,
+        "ipam":{"type":"calico-ipam","assign_ipv4":"false","assign_ipv6":"true","ipv6_pools":["six","fd00::/64"]}}"#;
     let env = |name: &str| {
         let value = match name {
             "CNI_COMMAND" => "ADD",

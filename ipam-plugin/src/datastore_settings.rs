@@ -30,7 +30,7 @@ pub fn kubernetes_beside(
         .map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))
 }
 
-/// Does the same as [`of`], with an environment other than this process's.
+/// Does the same for an environment other than that of this process.
 ///
 /// # Errors
 /// Returns an error if no usable datastore is configured.

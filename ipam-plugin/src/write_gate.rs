@@ -1,4 +1,4 @@
-//! [`GatedStore`]: a store that asks a [`WriteGate`] before each write.
+//! `GatedStore`: a store that asks a [`WriteGate`] before each write.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

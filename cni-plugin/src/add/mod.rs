@@ -4,8 +4,8 @@
 //! failure the completed steps are undone in the reverse order, and the error names the failed step and the outcome of
 //! the rollback.
 //!
-//! [`validate`] rejects an invalid call before the first read, [`busy_address`] and [`attach_and_record`] create the
-//! interface and write the endpoint, and [`rollback`] undoes both.
+//! `validate` rejects an invalid call before the first read, `busy_address` and `attach_and_record` create the
+//! interface and write the endpoint, and `rollback` undoes both.
 
 mod attach_and_record;
 mod busy_address;

@@ -1,5 +1,5 @@
 //! Deferred DELs: a DEL that cannot reach the datastore records its remaining work in the journal, and a later call or
-//! the agent replays it. [`urgency`] orders the entries that an ADD replays.
+//! the agent replays it. `urgency` orders the entries that an ADD replays.
 
 mod urgency;
 

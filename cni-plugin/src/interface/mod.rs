@@ -1,7 +1,7 @@
 //! Creates and removes the container's interface with the kernel's dataplane or with a gRPC dataplane (CNI-234).
 //!
-//! [`config`] derives the plan from the call, [`existing`] handles an existing interface of the same name, and
-//! [`kernel`] and [`grpc`] execute the plan.
+//! `config` derives the plan from the call, `existing` handles an existing interface of the same name, and
+//! `kernel` and `grpc` execute the plan.
 
 mod config;
 pub mod existing;

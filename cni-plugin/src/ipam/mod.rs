@@ -2,7 +2,7 @@
 //! with another IPAM plugin as a child process.
 //!
 //! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, [`inspect`] serves
-//! CHECK and STATUS, and [`exec`] runs another plugin.
+//! CHECK and STATUS, and `exec` runs another plugin.
 
 pub mod busy;
 mod child;

@@ -18,7 +18,7 @@ pub struct DatastoreSettings {
     pub datastore_path: String,
     /// `etcd_endpoints`: comma-separated list of URLs.
     pub etcd_endpoints: String,
-    /// `etcd_discovery_srv`: DNS domain. Rejected, see [`ConfigError::Discovery`].
+    /// `etcd_discovery_srv`: DNS domain. Rejected, see `ConfigError::Discovery`.
     pub etcd_discovery_srv: String,
     /// `etcd_ca_cert_file`: the CA certificates that verify etcd's certificate.
     pub etcd_ca_cert_file: String,

@@ -1,4 +1,4 @@
-//! [`BlockHints`]: a file with the blocks of this node, the blocks from which its next addresses will probably come,
+//! `BlockHints`: a file with the blocks of this node, the blocks from which its next addresses will probably come,
 //! and the revision of the last ADD's or DEL's write to a block.
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Allocation of addresses: a loop of plan, read and commit.
 //!
 //! [`inputs`] reads the objects that every allocation needs, and [`prefetch`] more of them on an API server.
-//! [`planner`] decides the next step from the [`snapshot`]; [`commit`] writes it, and [`unknown_outcome`] finds out
+//! `planner` decides the next step from the `snapshot`; `commit` writes it, and `unknown_outcome` finds out
 //! about a lost write. [`one_address`] assigns a requested address.
 
 pub(crate) mod assignment;

@@ -16,7 +16,7 @@ pub(super) struct Counts {
     pub(super) blocks: i64,
 }
 
-/// The counts by pool and node, with [`NONE`] for no pool and for no node.
+/// The counts by pool and node, with `NONE` for no pool and for no node.
 pub(super) type CountsByPlace = HashMap<(Row, Row), Counts>;
 
 #[derive(Debug, Default)]

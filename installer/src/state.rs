@@ -3,7 +3,7 @@
 //!
 //! A file is recorded before it is written, so an interrupted run may leave a record without its file, but never a file
 //! without its record. Therefore the digest is compared before a file is removed. While a file of ours is replaced by a
-//! new one, both digests are recorded (`State::note_over`).
+//! new one, both digests are recorded (`State::record_replacement`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

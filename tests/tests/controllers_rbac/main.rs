@@ -138,7 +138,7 @@ fn without_leases_and_events_one_replica_runs_by_itself() {
         let setup = world.setup().env("KUBECONFIG", account.kubeconfig.display().to_string());
         let log = Life { host, world, meanwhile: &|| () }.live(setup);
         // At most one such line for each restart of the controllers, which restart when the settings change.
-        let lives = log.matches("] kube-controllers/session").count();
+        let lives = log.matches("] kube-controllers/run::lifecycle").count();
         let told = log.matches("may not create events").count();
         assert!(told > 0 && told <= lives, "{log}");
         let lines = log.lines().filter(|line| line.contains("[WARNING]") && line.to_lowercase().contains("lease"));

@@ -184,15 +184,14 @@ fn late() -> CniError {
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
 async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let pod = pod.map_err(|error| match error.is_postponable() {
-        true => ReleaseError::Postponed(error.into()),
-        false => ReleaseError::Refused(error.into()),
+    let pod = pod.map_err(|error| {
+        let is_postponable = error.is_postponable();
+        ReleaseError::new(error, is_postponable)
     })?;
-    vmi::for_del(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
-        match error.is_postponable() {
-            true => ReleaseError::Postponed(error.into()),
-            false => ReleaseError::Refused(error.into()),
-        }
+    let vmi = vmi::for_del(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await;
+    vmi.map_err(|error| {
+        let is_postponable = error.is_postponable();
+        ReleaseError::new(error, is_postponable)
     })
 }
 

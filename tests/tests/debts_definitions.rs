@@ -1,5 +1,5 @@
 //! DELs while the API server lacks Calico's definitions, or with a configuration that names an unknown API group.
-//! Nothing of the pod remains once the server is restored.
+//! Once the server is restored, the endpoint and the addresses of the pod are gone.
 
 use std::fs;
 use std::path::PathBuf;

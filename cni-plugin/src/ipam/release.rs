@@ -31,12 +31,19 @@ pub enum ReleaseError {
 
 impl From<IpamError> for ReleaseError {
     fn from(error: IpamError) -> Self {
-        let told = cni::cni_error(&error);
-        match error {
-            IpamError::Store(cause) if cause.is_postponable() => ReleaseError::Postponed(told),
-            IpamError::StillListed { .. } => ReleaseError::Postponed(told),
-            _ => ReleaseError::Refused(told),
-        }
+        let is_postponable = match &error {
+            IpamError::Store(cause) => cause.is_postponable(),
+            IpamError::StillListed { .. } => true,
+            _ => false,
+        };
+        ReleaseError::new(cni::cni_error(&error), is_postponable)
+    }
+}
+
+impl ReleaseError {
+    /// Creates the failure for an error of the datastore or of the Kubernetes API.
+    pub fn new(error: impl Into<CniError>, is_postponable: bool) -> Self {
+        if is_postponable { ReleaseError::Postponed(error.into()) } else { ReleaseError::Refused(error.into()) }
     }
 }
 

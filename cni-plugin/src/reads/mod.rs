@@ -188,8 +188,9 @@ async fn prepare(
 
 /// Reads the objects that a DEL needs. `handles` are the handles whose addresses it may release.
 ///
-/// # Errors The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for
-/// which the DEL is deferred.
+/// # Errors
+/// The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for which the
+/// DEL is deferred.
 pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<DelReads, StoreError> {
     let found = *try_read(cx, Query::Release(handles)).await?;
     let readiness = found.readiness();
@@ -199,8 +200,9 @@ pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<DelReads, Sto
 
 /// Reads the objects that a CHECK needs.
 ///
-/// # Errors The datastore is unreachable or not ready, or the Kubernetes API did not respond. Without the pod, a
-/// missing allocation is not known to be an error.
+/// # Errors
+/// The datastore is unreachable or not ready, or the Kubernetes API did not respond. Without the pod, a missing
+/// allocation is not known to be an error.
 pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let found = *read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;

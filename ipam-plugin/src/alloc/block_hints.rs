@@ -9,6 +9,8 @@ use libcalico::net::Cidr;
 use libcalico::store::Revision;
 use serde::{Deserialize, Serialize};
 
+use crate::lock::HostLock;
+
 /// Maximum number of namespaces before the file starts over: more than a node's pods usually use at a time.
 const MOST: usize = 128;
 
@@ -44,6 +46,11 @@ impl BlockHints {
     pub(crate) fn read(file: &Path) -> Self {
         let hints = fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok());
         BlockHints { file: file.into(), hints: hints.unwrap_or_default() }
+    }
+
+    /// Reads the file if `lock`, the node's, is held: without it another process may be about to write the file.
+    pub(crate) fn read_locked(lock: &HostLock, file: Option<&Path>) -> Option<Self> {
+        file.filter(|_| lock.is_held()).map(BlockHints::read)
     }
 
     /// Returns the blocks of the namespace.

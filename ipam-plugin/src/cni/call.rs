@@ -204,8 +204,8 @@ impl IpamRequest {
 
     /// Returns the hints for the next ADD if the caller has the node's lock and the datastore makes use of hints.
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<BlockHints> {
-        lock.filter(|lock| lock.is_held() && !store.has_transactions())?;
-        self.recent_file.as_deref().map(BlockHints::read)
+        let lock = lock.filter(|_| !store.has_transactions())?;
+        BlockHints::read_locked(lock, self.recent_file.as_deref())
     }
 
     /// Returns the addresses that the kernel recently had in use.

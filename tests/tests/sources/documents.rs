@@ -1,15 +1,14 @@
 //! Documents name tests, files and messages that exist.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::all_files;
+use crate::{all_files, workspace};
 
 /// Returns the rows of all tables of a document with this heading.
 fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     let text = fs::read_to_string(workspace.join(document)).with_context(|| document.to_owned())?;
     ensure!(text.contains(heading), "{document} has no table {heading}");
     let tables = text.split(heading).skip(1);
@@ -20,7 +19,7 @@ fn rows(document: &str, heading: &str) -> Result<Vec<String>> {
 /// Checks the tables of docs/testing.md: the second column has files, the third tests.
 #[test]
 fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     let rows = rows("docs/testing.md", "| behavior | files | tests |")?;
     ensure!(rows.len() > 60, "{} rows", rows.len());
     for row in rows {
@@ -43,7 +42,7 @@ fn testing_page_names_files_and_tests_that_exist() -> Result<()> {
 /// Checks SECURITY.md's tables and the threat model: each claim names a test, or says that it has none.
 #[test]
 fn security_documents_name_tests_that_exist() -> Result<()> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     let read = |file: &str| fs::read_to_string(workspace.join(file)).with_context(|| file.to_owned());
     let (security, threats) = (read("SECURITY.md")?, read("docs/threat-model.md")?);
     let rows = rows("SECURITY.md", "| result | shown by |")?;

@@ -1,19 +1,20 @@
 //! Facts about upstream that the code relies on are defined in docs/compatibility/, and each of them is cited.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::process::Command;
 use std::{fs, str};
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
 
+use crate::workspace;
+
 /// Fewest facts: below this number, a page was lost.
 const FEWEST: usize = 200;
 
 /// Returns the tracked text files, with their paths below the workspace.
 fn tracked_texts() -> Result<Vec<(String, String)>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     let listed = Command::new("git").current_dir(workspace).args(["ls-files", "-z"]).output()?;
     ensure!(listed.status.success(), "git ls-files: {}", String::from_utf8_lossy(&listed.stderr));
     let is_recorded = |path: &&str| {
@@ -66,7 +67,7 @@ fn no_label_stands_for_a_fact() -> Result<()> {
 /// Relative links between documents.
 #[test]
 fn links_between_documents_lead_somewhere() -> Result<()> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     let link = Regex::new(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")?;
     for (path, text) in tracked_texts()?.iter().filter(|(path, _)| path.ends_with(".md")) {
         let folder = workspace.join(path).parent().context("a file has a folder")?.to_owned();

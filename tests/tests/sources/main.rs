@@ -67,8 +67,13 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// Returns the folder of the workspace.
+pub(crate) fn workspace() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")
+}
+
 pub(crate) fn all_files() -> Result<Vec<PathBuf>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     Ok(CRATES.iter().flat_map(|name| rust_files(&workspace.join(name))).collect())
 }
 
@@ -95,7 +100,7 @@ pub(crate) struct Source {
 
 /// Returns the sources of the programs: all files that are not compiled for tests alone, without their modules of tests.
 pub(crate) fn program_sources() -> Result<Vec<Source>> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("no workspace")?;
+    let workspace = workspace()?;
     let mut sources = Vec::new();
     for file in all_files()? {
         let path = file.strip_prefix(workspace)?.to_string_lossy().into_owned();

@@ -1,11 +1,10 @@
 //! The parts of docs/style.md that a tool can check, and the sizes of files.
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::{Source, all_files, program_sources};
+use crate::{Source, all_files, program_sources, workspace};
 
 /// Words with which no comment paragraph begins. "Whether to" may describe a field.
 const OPENERS: [&str; 12] =
@@ -77,7 +76,7 @@ fn lines_have_at_most_120_columns() -> Result<()> {
         let lines = text.lines().enumerate().filter(|(_, line)| line.chars().count() > MOST_COLUMNS);
         long.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
     }
-    Remaining { what: "lines past 120 columns", number: 131 }.check(&long)
+    Remaining { what: "lines past 120 columns", number: 129 }.check(&long)
 }
 
 #[test]
@@ -159,8 +158,7 @@ fn the_context_of_a_call_is_a_parameter_of_verbs_alone() -> Result<()> {
 
 #[test]
 fn readme_has_at_most_150_lines() -> Result<()> {
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
-    let lines = fs::read_to_string(readme)?.lines().count();
+    let lines = fs::read_to_string(workspace()?.join("README.md"))?.lines().count();
     ensure!(lines <= 150, "{lines} lines: move what only some readers need into docs/");
     Ok(())
 }

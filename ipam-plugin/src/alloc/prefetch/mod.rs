@@ -71,7 +71,7 @@ impl Prefetch {
             return None;
         }
         let lock = HostLock::try_acquire(hints.lock_file?)?;
-        let recent = hints.recent_file.filter(|_| lock.is_held()).map(BlockHints::read)?;
+        let recent = BlockHints::read_locked(&lock, hints.recent_file)?;
         let last = recent.blocks_of(hints.network, hints.namespace);
         let blocks = hints.families.iter().map(|version| {
             let block = last.with_room.iter().find(|block| block.version() == *version)?;

@@ -15,16 +15,21 @@ LOCKED := $(if $(filter true,$(CI)),--locked)
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build ## run three pods on two nodes in private namespaces (KEEP=1: leave them running)
-	@tests/install-needs.sh demo
+# The demos build only the programs that they run, without the slow optimization of a release.
+demo: ## run three pods on two nodes in private namespaces (KEEP=1: leave them running)
+	@tests/install-needs.sh build demo
+	@$(MAKE) --no-print-directory plugin PROFILE=quick
 	@tests/demo/run.sh
 
-demo-kubernetes: build ## run two pods with a real API server, with calls like kubelet's and an outage (KEEP=1: leave it running)
-	@tests/install-needs.sh demo-kubernetes
+demo-kubernetes: ## run two pods with a real API server, with calls like kubelet's and an outage (KEEP=1: leave it running)
+	@tests/install-needs.sh build demo-kubernetes
+	@$(MAKE) --no-print-directory plugin PROFILE=quick
 	@tests/demo/run.sh kubernetes
 
-demo-controllers: build ## run kube-controllers: release a leak, convert a policy, replace a leader, delete a node (KEEP=1: leave it running)
-	@tests/install-needs.sh demo-controllers
+demo-controllers: ## run kube-controllers: release a leak, convert a policy, replace a leader, delete a node (KEEP=1: leave it running)
+	@tests/install-needs.sh build demo-controllers
+	@$(MAKE) --no-print-directory plugin PROFILE=quick
+	@$(MAKE) --no-print-directory controllers PROFILE=controllers-quick
 	@tests/demo/run.sh controllers
 
 # The images have the names of deploy/install.yaml, independently of the variables of this shell. A quick build may have

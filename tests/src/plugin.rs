@@ -1,5 +1,6 @@
 //! The binaries under test, executed as a container runtime executes them: with an environment, stdin and a deadline.
 
+mod freshness;
 mod measured;
 
 use std::collections::BTreeMap;
@@ -7,6 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,6 +19,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use serde_json::Value;
 
+use self::freshness::require_fresh;
 pub use self::measured::Usage;
 
 /// Longer than any call may take, a DEL with an unreachable datastore included.
@@ -62,18 +65,25 @@ pub struct Outcome {
 }
 
 impl Plugins {
-    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where `make build` puts them.
+    /// Finds the binaries: in CALICO_BIN_DIR if set, else in `target/plugin`, where `make build` puts them. Those in
+    /// `target/plugin` must not be older than the sources.
     pub fn locate() -> Result<Plugins> {
-        let dir = match std::env::var_os("CALICO_BIN_DIR") {
-            Some(dir) => PathBuf::from(dir),
-            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/plugin"),
-        };
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let given = std::env::var_os("CALICO_BIN_DIR").map(PathBuf::from);
+        let dir = given.clone().unwrap_or_else(|| workspace.join("target/plugin"));
         let dir = dir.canonicalize().with_context(|| {
             format!("no plugin binaries in {}: run `make build`, or set CALICO_BIN_DIR", dir.display())
         })?;
         for program in ["calico", "calico-ipam"] {
             let path = dir.join(program);
             ensure!(path.is_file(), "{} is not there: run `make build`, or set CALICO_BIN_DIR", path.display());
+        }
+        if given.is_none() {
+            static FRESH: OnceLock<Result<(), String>> = OnceLock::new();
+            let programs = ["calico", "kube-controllers"].map(|program| dir.join(program));
+            let built: Vec<_> = programs.into_iter().filter(|program| program.exists()).collect();
+            let fresh = FRESH.get_or_init(|| require_fresh(&workspace, &built).map_err(|error| error.to_string()));
+            fresh.clone().map_err(anyhow::Error::msg)?;
         }
         Ok(Plugins { dir })
     }

@@ -10,7 +10,7 @@ MUSL := $(shell uname -m)-unknown-linux-musl
 # CI builds with exactly the versions in Cargo.lock.
 LOCKED := $(if $(filter true,$(CI)),--locked)
 
-.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate lint clean
+.PHONY: help check demo demo-kubernetes demo-controllers e2e test flaky bench bench-controllers fuzz-faults fuzz-tenant build build-test image release reproduce generate audit lint clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ generate: ## write the generated files of deploy/: JSON Schema of the configurat
 	@deploy/render.sh >target/install.yaml
 	@mv target/install.yaml deploy/install.yaml
 	@git status --short deploy
+
+audit: ## look for published security advisories (RustSec) of the dependencies; needs the network
+	@"$$(tests/install-cargo-deny.sh)" check advisories
 
 lint: ## check formatting, clippy and documentation, with warnings as errors
 	@cargo fmt --all --check

@@ -12,6 +12,7 @@ stage() {
     local name=$1 begin=$SECONDS output
     shift
     if output=$("$@" </dev/null 2>&1); then
+        grep '^SKIPPED ' <<<"$output" || true
         echo "$name: ok, $((SECONDS - begin)) s"
     else
         printf '%s\n%s: FAILED, %s s\n' "$output" "$name" "$((SECONDS - begin))"

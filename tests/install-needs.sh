@@ -4,8 +4,9 @@
 #
 #   tests/install-needs.sh build|image|demo|demo-kubernetes|demo-controllers|e2e|test|bench ...
 #
-# Packages come from apt, the toolchain and its musl target from rustup (rust-toolchain.toml names the version), and Go
-# programs are built in ~/.cache/calico-tests (install-go-tools.sh). The repository does not change.
+# Packages come from apt, the toolchain and its musl target from rustup (rust-toolchain.toml names the version). Go
+# programs (install-go-tools.sh) and cargo-deny (install-cargo-deny.sh) are built in ~/.cache/calico-tests. The
+# repository does not change.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -79,6 +80,7 @@ install_go_tools() {
         tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
         tests/install-go-tools.sh helm kubeconform kustomize || echo "note: there is no helm, kubeconform or kustomize" >&2
         tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: no images can be made" >&2
+        tests/install-cargo-deny.sh >/dev/null || echo "note: there is no cargo-deny" >&2
         ;;
     e2e)
         tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler

@@ -1,45 +1,15 @@
-//! Checks that the dependency tree follows the rules of `deny.toml`, and that the pure crates do no I/O.
+//! Checks that the dependency tree follows the rules of `deny.toml`, and that each crate and each program contains only
+//! the crates that it may contain.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
-use serde::Deserialize;
+use integration_tests::skip::skipped;
 
-/// The part of `deny.toml` that these tests check.
-#[derive(Deserialize)]
-struct Rules {
-    licenses: Licenses,
-    bans: Bans,
-}
-
-#[derive(Deserialize)]
-struct Licenses {
-    allow: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct Bans {
-    deny: Vec<Entry>,
-    skip: Vec<Entry>,
-}
-
-#[derive(Deserialize)]
-struct Entry {
-    #[serde(rename = "crate")]
-    name: String,
-}
-
-/// A crate that is built on Linux, for the programs, for their build or for their tests.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Package {
-    name: String,
-    version: String,
-    /// Source of the crate, if it is not crates.io.
-    source: Option<String>,
-    licence: String,
-}
+/// The address of RustSec's database in cargo-deny's default configuration.
+const ADVISORIES: &str = "https://github.com/RustSec/advisory-db";
 
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the workspace")
@@ -51,73 +21,87 @@ fn cargo(args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn rules() -> Result<Rules> {
-    Ok(toml::from_str(&std::fs::read_to_string(workspace().join("deny.toml"))?)?)
+/// Returns the cargo-deny that `tests/install-cargo-deny.sh` installed, or `None` after marking the
+/// test as skipped.
+fn cargo_deny() -> Result<Option<PathBuf>> {
+    let cache = match env::var_os("XDG_CACHE_HOME") {
+        Some(cache) => PathBuf::from(cache),
+        None => Path::new(&env::var_os("HOME").context("HOME is not set")?).join(".cache"),
+    };
+    let script = fs::read_to_string(workspace().join("tests/install-cargo-deny.sh"))?;
+    let version = script.lines().find_map(|line| line.strip_prefix("VERSION=")).context("the script has no version")?;
+    let program = cache.join(format!("calico-tests/cargo-deny-{version}/bin/cargo-deny"));
+    if !program.is_file() {
+        skipped("there is no cargo-deny: run tests/install-cargo-deny.sh");
+        return Ok(None);
+    }
+    Ok(Some(program))
 }
 
-/// Returns the packages that `cargo tree` lists. Unlike `cargo metadata`, it leaves out packages that no enabled
-/// feature needs.
-fn packages() -> Result<BTreeSet<Package>> {
-    let tree = cargo(&[
-        "tree",
-        "--workspace",
-        "--target=x86_64-unknown-linux-musl",
-        "--edges=normal,build,dev",
-        "--prefix=none",
-        "--no-dedupe",
-        "--format={p};{l}",
-    ])?;
-    let lines = tree.lines().filter(|line| !line.is_empty());
-    lines.map(|line| package(line).with_context(|| format!("cargo tree printed {line}"))).collect()
-}
-
-/// Parses `name v1.2.3 (proc-macro) (source);licence`. The line of a repeated package ends in ` (*)`.
-fn package(line: &str) -> Option<Package> {
-    let (package, licence) = line.trim_end_matches(" (*)").split_once(';')?;
-    let mut words = package.split(' ');
-    let (name, version) = (words.next()?, words.next()?.strip_prefix('v')?);
-    let source = words.find(|word| *word != "(proc-macro)").map(str::to_owned);
-    Some(Package { name: name.to_owned(), version: version.to_owned(), source, licence: licence.to_owned() })
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 #[test]
-fn every_licence_is_allowed() -> Result<()> {
-    let allowed = rules()?.licenses.allow.join(" OR ");
-    let allowed = spdx::Expression::parse(&allowed)?;
-    let allowed: Vec<_> = allowed.requirements().map(|requirement| &requirement.req).collect();
-    for package in packages()? {
-        let Package { name, licence, .. } = &package;
-        let expression = spdx::Expression::parse_mode(licence, spdx::ParseMode::LAX)
-            .with_context(|| format!("{name} has the licence {licence:?}"))?;
-        ensure!(expression.evaluate(|wanted| allowed.contains(&wanted)), "{name}: {licence} is not in deny.toml");
-    }
+fn dependencies_follow_the_rules_of_deny_toml() -> Result<()> {
+    let Some(program) = cargo_deny()? else { return Ok(()) };
+    // An entry of deny.toml without effect is an error too.
+    let idle = ["unnecessary-skip", "unmatched-skip", "license-not-encountered"].map(|lint| ["-D", lint]).concat();
+    let output = Command::new(program)
+        .current_dir(workspace())
+        .arg("check")
+        .args(idle)
+        .args(["bans", "licenses", "sources"])
+        .output()?;
+    ensure!(output.status.success(), "cargo-deny failed:\n{}", text(&output));
     Ok(())
 }
 
+/// The database has one advisory, for every version of serde. Git replaces the address of RustSec's database with the
+/// path of this one, so that the check needs no network.
 #[test]
-fn no_crate_is_built_in_two_versions() -> Result<()> {
-    let skipped: BTreeSet<String> = rules()?.bans.skip.into_iter().map(|entry| entry.name).collect();
-    let mut versions: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in packages()? {
-        versions.entry(package.name).or_default().insert(package.version);
-    }
-    let excess: Vec<_> =
-        versions.iter().filter(|(name, versions)| versions.len() > 1 && !skipped.contains(*name)).collect();
-    ensure!(excess.is_empty(), "{excess:?}: settle on one, or give the reason in deny.toml");
-    let idle: Vec<_> = skipped.iter().filter(|name| versions.get(*name).is_none_or(|found| found.len() < 2)).collect();
-    ensure!(idle.is_empty(), "deny.toml skips without need: {idle:?}");
-    Ok(())
-}
+fn advisory_of_a_planted_database_is_reported() -> Result<()> {
+    let Some(program) = cargo_deny()? else { return Ok(()) };
+    let planted = tempfile::tempdir()?;
+    let database = planted.path().join("database");
+    let advisory = r#"```toml
+[advisory]
+id = "RUSTSEC-2025-9999"
+package = "serde"
+date = "2025-01-01"
 
-#[test]
-fn no_banned_crate_and_no_source_but_crates_io() -> Result<()> {
-    let banned: BTreeSet<String> = rules()?.bans.deny.into_iter().map(|entry| entry.name).collect();
-    for package in packages()? {
-        ensure!(!banned.contains(&package.name), "{} is banned by deny.toml", package.name);
-        let own = format!("({}/", workspace().display());
-        let foreign = package.source.filter(|source| !source.starts_with(&own));
-        ensure!(foreign.is_none(), "{} comes from {foreign:?}", package.name);
-    }
+[versions]
+patched = []
+```
+
+# A planted advisory
+
+Every version is affected.
+"#;
+    fs::create_dir_all(database.join("crates/serde"))?;
+    fs::write(database.join("crates/serde/RUSTSEC-2025-9999.md"), advisory)?;
+    let git = |args: &[&str]| -> Result<()> {
+        let output = Command::new("git").current_dir(&database).args(args).output()?;
+        ensure!(output.status.success(), "git {args:?}: {}", text(&output));
+        Ok(())
+    };
+    git(&["init", "-q", "-b", "main"])?;
+    git(&["add", "."])?;
+    git(&["-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "-qm", "One advisory"])?;
+
+    let config = planted.path().join("deny.toml");
+    let clone = planted.path().join("clone");
+    fs::write(&config, format!("[advisories]\ndb-path = {clone:?}\ngit-fetch-with-cli = true\n"))?;
+    let output = Command::new(program)
+        .current_dir(workspace())
+        .arg("--config")
+        .arg(&config)
+        .args(["check", "advisories"])
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", format!("url.file://{}.insteadOf", database.display()))
+        .env("GIT_CONFIG_VALUE_0", ADVISORIES)
+        .output()?;
+    ensure!(!output.status.success() && text(&output).contains("RUSTSEC-2025-9999"), "{}", text(&output));
     Ok(())
 }
 

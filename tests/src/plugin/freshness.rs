@@ -88,10 +88,10 @@ mod tests {
             write(&file, 100);
         }
         write(&program, 200);
-        require_fresh(root, &[program.clone()]).unwrap();
+        require_fresh(root, std::slice::from_ref(&program)).unwrap();
         write(&root.join("README.md"), 300);
         write(&root.join("netconf/notes.txt"), 300);
-        require_fresh(root, &[program.clone()]).unwrap();
+        require_fresh(root, std::slice::from_ref(&program)).unwrap();
 
         write(&root.join("libcalico/src/ipam/block.rs"), 300);
         let error = require_fresh(root, &[program]).unwrap_err().to_string();

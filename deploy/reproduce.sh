@@ -22,14 +22,14 @@ else
     work=$(mktemp -d "${TMPDIR:-/tmp}/reproduce.XXXXXX")
 fi
 # cargo reads the settings of all parent folders, so below this tree it would read the tree's settings twice.
-case $work/ in "$tree"/*) echo "$work is in the tree: name a folder outside" >&2; exit 2 ;; esac
+case $work/ in "$tree"/*) echo "$work is inside the tree; name a folder outside of it" >&2; exit 2 ;; esac
 commit=$(git rev-parse HEAD)
-[ -z "$(git status --porcelain)" ] || echo "note: what is not committed is left out"
+[ -z "$(git status --porcelain)" ] || echo "note: uncommitted changes are not included"
 
 # Clones the commit and builds its release in the clone, with a log file beside it.
 make_release() {
     local folder=$1 begin=$SECONDS
-    echo "making the release of ${commit:0:12} in $folder: $folder.log tells how far it is"
+    echo "building the release of ${commit:0:12} in $folder: $folder.log shows the progress"
     mkdir -p "$(dirname "$folder")"
     git clone --quiet --no-checkout "$tree" "$folder"
     git -C "$folder" checkout --quiet --detach "$commit"
@@ -49,6 +49,6 @@ if ! diff "$first/SHA256SUMS" "$second/SHA256SUMS" || ! diff --recursive --brief
     echo "NOT the same: compare $first with $second" >&2
     exit 1
 fi
-echo "the same: $(wc -l <"$first/SHA256SUMS") files of both architectures"
+echo "identical: $(wc -l <"$first/SHA256SUMS") files of both architectures"
 cat "$first/SHA256SUMS"
 rm -rf "$work"

@@ -76,18 +76,18 @@ install_toolchain() {
 install_go_tools() {
     case $1 in
     test)
-        tests/install-go-tools.sh cnitool || echo "note: there is no cnitool" >&2
-        tests/install-go-tools.sh kube-apiserver kubectl || echo "note: there is no control plane" >&2
-        tests/install-go-tools.sh helm kubeconform kustomize || echo "note: there is no helm, kubeconform or kustomize" >&2
-        tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: no images can be made" >&2
-        tests/install-cargo-deny.sh >/dev/null || echo "note: there is no cargo-deny" >&2
+        tests/install-go-tools.sh cnitool || echo "note: cnitool could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh kube-apiserver kubectl || echo "note: the control plane could not be built; its tests are skipped" >&2
+        tests/install-go-tools.sh helm kubeconform kustomize || echo "note: helm, kubeconform or kustomize could not be built; their tests are skipped" >&2
+        tests/install-go-tools.sh images "cni-plugins-$(dpkg --print-architecture)" || echo "note: the image tools could not be built; their tests are skipped" >&2
+        tests/install-cargo-deny.sh >/dev/null || echo "note: cargo-deny could not be built; its tests are skipped" >&2
         ;;
     e2e)
         tests/install-go-tools.sh kube-apiserver kubectl kube-controller-manager kube-scheduler
-        tests/install-go-tools.sh kubelet containerd || echo "note: there is no node" >&2
+        tests/install-go-tools.sh kubelet containerd || echo "note: kubelet or containerd could not be built; their steps are skipped" >&2
         ;;
     demo-kubernetes | demo-controllers) tests/install-go-tools.sh kube-apiserver kubectl ;;
-    bench) tests/install-go-tools.sh kube-apiserver || echo "note: there is no API server to measure" >&2 ;;
+    bench) tests/install-go-tools.sh kube-apiserver || echo "note: kube-apiserver could not be built; its tables are skipped" >&2 ;;
     esac
 }
 

@@ -28,7 +28,7 @@ stage() {
 
 stage needs tests/install-needs.sh build image demo demo-kubernetes demo-controllers test
 if [ ${#failed[@]} -gt 0 ]; then
-    echo "nothing can run without these" >&2
+    echo "cannot continue without these packages and programs" >&2
     exit 1
 fi
 stage format cargo fmt --all --check
@@ -60,7 +60,7 @@ image() {
     if [ -x "$(tests/install-go-tools.sh --place images)/images" ]; then
         deploy/images/build.sh --programs target/plugin --out target/test-images
     else
-        echo "SKIPPED make image: what writes images could not be built"
+        echo "SKIPPED make image: the image tool could not be built"
     fi
 }
 stage unit env FUZZ_SECONDS="${FUZZ_SECONDS:-20}" cargo test "${locked[@]}" --no-fail-fast --workspace --exclude integration-tests

@@ -21,7 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 case $(uname -m) in
 x86_64) HERE=amd64 ;;
 aarch64) HERE=arm64 ;;
-*) echo "no image is made on $(uname -m)" >&2; exit 1 ;;
+*) echo "images cannot be built on $(uname -m), only on x86_64 and aarch64" >&2; exit 1 ;;
 esac
 declare -A RUST=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/calico-tests

@@ -14,7 +14,7 @@ wait_for() {
     local left=$(($1 * 20)) begun=${EPOCHREALTIME/./}
     shift
     until "$@"; do
-        [ $((left -= 1)) -gt 0 ] || { echo "    waited in vain for: $*; see the logs in $work" >&2; return 1; }
+        [ $((left -= 1)) -gt 0 ] || { echo "    timed out waiting for: $*; see the logs in $work" >&2; return 1; }
         sleep 0.05
     done
     waited=$(((${EPOCHREALTIME/./} - begun) / 100000))

@@ -44,5 +44,5 @@ say_what_was_skipped() {
     [ ${#skipped[@]} -gt 0 ] || return 0
     printf '\nnot shown on this machine:\n'
     printf '    %s\n' "${skipped[@]}"
-    [ "${CI:-}" != true ] || { echo "what is skipped fails in CI" >&2; return 1; }
+    [ "${CI:-}" != true ] || { echo "skipped steps are failures in CI" >&2; return 1; }
 }

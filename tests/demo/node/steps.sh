@@ -109,7 +109,7 @@ wait_for 120 all_started
 echo "    all running after $waited s"
 has_taken $many
 wait_for 120 all_deleted
-echo "    all gone after $waited s"
+echo "    all deleted after $waited s"
 wait_for 30 has_taken 0
 
 step "kubelet and containerd die in the middle of $many starts, and come back"
@@ -137,7 +137,7 @@ echo "    all running again $waited s later"
 wait_for 60 has_taken $many
 rolled_out deployment/$controllers
 wait_for 60 leads_after "$led"
-echo "    kube-controllers led again $waited s after that: who died without a word holds its Lease for 15 s"
+echo "    kube-controllers led again $waited s after that: a leader that dies without releasing its Lease holds it for 15 s"
 run calico-ipam check
 
 if [ "$keep" = 1 ]; then

@@ -31,7 +31,7 @@ remove_objects() {
     run kubectl delete -f deploy/crds/v1 | sed -n '1p; $p'
     # For a moment, the API server still lists the deleted resources.
     wait_for 10 nothing_is_left || true
-    echo "    left of Calico: $kinds kinds, $objects objects, $roles roles of the cluster"
+    echo "    remaining of Calico: $kinds kinds, $objects objects, $roles roles of the cluster"
     nothing_is_left
 }
 

@@ -60,7 +60,7 @@ roll() {
 
     echo "    pods made in the middle and right after: $(address in-the-middle), $(address right-after)"
     echo "    pings from web-2 to web-1: $(answered) answered of $(sent)"
-    echo "    plugin and configuration looked at $(<$work/looks) times, each time whole. In turn:"
+    echo "    plugin and configuration read $(<$work/looks) times, each time complete. Versions in turn:"
     sed 's/^/      /' $work/seen
     echo "    /opt/cni/bin/calico: sha256 $(digest /opt/cni/bin/calico)…, in the image: $(digest "${programs[$to]}/calico")…"
     echo "    the node has been ready since $(ready_since), before: $since"

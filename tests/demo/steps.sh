@@ -78,10 +78,10 @@ for pod in pod1 pod2 pod3; do
     echo "    $pod on ${node[$pod]}: $(address $pod 0) and $(address $pod 1)"
 done
 
-step "What the runtime got for pod1"
+step "The result for pod1, on stdout"
 jq . $work/pod1.json | sed 's/^/    /'
 
-step "Where the time of that ADD went, microseconds per stage"
+step "The duration of each stage of that ADD, in microseconds"
 head -n 1 $work/timings | sed 's/^/    /'
 
 step "Ping on one node, IPv4 and IPv6"
@@ -102,14 +102,14 @@ step "Ping across the nodes, IPv4 and IPv6"
 ping_pod pod1 "$(address pod3 0)"
 ping_pod pod1 "$(address pod3 1)"
 
-step "Who has which address"
+step "The owner of each address"
 run calico-ipam show
 run calico-ipam show --ip="$(address pod3 0)"
 
-step "CHECK: is everything about pod1 still as its ADD left it?"
+step "CHECK compares pod1 with its ADD"
 jq --slurpfile result $work/pod1.json '. + { prevResult: $result[0] }' $work/node1.json >$work/pod1.check.json
 plugin CHECK node1 pod1
-echo "    yes (exit 0)"
+echo "    no difference (exit 0)"
 ip netns exec pod1 ip route del 169.254.1.1
 echo "    after \`ip route del 169.254.1.1\` in the pod:"
 if plugin CHECK node1 pod1 >$work/check 2>/dev/null; then
@@ -122,14 +122,14 @@ ip netns exec pod1 ip route add 169.254.1.1 dev eth0 scope link
 
 [ "$keep" != 1 ] || exit 0
 
-step "DEL: each pod's network is taken back, then its namespace"
+step "DEL removes each pod's network, then its namespace is deleted"
 for pod in pod1 pod2 pod3; do
     plugin DEL "${node[$pod]}" $pod
     ip netns delete $pod
     echo "    $pod deleted"
 done
 
-step "Nothing is left: no address, no veth, no namespace of a pod"
+step "Everything is removed: addresses, veths, namespaces of pods"
 run calico-ipam show
 run calico-ipam check
 for name in node1 node2; do

@@ -76,12 +76,12 @@ for pod in web-1 web-2; do
     echo "    $pod: $(<$work/$pod.ip)"
 done
 
-step "A NetworkPolicy of Kubernetes becomes Calico's"
+step "A Kubernetes NetworkPolicy is converted to Calico's"
 kubectl apply -f tests/demo/controllers/policy.yaml >/dev/null
 wait_for 30 has $v3/networkpolicies/shop/knp.default.web
 etcdctl get --print-value-only $v3/networkpolicies/shop/knp.default.web | jq -c '.spec | .selector, .ingress[]' | sed 's/^/    /'
 
-step "web-2 is deleted by force and its DEL never comes: the address is left behind, until garbage collection"
+step "web-2 is deleted by force without a DEL: its address leaks, until garbage collection releases it"
 kubectl -n shop delete pod web-2 --force --grace-period 0 2>/dev/null >/dev/null
 calico-ipam show --ip "$(<$work/web-2.ip)" | head -1 | sed 's/^/    /'
 wait_for 60 is_free "$(<$work/web-2.ip)"
@@ -89,7 +89,7 @@ echo "    free again after $waited s; web-1 still has $(<$work/web-1.ip): $(cali
 
 curl -fs http://127.0.0.1:9094/metrics | grep '^ipam_allocations_gc_reclamations' | sed 's/^/    /'
 
-step "The leader is killed: the other replica takes over when its lease has run out (15 s)"
+step "The leader is killed: the other replica leads after the lease has expired (15 s)"
 old=$(leader)
 kill -KILL "${replicas[${old%%_*}]}"
 # Otherwise the shell would report the killed process.
@@ -97,7 +97,7 @@ wait "${replicas[${old%%_*}]}" 2>/dev/null || true
 wait_for 60 leads_another "$old"
 echo "    leader after $waited s: $(leader)"
 
-step "The node is deleted: its addresses, blocks, endpoints and the node itself go"
+step "The node is deleted, and kube-controllers deletes its addresses, blocks, endpoints and Node"
 kubectl -n shop delete pod web-1 --force --grace-period 0 2>/dev/null >/dev/null
 kubectl delete node node1 >/dev/null
 # Only pools, tiers and the state of the cluster remain in the datastore then.
@@ -107,7 +107,7 @@ echo "    left after $waited s: $(stored $v3/nodes/) nodes, $(stored $v3/workloa
 
 [ "$keep" != 1 ] || exit 0
 
-step "Nothing is wrong, and the end is a clean one"
+step "calico-ipam check finds no problem, and kube-controllers exits cleanly"
 run calico-ipam check
 new=$(leader)
 kill "${replicas[${new%%_*}]}"

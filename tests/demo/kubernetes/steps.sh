@@ -39,7 +39,7 @@ step "Calico's custom resources, from the types of this code"
 run kubectl apply -f deploy/crds/v1
 kubectl wait --for condition=established crd --all >/dev/null
 
-step "The user that the plugin calls as: an account, its one role, their binding"
+step "The plugin's user: a service account, its role and the binding"
 run kubectl apply -f deploy/rbac
 for wish in "get pods" "list pods" "update ipamblocks.crd.projectcalico.org" "update ippools.crd.projectcalico.org"; do
     # shellcheck disable=SC2086 # two words
@@ -47,7 +47,7 @@ for wish in "get pods" "list pods" "update ipamblocks.crd.projectcalico.org" "up
         --as system:serviceaccount:kube-system:calico-cni-plugin 2>/dev/null || true)"
 done
 
-step "A token for it, in a kubeconfig that only root reads, and a network configuration that names this"
+step "Its token, in a kubeconfig that only root can read, and a network configuration with this kubeconfig"
 kubeconfig $work/calico-kubeconfig --token "$(kubectl -n kube-system create token calico-cni-plugin --duration 1h)"
 run ls -l $work/calico-kubeconfig
 cat >$work/conf.json <<JSON
@@ -71,25 +71,25 @@ for pod in web-1 web-2; do
     echo "    $pod: $(address $pod)"
 done
 
-step "What ADD noted on a pod, where Felix and others find it"
+step "The annotations that ADD wrote to a pod, for Felix and other readers"
 annotations web-1
 
 step "Ping: node to pod, pod to pod"
 run ping -c 1 -W 3 "$(address web-1)" | grep -E 'ping -c|bytes from'
 run ip netns exec web-1 ping -c 1 -W 3 "$(address web-2)" | grep -E 'ping -c|bytes from'
 
-step "Who has which address"
+step "The owner of each address"
 run calico-ipam show --show-blocks
 run kubectl get ipamhandles
 
 [ "$keep" != 1 ] || exit 0
 
-step "DEL of web-1: address and annotations are taken back"
+step "DEL of web-1 releases the address and removes the annotations"
 plugin DEL web-1
 ip netns delete web-1
 annotations web-1
 
-step "The API server is stopped: DEL of web-2 succeeds all the same, and notes what it owes"
+step "The API server is stopped: DEL of web-2 succeeds, and the journal records a deferred DEL"
 kill $api_server
 wait $api_server 2>/dev/null || true
 plugin DEL web-2
@@ -97,15 +97,15 @@ echo "    exit 0"
 ip netns delete web-2
 run jq . $journal/*.json
 
-step "The API server is up again: the address of web-2 is still taken"
+step "The API server is running again: the address of web-2 is still allocated"
 start_api_server
 run calico-ipam show
 
-step "The next call of any verb pays the debt, here a second DEL of web-1"
+step "The next call on the node replays the deferred DEL, here a second DEL of web-1"
 plugin DEL web-1
 echo "    $(find $journal -name '*.json' | wc -l) entries in $journal"
 
-step "Nothing is left: no debt, no address, no handle, no annotation, no interface of a pod"
+step "Everything is removed: deferred DELs, addresses, handles, annotations, interfaces of pods"
 run calico-ipam show
 run calico-ipam check
 annotations web-2

@@ -33,7 +33,7 @@ if [ -n "$refusal" ]; then
     exit
 fi
 
-step "A node without network: containerd and kubelet"
+step "A node without a network: containerd and kubelet"
 make_image
 write_node_configuration
 start_containerd
@@ -62,7 +62,7 @@ step "calico doctor"
 echo "    \$ kubectl -n kube-system exec daemonset/calico-cni -c cni-agent -- calico doctor"
 doctor | sed 's/^/    /'
 
-step "kube-controllers out of its image: both replicas of the Deployment, on the only node there is"
+step "kube-controllers from its image: both replicas of the Deployment, on the only node"
 show_controllers
 
 step "Two pods: running, with addresses of our blocks"
@@ -76,7 +76,7 @@ step "Ping: node to pod, pod to pod"
 run ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 run ip netns exec "$(namespace_of "$(address web-2)")" ping -c 1 -W 3 "$(address web-1)" | grep -E '[$]|bytes from'
 
-step "A port of the node for a pod, by portmap: asked from outside of the cluster"
+step "A port of the node for a pod, by portmap: requested from outside the cluster"
 refusal=$(portmap_refusal)
 if [ -z "$refusal" ]; then
     kubectl apply -f tests/demo/node/hostport.yaml >/dev/null
@@ -87,16 +87,16 @@ else
     skip "a port of the node for a pod" "$refusal"
 fi
 
-step "Upgrade to $now while pods run and talk"
+step "Upgrade to $now while pods run and exchange packets"
 roll "$former" "$now"
 
-step "The way back: the manifest of $former"
+step "Downgrade: the manifest of $former"
 roll "$now" "$former"
 
-step "And $now again"
+step "Upgrade to $now again"
 roll "$former" "$now"
 
-step "kubectl delete pod: addresses and interfaces are given back"
+step "kubectl delete pod: addresses are released and interfaces removed"
 run kubectl -n shop delete pod --all --wait=false
 wait_for 60 gone
 wait_for 30 has_taken 0
@@ -125,7 +125,7 @@ echo "    all running $waited s later, $(taken) addresses taken; kubelet waits 3
     "had not finished: $(grep -c 'Failed to create existing container' $work/kubelet.log || true)"
 wait_for 60 has_taken $many
 
-step "The node's power goes: no sandbox is left, its disk is as it was"
+step "The node loses its power: no sandbox remains, its disk is unchanged"
 led=$(holder)
 power_off
 echo "    interfaces of pods: $(interfaces)"
@@ -145,7 +145,7 @@ if [ "$keep" = 1 ]; then
     exit
 fi
 
-step "A pod deleted by force while kubelet is down: kube-controllers takes its address back"
+step "A pod is deleted by force while kubelet is down: kube-controllers releases its address"
 stop $kubelet
 run kubectl -n shop delete pod pod-1 --force --grace-period=0 2>/dev/null
 wait_for 60 has_taken $((many - 1))
@@ -153,17 +153,17 @@ echo "    free again after $waited s (leakGracePeriod 5 s)"
 run kubectl -n kube-system get lease $controllers --no-headers
 metrics "$(leader)" ipam_allocations_gc_reclamations
 
-step "kubelet is back, and everything goes"
+step "kubelet starts again, and all pods are deleted"
 start_kubelet
 kubectl -n shop delete pod --all --wait=false >/dev/null
 wait_for 180 gone
 wait_for 60 has_taken 0
 run calico-ipam check
 
-step "calico uninstall, by its DaemonSet: first what it would do, then what it did, what it left and why"
+step "calico uninstall, by its DaemonSet: a dry run, then the removal, with a report of everything that remains"
 uninstall
 
-step "What is left in the API server goes too"
+step "The objects in the API server are deleted"
 remove_objects
 
 power_off

@@ -125,6 +125,14 @@ impl Modules {
     }
 }
 
+/// Returns the arrows of all crates, by the paths of the files.
+pub(crate) fn file_arrows() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let modules = Modules::read()?;
+    let file = |module: &Module| modules.texts[module].0.clone();
+    let arrows = modules.arrows()?;
+    Ok(arrows.iter().map(|(from, targets)| (file(from), targets.iter().map(file).collect())).collect())
+}
+
 /// Returns the single paths of a `use` tree.
 fn spread(path: &str) -> Vec<String> {
     let path = path.split_whitespace().collect::<Vec<_>>().join(" ");

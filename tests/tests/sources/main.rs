@@ -1,6 +1,7 @@
 //! Checks of the sources and documents themselves: what a reader relies on, and what no compiler checks.
 
 mod arrows;
+mod calls;
 mod documents;
 mod facts;
 mod style;

@@ -1,0 +1,80 @@
+//! The lists of calls in docs/architecture.md are true: each function exists, an earlier function of the list can call it,
+//! and no list grows beyond the number of files that a reader can follow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use regex::Regex;
+
+use crate::arrows::file_arrows;
+use crate::workspace;
+
+/// A line of a list.
+struct CallLine {
+    file: String,
+    function: String,
+}
+
+/// Reads the list of calls below a heading.
+fn calls(heading: &str) -> Result<Vec<CallLine>> {
+    let page = fs::read_to_string(workspace()?.join("docs/architecture.md"))?;
+    let (_, section) =
+        page.split_once(&format!("\n### {heading}\n")).with_context(|| format!("no heading {heading}"))?;
+    let section = section.split("\n#").next().unwrap_or_default();
+    let line = Regex::new(r"(?m)^\d+\. `([^`]+)`: `([^`]+)`")?;
+    Ok(line
+        .captures_iter(section)
+        .map(|found| CallLine { file: found[1].to_owned(), function: found[2].to_owned() })
+        .collect())
+}
+
+/// Returns true if code of the file `from` can call code of `to`: it imports the file, `to` is a part of its module, or
+/// it names the crate of `to`.
+fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> Result<bool> {
+    let crate_of = |file: &str| file.split('/').next().unwrap_or_default().to_owned();
+    if from == to || arrows.get(from).is_some_and(|targets| targets.contains(to)) {
+        return Ok(true);
+    }
+    if crate_of(from) != crate_of(to) {
+        let text = fs::read_to_string(workspace()?.join(from))?;
+        return Ok(text.contains(&format!("{}::", crate_of(to).replace('-', "_"))));
+    }
+    let module =
+        from.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib").trim_end_matches("/main");
+    Ok(to.starts_with(&format!("{module}/")))
+}
+
+fn check(heading: &str, most_files: usize) -> Result<()> {
+    let (calls, arrows) = (calls(heading)?, file_arrows()?);
+    ensure!(calls.len() > 10, "{heading} lists {} calls", calls.len());
+    let files: BTreeSet<_> = calls.iter().map(|call| call.file.as_str()).collect();
+    ensure!(files.len() <= most_files, "{heading} leads through {} files, the limit is {most_files}", files.len());
+    for (number, CallLine { file, function }) in calls.iter().enumerate() {
+        let text = fs::read_to_string(workspace()?.join(file)).with_context(|| file.clone())?;
+        let name = function.rsplit("::").next().unwrap_or(function);
+        ensure!(Regex::new(&format!(r"\bfn {name}\b"))?.is_match(&text), "{file} has no function {function}");
+        let mut callers = Vec::new();
+        for earlier in &calls[..number] {
+            if reaches(&arrows, &earlier.file, file)? {
+                callers.push(earlier.file.as_str());
+            }
+        }
+        ensure!(number == 0 || !callers.is_empty(), "no earlier file of the list imports {file} ({function})");
+        for caller in callers.into_iter().filter(|caller| *caller != file) {
+            let back = arrows.get(file).is_some_and(|targets| targets.contains(caller));
+            ensure!(!back, "{caller} calls {function} in {file}, which imports {caller}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn calls_of_an_add_exist_and_lead_one_way() -> Result<()> {
+    check("The calls of an ADD", 24)
+}
+
+#[test]
+fn calls_of_a_del_exist_and_lead_one_way() -> Result<()> {
+    check("The calls of a DEL", 15)
+}

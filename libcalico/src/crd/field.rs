@@ -39,10 +39,7 @@ impl<'s> Field<'s> {
 
     /// Adds a CEL rule that the value must satisfy.
     pub(super) fn rule(&mut self, cel: &str, message: &str) -> &mut Self {
-        let rules = &mut self.schema["x-kubernetes-validations"];
-        let mut all = rules.as_array().cloned().unwrap_or_default();
-        all.push(rule(cel, message));
-        *rules = all.into();
+        push(&mut self.schema["x-kubernetes-validations"], rule(cel, message));
         self
     }
 
@@ -56,4 +53,12 @@ impl<'s> Field<'s> {
 /// Returns an entry of `x-kubernetes-validations`.
 pub(super) fn rule(cel: &str, message: &str) -> Value {
     json!({ "rule": cel, "message": message, "reason": "FieldValueInvalid" })
+}
+
+/// Appends an item to a list that may be missing.
+pub(super) fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(items) => items.push(item),
+        _ => *list = Value::Array(vec![item]),
+    }
 }

@@ -1,13 +1,22 @@
-//! KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
+//! The kinds that configure the cluster as a whole: ClusterInformation and KubeControllersConfiguration.
 
 use serde_json::Value;
 
 use super::custom_resource::CustomResource;
 use super::field::Field;
-use crate::api::{KubeControllersConfigurationSpec, KubeControllersConfigurationStatus};
+use crate::api::{ClusterInformationSpec, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus};
 use crate::kubernetes::ApiGroup;
 
-pub(super) fn definition(group: ApiGroup) -> Value {
+/// Returns the definition of ClusterInformation.
+pub(super) fn cluster_information(group: ApiGroup) -> Value {
+    let about = "What is true of the cluster as a whole. There is one, called default.";
+    CustomResource::new::<ClusterInformationSpec>(group, "ClusterInformation", "clusterinformations", about)
+        .short_names(&["clusterinfo", "clusterinfos"])
+        .definition()
+}
+
+/// Returns the definition of KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
+pub(super) fn kube_controllers(group: ApiGroup) -> Value {
     let (kind, plural) = ("KubeControllersConfiguration", "kubecontrollersconfigurations");
     let about = "Settings of kube-controllers. There is one, called default.";
     CustomResource::new::<KubeControllersConfigurationSpec>(group, kind, plural, about)

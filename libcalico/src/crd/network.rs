@@ -1,13 +1,14 @@
-//! IPPool: the rules across fields.
+//! The kinds that describe the network: IPPool, IPReservation and HostEndpoint.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::custom_resource::CustomResource;
 use super::field::Field;
-use crate::api::IpPoolSpec;
+use crate::api::{HostEndpointSpec, IpPoolSpec, IpReservationSpec};
 use crate::kubernetes::ApiGroup;
 
-pub(super) fn definition(group: ApiGroup) -> Value {
+/// Returns the definition of IPPool, with the rules across its fields.
+pub(super) fn pool(group: ApiGroup) -> Value {
     CustomResource::new::<IpPoolSpec>(group, "IPPool", "ippools", "A range that addresses are taken from.")
         .column("CIDR", "string", ".spec.cidr", "The range")
         .column("VXLAN", "string", ".spec.vxlanMode", "VXLAN between nodes")
@@ -92,4 +93,37 @@ fn load_balancer(spec: &mut Field<'_>) {
         "(has(self.nodeSelector) && self.nodeSelector == 'all()')",
         "a pool for LoadBalancer must be for all() nodes",
     );
+}
+
+/// Returns the definition of IPReservation. Its entries must be CIDRs, although readers also accept single addresses
+/// (DS-96).
+pub(super) fn reservation(group: ApiGroup) -> Value {
+    let about = "Ranges from which no address is handed out unasked. Addresses in use stay in use.";
+    CustomResource::new::<IpReservationSpec>(group, "IPReservation", "ipreservations", about)
+        .spec(|spec| {
+            spec.at("reservedCIDRs").set("x-kubernetes-list-type", "set").each().set("format", "cidr");
+        })
+        .definition()
+}
+
+/// Returns the definition of HostEndpoint, with its required fields and its lists without duplicates.
+pub(super) fn host_endpoint(group: ApiGroup) -> Value {
+    let about = "An interface of a host, which policies may select.";
+    CustomResource::new::<HostEndpointSpec>(group, "HostEndpoint", "hostendpoints", about)
+        .column("Node", "string", ".spec.node", "The host")
+        .column("Interface", "string", ".spec.interfaceName", "The interface")
+        .spec(|spec| {
+            spec.at("expectedIPs").set("x-kubernetes-list-type", "set");
+            spec.at("profiles").set("x-kubernetes-list-type", "set");
+            let mut ports = spec.at("ports");
+            let mut port = ports.each();
+            port.required(&["name", "port", "protocol"]);
+            port.at("protocol").set("anyOf", json!([{ "type": "integer" }, { "type": "string" }]));
+            spec.rule("has(self.node) && self.node != ''", "node must be set").rule(
+                "has(self.interfaceName) && self.interfaceName != '' || \
+                 has(self.expectedIPs) && self.expectedIPs.size() > 0",
+                "interfaceName or expectedIPs must be set",
+            );
+        })
+        .definition()
 }

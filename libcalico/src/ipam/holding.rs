@@ -10,14 +10,26 @@ use std::fmt;
 pub use self::claim::{Claim, ClaimKind};
 
 /// The result of looking up an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sight<T> {
     /// The object does not exist.
     Absent,
     /// The object exists.
     Present(T),
     /// The object could not be looked up.
+    #[default]
     Unknown,
+}
+
+impl<T> Sight<T> {
+    /// Applies `view` to an existing object.
+    pub fn map<'s, U>(&'s self, view: impl FnOnce(&'s T) -> U) -> Sight<U> {
+        match self {
+            Sight::Absent => Sight::Absent,
+            Sight::Present(object) => Sight::Present(view(object)),
+            Sight::Unknown => Sight::Unknown,
+        }
+    }
 }
 
 /// The state of a pod with respect to one address.
@@ -33,7 +45,7 @@ pub struct PodSight<'a> {
 }
 
 /// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MachineSight {
     /// The VirtualMachine or a VirtualMachineInstance of its name exists. The instance counts whatever its owner is,
     /// because its launcher pod may run (KC-436).
@@ -43,18 +55,20 @@ pub enum MachineSight {
     /// Neither kind is defined: KubeVirt is not installed.
     Undefined,
     /// The objects could not be looked up.
+    #[default]
     Unknown,
 }
 
 /// The result of looking up the pods that an allocation names as its owners ([`Claim::owners`]). The greatest result
 /// of several pods counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OwnerSight {
     /// None of the pods exists.
     Absent,
     /// A pod exists, and has ended or has other addresses.
     Present,
     /// A pod could not be looked up.
+    #[default]
     Unknown,
     /// A pod that has not ended has the address, or has not reported its addresses yet.
     HasIt,
@@ -82,23 +96,23 @@ pub enum Ended {
     Evicted,
 }
 
-/// Facts about the owner that an allocation names.
-pub trait HolderFacts {
-    /// Returns the pod.
-    fn pod(&self) -> Sight<PodSight<'_>>;
-    /// Returns the state of the VMI and its VirtualMachine.
-    fn machine(&self) -> MachineSight;
-    /// Returns the pods that an allocation for a VMI names as its owners.
-    fn owner(&self) -> OwnerSight;
-    /// Returns the Service.
-    fn service(&self) -> Sight<()>;
-    /// Returns the Calico node of the tunnel.
-    fn tunnel_node(&self) -> Sight<()>;
-    /// Returns the user of the address of an allocation that names no owner. [`Sight::Unknown`] if users cannot be
-    /// looked up.
-    fn unnamed(&self) -> Sight<()>;
-    /// Returns the Kubernetes node on which the address was allocated, if it is known.
-    fn node(&self) -> Option<&str>;
+/// Facts about the owner that an allocation names. Facts that were not looked up are unknown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HolderFacts<'a> {
+    /// The pod.
+    pub pod: Sight<PodSight<'a>>,
+    /// The state of the VMI and its VirtualMachine.
+    pub machine: MachineSight,
+    /// The pods that an allocation for a VMI names as its owners.
+    pub owner: OwnerSight,
+    /// The Service.
+    pub service: Sight<()>,
+    /// The Calico node of the tunnel.
+    pub tunnel_node: Sight<()>,
+    /// The user of the address of an allocation that names no owner.
+    pub unnamed: Sight<()>,
+    /// The Kubernetes node on which the address was allocated, if it is known.
+    pub node: Option<&'a str>,
 }
 
 /// The decision about an address.
@@ -198,7 +212,7 @@ impl fmt::Display for Keeper {
 }
 
 /// Decides whether an address that was allocated for an owner of a `kind` is in use.
-pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
+pub fn holding(kind: ClaimKind, facts: &HolderFacts<'_>) -> Holding {
     let there = |sight: Sight<()>, keeper, evidence| match sight {
         Sight::Present(()) => Holding::Held(keeper),
         Sight::Absent => Holding::Leaked(evidence),
@@ -207,15 +221,15 @@ pub fn holding(kind: ClaimKind, facts: &impl HolderFacts) -> Holding {
     match kind {
         ClaimKind::HostReserved => Holding::Held(Keeper::Host),
         ClaimKind::Foreign => Holding::Held(Keeper::UnknownOwner),
-        ClaimKind::Tunnel => there(facts.tunnel_node(), Keeper::Tunnel, Evidence::NodeGone),
-        ClaimKind::Service => there(facts.service(), Keeper::Service, Evidence::ServiceGone),
-        ClaimKind::Machine => of_machine(facts.machine(), facts.owner()),
-        ClaimKind::Pod => match facts.pod() {
-            Sight::Present(pod) => of_pod(&pod, facts.node()),
+        ClaimKind::Tunnel => there(facts.tunnel_node, Keeper::Tunnel, Evidence::NodeGone),
+        ClaimKind::Service => there(facts.service, Keeper::Service, Evidence::ServiceGone),
+        ClaimKind::Machine => of_machine(facts.machine, facts.owner),
+        ClaimKind::Pod => match facts.pod {
+            Sight::Present(pod) => of_pod(&pod, facts.node),
             Sight::Absent => Holding::Leaked(Evidence::PodGone),
             Sight::Unknown => Holding::Held(Keeper::Unseen),
         },
-        ClaimKind::Unnamed => match facts.unnamed() {
+        ClaimKind::Unnamed => match facts.unnamed {
             Sight::Present(()) => Holding::Held(Keeper::Endpoint),
             Sight::Absent => Holding::Leaked(Evidence::NoEndpoint),
             Sight::Unknown => Holding::Held(Keeper::UnknownOwner),

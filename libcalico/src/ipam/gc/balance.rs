@@ -100,24 +100,4 @@ impl Balance {
             self.due.remove(&(due, row));
         }
     }
-
-    pub(super) fn is_cold(&self, row: Row, at: i64) -> bool {
-        self.cold.contains(&(at, row))
-    }
-
-    /// Checks that all entries concern existing blocks and nodes, for [`Index::verify`](super::Index::verify).
-    pub(super) fn verify(&self, block: impl Fn(Row) -> bool, node: impl Fn(Row) -> bool) -> Result<(), String> {
-        let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cold.iter().map(|(_, row)| row));
-        let mut nodes = self.unbalanced.iter().chain(self.departing.keys());
-        if !blocks.all(|row| block(*row)) || !nodes.all(|row| node(*row)) || self.empty.len() != self.due.len() {
-            return Err(format!("of what is gone something is left: {self:?}"));
-        }
-        Ok(())
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.empty.capacity() * (size_of::<(Row, Duration)>() + 1)
-            + (self.due.len() + self.cold.len()) * 2 * size_of::<(Duration, Row)>()
-            + self.departing.len() * 2 * size_of::<(Row, Departing)>()
-    }
 }

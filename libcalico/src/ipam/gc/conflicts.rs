@@ -105,18 +105,4 @@ impl Conflicts {
         self.watched.clear(key);
         self.told.remove(key);
     }
-
-    pub(super) fn verify(&self, blocks: usize, pod: impl Fn(Row) -> bool) -> Result<(), String> {
-        let counted: usize = self.sizes.values().sum();
-        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.told.iter().all(|(row, _)| pod(*row));
-        match counted == blocks && known {
-            true => Ok(()),
-            false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        (self.watched.len() * 2 + self.told.len()) * size_of::<(Row, IpAddr, Duration)>()
-            + self.pods.len() * 2 * size_of::<Row>()
-    }
 }

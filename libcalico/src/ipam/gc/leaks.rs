@@ -150,13 +150,6 @@ impl Leaks {
     pub(super) fn parked(&self) -> usize {
         self.parked.len()
     }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.by_row.capacity() * (size_of::<(Row, Leak)>() + 1)
-            + self.due.len() * 2 * size_of::<(Duration, Row)>()
-            + self.confirmed.len() * 2 * size_of::<Row>()
-            + self.parked.len() * 2 * size_of::<(Row, Parked)>()
-    }
 }
 
 /// The time for which an address must have no owner.
@@ -226,5 +219,20 @@ mod tests {
         assert!(leaks.is_parked(7, AT(399)) && !leaks.is_parked(7, AT(400)));
         leaks.unpark(7);
         assert!(!leaks.is_parked(7, AT(100)));
+    }
+}
+
+/// The memory use, which tests limit.
+#[cfg(test)]
+mod size {
+    use super::*;
+
+    impl Leaks {
+        pub(in super::super) fn bytes(&self) -> usize {
+            self.by_row.capacity() * (size_of::<(Row, Leak)>() + 1)
+                + self.due.len() * 2 * size_of::<(Duration, Row)>()
+                + self.confirmed.len() * 2 * size_of::<Row>()
+                + self.parked.len() * 2 * size_of::<(Row, Parked)>()
+        }
     }
 }

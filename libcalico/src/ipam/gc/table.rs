@@ -76,12 +76,6 @@ impl<T> Slots<T> {
     pub(super) fn len(&self) -> usize {
         self.pieces.iter().map(Vec::len).sum::<usize>() - self.free.len()
     }
-
-    /// Returns the size of the slots in bytes, including free ones.
-    pub(super) fn bytes(&self) -> usize {
-        let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
-        rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
-    }
 }
 
 /// A row with a key.
@@ -149,12 +143,6 @@ impl<T: Keyed> Table<T> {
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
-
-    /// Returns the size of the rows and the index in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
-        self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
-    }
 }
 
 /// Strings that many rows share. Each is stored once while a row uses it.
@@ -201,42 +189,66 @@ impl Names {
     pub(super) fn text(&self, row: Row) -> &str {
         self.0.get(row).map_or("", |name| &name.text)
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
-    }
 }
 
+/// The memory use, which tests limit.
 #[cfg(test)]
-mod tests {
+mod size {
     use super::*;
 
-    #[test]
-    fn names_live_as_long_as_they_are_used() {
-        let mut names = Names::default();
-        let (a, b) = (names.take("a"), names.take("b"));
-        assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
-        names.give_back(a);
-        assert_eq!(names.find("a"), Some(a));
-        names.give_back(a);
-        assert_eq!((names.find("a"), names.len()), (None, 1));
-        assert_eq!(names.take("c"), a, "the room is used again");
-        assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
+    impl<T> Slots<T> {
+        /// Returns the size of the slots in bytes, including free ones.
+        pub(in super::super) fn bytes(&self) -> usize {
+            let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
+            rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
+        }
     }
 
-    #[test]
-    fn many_rows_are_found_by_their_keys() {
-        let mut names = Names::default();
-        let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
-        for row in rows.iter().step_by(3) {
-            names.give_back(*row);
+    impl<T: Keyed> Table<T> {
+        /// Returns the size of the rows and the index in bytes.
+        pub(in super::super) fn bytes(&self) -> usize {
+            // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
+            self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
         }
-        for (n, row) in rows.iter().enumerate() {
-            assert_eq!(names.find(&n.to_string()), (n % 3 != 0).then_some(*row));
+    }
+
+    impl Names {
+        pub(in super::super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(in super::super) fn bytes(&self) -> usize {
+            self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn names_live_as_long_as_they_are_used() {
+            let mut names = Names::default();
+            let (a, b) = (names.take("a"), names.take("b"));
+            assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
+            names.give_back(a);
+            assert_eq!(names.find("a"), Some(a));
+            names.give_back(a);
+            assert_eq!((names.find("a"), names.len()), (None, 1));
+            assert_eq!(names.take("c"), a, "the room is used again");
+            assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
+        }
+
+        #[test]
+        fn many_rows_are_found_by_their_keys() {
+            let mut names = Names::default();
+            let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
+            for row in rows.iter().step_by(3) {
+                names.give_back(*row);
+            }
+            for (n, row) in rows.iter().enumerate() {
+                assert_eq!(names.find(&n.to_string()), (n % 3 != 0).then_some(*row));
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::api::{EndpointPort, ObjectKey, ObjectSelect};
 use crate::names::{self, EndpointIdentifiers};
-use crate::validation::ValidationError;
+use crate::validation_error::ValidationError;
 
 /// The label with the namespace of an endpoint. Every write sets it (CNI-87).
 pub const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";

@@ -1,10 +1,11 @@
-//! The metadata of objects.
+//! The metadata of objects, and the form of times in objects.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 /// Fields that this build does not model, kept for the next write.
@@ -58,11 +59,22 @@ impl ObjectMeta {
     }
 }
 
-fn seconds_in_utc(time: OffsetDateTime) -> String {
-    let time = time.to_utc();
+/// Returns true for a number that is not stored because it is zero.
+pub(crate) fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+/// Formats a time as in `2026-08-22T01:02:03Z`: RFC 3339, UTC, whole seconds.
+pub(crate) fn seconds_in_utc(time: OffsetDateTime) -> String {
+    let time = time.checked_to_offset(UtcOffset::UTC).unwrap_or(time);
     let (year, month, day) = time.to_calendar_date();
-    let (hour, minute, second) = time.as_hms();
+    let (hour, minute, second) = time.to_hms();
     format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
+}
+
+/// Parses the result of [`seconds_in_utc`], and other offsets and fractions, too.
+pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(text, &Rfc3339).ok()
 }
 
 #[cfg(test)]
@@ -80,5 +92,12 @@ mod tests {
         let stamped = meta.clone();
         meta.stamp(Uuid::from_u128(2), datetime!(2027-01-01 00:00 UTC));
         assert_eq!(meta, stamped);
+    }
+
+    #[test]
+    fn seconds_are_utc_and_whole() {
+        assert_eq!(seconds_in_utc(datetime!(2026-08-22 03:02:03.999 +2)), "2026-08-22T01:02:03Z");
+        assert_eq!(parse_time("2026-08-22T01:02:03Z"), Some(datetime!(2026-08-22 01:02:03 UTC)));
+        assert_eq!(parse_time("yesterday"), None);
     }
 }

@@ -36,6 +36,7 @@ pub use kube_controllers_configuration::{
     MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
 };
 pub use meta::{ObjectMeta, Unknown};
+pub(crate) use meta::{is_zero, parse_time, seconds_in_utc};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
 pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
 pub use of_node::{

@@ -156,7 +156,7 @@ impl<S: Spec> Kind for Object<S> {
         stored.metadata.resource_version.clear();
         stored.metadata.unknown.remove("selfLink");
         if stored.spec.tier().is_some() {
-            policy_name::note(&mut stored.metadata)?;
+            policy_name::note(&mut stored.metadata);
         }
         serde_json::to_vec(&stored)
     }

@@ -1,9 +1,10 @@
 //! The name of a policy in the stored bytes. An annotation contains it, because Calico before 3.32 put the tier before
 //! the name in the key (DS-33).
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
-use super::{ObjectMeta, Unknown};
+use super::ObjectMeta;
 
 /// The tier of policies that do not name a tier.
 pub const DEFAULT_TIER: &str = "default";
@@ -11,19 +12,15 @@ pub const DEFAULT_TIER: &str = "default";
 /// The annotation with the name. Readers of the v3 API never see it.
 pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Named {
     #[serde(default)]
     name: String,
-    #[serde(flatten)]
-    unknown: Unknown,
 }
 
 /// Adds the annotation with the name, before the policy is stored.
-pub(super) fn note(metadata: &mut ObjectMeta) -> Result<(), serde_json::Error> {
-    let named = Named { name: metadata.name.clone(), unknown: Unknown::new() };
-    metadata.annotations.insert(NAME_ANNOTATION.into(), serde_json::to_string(&named)?);
-    Ok(())
+pub(super) fn note(metadata: &mut ObjectMeta) {
+    metadata.annotations.insert(NAME_ANNOTATION.into(), json!({ "name": metadata.name }).to_string());
 }
 
 /// Sets the name from the stored annotation and removes the annotation.

@@ -41,20 +41,18 @@ mod gorand;
 mod handle;
 mod handle_repair;
 mod holding;
-mod load_balancer;
 mod old_handle;
 mod pod_facts;
 mod pool;
 mod pool_choice;
 mod refusal;
 mod reservation;
-mod stored_time;
 mod survey;
 mod tunnels;
 mod utilization;
 
 pub(crate) use affinity::WITHOUT_LABELS;
-pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
+pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST, Owner};
 pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, Pods, audit, pod_keeper};
 pub use block::{
     Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, Holder, HostReserved,
@@ -64,12 +62,11 @@ pub use blockwalk::BlockWalk;
 pub use candidates::{RoomOf, UsableBlock, borrow_order, usable_block};
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
-pub use handle::{Handle, HandleError, HandleId};
+pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
 pub use handle_repair::{HandleRepair, SuspectHandle, repair};
 pub use holding::{
     Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
 };
-pub use load_balancer::{LOAD_BALANCER_HOST, load_balancer_handle};
 pub use old_handle::OldHandle;
 pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
 pub use pool::{Pool, any_pool_of, enabled_pool};

@@ -1,14 +1,11 @@
 //! [`Query`]: the request that reads a range.
 
-use super::affinity;
-use super::block;
 use super::error::TranscodeError;
 use super::group::ApiGroup;
-use super::handle::handle_name;
+use super::ipam::handle_name;
 use super::kind::StoredKind;
-use super::pod_on_node;
-use super::profile;
 use super::resource::{Location, Resource};
+use super::{affinity, block, pod, profile};
 use crate::api::{ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle};
 use crate::names::EndpointIdentifiers;
@@ -88,7 +85,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
         }
         StoredKind::PodOnNode => {
-            let node = pod_on_node::node_of_prefix(&range.path).ok_or_else(|| no_path(range))?;
+            let node = pod::node_of_prefix(&range.path).ok_or_else(|| no_path(range))?;
             Ok(Query::List(List { field_selector: Some(format!("spec.nodeName={node}")), ..list }))
         }
         StoredKind::Profile => Err(TranscodeError::Unsupported {

@@ -1,19 +1,79 @@
 //! Names that are derived from other names: endpoints, host interfaces, status files, labels.
 
-mod cidr;
-mod endpoint_status;
-mod host_hash;
 mod host_interface;
-mod interface_alias;
 mod mesos_label;
 mod node;
 mod workload_endpoint;
 
-pub use cidr::cidr_name;
-pub use endpoint_status::endpoint_status_file;
-pub use host_hash::{HOSTNAME_HASH_LABEL, hostname_hash};
-pub use host_interface::{DEFAULT_INTERFACE_PREFIX, container_interface, interface_prefix, pod_interface};
-pub use interface_alias::InterfaceAlias;
+use data_encoding::BASE32_NOPAD;
+use sha3::{Digest, Sha3_256};
+
+use crate::net::Cidr;
+
+pub use host_interface::{
+    DEFAULT_INTERFACE_PREFIX, InterfaceAlias, container_interface, interface_prefix, pod_interface,
+};
 pub use mesos_label::sanitise_mesos_label;
 pub use node::{NodeName, NodeNameInputs, NodeNameSource, node_name};
 pub use workload_endpoint::{EndpointIdentifiers, EndpointNameError};
+
+/// Returns `10-0-0-0-26` for `10.0.0.0/26`. Stored objects have these names, so this form must not change (IPAM-72).
+pub fn cidr_name(cidr: &Cidr) -> String {
+    cidr.to_string().replace(['.', ':', '/'], "-")
+}
+
+/// Returns `k8s default%2Fweb-0 eth0` for the endpoint `eth0` of the pod `default/web-0` (CNI-93).
+pub fn endpoint_status_file(orchestrator: &str, namespace: &str, workload: &str, endpoint: &str) -> String {
+    [escape(orchestrator), escape(&format!("{namespace}/{workload}")), escape(endpoint)].join(" ")
+}
+
+/// Escapes a path segment as Go's `url.PathEscape` does.
+fn escape(segment: &str) -> String {
+    let mut escaped = String::with_capacity(segment.len());
+    for byte in segment.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => escaped.push(char::from(byte)),
+            b'-' | b'_' | b'.' | b'~' | b'$' | b'&' | b'+' | b'=' | b':' | b'@' => escaped.push(char::from(byte)),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}
+
+/// The key of the label, whose value is [`hostname_hash`].
+pub const HOSTNAME_HASH_LABEL: &str = "projectcalico.org/hostname-hash";
+
+/// Returns a hash of 52 characters, because a label's value cannot contain a long host name (IPAM-70).
+pub fn hostname_hash(host: &str) -> String {
+    BASE32_NOPAD.encode(&Sha3_256::digest(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cidr_names_are_upstreams() {
+        for (cidr, name) in [
+            ("10.0.0.0/26", "10-0-0-0-26"),
+            ("10.244.1.0/26", "10-244-1-0-26"),
+            ("fd80:24e2:f998:72d6::/122", "fd80-24e2-f998-72d6---122"),
+            ("fd00:10:244:1::/122", "fd00-10-244-1---122"),
+            ("fd00:10:244::1:0:0:40/122", "fd00-10-244-0-1--40-122"),
+        ] {
+            assert_eq!(cidr_name(&cidr.parse().unwrap()), name);
+        }
+    }
+
+    #[test]
+    fn segments_are_escaped_and_joined_by_blanks() {
+        assert_eq!(endpoint_status_file("k8s", "default", "testpod1", "eth0"), "k8s default%2Ftestpod1 eth0");
+        assert_eq!(endpoint_status_file("a b", "n", "p%,;?ä", "e:0@~"), "a%20b n%2Fp%25%2C%3B%3F%C3%A4 e:0@~");
+    }
+
+    #[test]
+    fn hashes_of_hosts_are_upstreams() {
+        assert_eq!(hostname_hash("node-a"), "PY3TQE2E3XMTETLM2MJO3UITKPFB27YUJ4T4E5XGPEJON3SM4QAA");
+        assert_eq!(hostname_hash("node-1"), "A3XPYDATRKB7Q4SM2O5FN4RXIHBFIL2PITFX26BAIP5XAB2X74CA");
+    }
+}

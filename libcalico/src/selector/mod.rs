@@ -1,11 +1,10 @@
 //! Calico's selector language, which selects objects by their labels, for pools and policies.
 //!
-//! `token` splits the text into tokens, `parse` builds an expression from the tokens, `eval` evaluates it on labels,
-//! and `ast` formats it in its canonical form.
+//! `token` splits the text into tokens, `parse` builds an expression from the tokens, and `ast` evaluates it on
+//! labels and formats it in its canonical form.
 
 mod ast;
 mod error;
-mod eval;
 mod parse;
 #[cfg(test)]
 mod tests;

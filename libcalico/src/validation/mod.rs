@@ -18,7 +18,6 @@ mod rule;
 mod syntax;
 mod workload_endpoint;
 
-pub use crate::validation_error::{FieldError, ValidationError};
 pub use cluster_information::validate_cluster_information;
 pub use host_endpoint::validate_host_endpoint;
 pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};

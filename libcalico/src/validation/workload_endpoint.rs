@@ -112,7 +112,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
+    use crate::workload::{ContainerFacts, EndpointFacts, Orchestrator};
 
     fn endpoint() -> WorkloadEndpoint {
         let facts = EndpointFacts {

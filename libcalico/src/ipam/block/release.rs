@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use time::OffsetDateTime;
 
 use super::{Attribute, Block, CorruptBlock};
+use crate::api::seconds_in_utc;
 use crate::ipam::HandleId;
-use crate::ipam::stored_time::stored_seconds;
 
 /// An address to release, with the conditions for its release.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl Block {
             return Ok(());
         }
         let index = self.attributes.len();
-        self.attributes.push(Attribute { released_at: Some(stored_seconds(now)), ..Attribute::default() });
+        self.attributes.push(Attribute { released_at: Some(seconds_in_utc(now)), ..Attribute::default() });
         for &ordinal in ordinals {
             self.allocations[ordinal] = Some(index);
         }

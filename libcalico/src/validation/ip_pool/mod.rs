@@ -1,17 +1,125 @@
-//! Checks a pool's own content.
+//! Rules for IPPools: defaults, forbidden content, and forbidden changes.
+
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{ALL, NEVER};
-use crate::api::{AllowedUse, Choice, IpPoolSpec};
+use super::metadata::check_metadata;
+use crate::api::{AllowedUse, AssignmentMode, Choice, IpPool, IpPoolSpec};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::Selector;
-use crate::validation::FieldError;
+use crate::validation_error::{FieldError, ValidationError};
 
+const NEVER: &str = "Never";
+const ALL: &str = "all()";
 /// The longest selector, in characters.
 const MAX_SELECTOR: usize = 1024;
 
-pub(super) fn check(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldError>) {
+/// The stored objects that a pool is checked against.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PoolSurroundings<'a> {
+    /// The pool as stored; `None` if it is new.
+    pub previous: Option<&'a IpPool>,
+    /// All stored pools. The pool of the same name is skipped.
+    pub pools: &'a [IpPool],
+    /// All existing blocks. Used for a new pool only.
+    pub blocks: &'a [Cidr],
+}
+
+/// Completes a pool, checks it, and returns the pool to store.
+pub fn admit_ip_pool(pool: IpPool, surroundings: &PoolSurroundings<'_>) -> Result<IpPool, ValidationError> {
+    let mut pool = pool;
+    let (range, address) = parse_cidr(&pool.spec)?;
+    complete_ip_pool(&mut pool.spec);
+    let mut findings = Vec::new();
+    if range.network() != address {
+        findings.push(FieldError::new("IPPool.Spec.CIDR", &pool.spec.cidr, "IPPool CIDR is not strictly masked"));
+    }
+    pool.spec.cidr = range.to_string();
+    check_change(&pool, &range, surroundings, &mut findings);
+    check_content(&pool.spec, &range, &mut findings);
+    findings.extend(check_metadata(&pool));
+    ValidationError::from_findings(findings).map(|()| pool)
+}
+
+/// Replaces missing values by their defaults (DS-47). Readers of older data do the same.
+pub fn complete_ip_pool(spec: &mut IpPoolSpec) {
+    if spec.block_size.unwrap_or_default() == 0 {
+        spec.block_size = spec.range().ok().map(|range| spec.block_prefix(range.version()));
+    }
+    if spec.allowed_uses.is_empty() {
+        spec.allowed_uses = vec![AllowedUse::Workload.into(), AllowedUse::Tunnel.into()];
+    }
+    spec.assignment_mode.get_or_insert(AssignmentMode::Automatic.into());
+    for (field, default) in
+        [(&mut spec.node_selector, ALL), (&mut spec.ipip_mode, NEVER), (&mut spec.vxlan_mode, NEVER)]
+    {
+        if field.is_empty() {
+            *field = default.into();
+        }
+    }
+}
+
+fn parse_cidr(spec: &IpPoolSpec) -> Result<(Cidr, IpAddr), FieldError> {
+    if spec.cidr.is_empty() {
+        return Err(FieldError::missing("IPPool.Spec.CIDR", "IPPool CIDR must be specified"));
+    }
+    Cidr::parse_with_address(&spec.cidr)
+        .map_err(|_| FieldError::new("IPPool.Spec.CIDR", &spec.cidr, "IPPool CIDR must be a valid subnet"))
+}
+
+/// Checks a pool against stored pools and blocks: overlaps, and changes that existing allocations do not allow.
+fn check_change(pool: &IpPool, range: &Cidr, surroundings: &PoolSurroundings<'_>, findings: &mut Vec<FieldError>) {
+    match surroundings.previous {
+        Some(previous) => check_update(pool, range, previous, findings),
+        None => {
+            check_overlaps(pool, range, surroundings.pools, findings);
+            check_blocks(pool, range, surroundings.blocks, findings);
+        }
+    }
+}
+
+fn check_update(pool: &IpPool, range: &Cidr, previous: &IpPool, findings: &mut Vec<FieldError>) {
+    let mut old = previous.spec.clone();
+    complete_ip_pool(&mut old);
+    let new = &pool.spec;
+    if old.range().as_ref() != Ok(range) {
+        findings.push(FieldError::new("IPPool.Spec.CIDR", &new.cidr, "IPPool CIDR cannot be modified"));
+    }
+    if old.block_size != new.block_size {
+        let size = new.block_size.unwrap_or_default();
+        findings.push(FieldError::new("IPPool.Spec.BlockSize", size, "IPPool BlockSize cannot be modified"));
+    }
+    let served_only_load_balancers = old.allows(AllowedUse::LoadBalancer);
+    if served_only_load_balancers && new.allowed_uses.iter().any(|u| !u.is(&AllowedUse::LoadBalancer)) {
+        let reason = "IPPool allowed use cannot be changed from LoadBalancer to Workload or Tunnel";
+        findings.push(FieldError::new("IPPool.Spec.AllowedUses", format!("{:?}", new.allowed_uses), reason));
+    }
+}
+
+fn check_overlaps(pool: &IpPool, range: &Cidr, pools: &[IpPool], findings: &mut Vec<FieldError>) {
+    let (name, cidr) = (&pool.metadata.name, &pool.spec.cidr);
+    for other in pools.iter().filter(|other| other.metadata.name != *name) {
+        // A stored pool without a valid range assigns no addresses, so no pool can overlap it.
+        if other.spec.range().is_ok_and(|r| r.overlaps(range)) {
+            let reason =
+                format!("IPPool({name}) CIDR overlaps with IPPool({}) CIDR {}", other.metadata.name, other.spec.cidr);
+            findings.push(FieldError::new("IPPool.Spec.CIDR", cidr, reason));
+        }
+    }
+}
+
+fn check_blocks(pool: &IpPool, range: &Cidr, blocks: &[Cidr], findings: &mut Vec<FieldError>) {
+    let size = pool.spec.block_prefix(range.version());
+    if blocks.iter().any(|block| block.prefix() != size && block.overlaps(range)) {
+        let reason = "IPPool blocksSize conflicts with existing allocations that use a different blockSize";
+        findings.push(FieldError::new("IPPool.Spec.BlockSize", size, reason));
+    }
+}
+
+/// Checks a pool's own content.
+fn check_content(spec: &IpPoolSpec, range: &Cidr, findings: &mut Vec<FieldError>) {
     check_size(spec, range, findings);
     check_link_local(spec, range, findings);
     check_encapsulation(spec, range, findings);

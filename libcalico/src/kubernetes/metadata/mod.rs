@@ -5,16 +5,14 @@
 //! IPAM object (DS-59, IPAM-86). We leave both on the resource: see [`Foreign`].
 
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::error::Malformed;
 use super::group::ApiGroup;
-use super::json::{Fields, put_object, take_object, take_text};
+use super::json::{Fields, put_object, take_object, take_text, text};
 use super::resource::Location;
-use super::revision::{Foreign, ObjectRevision};
-use super::uid::reverse_uid;
-
-const ANNOTATION: &str = "projectcalico.org/metadata";
+use super::revision::{Foreign, ObjectRevision, reverse_uid};
+use crate::api::{DEFAULT_TIER, NAME_ANNOTATION as ANNOTATION, without_tier};
 
 /// Parts of keys. Labels and annotations whose key contains one of them are on the v1 resource as well as in the
 /// annotation.
@@ -201,6 +199,39 @@ pub(super) fn write_ipam(
 pub(super) fn forget_field_managers(resource: &mut Fields) {
     // An empty entry discards the record; without entries the API server keeps it.
     resource.insert("managedFields".into(), Value::Array(vec![Value::Object(Fields::new())]));
+}
+
+// === policies: a resource may have another name than its policy ===
+//
+// A resource may still have the name that an older Calico gave it, with the tier before the policy's name (DS-33). In
+// `crd.projectcalico.org/v1`, the annotation contains the policy's name.
+
+/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name, without the tier
+/// (DS-57).
+pub(super) fn is_policy_named_by_resource(group: ApiGroup, resource: &Fields) -> bool {
+    let annotation = resource.get("annotations").and_then(|annotations| annotations[ANNOTATION].as_str());
+    let inner = annotation.and_then(|json| serde_json::from_str::<Value>(json).ok());
+    group == ApiGroup::CrdV1 && inner.is_some_and(|inner| inner["name"].as_str().unwrap_or_default().is_empty())
+}
+
+/// Stores the name in the v3 metadata, in both places of the stored form: `name` and the annotation.
+pub(super) fn note_policy_name(metadata: &mut Fields, by_resource: bool, spec: Option<&Value>) {
+    let tier = spec.and_then(|spec| spec["tier"].as_str()).unwrap_or_default();
+    let is_default = tier.is_empty() || tier == DEFAULT_TIER;
+    let name = text(metadata, "name").unwrap_or_default();
+    let name = if by_resource && is_default { without_tier(name) } else { name }.to_owned();
+    let mut annotations = take_object(metadata, "annotations");
+    annotations.insert(ANNOTATION.into(), json!({ "name": name }).to_string().into());
+    put_object(metadata, "annotations", annotations);
+    metadata.insert("name".into(), name.into());
+}
+
+/// Removes the annotation from stored metadata and returns the policy's name.
+pub(super) fn take_policy_name(metadata: &mut Fields) -> String {
+    let mut annotations = take_object(metadata, "annotations");
+    annotations.remove(ANNOTATION);
+    put_object(metadata, "annotations", annotations);
+    text(metadata, "name").unwrap_or_default().to_owned()
 }
 
 // === parts ===

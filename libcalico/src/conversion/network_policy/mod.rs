@@ -8,7 +8,6 @@
 
 mod peers;
 mod ports;
-mod selector;
 #[cfg(test)]
 mod tests;
 
@@ -16,10 +15,9 @@ use std::fmt;
 
 use serde_json::Number;
 
-use self::peers::peers;
+use self::peers::{OfWhat, peers, selector};
 use self::ports::by_protocol;
 pub use self::ports::simplify_ports;
-use self::selector::{OfWhat, selector};
 use crate::api::{DEFAULT_TIER, InNamespace, PolicySpec, PortParseError, Protocol, Rule, RuleEntity};
 use crate::kubernetes::{NetworkPolicySpec, PolicyPeer, PolicyPort};
 use crate::net::CidrParseError;

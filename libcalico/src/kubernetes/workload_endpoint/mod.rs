@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::error::{FLOATING_IPS, PodProblem};
 use super::pod::Pod;
 use super::pod_addresses::{AddressAnnotations, PodAddresses};
 use super::pod_patch::CONTAINER_ID;
-use super::pod_problem::{FLOATING_IPS, PodProblem};
 use super::qos::qos_controls;
 use crate::api::{IpNat, WorkloadEndpoint};
-use crate::conversion::{EndpointFacts, Orchestrator};
 use crate::names::pod_interface;
 use crate::net::{Cidr, IpVersion};
+use crate::workload::{EndpointFacts, Orchestrator};
 
 /// The annotation with prefixes that the pod may use as source addresses in addition to its own addresses.
 const ALLOWED_SOURCE_PREFIXES: &str = "cni.projectcalico.org/allowedSourcePrefixes";

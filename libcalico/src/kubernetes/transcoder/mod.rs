@@ -2,26 +2,17 @@
 
 use serde_json::Value;
 
-use super::affinity;
-use super::block;
 use super::error::{Malformed, TranscodeError};
 use super::group::ApiGroup;
-use super::handle;
-use super::ipam_config;
 use super::json::{Fields, json_bytes, take_object, text};
 use super::kind::StoredKind;
 use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
-use super::metadata;
-use super::node;
-use super::pod::Pod;
-use super::pod_on_node::{PodOnNode, PodOnNodeKey};
-use super::pod_patch;
-use super::policy;
-use super::profile;
+use super::pod::{Pod, PodOnNode, PodOnNodeKey};
 use super::query::{self, Query};
 use super::request::{self, Request};
 use super::revision::{Foreign, ObjectRevision};
 use super::workload_endpoint::endpoint_of_pod;
+use super::{affinity, block, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle, IpamConfig, TheConfig};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
@@ -153,10 +144,10 @@ impl Transcoder {
         if let StoredKind::Object(v3) = kind {
             let name = text(&metadata, "name").unwrap_or_default().to_owned();
             let namespace = text(&metadata, "namespace").map(str::to_owned);
-            let by_resource = v3.is_policy && policy::is_named_by_resource(self.group, &metadata);
+            let by_resource = v3.is_policy && metadata::is_policy_named_by_resource(self.group, &metadata);
             let (mut metadata, foreign) = metadata::read(self.group, metadata)?;
             if v3.is_policy {
-                policy::note_name(&mut metadata, by_resource, object.get("spec"));
+                metadata::note_policy_name(&mut metadata, by_resource, object.get("spec"));
             }
             object.insert("metadata".into(), Value::Object(metadata));
             let path = query::path_of_name(kind, namespace.as_deref(), &name).unwrap_or_default();
@@ -170,10 +161,10 @@ impl Transcoder {
                 (BlockAffinity::path(&key), value)
             }
             StoredKind::Handle => {
-                let (id, value) = handle::from_spec(spec)?;
+                let (id, value) = ipam::handle_from_spec(spec)?;
                 (Handle::path(&id), value)
             }
-            _ => (IpamConfig::path(&TheConfig), ipam_config::from_spec(spec)),
+            _ => (IpamConfig::path(&TheConfig), ipam::config_from_spec(spec)),
         };
         Ok(Some(Stored { path, value, foreign: self.foreign(kind, metadata)? }))
     }

@@ -1,4 +1,5 @@
-//! IPAMHandle: the `spec` contains the ID; the resource's name is derived from the ID.
+//! IPAMHandle: the `spec` contains the ID; the resource's name is derived from the ID. The IPAM settings: `IPAMConfig` in
+//! v1, `IPAMConfiguration` in v3, with some names in snake case in the store (IPAM-76).
 
 use data_encoding::HEXLOWER;
 use serde_json::Value;
@@ -44,17 +45,43 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Converts a `spec` to the handle's ID and its stored fields.
-pub(super) fn from_spec(mut spec: Fields) -> Result<(HandleId, Fields), Malformed> {
+pub(super) fn handle_from_spec(mut spec: Fields) -> Result<(HandleId, Fields), Malformed> {
     let id = take_text(&mut spec, "handleID").filter(|id| !id.is_empty());
     let id = id.ok_or_else(|| Malformed("spec.handleID is missing".into()))?;
     Ok((HandleId::new(id), spec))
 }
 
 /// Returns the `spec` of the handle stored under `id`.
-pub(super) fn to_spec(id: &HandleId, mut stored: Fields) -> Fields {
+pub(super) fn handle_to_spec(id: &HandleId, mut stored: Fields) -> Fields {
     require(&mut stored, "block", Value::Object(Fields::new()));
     require(&mut stored, "deleted", false);
     stored.insert("handleID".into(), id.as_str().into());
+    stored
+}
+
+/// The stored name and the resource's name of the two fields whose names differ.
+const RENAMED: [(&str, &str); 2] =
+    [("strict_affinity", "strictAffinity"), ("auto_allocate_blocks", "autoAllocateBlocks")];
+
+/// Converts a `spec` to the stored settings.
+pub(super) fn config_from_spec(mut spec: Fields) -> Fields {
+    for (stored, resource) in RENAMED {
+        match spec.remove(resource) {
+            None | Some(Value::Null | Value::Bool(false)) => {}
+            Some(value) => _ = spec.insert(stored.into(), value),
+        }
+    }
+    spec
+}
+
+/// Converts stored settings to a `spec`, which requires the two booleans (DS-55).
+pub(super) fn config_to_spec(mut stored: Fields) -> Fields {
+    for (stored_name, resource) in RENAMED {
+        if let Some(value) = stored.remove(stored_name) {
+            stored.insert(resource.into(), value);
+        }
+        require(&mut stored, resource, false);
+    }
     stored
 }
 
@@ -64,6 +91,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::ipam::IpamConfig;
+    use crate::store::Kind;
 
     fn name(id: &str) -> String {
         handle_name(&HandleId::new(id))
@@ -101,12 +130,27 @@ mod tests {
     fn the_id_keeps_its_case() {
         let stored = json!({"block": {"10.244.1.0/29": 1}, "deleted": false}).as_object().unwrap().clone();
         let id = HandleId::new("k8s-pod-network.9C1E5B7D");
-        let spec = to_spec(&id, stored.clone());
+        let spec = handle_to_spec(&id, stored.clone());
         assert_eq!(
             Value::Object(spec.clone()),
             json!({"handleID": "k8s-pod-network.9C1E5B7D", "block": {"10.244.1.0/29": 1}, "deleted": false})
         );
-        assert_eq!(from_spec(spec).unwrap(), (id, stored));
-        assert!(from_spec(Fields::new()).is_err());
+        assert_eq!(handle_from_spec(spec).unwrap(), (id, stored));
+        assert!(handle_from_spec(Fields::new()).is_err());
+    }
+
+    /// The stored forms that upstream writes.
+    #[test]
+    fn upstream_vector() {
+        let stored = json!({"auto_allocate_blocks": true, "maxBlocksPerHost": 20, "new": 1});
+        let spec = json!({"strictAffinity": false, "autoAllocateBlocks": true, "maxBlocksPerHost": 20, "new": 1});
+        assert_eq!(Value::Object(config_to_spec(stored.as_object().unwrap().clone())), spec);
+        assert_eq!(Value::Object(config_from_spec(spec.as_object().unwrap().clone())), stored);
+    }
+
+    #[test]
+    fn nothing_written_means_all_false() {
+        let config = IpamConfig::decode(Value::Object(config_from_spec(Fields::new())).to_string().as_bytes()).unwrap();
+        assert_eq!(config, IpamConfig::default());
     }
 }

@@ -96,6 +96,12 @@ impl ObjectKey {
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         ObjectKey { namespace: Some(namespace.into()), name: name.into() }
     }
+
+    /// Parses `<namespace>/<name>`.
+    pub(crate) fn parse_namespaced(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        (!namespace.is_empty() && !name.is_empty()).then(|| Self::namespaced(namespace, name))
+    }
 }
 
 impl fmt::Display for ObjectKey {
@@ -131,8 +137,7 @@ impl<S: Spec> Kind for Object<S> {
     fn parse_path(path: &str) -> Option<ObjectKey> {
         let rest = path.strip_prefix(ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
         if S::NAMESPACED {
-            let (namespace, name) = rest.split_once('/')?;
-            (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+            ObjectKey::parse_namespaced(rest)
         } else {
             (!rest.is_empty() && !rest.contains('/')).then(|| ObjectKey::global(rest))
         }

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::Deserialize;
 
 use super::{Ended, PodSight};
-use crate::kubernetes::{AddressAnnotations, Pod, PodAddresses};
+use crate::kubernetes::{Pod, PodAddresses};
 use crate::net::Cidr;
 
 /// The annotation in which Multus stores the addresses of all interfaces of a pod. Upstream also counts these
@@ -61,16 +61,9 @@ impl<'a> PodFacts<'a> {
 
     /// Derives the facts from a pod, without distinguishing an eviction from another end.
     pub fn of(pod: &'a Pod) -> Self {
-        let (said, status) = (&pod.metadata.annotations, &pod.status);
-        let pod_ips: Vec<&str> = status.pod_ips.iter().map(|address| &*address.ip).collect();
-        let addresses = PodAddresses {
-            phase: &status.phase,
-            deleting: pod.metadata.deletion_timestamp.is_some(),
-            pod_ip: &status.pod_ip,
-            pod_ips: &pod_ips,
-            annotations: AddressAnnotations::of(said),
-        };
-        let network_status = said.get(NETWORK_STATUS).map(String::as_str);
+        let pod_ips = pod.status.listed_ips();
+        let addresses = PodAddresses::of(pod, &pod_ips);
+        let network_status = pod.metadata.annotations.get(NETWORK_STATUS).map(String::as_str);
         let (node, host_network) = (&pod.spec.node_name, pod.spec.host_network);
         PodFacts::read(&PodWords { node, reason: "", host_network, network_status, addresses })
     }
@@ -199,5 +192,113 @@ impl ReportedAddresses {
             }
         };
         one.into_iter().chain(other).chain(rest.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::kubernetes::AddressAnnotations;
+
+    struct Said {
+        node: &'static str,
+        phase: &'static str,
+        reason: &'static str,
+        deleting: bool,
+        ips: Vec<&'static str>,
+        annotations: Vec<(&'static str, &'static str)>,
+    }
+
+    impl Said {
+        fn running(ips: &[&'static str]) -> Self {
+            let (ips, annotations) = (ips.to_vec(), Vec::new());
+            Said { node: "n1", phase: "Running", reason: "", deleting: false, ips, annotations }
+        }
+
+        fn about(&self, address: &str) -> (Option<bool>, Option<Ended>) {
+            let annotations: BTreeMap<_, _> =
+                self.annotations.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect();
+            let addresses = PodAddresses {
+                phase: self.phase,
+                deleting: self.deleting,
+                pod_ip: self.ips.first().copied().unwrap_or_default(),
+                pod_ips: &self.ips,
+                annotations: AddressAnnotations::of(&annotations),
+            };
+            let network_status = annotations.get(NETWORK_STATUS).map(String::as_str);
+            let (node, reason, host_network) = (self.node, self.reason, false);
+            let facts = PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses });
+            let sight = facts.sight(address.parse().unwrap());
+            (sight.has, sight.ended)
+        }
+    }
+
+    #[test]
+    fn a_running_pod_has_what_its_status_says() {
+        for ips in [&["10.0.0.1"][..], &["10.0.0.1", "fd00::1"], &["fd00::2", "10.0.0.1"], &["10.0.0.1", "10.0.0.2"]] {
+            let said = Said::running(ips);
+            assert_eq!(said.about("10.0.0.1"), (Some(true), None), "{ips:?}");
+            assert_eq!(said.about("10.0.0.9"), (Some(false), None));
+            assert_eq!(said.about(ips[ips.len() - 1]).0, Some(true));
+        }
+        assert_eq!(Said::running(&["10.0.0.1/32"]).about("10.0.0.1").0, Some(true));
+    }
+
+    #[test]
+    fn what_the_plugin_noted_counts_beside_a_status_that_lags() {
+        let noted = |annotations| Said { annotations, ..Said::running(&["10.0.0.1"]) };
+        let one = noted(vec![("cni.projectcalico.org/podIP", "10.0.0.2/32")]);
+        let both = noted(vec![
+            ("cni.projectcalico.org/podIP", "10.0.0.2/32"),
+            ("cni.projectcalico.org/podIPs", "10.0.0.2/32,fd00::2/128"),
+        ]);
+        for said in [&one, &both] {
+            assert_eq!(["10.0.0.1", "10.0.0.2", "10.0.0.9"].map(|ip| said.about(ip).0), [true, true, false].map(Some));
+        }
+        assert_eq!(both.about("fd00::2").0, Some(true));
+        let taken_out = noted(vec![("cni.projectcalico.org/podIP", ""), ("cni.projectcalico.org/podIPs", "")]);
+        assert_eq!(taken_out.about("10.0.0.9").0, Some(false));
+        let unreadable = noted(vec![("cni.projectcalico.org/podIPs", "10.0.0.2/32,x")]);
+        assert_eq!(unreadable.about("10.0.0.9").0, None);
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_not_told() {
+        for ips in [&[][..], &["10.0.0.0/24"], &["ten"], &["10.0.0.1", "ten"]] {
+            assert_eq!(Said::running(ips).about("10.0.0.9").0, None, "{ips:?}");
+        }
+        for node in ["", "-n1", "n1-"] {
+            assert_eq!(Said { node, ..Said::running(&["10.0.0.1"]) }.about("10.0.0.9").0, None, "{node}");
+        }
+    }
+
+    #[test]
+    fn pods_end_in_three_ways() {
+        for (phase, reason, ended) in [
+            ("Failed", "Evicted", Some(Ended::Evicted)),
+            ("Failed", "", Some(Ended::Finished)),
+            ("Succeeded", "Evicted", Some(Ended::Finished)),
+            ("Running", "Evicted", None),
+        ] {
+            let said = Said { phase, reason, ..Said::running(&["10.0.0.1"]) };
+            assert_eq!(said.about("10.0.0.1"), (Some(true), ended), "{phase} {reason}");
+        }
+        let emptied = vec![("cni.projectcalico.org/podIP", "")];
+        let said = Said { deleting: true, annotations: emptied, ..Said::running(&["10.0.0.1"]) };
+        assert_eq!(said.about("10.0.0.1"), (Some(true), None), "a tenant writes annotations, and deletes the pod");
+    }
+
+    #[test]
+    fn the_other_interfaces_count_too() {
+        let status = r#"[{"name":"k8s","ips":["10.0.0.1"],"default":true},{"name":"b","interface":"net1","ips":["10.0.0.7/24"]}]"#;
+        let said = Said { annotations: vec![(NETWORK_STATUS, status)], ..Said::running(&["10.0.0.1"]) };
+        assert_eq!(said.about("10.0.0.7").0, Some(true));
+        assert_eq!(said.about("10.0.0.8").0, Some(false));
+        for broken in ["{", r#"[{"ips":["x"]}]"#] {
+            let said = Said { annotations: vec![(NETWORK_STATUS, broken)], ..Said::running(&["10.0.0.1"]) };
+            assert_eq!(said.about("10.0.0.8").0, None);
+        }
     }
 }

@@ -32,14 +32,13 @@ impl Pool {
         self.allowed_uses.contains(&purpose)
     }
 
-    /// Checks the block size: at least one block fits into the pool, a block has at most 4096 addresses (IPAM-107),
-    /// and it has room for the addresses that the host reserves.
-    pub fn check_block_size(&self, max_block_prefix: Option<u8>) -> Result<(), Refusal> {
+    /// Checks the block size: at least one block fits into the pool, and a block has at most 4096 addresses (IPAM-107).
+    pub fn check_block_size(&self) -> Result<(), Refusal> {
         let (shortest, longest) = match self.cidr.version() {
             IpVersion::V4 => (20, 32),
             IpVersion::V6 => (116, 128),
         };
-        let (min, max) = (self.cidr.prefix().max(shortest), max_block_prefix.unwrap_or(longest).min(longest));
+        let (min, max) = (self.cidr.prefix().max(shortest), longest);
         if (min..=max).contains(&self.block_prefix) {
             Ok(())
         } else {

@@ -8,30 +8,36 @@ use crate::api::AllowedUse;
 use crate::net::{Cidr, IpVersion};
 
 /// The reason why a pool was not used, or gave no address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Refusal {
     /// The pool's CIDR is invalid.
+    #[error("its cidr `{cidr}` is no CIDR")]
     InvalidCidr {
         /// The stored text.
         cidr: String,
     },
     /// The pool is of the other family.
+    #[error("it is an IPv{version} pool")]
     OtherFamily {
         /// The pool's family, 4 or 6.
         #[serde(serialize_with = "display")]
         version: IpVersion,
     },
     /// The pool has `disabled: true`.
+    #[error("it is disabled")]
     Disabled,
     /// The pool is being deleted.
+    #[error("it is being deleted")]
     Deleting,
     /// The pool's status has the condition `Allocatable` with status `False`.
+    #[error("its status is not Allocatable{}", after_colon(message))]
     NotAllocatable {
         /// The condition's message, or its reason.
         message: String,
     },
     /// The pool's block size is outside the supported range (IPAM-107).
+    #[error("its blockSize {block_size} is outside {min}..{max}")]
     BlockSize {
         /// The pool's block size.
         block_size: u8,
@@ -41,10 +47,13 @@ pub enum Refusal {
         max: u8,
     },
     /// The request names other pools.
+    #[error("the request names other pools")]
     NotRequested,
     /// The pool serves only requests that name it.
+    #[error("its assignmentMode is Manual and the request does not name it")]
     Manual,
     /// The pool's node selector does not select the node.
+    #[error("its nodeSelector `{selector}` does not match node {node}")]
     NodeSelector {
         /// The selector.
         selector: String,
@@ -52,6 +61,7 @@ pub enum Refusal {
         node: String,
     },
     /// The pool's namespace selector does not select the namespace.
+    #[error("its namespaceSelector `{selector}` does not match{}", of_namespace(namespace.as_deref()))]
     NamespaceSelector {
         /// The selector.
         selector: String,
@@ -59,6 +69,7 @@ pub enum Refusal {
         namespace: Option<String>,
     },
     /// The pool serves other uses.
+    #[error("its allowedUses {allowed:?} do not include {wanted:?}")]
     Use {
         /// The uses that the pool allows.
         allowed: Vec<AllowedUse>,
@@ -66,6 +77,7 @@ pub enum Refusal {
         wanted: AllowedUse,
     },
     /// No address is free in any block that the node may use.
+    #[error("full: {in_use} of {capacity} in use")]
     Full {
         /// The number of addresses that are not free, including those that are cooling down or reserved.
         in_use: u64,
@@ -73,55 +85,20 @@ pub enum Refusal {
         capacity: u64,
     },
     /// The node must not claim more blocks, and does not borrow addresses instead (IPAM-103).
+    #[error("block limit: the node may own {limit} blocks and has no free address in them")]
     BlockLimit {
         /// The limit.
         limit: usize,
     },
     /// The free addresses are in other nodes' blocks, and affinity is strict.
+    #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
     StrictAffinity,
     /// Nodes do not claim blocks automatically. In this mode a node does not borrow addresses, either (IPAM-105).
+    #[error("autoAllocateBlocks is off: the node's blocks are full, and it may not claim more")]
     AutoAllocateOff,
     /// IPReservations cover the whole pool.
+    #[error("all of it is reserved by IPReservations")]
     Reserved,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::InvalidCidr { cidr } => write!(f, "its cidr `{cidr}` is no CIDR"),
-            Refusal::OtherFamily { version } => write!(f, "it is an IPv{version} pool"),
-            Refusal::Disabled => f.write_str("it is disabled"),
-            Refusal::Deleting => f.write_str("it is being deleted"),
-            Refusal::NotAllocatable { message } if message.is_empty() => f.write_str("its status is not Allocatable"),
-            Refusal::NotAllocatable { message } => write!(f, "its status is not Allocatable: {message}"),
-            Refusal::BlockSize { block_size, min, max } => {
-                write!(f, "its blockSize {block_size} is outside {min}..{max}")
-            }
-            Refusal::NotRequested => f.write_str("the request names other pools"),
-            Refusal::Manual => f.write_str("its assignmentMode is Manual and the request does not name it"),
-            Refusal::NodeSelector { selector, node } => {
-                write!(f, "its nodeSelector `{selector}` does not match node {node}")
-            }
-            Refusal::NamespaceSelector { selector, namespace: Some(namespace) } => {
-                write!(f, "its namespaceSelector `{selector}` does not match namespace {namespace}")
-            }
-            Refusal::NamespaceSelector { selector, namespace: None } => {
-                write!(f, "its namespaceSelector `{selector}` does not match, as the request has no namespace")
-            }
-            Refusal::Use { allowed, wanted } => write!(f, "its allowedUses {allowed:?} do not include {wanted:?}"),
-            Refusal::Full { in_use, capacity } => write!(f, "full: {in_use} of {capacity} in use"),
-            Refusal::BlockLimit { limit } => {
-                write!(f, "block limit: the node may own {limit} blocks and has no free address in them")
-            }
-            Refusal::StrictAffinity => {
-                f.write_str("strict affinity: the node's blocks are full, and those of other nodes may not be used")
-            }
-            Refusal::AutoAllocateOff => {
-                f.write_str("autoAllocateBlocks is off: the node's blocks are full, and it may not claim more")
-            }
-            Refusal::Reserved => f.write_str("all of it is reserved by IPReservations"),
-        }
-    }
 }
 
 /// A pool with the reason why it was not used.
@@ -143,6 +120,14 @@ impl fmt::Display for RefusedPool {
             None => write!(f, "pool {}: {}", self.pool, self.refusal),
         }
     }
+}
+
+fn after_colon(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+fn of_namespace(namespace: Option<&str>) -> String {
+    namespace.map_or(", as the request has no namespace".into(), |namespace| format!(" namespace {namespace}"))
 }
 
 fn display<T: fmt::Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {

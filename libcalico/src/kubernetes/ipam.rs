@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use super::error::Malformed;
 use super::json::{Fields, require, take_text};
 use crate::ipam::HandleId;
+use crate::names::is_dns_name;
 
 /// The longest name that an object can have.
 const NAME_LIMIT: usize = 253;
@@ -21,7 +22,7 @@ const HASH: usize = 11;
 /// `spec`.
 pub fn handle_name(id: &HandleId) -> String {
     let lower = id.as_str().to_ascii_lowercase();
-    if is_name(&lower) {
+    if lower.len() <= NAME_LIMIT && is_dns_name(&lower) {
         return lower;
     }
     let digest = HEXLOWER.encode(&Sha256::digest(id.as_str()));
@@ -30,18 +31,6 @@ pub fn handle_name(id: &HandleId) -> String {
     // Each part between dots must begin and end with a letter or digit.
     let parts: Vec<&str> = kept.split('.').map(|part| part.trim_matches('-')).filter(|part| !part.is_empty()).collect();
     if parts.is_empty() { digest[..HASH].to_owned() } else { format!("{}-{}", parts.join("."), &digest[..HASH]) }
-}
-
-/// Returns true if the text is a valid object name: a DNS subdomain.
-fn is_name(text: &str) -> bool {
-    let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let label = |label: &str| {
-        let bytes = label.as_bytes();
-        edge(bytes.first())
-            && edge(bytes.last())
-            && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
-    };
-    text.len() <= NAME_LIMIT && text.split('.').all(label)
 }
 
 /// Converts a `spec` to the handle's ID and its stored fields.
@@ -110,13 +99,13 @@ mod tests {
         assert!(hashed.starts_with("my-net.9c1e-") && hashed.len() == "my-net.9c1e-".len() + HASH, "{hashed}");
         assert_ne!(name("my_net.9C1E"), name("my_net.9c1e"));
         assert_eq!(name("___").len(), HASH);
-        assert!(is_name(&name("net_.c1")) && is_name(&name("net..c1")));
+        assert!(is_dns_name(&name("net_.c1")) && is_dns_name(&name("net..c1")));
     }
 
     proptest! {
         #[test]
         fn every_id_gets_a_name(id in "\\PC{0,300}") {
-            prop_assert!(is_name(&name(&id)), "{}", name(&id));
+            prop_assert!(is_dns_name(&name(&id)), "{}", name(&id));
         }
 
         #[test]

@@ -121,16 +121,7 @@ impl StoredKind {
 
     /// Returns true if the kind is read from Kubernetes' own objects, which we do not create or delete.
     pub(super) fn is_kubernetes_own(self) -> bool {
-        matches!(
-            self,
-            StoredKind::Endpoint
-                | StoredKind::Node
-                | StoredKind::Profile
-                | StoredKind::Pod
-                | StoredKind::PodOnNode
-                | StoredKind::Namespace
-                | StoredKind::Machine
-                | StoredKind::MachineInstance
-        )
+        use StoredKind::{Affinity, Block, Config, Handle, Object};
+        !matches!(self, Block | Affinity | Handle | Config | Object(_))
     }
 }

@@ -111,6 +111,13 @@ impl Pod {
     }
 }
 
+impl PodStatus {
+    /// Returns the texts of [`PodStatus::pod_ips`].
+    pub fn listed_ips(&self) -> Vec<&str> {
+        self.pod_ips.iter().map(|address| address.ip.as_str()).collect()
+    }
+}
+
 impl ContainerPort {
     /// Returns the port as endpoints list it; `None` for a port with neither a name nor a port on the node (CNI-116).
     fn of_endpoint(&self) -> Option<EndpointPort> {
@@ -147,8 +154,7 @@ impl Kind for Pod {
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
-        let (namespace, name) = path.strip_prefix(PODS)?.split_once('/')?;
-        (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+        ObjectKey::parse_namespaced(path.strip_prefix(PODS)?)
     }
 
     fn prefix(select: &ObjectSelect) -> String {

@@ -14,56 +14,44 @@ struct Limit {
     most: i64,
 }
 
-/// The limits of one direction, in upstream's order.
-struct Direction {
-    bandwidth: Limit,
-    burst: Limit,
-    peakrate: Limit,
-    minburst: Limit,
-    packet_rate: Limit,
-    packet_burst: Limit,
-    max_connections: Limit,
-}
-
 /// The burst of a bandwidth without an explicit burst, in bits.
 const DEFAULT_BURST: i64 = 4 << 30;
 /// The burst of a packet rate without an explicit burst, in packets.
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
-    ($ingress:literal, $name:literal, $least:literal, $most:literal) => {
+    ($ingress:literal, $name:literal, $least:literal, $most:literal $(, $older:expr)?) => {
         Limit {
             field: concat!($ingress, $name),
-            annotations: &[concat!("qos.projectcalico.org/", $ingress, $name)],
+            annotations: &[$($older,)? concat!("qos.projectcalico.org/", $ingress, $name)],
             least: $least,
             most: $most,
         }
     };
 }
 
+/// Returns the limits of one direction, in upstream's order.
 macro_rules! direction {
     ($ingress:literal) => {
-        Direction {
-            bandwidth: Limit {
-                field: concat!($ingress, "Bandwidth"),
-                annotations: &[
-                    concat!("kubernetes.io/", $ingress, "-bandwidth"),
-                    concat!("qos.projectcalico.org/", $ingress, "Bandwidth"),
-                ],
-                least: 1_000,
-                most: 1_000_000_000_000_000,
-            },
-            burst: limit!($ingress, "Burst", 1_000, 34_359_738_360),
-            peakrate: limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
-            minburst: limit!($ingress, "Minburst", 1_000, 100_000_000),
-            packet_rate: limit!($ingress, "PacketRate", 1, 10_000),
-            packet_burst: limit!($ingress, "PacketBurst", 1, 10_000),
-            max_connections: limit!($ingress, "MaxConnections", 1, 4_294_967_295),
-        }
+        [
+            limit!(
+                $ingress,
+                "Bandwidth",
+                1_000,
+                1_000_000_000_000_000,
+                concat!("kubernetes.io/", $ingress, "-bandwidth")
+            ),
+            limit!($ingress, "Burst", 1_000, 34_359_738_360),
+            limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
+            limit!($ingress, "Minburst", 1_000, 100_000_000),
+            limit!($ingress, "PacketRate", 1, 10_000),
+            limit!($ingress, "PacketBurst", 1, 10_000),
+            limit!($ingress, "MaxConnections", 1, 4_294_967_295),
+        ]
     };
 }
 
-const DIRECTIONS: [Direction; 2] = [direction!("ingress"), direction!("egress")];
+const DIRECTIONS: [[Limit; 7]; 2] = [direction!("ingress"), direction!("egress")];
 
 const DSCP: &str = "qos.projectcalico.org/dscp";
 const DSCP_NAMES: [&str; 21] = [
@@ -76,7 +64,7 @@ const DSCP_NAMES: [&str; 21] = [
 pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
     let mut controls = Map::new();
     for direction in &DIRECTIONS {
-        for (limit, value) in direction.values(annotations, problems) {
+        for (limit, value) in direction.iter().zip(values(direction, annotations, problems)) {
             if value != 0 {
                 controls.insert(limit.field.into(), value.into());
             }
@@ -91,40 +79,27 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     (!controls.is_empty()).then_some(Value::Object(controls))
 }
 
-impl Direction {
-    /// Returns the limits after the rules between them. A limit that refines a missing limit is ignored.
-    fn values(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [(&Limit, i64); 7] {
-        let mut read = |limit: &Limit| limit.read(annotations, problems);
-        let bandwidth = read(&self.bandwidth);
-        let burst = read(&self.burst);
-        let peakrate = read(&self.peakrate);
-        let minburst = read(&self.minburst);
-        let packet_rate = read(&self.packet_rate);
-        let packet_burst = read(&self.packet_burst);
-        let max_connections = read(&self.max_connections);
+/// Returns the limits of a direction after the rules between them. A limit that refines a missing limit is ignored.
+fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [i64; 7] {
+    let read = limits.each_ref().map(|limit| limit.read(annotations, problems));
+    let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
+    let [_, burst_limit, peakrate_limit, minburst_limit, _, packet_burst_limit, _] = limits;
 
-        let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
-            if value == 0 || counts {
-                return value;
-            }
-            problems.push(limit.problem(format!("it needs {needs}")));
-            0
-        };
-        let burst = refine(&self.burst, burst, bandwidth != 0, "a bandwidth");
-        let peakrate = refine(&self.peakrate, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
-        let minburst = refine(&self.minburst, minburst, peakrate != 0, "a peak rate");
-        let packet_burst = refine(&self.packet_burst, packet_burst, packet_rate != 0, "a packet rate");
-        let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
-        [
-            (&self.bandwidth, bandwidth),
-            (&self.burst, or_default(burst, bandwidth, DEFAULT_BURST)),
-            (&self.peakrate, peakrate),
-            (&self.minburst, minburst),
-            (&self.packet_rate, packet_rate),
-            (&self.packet_burst, or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST)),
-            (&self.max_connections, max_connections),
-        ]
-    }
+    let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
+        if value == 0 || counts {
+            return value;
+        }
+        problems.push(limit.problem(format!("it needs {needs}")));
+        0
+    };
+    let burst = refine(burst_limit, burst, bandwidth != 0, "a bandwidth");
+    let peakrate = refine(peakrate_limit, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
+    let minburst = refine(minburst_limit, minburst, peakrate != 0, "a peak rate");
+    let packet_burst = refine(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
+    let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
+    let burst = or_default(burst, bandwidth, DEFAULT_BURST);
+    let packet_burst = or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST);
+    [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections]
 }
 
 impl Limit {

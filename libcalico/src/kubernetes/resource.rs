@@ -1,8 +1,8 @@
 //! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them.
 
-use std::fmt::Write;
-
 use serde_json::Value;
+
+use crate::names::percent_encoded;
 
 /// A kind of object on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -130,15 +130,7 @@ fn push_escaped(path: &mut String, segment: &str) {
 
 /// Escapes a text for a URL, as a path segment or as the value of a parameter.
 pub fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(char::from(byte)),
-            // Writing to a String cannot fail.
-            _ => _ = write!(escaped, "%{byte:02X}"),
-        }
-    }
-    escaped
+    percent_encoded(text, |byte| matches!(byte, b'-' | b'.' | b'_' | b'~'))
 }
 
 #[cfg(test)]

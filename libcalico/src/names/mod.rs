@@ -5,6 +5,8 @@ mod mesos_label;
 mod node;
 mod workload_endpoint;
 
+use std::fmt::Write;
+
 use data_encoding::BASE32_NOPAD;
 use sha3::{Digest, Sha3_256};
 
@@ -29,15 +31,31 @@ pub fn endpoint_status_file(orchestrator: &str, namespace: &str, workload: &str,
 
 /// Escapes a path segment as Go's `url.PathEscape` does.
 fn escape(segment: &str) -> String {
-    let mut escaped = String::with_capacity(segment.len());
-    for byte in segment.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => escaped.push(char::from(byte)),
-            b'-' | b'_' | b'.' | b'~' | b'$' | b'&' | b'+' | b'=' | b':' | b'@' => escaped.push(char::from(byte)),
-            _ => escaped.push_str(&format!("%{byte:02X}")),
+    percent_encoded(segment, |byte| b"-_.~$&+=:@".contains(&byte))
+}
+
+/// Escapes a text for a URL. Letters, digits and the bytes that `is_plain` accepts stay as they are.
+pub(crate) fn percent_encoded(text: &str, is_plain: fn(u8) -> bool) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || is_plain(byte) {
+            escaped.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            _ = write!(escaped, "%{byte:02X}");
         }
     }
     escaped
+}
+
+/// Returns true for a DNS name in lower case, the syntax of object names. The length is not checked.
+pub(crate) fn is_dns_name(text: &str) -> bool {
+    let is_edge = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.split('.').map(str::as_bytes).all(|label| {
+        label.first().is_some_and(is_edge)
+            && label.last().is_some_and(is_edge)
+            && label.iter().all(|byte| is_edge(byte) || *byte == b'-')
+    })
 }
 
 /// The key of the label, whose value is [`hostname_hash`].

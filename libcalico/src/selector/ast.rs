@@ -55,21 +55,22 @@ impl fmt::Display for Expr {
             Expr::Has(label) => write!(f, "has({label})"),
             Expr::Label(label, compare) => write!(f, "{label} {compare}"),
             Expr::Not(operand) => write!(f, "!{operand}"),
-            Expr::And(operands) => joined(f, operands, " && "),
-            Expr::Or(operands) => joined(f, operands, " || "),
+            Expr::And(operands) => joined(f, operands, ["(", " && ", ")"]),
+            Expr::Or(operands) => joined(f, operands, ["(", " || ", ")"]),
         }
     }
 }
 
-fn joined(f: &mut fmt::Formatter<'_>, operands: &[Expr], operator: &str) -> fmt::Result {
-    f.write_str("(")?;
-    for (i, operand) in operands.iter().enumerate() {
-        if i > 0 {
-            f.write_str(operator)?;
-        }
-        write!(f, "{operand}")?;
+fn joined<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    items: impl IntoIterator<Item = T>,
+    [open, separator, close]: [&str; 3],
+) -> fmt::Result {
+    f.write_str(open)?;
+    for (i, item) in items.into_iter().enumerate() {
+        write!(f, "{}{item}", if i > 0 { separator } else { "" })?;
     }
-    f.write_str(")")
+    f.write_str(close)
 }
 
 impl fmt::Display for Compare {
@@ -88,14 +89,7 @@ impl fmt::Display for Compare {
 
 impl fmt::Display for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("{")?;
-        for (i, value) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{}", Quoted(value))?;
-        }
-        f.write_str("}")
+        joined(f, self.0.iter().map(|value| Quoted(value)), ["{", ", ", "}"])
     }
 }
 

@@ -193,10 +193,7 @@ pub trait Store: Send + Sync {
         &self,
         survey: &Survey,
         tell: &mut (dyn FnMut(Sighting) + Send),
-    ) -> impl Future<Output = Result<(), StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
         let (batch, tickets) = survey.batch();
         async move {
             let answers = self.read(&batch).await?;
@@ -222,10 +219,7 @@ pub trait Store: Send + Sync {
     fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
 
     /// Reads one object; a missing object is [`StoreError::NotFound`].
-    fn get<K: Kind>(&self, key: &K::Key) -> impl Future<Output = Result<Entry<K>, StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    fn get<K: Kind>(&self, key: &K::Key) -> impl Future<Output = Result<Entry<K>, StoreError>> + Send {
         let mut batch = ReadBatch::new();
         let ticket = batch.get::<K>(key);
         let missing = identifier::<K>(key);
@@ -233,20 +227,14 @@ pub trait Store: Send + Sync {
     }
 
     /// Reads a selection, in path order.
-    fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send {
         let mut batch = ReadBatch::new();
         let ticket = batch.list::<K>(select);
         async move { Ok(self.read(&batch).await?.list(&ticket)) }
     }
 
     /// Creates one object.
-    fn create<K: Kind>(&self, key: &K::Key, value: &K) -> impl Future<Output = Result<Revision, StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    fn create<K: Kind>(&self, key: &K::Key, value: &K) -> impl Future<Output = Result<Revision, StoreError>> + Send {
         let write = Write::create::<K>(key, value);
         async move { self.write_one(write?).await }
     }
@@ -257,10 +245,7 @@ pub trait Store: Send + Sync {
         key: &K::Key,
         value: &K,
         revision: &Revision,
-    ) -> impl Future<Output = Result<Revision, StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send {
         let write = Write::update::<K>(key, value, revision);
         async move { self.write_one(write?).await }
     }
@@ -271,10 +256,7 @@ pub trait Store: Send + Sync {
         key: &K::Key,
         value: &K,
         revision: &Revision,
-    ) -> impl Future<Output = Result<Revision, StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send {
         let write = Write::update_status::<K>(key, value, revision);
         async move { self.write_one(write?).await }
     }
@@ -284,19 +266,13 @@ pub trait Store: Send + Sync {
         &self,
         key: &K::Key,
         revision: Option<&Revision>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
         let write = Write::delete::<K>(key, revision);
         async move { self.write_one(write).await.map(|_| ()) }
     }
 
     /// Applies a single write.
-    fn write_one(&self, write: Write) -> impl Future<Output = Result<Revision, StoreError>> + Send
-    where
-        Self: Sized,
-    {
+    fn write_one(&self, write: Write) -> impl Future<Output = Result<Revision, StoreError>> + Send {
         async move {
             let mut revisions = self.write(&[write]).await.map_err(|e| e.cause)?;
             revisions.pop().ok_or_else(|| StoreError::Other("the datastore returned no revision".into()))

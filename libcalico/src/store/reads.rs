@@ -72,9 +72,7 @@ impl ReadBatch {
 
     /// Adds the read of one object.
     pub fn get<K: Kind>(&mut self, key: &K::Key) -> GetTicket<K> {
-        let (path, freshness) = (K::path(key), Freshness::Latest);
-        self.ranges.push(Range { kind: K::KIND, path, prefix: false, keys_only: false, freshness });
-        GetTicket(self.ranges.len() - 1, PhantomData)
+        GetTicket(self.add::<K>(K::path(key), false), PhantomData)
     }
 
     /// Adds the read of one object that a cache may answer, provided that the cache has reached `revision`, the
@@ -94,14 +92,7 @@ impl ReadBatch {
 
     /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112).
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
-        self.ranges.push(Range {
-            kind: K::KIND,
-            path: K::prefix(select),
-            prefix: true,
-            keys_only: false,
-            freshness: Freshness::Latest,
-        });
-        ListTicket(self.ranges.len() - 1, PhantomData)
+        ListTicket(self.add::<K>(K::prefix(select), true), PhantomData)
     }
 
     /// Adds the read of a selection that a cache may answer with a slightly older state. Meant for data that is
@@ -114,14 +105,14 @@ impl ReadBatch {
 
     /// Adds the read of the keys of a selection, which is cheap even for many large objects.
     pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
-        self.ranges.push(Range {
-            kind: K::KIND,
-            path: K::prefix(select),
-            prefix: true,
-            keys_only: true,
-            freshness: Freshness::Latest,
-        });
-        KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
+        let ticket = self.list::<K>(select);
+        self.ranges[ticket.0].keys_only = true;
+        KeysTicket(ticket)
+    }
+
+    fn add<K: Kind>(&mut self, path: String, prefix: bool) -> usize {
+        self.ranges.push(Range { kind: K::KIND, path, prefix, keys_only: false, freshness: Freshness::Latest });
+        self.ranges.len() - 1
     }
 
     pub(super) fn add_list<K: Kind>(&mut self, range: Range) -> ListTicket<K> {

@@ -30,6 +30,3 @@ pub use node::validate_node;
 pub use policy::admit_policy;
 pub use profile::validate_profile;
 pub use workload_endpoint::validate_workload_endpoint;
-
-/// The name of objects of which there is only one.
-const SINGLETON: &str = "default";

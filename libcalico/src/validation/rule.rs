@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::syntax::{is_container_id, is_interface, is_mac, is_name, is_network, is_port_name, network};
+use super::syntax::{is_container_id, is_interface, is_mac, is_network, is_port_name, network};
+use crate::names::is_dns_name;
 use crate::net::IpVersion;
 use crate::validation_error::FieldError;
 
@@ -12,7 +13,7 @@ pub(super) struct FieldRule {
     accept: fn(&str) -> bool,
 }
 
-pub(super) const NAME: FieldRule = FieldRule { tag: "name", accept: is_name };
+pub(super) const NAME: FieldRule = FieldRule { tag: "name", accept: is_dns_name };
 pub(super) const CONTAINER_ID: FieldRule = FieldRule { tag: "containerID", accept: is_container_id };
 pub(super) const INTERFACE: FieldRule = FieldRule { tag: "interface", accept: is_interface };
 pub(super) const PORT_NAME: FieldRule = FieldRule { tag: "portName", accept: is_port_name };

@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::names::is_dns_name;
 use crate::net::Cidr;
 
 /// The longest DNS label, and the longest value and name part of a Kubernetes label.
 const MAX_LABEL: usize = 63;
 /// The longest DNS name: of object names, and of prefixes of Kubernetes label keys.
 pub(super) const MAX_NAME: usize = 253;
-
-/// Returns true for a DNS name in lower case, the syntax of object names. The length is not checked.
-pub(super) fn is_name(text: &str) -> bool {
-    text.split('.').all(|label| framed_by(label, is_lower_alphanumeric, |b| b == b'-'))
-}
 
 pub(super) fn is_container_id(text: &str) -> bool {
     framed_by(text, |b| b.is_ascii_alphanumeric(), |b| b == b'-')
@@ -67,7 +63,7 @@ pub(super) fn label_key_problem(key: &str) -> Option<&'static str> {
     if prefix.is_some_and(|p| p.is_empty()) {
         return Some("prefix part must be non-empty");
     }
-    if prefix.is_some_and(|p| p.len() > MAX_NAME || !is_name(p)) {
+    if prefix.is_some_and(|p| p.len() > MAX_NAME || !is_dns_name(p)) {
         return Some("prefix part must be a DNS name in lower case of no more than 253 characters");
     }
     if name.is_empty() {
@@ -130,8 +126,8 @@ mod tests {
     #[test]
     fn names() {
         let (good, bad) = (["a", "node-1.ec2.internal", "0"], ["", "A", "-a", "a-", "a..b", ".a", "a_b", "ä", "a\n"]);
-        assert_eq!(split(is_name, &good).1, [""; 0]);
-        assert_eq!(split(is_name, &bad).0, [""; 0]);
+        assert_eq!(split(is_dns_name, &good).1, [""; 0]);
+        assert_eq!(split(is_dns_name, &bad).0, [""; 0]);
         let (good, bad) = (["c0FFee-1"], ["", "a_b", "a.b", "-a", "a-"]);
         assert_eq!(split(is_container_id, &good).1, [""; 0]);
         assert_eq!(split(is_container_id, &bad).0, [""; 0]);

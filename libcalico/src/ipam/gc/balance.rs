@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::leaks::Postponement;
 use super::rows::NEVER;
 use super::table::Row;
 use crate::ipam::Sight;
@@ -44,16 +45,10 @@ pub(super) struct Balance {
     pub(super) due: BTreeSet<(Duration, Row)>,
     /// Nodes whose blocks changed.
     pub(super) unbalanced: BTreeSet<Row>,
-    pub(super) departing: BTreeMap<Row, Departing>,
+    pub(super) departing: BTreeMap<Row, Postponement>,
     /// Blocks with addresses that are cooling down, by the earliest release time.
     pub(super) cold: BTreeSet<(i64, Row)>,
     pub(super) cold_asked: HashMap<Row, Duration>,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Departing {
-    pub(super) failures: u32,
-    pub(super) again: Duration,
 }
 
 impl Balance {

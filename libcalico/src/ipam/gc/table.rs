@@ -221,34 +221,34 @@ mod size {
             self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
         }
     }
+}
 
-    #[cfg(test)]
-    mod tests {
-        use super::*;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-        #[test]
-        fn names_live_as_long_as_they_are_used() {
-            let mut names = Names::default();
-            let (a, b) = (names.take("a"), names.take("b"));
-            assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
-            names.give_back(a);
-            assert_eq!(names.find("a"), Some(a));
-            names.give_back(a);
-            assert_eq!((names.find("a"), names.len()), (None, 1));
-            assert_eq!(names.take("c"), a, "the room is used again");
-            assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
+    #[test]
+    fn names_live_as_long_as_they_are_used() {
+        let mut names = Names::default();
+        let (a, b) = (names.take("a"), names.take("b"));
+        assert_eq!((names.take("a"), names.find("b"), names.text(a)), (a, Some(b), "a"));
+        names.give_back(a);
+        assert_eq!(names.find("a"), Some(a));
+        names.give_back(a);
+        assert_eq!((names.find("a"), names.len()), (None, 1));
+        assert_eq!(names.take("c"), a, "the room is used again");
+        assert_eq!((names.find("c"), names.find("b")), (Some(a), Some(b)));
+    }
+
+    #[test]
+    fn many_rows_are_found_by_their_keys() {
+        let mut names = Names::default();
+        let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
+        for row in rows.iter().step_by(3) {
+            names.give_back(*row);
         }
-
-        #[test]
-        fn many_rows_are_found_by_their_keys() {
-            let mut names = Names::default();
-            let rows: Vec<Row> = (0..5000).map(|n| names.take(&n.to_string())).collect();
-            for row in rows.iter().step_by(3) {
-                names.give_back(*row);
-            }
-            for (n, row) in rows.iter().enumerate() {
-                assert_eq!(names.find(&n.to_string()), (n % 3 != 0).then_some(*row));
-            }
+        for (n, row) in rows.iter().enumerate() {
+            assert_eq!(names.find(&n.to_string()), (n % 3 != 0).then_some(*row));
         }
     }
 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::balance::{Balance, Departing};
+use super::balance::Balance;
 use super::conflicts::Conflicts;
 use super::index::Index;
-use super::leaks::Stage;
+use super::leaks::{Postponement, Stage};
 use super::numbers::{Counts, CountsByPlace, Numbers};
 use super::rows::{BlockRow, CalicoNode, CompactHandle, NEVER, SubjectState, Tracked};
 use super::table::{NONE, Row};
@@ -251,7 +251,7 @@ impl Balance {
     fn bytes(&self) -> usize {
         self.empty.capacity() * (size_of::<(Row, Duration)>() + 1)
             + (self.due.len() + self.cold.len()) * 2 * size_of::<(Duration, Row)>()
-            + self.departing.len() * 2 * size_of::<(Row, Departing)>()
+            + self.departing.len() * 2 * size_of::<(Row, Postponement)>()
     }
 }
 
@@ -290,6 +290,17 @@ fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 impl Index {
+    /// Returns true if a change has not been examined yet.
+    pub(super) fn has_changed(&self) -> bool {
+        !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
+    }
+
+    /// Returns the numbers of candidates and of confirmed leaks.
+    pub(super) fn leaks(&self) -> (usize, usize) {
+        let confirmed = self.leaks.confirmed().count();
+        (self.leaks.rows().len() - confirmed, confirmed)
+    }
+
     /// Returns the number of addresses that await examination.
     pub(super) fn dirty_addresses(&self) -> usize {
         self.tracked.iter().filter(|(_, tracked)| tracked.is(Tracked::DIRTY)).count()

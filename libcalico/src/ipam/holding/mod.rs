@@ -5,8 +5,6 @@
 
 mod claim;
 
-use std::fmt;
-
 pub use self::claim::{Claim, ClaimKind};
 
 /// The result of looking up an object.
@@ -125,90 +123,76 @@ pub enum Holding {
 }
 
 /// The reason why an address counts as in use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Keeper {
     /// The host reserves the address.
+    #[error("the host keeps it for itself")]
     Host,
     /// The tunnel's node exists.
+    #[error("its tunnel's node is there")]
     Tunnel,
     /// The Service exists.
+    #[error("its service is there")]
     Service,
     /// The VMI or its VirtualMachine exists.
+    #[error("its virtual machine is there")]
     Machine,
     /// The pod has the address.
+    #[error("its pod has it")]
     Pod,
     /// The pod has not reported an address yet, or none that is readable.
+    #[error("its pod has told no address yet")]
     SilentPod,
     /// An endpoint has the address, although the allocation names no owner.
+    #[error("an endpoint has it")]
     Endpoint,
     /// The allocation's owner is of a kind that cannot be looked up.
+    #[error("nobody knows whose it is")]
     UnknownOwner,
     /// The node is not a Kubernetes node.
+    #[error("its node is none of Kubernetes")]
     ForeignNode,
     /// The node exists again.
+    #[error("its node is there")]
     Node,
     /// The owner could not be looked up.
+    #[error("its holder could not be looked at")]
     Unseen,
 }
 
 /// The reason why an address counts as leaked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Evidence {
     /// The pod does not exist.
+    #[error("its pod is gone")]
     PodGone,
     /// The pod is on another node.
+    #[error("its pod is on another node")]
     PodElsewhere,
     /// The pod has other addresses.
+    #[error("its pod has other addresses")]
     OtherAddresses,
     /// The pod's containers ended.
+    #[error("its pod has finished")]
     PodFinished,
     /// The pod was evicted.
+    #[error("its pod was evicted")]
     PodEvicted,
     /// Neither the VirtualMachine nor the VMI exists.
+    #[error("its virtual machine is gone")]
     MachineGone,
     /// KubeVirt is no longer installed.
+    #[error("KubeVirt is not installed")]
     NoKubeVirt,
     /// The Service does not exist.
+    #[error("its service is gone")]
     ServiceGone,
     /// The tunnel's node does not exist.
+    #[error("its node is gone")]
     NodeGone,
     /// No endpoint has the address.
+    #[error("no endpoint has it")]
     NoEndpoint,
-}
-
-impl fmt::Display for Evidence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Evidence::PodGone => "its pod is gone",
-            Evidence::PodElsewhere => "its pod is on another node",
-            Evidence::OtherAddresses => "its pod has other addresses",
-            Evidence::PodFinished => "its pod has finished",
-            Evidence::PodEvicted => "its pod was evicted",
-            Evidence::MachineGone => "its virtual machine is gone",
-            Evidence::NoKubeVirt => "KubeVirt is not installed",
-            Evidence::ServiceGone => "its service is gone",
-            Evidence::NodeGone => "its node is gone",
-            Evidence::NoEndpoint => "no endpoint has it",
-        })
-    }
-}
-
-impl fmt::Display for Keeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Keeper::Host => "the host keeps it for itself",
-            Keeper::Tunnel => "its tunnel's node is there",
-            Keeper::Service => "its service is there",
-            Keeper::Machine => "its virtual machine is there",
-            Keeper::Pod => "its pod has it",
-            Keeper::SilentPod => "its pod has told no address yet",
-            Keeper::Endpoint => "an endpoint has it",
-            Keeper::UnknownOwner => "nobody knows whose it is",
-            Keeper::ForeignNode => "its node is none of Kubernetes",
-            Keeper::Node => "its node is there",
-            Keeper::Unseen => "its holder could not be looked at",
-        })
-    }
 }
 
 /// Decides whether an address that was allocated for an owner of a `kind` is in use.

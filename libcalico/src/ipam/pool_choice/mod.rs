@@ -32,8 +32,6 @@ pub struct PoolRequest<'a> {
     pub namespace: Option<(&'a str, &'a Labels)>,
     /// Whether to require that the namespace selectors of named pools match, too.
     pub restricted: bool,
-    /// The longest block prefix that leaves room for the addresses that the host reserves; `None` for no limit.
-    pub max_block_prefix: Option<u8>,
 }
 
 /// The result of the choice of pools.
@@ -105,7 +103,7 @@ pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolC
         }
     }
     choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
-    in_service.retain(|(object, pool)| match pool.check_block_size(request.max_block_prefix) {
+    in_service.retain(|(object, pool)| match pool.check_block_size() {
         Ok(()) => true,
         Err(refusal) => {
             choice.refuse(object, refusal);

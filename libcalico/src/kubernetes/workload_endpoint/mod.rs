@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::error::{FLOATING_IPS, PodProblem};
 use super::pod::Pod;
-use super::pod_addresses::{AddressAnnotations, PodAddresses};
+use super::pod_addresses::PodAddresses;
 use super::pod_patch::CONTAINER_ID;
 use super::qos::qos_controls;
 use crate::api::{IpNat, WorkloadEndpoint};
@@ -78,18 +78,12 @@ fn annotation<'p>(pod: &'p Pod, key: &str) -> Option<&'p str> {
 
 /// Returns the addresses that the pod still uses.
 fn addresses(pod: &Pod, problems: &mut Vec<PodProblem>) -> Vec<Cidr> {
-    let pod_ips: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
-    let told = PodAddresses {
-        phase: &pod.status.phase,
-        deleting: pod.metadata.deletion_timestamp.is_some(),
-        pod_ip: &pod.status.pod_ip,
-        pod_ips: &pod_ips,
-        annotations: AddressAnnotations::of(&pod.metadata.annotations),
-    };
-    if told.is_finished() {
+    let pod_ips = pod.status.listed_ips();
+    let listed = PodAddresses::of(pod, &pod_ips);
+    if listed.is_finished() {
         return Vec::new();
     }
-    keep(told.parse().map(|address| address.map_err(PodProblem::from)), problems)
+    keep(listed.parse().map(|address| address.map_err(PodProblem::from)), problems)
 }
 
 /// Pairs each floating address with the pod's own address of the same family. A floating address of a family that the

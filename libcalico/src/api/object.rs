@@ -6,8 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::meta::{ObjectMeta, Unknown};
-use super::policy_name;
+use super::meta::{ObjectMeta, Unknown, note_policy_name, restore_policy_name};
 use crate::store::{Kind, Revision};
 
 /// The API version of every v3 object.
@@ -161,7 +160,7 @@ impl<S: Spec> Kind for Object<S> {
         stored.metadata.resource_version.clear();
         stored.metadata.unknown.remove("selfLink");
         if stored.spec.tier().is_some() {
-            policy_name::note(&mut stored.metadata);
+            note_policy_name(&mut stored.metadata);
         }
         serde_json::to_vec(&stored)
     }
@@ -169,7 +168,7 @@ impl<S: Spec> Kind for Object<S> {
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut object: Self = serde_json::from_slice(bytes)?;
         if let Some(tier) = object.spec.tier() {
-            policy_name::restore(&mut object.metadata, tier)?;
+            restore_policy_name(&mut object.metadata, tier)?;
         }
         Ok(object)
     }

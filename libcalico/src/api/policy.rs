@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::policy_name::DEFAULT_TIER;
+use super::meta::DEFAULT_TIER;
 use super::{Object, Rule, Spec, Unknown};
 
 /// A policy for the endpoints of one namespace.

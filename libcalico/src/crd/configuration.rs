@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::custom_resource::CustomResource;
-use super::field::Field;
+use super::custom_resource::{CustomResource, Field};
 use crate::api::{ClusterInformationSpec, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus};
 use crate::kubernetes::ApiGroup;
 

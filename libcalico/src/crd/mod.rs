@@ -13,7 +13,6 @@
 
 mod configuration;
 mod custom_resource;
-mod field;
 mod ipam;
 mod network;
 mod policy;

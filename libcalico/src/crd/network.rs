@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::custom_resource::CustomResource;
-use super::field::Field;
+use super::custom_resource::{CustomResource, Field};
 use crate::api::{HostEndpointSpec, IpPoolSpec, IpReservationSpec};
 use crate::kubernetes::ApiGroup;
 

@@ -1,7 +1,6 @@
 //! Maps each stored kind to its resource on the API server (DS-53).
 
-use super::group::ApiGroup;
-use super::resource::{NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
+use super::resource::{ApiGroup, NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
 /// A kind of stored object, by its representation on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,17 +4,14 @@
 //! [`Transcoder`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
 //! and the API server's objects to stored pairs ([`Decoded`]). This module does no I/O.
 //!
-//! * Blocks, affinities, handles and settings have files of their own, because their `spec` differs from the stored
-//!   value.
+//! * `ipam` and `affinity` convert blocks, handles, settings and affinities, whose `spec` differs from the stored value.
 //! * Pools, reservations and similar kinds differ only in their metadata.
 //! * Endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
 //!
 //! Read `transcoder` first, then `query` and `request`.
 
 mod affinity;
-mod block;
 mod error;
-mod group;
 mod ipam;
 mod json;
 mod kind;
@@ -40,10 +37,8 @@ mod transcoder;
 mod workload_endpoint;
 
 pub use affinity::affinity_name;
-pub use block::{cidr_of_name, sighting_of_block};
 pub use error::{FLOATING_IPS, PodProblem, TranscodeError};
-pub use group::ApiGroup;
-pub use ipam::handle_name;
+pub use ipam::{cidr_of_name, handle_name, sighting_of_block};
 pub use json::json_bytes;
 pub use kubevirt::{MachinePod, OwnerReference, VirtualMachine, VirtualMachineInstance, may_be_machine};
 pub use network_policy::{
@@ -60,7 +55,7 @@ pub use qos::quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
 pub use resource::{
-    Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
+    ApiGroup, Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
 pub use revision::{Foreign, ObjectRevision, reverse_uid};

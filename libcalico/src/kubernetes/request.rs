@@ -3,14 +3,13 @@
 use serde_json::{Value, json};
 
 use super::error::{Malformed, TranscodeError};
-use super::group::ApiGroup;
 use super::json::{Fields, take_object};
 use super::kind::StoredKind;
 use super::query::locate;
-use super::resource::Location;
+use super::resource::{ApiGroup, Location};
 use super::revision::ObjectRevision;
 use super::workload_endpoint::written_part;
-use super::{affinity, block, ipam, metadata, node, pod_patch};
+use super::{affinity, ipam, metadata, node, pod_patch};
 use crate::ipam::{BlockAffinity, Handle};
 use crate::store::{Kind, Revision, Write, WriteOp};
 
@@ -175,7 +174,7 @@ fn resource(
 ) -> Result<Fields, Malformed> {
     let mut labels = Vec::new();
     let spec = match kind {
-        StoredKind::Block => block::to_spec(stored),
+        StoredKind::Block => ipam::block_to_spec(stored),
         StoredKind::Affinity => {
             let key = BlockAffinity::parse_path(path).ok_or_else(|| Malformed(format!("no affinity is at {path}")))?;
             labels.extend(affinity::labels(&key));

@@ -8,14 +8,13 @@
 //! etcd.
 
 mod reads;
-mod survey;
 
 use std::future::Future;
 
 pub use self::reads::{
-    Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, RevisionTicket, decode_entry,
+    Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, RevisionTicket, Survey,
+    decode_entry, sighting,
 };
-pub use self::survey::{Survey, sighting};
 use crate::ipam::Sighting;
 pub use crate::kind::{Entry, Kind, Revision};
 
@@ -198,7 +197,7 @@ pub trait Store: Send + Sync {
         async move {
             let answers = self.read(&batch).await?;
             let pairs = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
-            pairs.filter_map(|pair| survey::sighting(&pair.path, &pair.value)).for_each(tell);
+            pairs.filter_map(|pair| sighting(&pair.path, &pair.value)).for_each(tell);
             Ok(())
         }
     }

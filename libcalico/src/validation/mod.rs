@@ -1,7 +1,7 @@
 //! The rules that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
 //!
 //! Functions named `admit_…`, such as [`admit_ip_pool`], add defaults and check the object, and return the object to
-//! store. The others only check. `rule` and `syntax` contain the rules for single fields.
+//! store. The others only check. `syntax` contains the rules for single fields.
 
 mod cluster_information;
 mod host_endpoint;
@@ -14,7 +14,6 @@ mod metadata;
 mod node;
 mod policy;
 mod profile;
-mod rule;
 mod syntax;
 mod workload_endpoint;
 

@@ -21,6 +21,7 @@ use time::{Duration, OffsetDateTime};
 pub use self::addresses::pod_keeper;
 pub use self::finding::{Finding, HeldAddress};
 pub(super) use self::handles::miscounted;
+pub use self::handles::{HandleRepair, SuspectHandle, repair};
 use super::{Block, BlockAffinity, Handle, Sight};
 use crate::api::ObjectKey;
 use crate::kubernetes::Pod;

@@ -22,7 +22,7 @@ pub use self::corrupt::{Holder, Repaired};
 pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
 pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
 pub use self::owners::OwnerSlot;
-pub use self::release::{ReleaseError, ReleaseRequest, Released};
+pub use self::release::{OldHandle, ReleaseError, ReleaseRequest, Released};
 
 use crate::api::Unknown;
 use crate::net::{Cidr, IpVersion};

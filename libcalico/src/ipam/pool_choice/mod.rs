@@ -5,8 +5,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::pool::{Pool, enabled_pool};
-use super::refusal::{Refusal, RefusedPool};
+use super::pool::{Pool, Refusal, RefusedPool, enabled_pool};
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
 use crate::selector::{Selector, SelectorError};

@@ -8,9 +8,8 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::error::Malformed;
-use super::group::ApiGroup;
 use super::json::{Fields, put_object, take_object, take_text, text};
-use super::resource::Location;
+use super::resource::{ApiGroup, Location};
 use super::revision::{Foreign, ObjectRevision, reverse_uid};
 use crate::api::{DEFAULT_TIER, NAME_ANNOTATION as ANNOTATION, without_tier};
 

@@ -3,16 +3,16 @@
 use serde_json::Value;
 
 use super::error::{Malformed, TranscodeError};
-use super::group::ApiGroup;
 use super::json::{Fields, json_bytes, take_object, text};
 use super::kind::StoredKind;
 use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use super::pod::{Pod, PodOnNode, PodOnNodeKey};
 use super::query::{self, Query};
 use super::request::{self, Request};
+use super::resource::ApiGroup;
 use super::revision::{Foreign, ObjectRevision};
 use super::workload_endpoint::endpoint_of_pod;
-use super::{affinity, block, ipam, metadata, node, pod_patch, profile};
+use super::{affinity, ipam, metadata, node, pod_patch, profile};
 use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle, IpamConfig, TheConfig};
 use crate::names::DEFAULT_INTERFACE_PREFIX;
@@ -155,7 +155,7 @@ impl Transcoder {
         }
         let spec = take_object(&mut object, "spec");
         let (path, value) = match kind {
-            StoredKind::Block => (block::path_of_spec(&spec)?, block::from_spec(spec)),
+            StoredKind::Block => (ipam::block_path_of_spec(&spec)?, ipam::block_from_spec(spec)),
             StoredKind::Affinity => {
                 let (key, value) = affinity::from_spec(self.group, spec)?;
                 (BlockAffinity::path(&key), value)

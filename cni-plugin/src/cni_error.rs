@@ -3,7 +3,7 @@
 use ipam_plugin::journal::JournalError;
 use ipam_plugin::lock::LockError;
 use libcalico::store::StoreError;
-use libcalico::validation::ValidationError;
+use libcalico::validation_error::ValidationError;
 use netconf::{CniError, Code};
 
 use crate::dataplane::{DataplaneError, NetnsError};

@@ -9,7 +9,7 @@ use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::journal::{self, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
 use ipam_plugin::{busy_server, datastore_settings, node_name};
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
+use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use netconf::conf::DatastoreType;
 use netconf::{Call, CniError, Code, Command, NetConf};
 use tokio::time::Instant;

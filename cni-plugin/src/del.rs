@@ -16,9 +16,9 @@ use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::{MachinePod, Pod};
 use libcalico::store::Entry;
+use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
 

@@ -6,10 +6,10 @@ mod listing;
 mod unlist;
 
 use libcalico::api::{Profile, WorkloadEndpoint};
-use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
+use libcalico::workload::Orchestrator;
 use netconf::result::{Interface, IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult, Code, NetConf};
 use time::OffsetDateTime;

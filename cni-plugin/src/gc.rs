@@ -10,9 +10,9 @@ use std::fmt;
 use datastore::Datastore;
 use ipam_plugin::cni::LeakedAddresses;
 use libcalico::api::{ObjectSelect, WorkloadEndpoint};
-use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::names::InterfaceAlias;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 use netconf::{CniError, Code};
 
 use crate::cni_error::store_error;

@@ -4,7 +4,8 @@ use libcalico::api::{
     ClusterInformation, ClusterInformationSpec, IpPool, Node, Object, ObjectKey, ObjectSelect, Spec, Tier, TierSpec,
 };
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError, Write};
-use libcalico::validation::{PoolSurroundings, ValidationError, admit_ip_pool};
+use libcalico::validation::{PoolSurroundings, admit_ip_pool};
+use libcalico::validation_error::ValidationError;
 use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;

@@ -5,6 +5,7 @@
 //! crate implements it.
 
 pub mod api;
+pub mod backoff;
 pub mod conversion;
 #[cfg(feature = "schema")]
 pub mod crd;

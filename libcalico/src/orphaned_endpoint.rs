@@ -1,7 +1,6 @@
 //! Decides whether a WorkloadEndpoint in etcd has outlived its pod. With the Kubernetes datastore an endpoint is a view
 //! of its pod and cannot outlive it.
 
-use std::fmt;
 use std::net::IpAddr;
 
 use uuid::Uuid;
@@ -43,15 +42,19 @@ pub struct NodeSight<'a> {
 }
 
 /// The reason why an endpoint is an orphan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Orphaned {
     /// No pod of that name exists.
+    #[error("its pod is gone")]
     PodGone,
     /// The pod of that name is not the pod that the endpoint was created for, and has none of the endpoint's addresses.
+    #[error("its pod is gone, and another has its name")]
     AnotherPod,
     /// The pod of that name is on another node, and has none of the endpoint's addresses.
+    #[error("its pod is on another node")]
     PodElsewhere,
     /// The node does not exist. The pod is still assigned to it, but has none of the endpoint's addresses.
+    #[error("its node is gone")]
     NodeGone,
 }
 
@@ -70,17 +73,6 @@ pub fn orphaned(endpoint: &EndpointSight<'_>, pod: Option<PodSight<'_>>) -> Opti
         return (!node.exists && !is_held).then_some(Orphaned::NodeGone);
     }
     (!is_held && !pod.node.is_empty()).then_some(Orphaned::PodElsewhere)
-}
-
-impl fmt::Display for Orphaned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Orphaned::PodGone => "its pod is gone",
-            Orphaned::AnotherPod => "its pod is gone, and another has its name",
-            Orphaned::PodElsewhere => "its pod is on another node",
-            Orphaned::NodeGone => "its node is gone",
-        })
-    }
 }
 
 #[cfg(test)]

@@ -45,37 +45,30 @@ impl fmt::Display for FieldError {
 
 /// The reasons why an object may not be written. Contains at least one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ValidationError {
-    first: FieldError,
-    rest: Vec<FieldError>,
-}
+pub struct ValidationError(Vec<FieldError>);
 
 impl ValidationError {
     /// Returns all invalid fields, in the order of their detection.
     pub fn fields(&self) -> impl Iterator<Item = &FieldError> {
-        std::iter::once(&self.first).chain(&self.rest)
+        self.0.iter()
     }
 
     /// Returns `Ok` if there are no findings.
     pub(crate) fn from_findings(findings: Vec<FieldError>) -> Result<(), Self> {
-        let mut findings = findings.into_iter();
-        match findings.next() {
-            Some(first) => Err(ValidationError { first, rest: findings.collect() }),
-            None => Ok(()),
-        }
+        if findings.is_empty() { Ok(()) } else { Err(ValidationError(findings)) }
     }
 }
 
 impl From<FieldError> for ValidationError {
-    fn from(first: FieldError) -> Self {
-        ValidationError { first, rest: Vec::new() }
+    fn from(field: FieldError) -> Self {
+        ValidationError(vec![field])
     }
 }
 
 impl fmt::Display for ValidationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.rest.is_empty() {
-            return write!(f, "error with field {}", self.first);
+        if let [field] = &*self.0 {
+            return write!(f, "error with field {field}");
         }
         f.write_str("error with the following fields:\n")?;
         for field in self.fields() {

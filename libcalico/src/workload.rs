@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::api::{EndpointPort, ObjectKey, ObjectSelect};
 use crate::names::{self, EndpointIdentifiers};
-use crate::validation::ValidationError;
+use crate::validation_error::ValidationError;
 
 /// The label with the namespace of an endpoint. Every write sets it (CNI-87).
 pub const NAMESPACE_LABEL: &str = "projectcalico.org/namespace";
@@ -73,11 +73,11 @@ impl ContainerFacts {
     /// (CNI-153).
     pub fn add_mesos_labels<'l>(&mut self, labels: impl IntoIterator<Item = (&'l str, &'l str)>) {
         for (key, value) in labels {
-            let value = names::sanitise_mesos_label(value);
+            let value = sanitize_mesos_label(value);
             if key == NAMESPACE_LABEL {
                 self.namespace = value;
             } else {
-                self.labels.insert(names::sanitise_mesos_label(key), value);
+                self.labels.insert(sanitize_mesos_label(key), value);
             }
         }
     }
@@ -147,6 +147,47 @@ impl EndpointFacts {
     }
 }
 
+/// Converts the key or the value of a Mesos label to a valid label (CNI-153).
+///
+/// `/` becomes `.`; a run of other forbidden characters becomes a single `-`; a run of `.` and `-` that contains a `.`
+/// becomes a single `.`; both are removed at either end.
+fn sanitize_mesos_label(text: &str) -> String {
+    dots_from_mixed_runs(&dashes_for_forbidden(text)).trim_matches(is_separator).to_owned()
+}
+
+fn dashes_for_forbidden(text: &str) -> String {
+    let mut allowed = String::with_capacity(text.len());
+    let mut in_run = false;
+    for c in text.chars().map(|c| if c == '/' { '.' } else { c }) {
+        let forbidden = !(c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        match (forbidden, in_run) {
+            (false, _) => allowed.push(c),
+            (true, false) => allowed.push('-'),
+            (true, true) => {}
+        }
+        in_run = forbidden;
+    }
+    allowed
+}
+
+fn dots_from_mixed_runs(text: &str) -> String {
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find(is_separator) {
+        let (before, from_run) = rest.split_at(start);
+        let (run, after) = from_run.split_at(from_run.find(|c| !is_separator(c)).unwrap_or(from_run.len()));
+        result.push_str(before);
+        result.push_str(if run.contains('.') { "." } else { run });
+        rest = after;
+    }
+    result.push_str(rest);
+    result
+}
+
+fn is_separator(c: char) -> bool {
+    matches!(c, '.' | '-')
+}
+
 #[cfg(test)]
 pub(super) mod samples {
     //! Attachments that the tests of this folder use.
@@ -198,5 +239,23 @@ mod tests {
         assert_eq!(container().host_interface(Some("eni")), "calic0ffee01000");
         assert_eq!(pod().host_interface(None), names::pod_interface("cali", "prod", "web-0"));
         assert!(pod().host_interface(Some("eni,x")).starts_with("eni"));
+    }
+
+    #[test]
+    fn mesos_labels_are_sanitized_as_upstream_does() {
+        for (text, label) in [
+            ("-my-val", "my-val"),
+            ("$my..val", "my.val"),
+            ("m$y.val", "m-y.val"),
+            ("//my/val/", "my.val"),
+            ("some_val-with.lots*of^weird#characters", "some_val-with.lots-of-weird-characters"),
+            ("a--b", "a--b"),
+            ("a$$$b", "a-b"),
+            ("a-.-b", "a.b"),
+            ("ä", ""),
+            ("", ""),
+        ] {
+            assert_eq!(sanitize_mesos_label(text), label, "{text:?}");
+        }
     }
 }

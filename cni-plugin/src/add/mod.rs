@@ -17,9 +17,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use libcalico::api::{Profile, WorkloadEndpoint};
-use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
+use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::names;
 use libcalico::store::Entry;
+use libcalico::workload::Orchestrator;
 use netconf::{CniError, CniResult, Code};
 
 use self::attach_and_record::with_interface;

@@ -1,8 +1,9 @@
 //! Rejects an ADD before the first read if its last step would fail: the validation of the endpoint or of the profile
 //! (CNI-85, CNI-140).
 
-use libcalico::conversion::{EndpointFacts, Orchestrator, ProfileReach, default_profile};
+use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::validation;
+use libcalico::workload::{EndpointFacts, Orchestrator};
 use netconf::{Call, CniError, Code};
 
 use crate::cni_error::naming_error;

@@ -13,8 +13,8 @@ use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, Pendi
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::EndpointFacts;
 use libcalico::store::{Store, StoreError};
+use libcalico::workload::EndpointFacts;
 use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};

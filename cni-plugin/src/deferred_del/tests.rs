@@ -2,7 +2,7 @@ mod limits;
 
 use datastore::Local;
 use datastore::config::LocalConfig;
-use libcalico::conversion::{ContainerFacts, Orchestrator, PodFacts};
+use libcalico::workload::{ContainerFacts, Orchestrator, PodFacts};
 
 use super::*;
 use crate::testing::open;

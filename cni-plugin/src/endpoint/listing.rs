@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use libcalico::api::{ObjectKey, WorkloadEndpoint, WorkloadEndpointSpec};
-use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::kubernetes::{CONTAINER_ID, Pod, listed_addresses, lists_nothing};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision};
-use libcalico::validation::ValidationError;
+use libcalico::validation_error::ValidationError;
+use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 
 /// The interface in the name of every pod's endpoint on Kubernetes.
 const POD_INTERFACE: &str = "eth0";

@@ -5,9 +5,10 @@ use datastore::Local;
 use datastore::config::LocalConfig;
 use ipam_plugin::release::{Leaving, Listings};
 use libcalico::api::IpNat;
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts, ProfileReach, default_profile};
+use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner};
 use libcalico::store::{Answers, ReadBatch, Revision};
+use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use time::OffsetDateTime;
 
 use super::*;

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::{Leaving, Listings, still_held};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
-use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, identifier};
-use libcalico::validation::ValidationError;
+use libcalico::validation_error::ValidationError;
+use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 use tokio::sync::OnceCell;
 
 use super::{Listing, is_of_container};

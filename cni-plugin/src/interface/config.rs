@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
+use libcalico::workload::{EndpointFacts, Orchestrator};
 use netconf::{Call, CniError, CniResult, Code};
 
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};

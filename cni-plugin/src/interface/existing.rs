@@ -3,8 +3,8 @@
 
 use datastore::Datastore;
 use ipam_plugin::cni;
-use libcalico::conversion::Orchestrator;
 use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
+use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
 use super::InterfaceConfig;

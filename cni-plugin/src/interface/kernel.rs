@@ -4,7 +4,7 @@ use std::path::Path;
 
 use datastore::Datastore;
 use libcalico::api::WorkloadEndpointSpec;
-use libcalico::conversion::Orchestrator;
+use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
 use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface, Recorded, existing};

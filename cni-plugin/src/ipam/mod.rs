@@ -24,9 +24,9 @@ use ipam_plugin::release::release_addresses;
 use ipam_plugin::release::{Leaving, Listings as _};
 use ipam_plugin::vmi;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::EndpointFacts;
 use libcalico::ipam::{HandleId, ReleaseRequest};
 use libcalico::kubernetes::MachinePod;
+use libcalico::workload::EndpointFacts;
 use netconf::{Call, CniError, CniResult};
 
 use self::pod_cidr::Subnets;

@@ -10,9 +10,9 @@ use ipam_plugin::exhausted::Releasing;
 use ipam_plugin::journal::PendingDel;
 use ipam_plugin::lock::ReleaseLock;
 use ipam_plugin::release::{Listings, ReleaseInputs};
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
+use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator};
 use netconf::{Call, CniError};
 
 use super::exec;

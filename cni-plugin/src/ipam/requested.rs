@@ -10,7 +10,7 @@ use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::{self, IpamRequest};
 use ipam_plugin::exhausted::Releasing;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::EndpointFacts;
+use libcalico::workload::EndpointFacts;
 use netconf::result::{IpConfig, IpNet};
 use netconf::{Call, CniError, CniResult};
 

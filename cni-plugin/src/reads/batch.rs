@@ -7,10 +7,10 @@ use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
-use libcalico::conversion::Orchestrator;
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
+use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code};
 
 use crate::cni_error::first_read_error;

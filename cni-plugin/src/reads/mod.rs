@@ -13,10 +13,10 @@ use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::own_node;
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{MachinePod, Pod};
 use libcalico::store::{Entry, StoreError};
+use libcalico::workload::{EndpointFacts, Orchestrator};
 use netconf::CniError;
 
 use crate::annotations::{Addresses, Annotations};

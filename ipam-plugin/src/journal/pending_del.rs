@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use datastore::DatastoreConfig;
-use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::names::EndpointIdentifiers;
+use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use serde::{Deserialize, Serialize};
 
 /// A deferred DEL: the endpoint and the addresses of an attachment that are still to be released.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::names::EndpointIdentifiers;
+use libcalico::workload::{EndpointFacts, Orchestrator};
 use netconf::conf::NodeConf;
 use netconf::{Call, CniArgs, Lookup, NetConf};
 use tracing::Span;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use libcalico::api::{ObjectKey, Profile, ProfileSpec};
 use libcalico::conversion::{NAMESPACE_PROFILE_PREFIX, namespace_profile};
 use libcalico::kubernetes::{NAMESPACES, Resource};
-use libcalico::validation::{ValidationError, validate_profile};
+use libcalico::validation::validate_profile;
+use libcalico::validation_error::ValidationError;
 
 use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use libcalico::api::{InNamespace, NetworkPolicy, ObjectKey, PolicySpec};
 use libcalico::conversion::{Converted, POLICY_PREFIX, network_policy};
 use libcalico::kubernetes::{NETWORK_POLICIES, NetworkPolicySpec, Resource};
-use libcalico::validation::{ValidationError, admit_policy};
+use libcalico::validation::admit_policy;
+use libcalico::validation_error::ValidationError;
 
 use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use libcalico::api::{ObjectKey, Profile, ProfileSpec};
 use libcalico::conversion::{SERVICE_ACCOUNT_PROFILE_PREFIX, service_account_profile};
 use libcalico::kubernetes::{Resource, SERVICE_ACCOUNTS};
-use libcalico::validation::{ValidationError, validate_profile};
+use libcalico::validation::validate_profile;
+use libcalico::validation_error::ValidationError;
 
 use super::sync::{SyncController, SyncedKind, SyncedSpec};
 use crate::settings::ControllerName;

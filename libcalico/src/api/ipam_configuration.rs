@@ -16,7 +16,7 @@ pub struct IpamConfigurationSpec {
     /// Whether to forbid borrowing addresses from the blocks of other nodes.
     pub strict_affinity: bool,
     /// Maximum number of blocks with an affinity to one node; 0 is the built-in limit.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "super::meta::is_zero")]
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 1_000_000)))]
     pub max_blocks_per_host: i64,
     /// Whether to let nodes claim blocks automatically.
@@ -28,7 +28,7 @@ pub struct IpamConfigurationSpec {
     pub kube_virt_vm_address_persistence: Option<String>,
     /// Seconds between the release of an address and its next assignment.
     #[cfg_attr(feature = "schema", schemars(range(min = 0, max = 1200)))]
-    #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "is_zero")]
+    #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "super::meta::is_zero")]
     pub ip_cooldown_seconds: i64,
     /// All other fields.
     #[serde(flatten)]
@@ -38,8 +38,4 @@ pub struct IpamConfigurationSpec {
 impl Spec for IpamConfigurationSpec {
     const KIND: &'static str = "IPAMConfiguration";
     const PLURAL: &'static str = "ipamconfigurations";
-}
-
-fn is_zero(n: &i64) -> bool {
-    *n == 0
 }

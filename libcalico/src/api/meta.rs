@@ -1,10 +1,11 @@
-//! The metadata of objects.
+//! The metadata of objects, the name of a policy in stored metadata, and the form of times.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
-use time::OffsetDateTime;
+use serde_json::{Map, Value, json};
+use time::format_description::well_known::Rfc3339;
+use time::{OffsetDateTime, UtcOffset};
 use uuid::Uuid;
 
 /// Fields that this build does not model, kept for the next write.
@@ -58,18 +59,69 @@ impl ObjectMeta {
     }
 }
 
-fn seconds_in_utc(time: OffsetDateTime) -> String {
-    let time = time.to_utc();
+/// Returns true for a number that is not stored because it is zero.
+pub(crate) fn is_zero(number: &i64) -> bool {
+    *number == 0
+}
+
+/// Formats a time as in `2026-08-22T01:02:03Z`: RFC 3339, UTC, whole seconds.
+pub(crate) fn seconds_in_utc(time: OffsetDateTime) -> String {
+    let time = time.checked_to_offset(UtcOffset::UTC).unwrap_or(time);
     let (year, month, day) = time.to_calendar_date();
-    let (hour, minute, second) = time.as_hms();
+    let (hour, minute, second) = time.to_hms();
     format!("{year:04}-{:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z", u8::from(month))
+}
+
+/// Parses the result of [`seconds_in_utc`], and other offsets and fractions, too.
+pub(crate) fn parse_time(text: &str) -> Option<OffsetDateTime> {
+    OffsetDateTime::parse(text, &Rfc3339).ok()
+}
+
+/// The tier of policies that do not name a tier.
+pub const DEFAULT_TIER: &str = "default";
+
+/// The annotation with the name. Readers of the v3 API never see it.
+pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default)]
+    name: String,
+}
+
+/// Adds the annotation with the name, before the policy is stored. Calico before 3.32 put the tier before the name in the
+/// key (DS-33).
+pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
+    metadata.annotations.insert(NAME_ANNOTATION.into(), json!({ "name": metadata.name }).to_string());
+}
+
+/// Sets the name from the stored annotation and removes the annotation.
+pub(super) fn restore_policy_name(metadata: &mut ObjectMeta, tier: &str) -> Result<(), serde_json::Error> {
+    let noted = match metadata.annotations.remove(NAME_ANNOTATION) {
+        Some(text) => serde_json::from_str::<Named>(&text)?.name,
+        None => String::new(),
+    };
+    if !noted.is_empty() {
+        metadata.name = noted;
+    } else if tier == DEFAULT_TIER {
+        metadata.name = without_tier(&metadata.name).to_owned();
+    }
+    Ok(())
+}
+
+/// Returns the name of a policy of the default tier, without the tier prefix of Calico before 3.32.
+pub(crate) fn without_tier(name: &str) -> &str {
+    name.strip_prefix("default.").unwrap_or(name)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
     use time::macros::datetime;
 
     use super::*;
+    use crate::api::{NetworkPolicy, ObjectKey};
+    use crate::store::Kind;
 
     #[test]
     fn stamping_fills_only_what_is_empty() {
@@ -80,5 +132,43 @@ mod tests {
         let stamped = meta.clone();
         meta.stamp(Uuid::from_u128(2), datetime!(2027-01-01 00:00 UTC));
         assert_eq!(meta, stamped);
+    }
+
+    #[test]
+    fn seconds_are_utc_and_whole() {
+        assert_eq!(seconds_in_utc(datetime!(2026-08-22 03:02:03.999 +2)), "2026-08-22T01:02:03Z");
+        assert_eq!(parse_time("2026-08-22T01:02:03Z"), Some(datetime!(2026-08-22 01:02:03 UTC)));
+        assert_eq!(parse_time("yesterday"), None);
+    }
+
+    fn decoded(metadata: Value, tier: &str) -> NetworkPolicy {
+        let stored = json!({"metadata": metadata, "spec": {"tier": tier, "serviceAccountSelector": "a == 'b'"}});
+        NetworkPolicy::decode(stored.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_name_is_in_the_bytes_and_not_in_the_object() {
+        let policy = decoded(
+            json!({"name": "default.a", "namespace": "ns", "annotations": {"x": "y",
+                NAME_ANNOTATION: "{\"name\":\"a\"}"}}),
+            "default",
+        );
+        assert_eq!(policy.key(), ObjectKey::namespaced("ns", "a"));
+        assert_eq!(policy.metadata.annotations.keys().collect::<Vec<_>>(), ["x"]);
+        let stored: Value = serde_json::from_slice(&policy.encode().unwrap()).unwrap();
+        let annotations = json!({"x": "y", NAME_ANNOTATION: "{\"name\":\"a\"}"});
+        assert_eq!(stored["metadata"]["annotations"], annotations);
+        assert_eq!(stored["spec"]["serviceAccountSelector"], "a == 'b'");
+        assert_eq!(stored["kind"], "NetworkPolicy");
+    }
+
+    #[test]
+    fn names_of_an_older_calico() {
+        assert_eq!(decoded(json!({"name": "default.a"}), "").metadata.name, "a");
+        assert_eq!(decoded(json!({"name": "default.a"}), "default").metadata.name, "a");
+        assert_eq!(decoded(json!({"name": "other.a"}), "other").metadata.name, "other.a");
+        assert_eq!(decoded(json!({"name": "knp.default.a"}), "default").metadata.name, "knp.default.a");
+        let wrong = json!({"metadata": {"annotations": {NAME_ANNOTATION: "{"}}});
+        assert!(NetworkPolicy::decode(wrong.to_string().as_bytes()).is_err());
     }
 }

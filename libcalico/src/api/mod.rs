@@ -16,7 +16,6 @@ mod node;
 mod object;
 mod of_node;
 mod policy;
-mod policy_name;
 mod port;
 mod profile;
 mod rule;
@@ -35,7 +34,8 @@ pub use kube_controllers_configuration::{
     KubeControllersConfigurationSpec, KubeControllersConfigurationStatus, LoadBalancerControllerConfig,
     MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
 };
-pub use meta::{ObjectMeta, Unknown};
+pub use meta::{DEFAULT_TIER, ObjectMeta, Unknown};
+pub(crate) use meta::{NAME_ANNOTATION, is_zero, parse_time, seconds_in_utc, without_tier};
 pub use node::{Node, NodeAddress, NodeBgp, NodeSpec, NodeWireguard, OrchRef};
 pub use object::{API_VERSION, Object, ObjectKey, ObjectSelect, Spec};
 pub use of_node::{
@@ -46,8 +46,6 @@ pub use policy::{
     Global, GlobalNetworkPolicy, InNamespace, NetworkPolicy, PolicyKind, PolicySpec, StagedGlobal,
     StagedGlobalNetworkPolicy, StagedInNamespace, StagedNetworkPolicy,
 };
-pub use policy_name::DEFAULT_TIER;
-pub(crate) use policy_name::{NAME_ANNOTATION, without_tier};
 pub use port::{Port, PortParseError, Protocol};
 pub use profile::{Profile, ProfileSpec};
 pub use rule::{Rule, RuleEntity};

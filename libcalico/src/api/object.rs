@@ -6,8 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::meta::{ObjectMeta, Unknown};
-use super::policy_name;
+use super::meta::{ObjectMeta, Unknown, note_policy_name, restore_policy_name};
 use crate::store::{Kind, Revision};
 
 /// The API version of every v3 object.
@@ -96,6 +95,12 @@ impl ObjectKey {
     pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         ObjectKey { namespace: Some(namespace.into()), name: name.into() }
     }
+
+    /// Parses `<namespace>/<name>`.
+    pub(crate) fn parse_namespaced(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        (!namespace.is_empty() && !name.is_empty()).then(|| Self::namespaced(namespace, name))
+    }
 }
 
 impl fmt::Display for ObjectKey {
@@ -131,8 +136,7 @@ impl<S: Spec> Kind for Object<S> {
     fn parse_path(path: &str) -> Option<ObjectKey> {
         let rest = path.strip_prefix(ROOT)?.strip_prefix(S::PLURAL)?.strip_prefix('/')?;
         if S::NAMESPACED {
-            let (namespace, name) = rest.split_once('/')?;
-            (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+            ObjectKey::parse_namespaced(rest)
         } else {
             (!rest.is_empty() && !rest.contains('/')).then(|| ObjectKey::global(rest))
         }
@@ -156,7 +160,7 @@ impl<S: Spec> Kind for Object<S> {
         stored.metadata.resource_version.clear();
         stored.metadata.unknown.remove("selfLink");
         if stored.spec.tier().is_some() {
-            policy_name::note(&mut stored.metadata)?;
+            note_policy_name(&mut stored.metadata);
         }
         serde_json::to_vec(&stored)
     }
@@ -164,7 +168,7 @@ impl<S: Spec> Kind for Object<S> {
     fn decode(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         let mut object: Self = serde_json::from_slice(bytes)?;
         if let Some(tier) = object.spec.tier() {
-            policy_name::restore(&mut object.metadata, tier)?;
+            restore_policy_name(&mut object.metadata, tier)?;
         }
         Ok(object)
     }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
-use super::policy_name::DEFAULT_TIER;
+use super::meta::DEFAULT_TIER;
 use super::{Object, Rule, Spec, Unknown};
 
 /// A policy for the endpoints of one namespace.
@@ -19,7 +19,7 @@ pub type StagedNetworkPolicy = Object<PolicySpec<StagedInNamespace>>;
 pub type StagedGlobalNetworkPolicy = Object<PolicySpec<StagedGlobal>>;
 
 /// `spec` of a policy of the kind `K`.
-#[derive(Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, bound = "")]
 pub struct PolicySpec<K: PolicyKind> {
     /// The name of the tier; empty for `default`.
@@ -49,7 +49,7 @@ pub struct PolicySpec<K: PolicyKind> {
 }
 
 /// The properties in which the four kinds differ.
-pub trait PolicyKind: Clone + Default + PartialEq + Send + Sync + 'static {
+pub trait PolicyKind: fmt::Debug + Clone + Default + PartialEq + Send + Sync + 'static {
     /// The name of the kind, such as `NetworkPolicy`.
     const KIND: &'static str;
     /// The lower-case plural, such as `networkpolicies`.
@@ -59,19 +59,19 @@ pub trait PolicyKind: Clone + Default + PartialEq + Send + Sync + 'static {
 }
 
 /// NetworkPolicy.
-#[derive(Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct InNamespace;
 
 /// GlobalNetworkPolicy.
-#[derive(Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Global;
 
 /// StagedNetworkPolicy.
-#[derive(Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StagedInNamespace;
 
 /// StagedGlobalNetworkPolicy.
-#[derive(Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct StagedGlobal;
 
 impl PolicyKind for InNamespace {
@@ -105,19 +105,5 @@ impl<K: PolicyKind> Spec for PolicySpec<K> {
 
     fn tier(&self) -> Option<&str> {
         Some(if self.tier.is_empty() { DEFAULT_TIER } else { &self.tier })
-    }
-}
-
-impl<K: PolicyKind> fmt::Debug for PolicySpec<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicySpec")
-            .field("tier", &self.tier)
-            .field("order", &self.order)
-            .field("ingress", &self.ingress)
-            .field("egress", &self.egress)
-            .field("selector", &self.selector)
-            .field("types", &self.types)
-            .field("unknown", &self.unknown)
-            .finish()
     }
 }

@@ -6,12 +6,13 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts, ProfileReach, default_profile};
+use super::{ProfileReach, default_profile};
 use crate::api::{Object, Profile, Spec, WorkloadEndpoint};
 use crate::net::Cidr;
 use crate::store::Kind;
 use crate::validation::manifest::{self, Manifest};
 use crate::validation::{self, PoolSurroundings};
+use crate::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 
 const ENDPOINTS: &str = "/calico/resources/v3/projectcalico.org/workloadendpoints/";
 const PROFILES: &str = "/calico/resources/v3/projectcalico.org/profiles/";

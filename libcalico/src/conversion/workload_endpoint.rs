@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::api::{WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::net::Cidr;
-use crate::validation::ValidationError;
+use crate::validation_error::ValidationError;
 use crate::workload::{EndpointFacts, KUBERNETES, NAMESPACE_LABEL, ORCHESTRATOR_LABEL, Orchestrator, PodFacts};
 
 const SERVICE_ACCOUNT_LABEL: &str = "projectcalico.org/serviceaccount";

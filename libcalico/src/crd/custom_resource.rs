@@ -1,58 +1,69 @@
-//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition.
+//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition. [`Field`]: constraints of a field beyond its
+//! type. [`Conditions`]: the status of the kinds whose objects controllers check.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};
 
-use super::condition::Conditions;
-use super::field::{Field, rule};
 use super::structural::structural;
 use crate::kubernetes::ApiGroup;
 
-/// A kind with a single version, which is served and stored (DS-53).
+/// The definition of a kind with a single version, which is served and stored (DS-53).
 pub(super) struct CustomResource {
     group: ApiGroup,
     kind: &'static str,
-    plural: &'static str,
-    about: &'static str,
-    short_names: Vec<&'static str>,
-    columns: Vec<Value>,
-    selectable: Vec<Value>,
-    namespaced: bool,
-    rules: Vec<Value>,
-    spec: Value,
-    status: Option<Value>,
+    definition: Value,
 }
 
 impl CustomResource {
-    /// Creates a kind whose `spec` is `S`. `kubectl explain` shows `about`.
-    pub(super) fn new<S: JsonSchema>(
-        group: ApiGroup,
-        kind: &'static str,
-        plural: &'static str,
-        about: &'static str,
-    ) -> Self {
+    /// Creates the definition of a kind whose `spec` is `S`. `kubectl explain` shows `about`. Only v3 requires `metadata`
+    /// and `spec` (DS-54).
+    pub(super) fn new<S: JsonSchema>(group: ApiGroup, kind: &'static str, plural: &str, about: &str) -> Self {
+        let (group_name, version) = group.api_version().split_once('/').unwrap_or_default();
         let mut spec = structural::<S>();
         spec["description"] = format!("The fields of this {kind}.").into();
-        let (short_names, columns, selectable, rules) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        CustomResource {
-            group,
-            kind,
-            plural,
-            about,
-            short_names,
-            columns,
-            selectable,
-            namespaced: false,
-            rules,
-            spec,
-            status: None,
+        let mut schema = json!({
+            "type": "object",
+            "description": about,
+            "properties": {
+                "apiVersion": { "type": "string", "description": "API group and version of this object." },
+                "kind": { "type": "string", "description": "Kind of this object." },
+                "metadata": { "type": "object" },
+                "spec": spec,
+            },
+        });
+        if group == ApiGroup::V3 {
+            schema["required"] = json!(["metadata", "spec"]);
         }
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.{group_name}") },
+            "spec": {
+                "group": group_name,
+                "names": {
+                    "kind": kind,
+                    "listKind": format!("{kind}List"),
+                    "plural": plural,
+                    "singular": kind.to_lowercase(),
+                },
+                // A definition from before structural schemas may exist with `true`.
+                "preserveUnknownFields": false,
+                "scope": "Cluster",
+                "versions": [{
+                    "name": version,
+                    "served": true,
+                    "storage": true,
+                    "schema": { "openAPIV3Schema": schema },
+                }],
+            },
+        });
+        CustomResource { group, kind, definition }
     }
 
     /// Adds short names for kubectl. Upstream's v1 group has none.
-    pub(super) fn short_names(mut self, names: &[&'static str]) -> Self {
+    pub(super) fn short_names(mut self, names: &[&str]) -> Self {
         if self.group == ApiGroup::V3 {
-            self.short_names.extend(names);
+            self.definition["spec"]["names"]["shortNames"] = json!(names);
         }
         self
     }
@@ -60,34 +71,35 @@ impl CustomResource {
     /// Adds a column of `kubectl get`. Upstream's v1 group has only Kubernetes' default columns.
     pub(super) fn column(mut self, name: &str, kind: &str, path: &str, about: &str) -> Self {
         if self.group == ApiGroup::V3 {
-            self.columns.push(json!({ "name": name, "type": kind, "jsonPath": path, "description": about }));
+            let column = json!({ "name": name, "type": kind, "jsonPath": path, "description": about });
+            push(&mut self.version()["additionalPrinterColumns"], column);
         }
         self
     }
 
     /// Makes the kind namespaced.
     pub(super) fn namespaced(mut self) -> Self {
-        self.namespaced = true;
+        self.definition["spec"]["scope"] = "Namespaced".into();
         self
     }
 
     /// Adds a field that can be used in field selectors. Upstream's v1 group has none.
     pub(super) fn selectable(mut self, path: &str) -> Self {
         if self.group == ApiGroup::V3 {
-            self.selectable.push(json!({ "jsonPath": path }));
+            push(&mut self.version()["selectableFields"], json!({ "jsonPath": path }));
         }
         self
     }
 
     /// Adds a CEL rule that each object must satisfy.
     pub(super) fn rule(mut self, cel: &str, message: &str) -> Self {
-        self.rules.push(rule(cel, message));
+        push(&mut self.schema()["x-kubernetes-validations"], rule(cel, message));
         self
     }
 
     /// Adds constraints to `spec` that its type cannot express.
     pub(super) fn spec(mut self, more: impl FnOnce(&mut Field<'_>)) -> Self {
-        more(&mut Field::new(&mut self.spec));
+        more(&mut Field::new(&mut self.schema()["properties"]["spec"]));
         self
     }
 
@@ -96,7 +108,8 @@ impl CustomResource {
         let mut status = structural::<S>();
         status["description"] = about.into();
         more(&mut Field::new(&mut status));
-        self.status = Some(status);
+        self.schema()["properties"]["status"] = status;
+        self.version()["subresources"] = json!({ "status": {} });
         self
     }
 
@@ -110,67 +123,113 @@ impl CustomResource {
 
     /// Returns the CustomResourceDefinition.
     pub(super) fn definition(self) -> Value {
-        let (group, version) = self.group.api_version().split_once('/').unwrap_or_default();
-        let mut names = json!({
-            "kind": self.kind,
-            "listKind": format!("{}List", self.kind),
-            "plural": self.plural,
-            "singular": self.kind.to_lowercase(),
-        });
-        if !self.short_names.is_empty() {
-            names["shortNames"] = self.short_names.clone().into();
-        }
-        let mut served = json!({
-            "name": version,
-            "served": true,
-            "storage": true,
-            "schema": { "openAPIV3Schema": self.schema() },
-        });
-        if self.status.is_some() {
-            served["subresources"] = json!({ "status": {} });
-        }
-        if !self.columns.is_empty() {
-            served["additionalPrinterColumns"] = self.columns.into();
-        }
-        if !self.selectable.is_empty() {
-            served["selectableFields"] = self.selectable.into();
-        }
-        json!({
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": { "name": format!("{}.{group}", self.plural) },
-            "spec": {
-                "group": group,
-                "names": names,
-                // A definition from before structural schemas may exist with `true`.
-                "preserveUnknownFields": false,
-                "scope": if self.namespaced { "Namespaced" } else { "Cluster" },
-                "versions": [served],
-            },
-        })
+        self.definition
     }
 
-    /// Returns the schema of a whole object. Only v3 requires `metadata` and `spec` (DS-54).
-    fn schema(&self) -> Value {
-        let mut schema = json!({
-            "type": "object",
-            "description": self.about,
-            "properties": {
-                "apiVersion": { "type": "string", "description": "API group and version of this object." },
-                "kind": { "type": "string", "description": "Kind of this object." },
-                "metadata": { "type": "object" },
-                "spec": self.spec,
-            },
-        });
-        if let Some(status) = &self.status {
-            schema["properties"]["status"] = status.clone();
-        }
-        if self.group == ApiGroup::V3 {
-            schema["required"] = json!(["metadata", "spec"]);
-        }
-        if !self.rules.is_empty() {
-            schema["x-kubernetes-validations"] = self.rules.clone().into();
-        }
-        schema
+    fn version(&mut self) -> &mut Value {
+        &mut self.definition["spec"]["versions"][0]
+    }
+
+    /// Returns the schema of a whole object.
+    fn schema(&mut self) -> &mut Value {
+        &mut self.version()["schema"]["openAPIV3Schema"]
+    }
+}
+
+/// `status` of the kinds that have one.
+#[derive(JsonSchema)]
+pub struct Conditions {
+    /// Findings of controllers, at most one of each type.
+    pub conditions: Option<Vec<Condition>>,
+}
+
+/// A condition, with the limits that Kubernetes defines for all conditions.
+#[derive(JsonSchema)]
+#[schemars(rename_all = "camelCase")]
+pub struct Condition {
+    /// Type of the condition, such as Allocatable or Ready.
+    #[schemars(
+        rename = "type",
+        length(max = 316),
+        regex(
+            pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+        )
+    )]
+    pub kind: String,
+    /// Status of the condition.
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
+    pub status: String,
+    /// Reason in one word, for programs.
+    #[schemars(length(min = 1, max = 1024), regex(pattern = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"))]
+    pub reason: String,
+    /// Reason as text, for people; may be empty.
+    #[schemars(length(max = 32768))]
+    pub message: String,
+    /// Time of the last change.
+    #[schemars(extend("format" = "date-time"))]
+    pub last_transition_time: String,
+    /// Generation of the object to which the condition applies.
+    #[schemars(range(min = 0))]
+    pub observed_generation: Option<i64>,
+}
+
+/// The schema of a field.
+pub(super) struct Field<'s> {
+    schema: &'s mut Value,
+}
+
+impl<'s> Field<'s> {
+    pub(super) fn new(schema: &'s mut Value) -> Self {
+        Field { schema }
+    }
+
+    /// Returns the schema of the field `name` of this object.
+    ///
+    /// # Panics
+    /// If the type has no such field. Generating the definitions finds this mistake at once.
+    pub(super) fn at(&mut self, name: &str) -> Field<'_> {
+        let field = self.schema["properties"].get_mut(name);
+        Field::new(field.unwrap_or_else(|| panic!("the type has a field {name}")))
+    }
+
+    /// Returns the schema of each item of this list, or of each value of this map.
+    pub(super) fn each(&mut self) -> Field<'_> {
+        let key = if self.schema.get("items").is_some() { "items" } else { "additionalProperties" };
+        Field::new(&mut self.schema[key])
+    }
+
+    /// Makes the API server reject an object without these fields.
+    pub(super) fn required(&mut self, names: &[&str]) -> &mut Self {
+        self.set("required", names)
+    }
+
+    /// Sets the value that the API server stores if the field is missing.
+    pub(super) fn default(&mut self, value: impl Into<Value>) -> &mut Self {
+        self.set("default", value.into())
+    }
+
+    /// Adds a CEL rule that the value must satisfy.
+    pub(super) fn rule(&mut self, cel: &str, message: &str) -> &mut Self {
+        push(&mut self.schema["x-kubernetes-validations"], rule(cel, message));
+        self
+    }
+
+    /// Sets any keyword.
+    pub(super) fn set(&mut self, keyword: &str, value: impl serde::Serialize) -> &mut Self {
+        self.schema[keyword] = json!(value);
+        self
+    }
+}
+
+/// Returns an entry of `x-kubernetes-validations`.
+fn rule(cel: &str, message: &str) -> Value {
+    json!({ "rule": cel, "message": message, "reason": "FieldValueInvalid" })
+}
+
+/// Appends an item to a list that may be missing.
+fn push(list: &mut Value, item: Value) {
+    match list {
+        Value::Array(items) => items.push(item),
+        _ => *list = Value::Array(vec![item]),
     }
 }

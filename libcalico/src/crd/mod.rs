@@ -5,37 +5,27 @@
 //! another form than in etcd ([`crate::kubernetes`]); this folder has types for that form, of which only the schema is
 //! used.
 //!
-//! A file for each kind adds the constraints that a type cannot express: required fields, defaults of the API server,
-//! rules across fields, the columns of `kubectl get`. All of these are upstream's (DS-54, DS-55), so that the objects
-//! of both programs are accepted and keep all their fields; the descriptions are ours. The module `structural` converts
-//! a type's schema to the form that the API server requires. Read `custom_resource` first.
+//! The files `ipam`, `network`, `configuration` and `policy` add the constraints that a type cannot express: required
+//! fields, defaults of the API server, rules across fields, the columns of `kubectl get`. All of these are upstream's
+//! (DS-54, DS-55), so that the objects of both programs are accepted and keep all their fields; the descriptions are
+//! ours. The module `structural` converts a type's schema to the form that the API server requires. Read
+//! `custom_resource` first.
 
-mod block_affinity;
-mod cluster_information;
-mod condition;
+mod configuration;
 mod custom_resource;
-mod field;
-mod host_endpoint;
-mod ip_pool;
-mod ip_reservation;
-mod ipam_block;
-mod ipam_config;
-mod ipam_handle;
-mod kube_controllers_configuration;
+mod ipam;
+mod network;
 mod policy;
 mod structural;
 #[cfg(test)]
 mod tests;
-mod tier;
 
 use serde_json::{Value, json};
 
 use crate::kubernetes::ApiGroup;
 
-pub use block_affinity::BlockAffinitySpec;
-pub use condition::{Condition, Conditions};
-pub use ipam_block::{AllocationAttribute, IpamBlockSpec};
-pub use ipam_handle::IpamHandleSpec;
+pub use custom_resource::{Condition, Conditions};
+pub use ipam::{AllocationAttribute, BlockAffinitySpec, IpamBlockSpec, IpamHandleSpec};
 
 /// The first line of each file.
 const HEADER: &str = "# Made by `make generate` from libcalico/src/crd; do not edit.\n";
@@ -43,20 +33,20 @@ const HEADER: &str = "# Made by `make generate` from libcalico/src/crd; do not e
 /// Returns the definitions of a group, ordered by plural.
 pub fn definitions(group: ApiGroup) -> Vec<Value> {
     [
-        block_affinity::definition(group),
-        cluster_information::definition(group),
+        ipam::affinity(group),
+        configuration::cluster_information(group),
         policy::global(group),
-        host_endpoint::definition(group),
-        ipam_block::definition(group),
-        ipam_config::definition(group),
-        ipam_handle::definition(group),
-        ip_pool::definition(group),
-        ip_reservation::definition(group),
-        kube_controllers_configuration::definition(group),
+        network::host_endpoint(group),
+        ipam::block(group),
+        ipam::settings(group),
+        ipam::handle(group),
+        network::pool(group),
+        network::reservation(group),
+        configuration::kube_controllers(group),
         policy::in_namespace(group),
         policy::staged_global(group),
         policy::staged_in_namespace(group),
-        tier::definition(group),
+        policy::tier(group),
     ]
     .into()
 }

@@ -1,5 +1,7 @@
-//! Calico's four kinds of policies. A rule has more fields than this program uses. All of them are listed here, because
+//! Calico's four kinds of policies, and their tiers. A rule has more fields than this program uses. All of them are listed here, because
 //! the API server would otherwise drop them.
+
+#![allow(dead_code, reason = "only the schemas of the types are used")]
 
 use std::collections::BTreeMap;
 
@@ -7,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 
 use super::custom_resource::CustomResource;
-use crate::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
+use crate::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace, TierSpec};
 use crate::kubernetes::ApiGroup;
 
 /// The largest number of rules that a policy may have for one direction.
@@ -16,7 +18,6 @@ const MAX_RULES: u32 = 1024;
 /// Fields that all policies have.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only the schema is used")]
 struct PolicyFields {
     /// Name of the tier; the default is `default`.
     tier: Option<String>,
@@ -43,7 +44,6 @@ struct PolicyFields {
 /// Additional fields of global policies.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only the schema is used")]
 struct GlobalFields {
     #[serde(flatten)]
     common: PolicyFields,
@@ -62,7 +62,6 @@ struct GlobalFields {
 /// Additional fields of staged policies, which are previewed and not enforced.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only the schema is used")]
 struct StagedFields<P> {
     #[serde(flatten)]
     policy: P,
@@ -71,7 +70,6 @@ struct StagedFields<P> {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 enum StagedAction {
     /// The policy as it is here.
     Set,
@@ -84,7 +82,6 @@ enum StagedAction {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 enum Direction {
     /// To the endpoints.
     Ingress,
@@ -93,7 +90,6 @@ enum Direction {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 enum Hint {
     /// The policy is likely to be used on every node.
     AssumeNeededOnEveryNode,
@@ -102,7 +98,6 @@ enum Hint {
 /// A rule.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only the schema is used")]
 struct RuleFields {
     /// Action for traffic that matches.
     action: Action,
@@ -129,7 +124,6 @@ struct RuleFields {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 enum Action {
     /// Traffic passes.
     Allow,
@@ -142,7 +136,6 @@ enum Action {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 struct IcmpFields {
     /// Type of the message.
     #[serde(rename = "type")]
@@ -156,7 +149,6 @@ struct IcmpFields {
 /// A side of a rule.
 #[derive(JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[allow(dead_code, reason = "only the schema is used")]
 struct EntityFields {
     /// Networks.
     nets: Option<Vec<String>>,
@@ -182,7 +174,6 @@ struct EntityFields {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 struct ServiceFields {
     /// Name of the Service.
     name: Option<String>,
@@ -191,7 +182,6 @@ struct ServiceFields {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 struct AccountFields {
     /// Names of the accounts.
     names: Option<Vec<String>>,
@@ -200,7 +190,6 @@ struct AccountFields {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 struct HttpFields {
     /// Methods; any by default.
     methods: Option<Vec<String>>,
@@ -209,7 +198,6 @@ struct HttpFields {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 struct PathFields {
     /// The whole path.
     exact: Option<String>,
@@ -218,7 +206,6 @@ struct PathFields {
 }
 
 #[derive(JsonSchema)]
-#[allow(dead_code, reason = "only the schema is used")]
 struct RuleMetadata {
     /// Annotations of any kind.
     annotations: Option<BTreeMap<String, String>>,
@@ -273,4 +260,33 @@ fn of<K: PolicyKind, S: JsonSchema>(group: ApiGroup, about: &'static str) -> Val
         spec.at("performanceHints").set("x-kubernetes-list-type", "set");
     });
     if K::NAMESPACED { policy.namespaced() } else { policy }.definition()
+}
+
+/// Name, default action and order of the built-in tiers.
+const BUILT_IN: [(&str, &str, u32); 3] =
+    [("default", "Deny", 1_000_000), ("kube-admin", "Pass", 1_000), ("kube-baseline", "Pass", 10_000_000)];
+
+/// Returns the definition of Tier. The three built-in tiers must keep their order and default action (DS-97).
+pub(super) fn tier(group: ApiGroup) -> Value {
+    let about = "A rank of network policies.";
+    let mut tier = CustomResource::new::<TierSpec>(group, "Tier", "tiers", about)
+        .column("Order", "integer", ".spec.order", "Rank; lower comes first")
+        .column("DefaultAction", "string", ".spec.defaultAction", "What becomes of traffic that no rule matches")
+        .column("Status", "string", ".status.conditions[?(@.type=='Ready')].reason", "Why the tier is not ready")
+        .conditions()
+        .spec(|spec| {
+            spec.at("defaultAction").default("Deny");
+        });
+    for (name, action, order) in BUILT_IN {
+        let is_kept = |field: &str, value: &str| {
+            format!("self.metadata.name != '{name}' || (has(self.spec.{field}) && self.spec.{field} == {value})")
+        };
+        tier = tier
+            .rule(
+                &is_kept("defaultAction", &format!("'{action}'")),
+                &format!("the tier {name} must have the default action {action}"),
+            )
+            .rule(&is_kept("order", &format!("{order}.0")), &format!("the tier {name} must have the order {order}"));
+    }
+    tier.definition()
 }

@@ -3,10 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::name::auto_host_endpoint_name;
-use super::node::HostNode;
-use super::settings::AutoHostEndpoints;
-use super::{CREATED_BY, PROFILE};
+use super::{AutoHostEndpoints, CREATED_BY, HostNode, PROFILE, auto_host_endpoint_name};
 use crate::api::{HostEndpoint, HostEndpointSpec, HostEndpointTemplate};
 use crate::net::{Cidr, CidrParseError};
 use crate::selector::{Selector, SelectorError};

@@ -163,3 +163,23 @@ fn a_broken_template_does_not_stop_the_others() {
         assert!(made.keep && made.problems[0].reason.starts_with(field), "{:?}", made.problems);
     }
 }
+
+#[test]
+fn parts_are_joined() {
+    assert_eq!(auto_host_endpoint_name("node-1", None, None), "node-1-auto-hep");
+    assert_eq!(auto_host_endpoint_name("node-1", Some("t"), None), "node-1-t-auto-hep");
+    assert_eq!(auto_host_endpoint_name("node-1", Some("t"), Some("eth0")), "node-1-t-eth0-auto-hep");
+}
+
+#[test]
+fn long_and_invalid_names_are_hashed() {
+    let of_length = |n: usize| auto_host_endpoint_name(&"n".repeat(n - "-auto-hep".len()), None, None);
+    assert_eq!(of_length(253).len(), 253);
+    assert!(of_length(253).starts_with("nnn"));
+    // Computed with Python's hashlib and base64.
+    assert_eq!(of_length(254), "ewp5m34lkguin2xxvhr9f29ne8lioon3aplebjdzam-auto-hep");
+    assert_eq!(
+        auto_host_endpoint_name("node-1", Some("t"), Some("Eth_0")),
+        "iidumfvwx1agemp3jluvyh125p7n8ijohjlelorwg-auto-hep"
+    );
+}

@@ -18,6 +18,9 @@ pub enum Owner {
     Virtual(String),
 }
 
+/// The owner of the affinities of blocks for Services, and the node name in requests for such addresses (KC-500).
+pub const LOAD_BALANCER_HOST: &str = "load-balancer";
+
 impl Owner {
     /// Parses a block's `affinity` field. Text without a known prefix gives no owner, as in upstream.
     pub fn parse(affinity: &str) -> Option<Self> {

@@ -18,13 +18,13 @@ pub struct IpamConfig {
     pub auto_allocate_blocks: bool,
     /// The maximum number of blocks per node in the pools of one request; 0 selects the built-in limit of 20
     /// (IPAM-103).
-    #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "is_zero")]
+    #[serde(rename = "maxBlocksPerHost", skip_serializing_if = "crate::api::is_zero")]
     pub max_blocks_per_host: i64,
     /// `Enabled` or `Disabled`.
     #[serde(rename = "kubeVirtVMAddressPersistence", skip_serializing_if = "Option::is_none")]
     pub kube_virt_vm_address_persistence: Option<String>,
     /// The time in seconds for which a released address cools down; 0 frees the address at once.
-    #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "is_zero")]
+    #[serde(rename = "ipCooldownSeconds", skip_serializing_if = "crate::api::is_zero")]
     pub ip_cooldown_seconds: i64,
     /// Fields that this version does not model.
     #[serde(flatten)]
@@ -36,10 +36,6 @@ impl IpamConfig {
     pub fn absent() -> Self {
         IpamConfig { auto_allocate_blocks: true, ..IpamConfig::default() }
     }
-}
-
-fn is_zero(n: &i64) -> bool {
-    *n == 0
 }
 
 /// The key of the only [`IpamConfig`].

@@ -157,7 +157,6 @@ fn expected_claim(call: &Call, store: &Store, version: IpVersion) -> UsableBlock
         node_labels: &Labels::new(),
         namespace: None,
         restricted: false,
-        max_block_prefix: None,
     };
     let choice = choose_pools(&pools, &request).unwrap();
     let stored = blocks(store);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use data_encoding::HEXLOWER;
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
@@ -171,6 +171,13 @@ impl HandleId {
     }
 }
 
+/// Returns the handle of a Service. It depends on the uid, so a recreated Service gets another handle (KC-502).
+pub fn load_balancer_handle(namespace: &str, name: &str, uid: &str) -> HandleId {
+    let mut hash = BASE64URL_NOPAD.encode(&Sha256::digest(format!("{name}-{namespace}-{uid}").to_lowercase()));
+    hash.retain(|c| !matches!(c, '-' | '_' | '.'));
+    HandleId::new(format!("lb-{hash}"))
+}
+
 impl fmt::Display for HandleId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
@@ -300,5 +307,13 @@ mod tests {
         assert_eq!(id.as_str().len(), "net1.vmi.".len() + 64);
         assert_ne!(id, HandleId::for_machine("net1", "default", &other));
         assert!(id.as_str().bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'.'));
+    }
+
+    #[test]
+    fn upstream_vector() {
+        let handle = load_balancer_handle("test-namespace", "test-service", "1234");
+        assert_eq!(handle.to_string(), "lb-CcByVDWerSL9WUOKfbkyPBft2m9Xxf822Zvhn2YSpts");
+        assert_eq!(load_balancer_handle("Test-Namespace", "test-service", "1234"), handle);
+        assert_ne!(load_balancer_handle("test-namespace", "test-service", "1235"), handle);
     }
 }

@@ -30,8 +30,7 @@
 mod affinity;
 mod audit;
 mod block;
-mod blockwalk;
-mod candidates;
+mod block_search;
 mod config;
 #[cfg(feature = "gc")]
 pub mod gc;
@@ -39,44 +38,37 @@ pub mod gc;
 mod golden;
 mod gorand;
 mod handle;
-mod handle_repair;
 mod holding;
-mod load_balancer;
-mod old_handle;
 mod pod_facts;
 mod pool;
 mod pool_choice;
-mod refusal;
 mod reservation;
-mod stored_time;
 mod survey;
 mod tunnels;
 mod utilization;
 
 pub(crate) use affinity::WITHOUT_LABELS;
-pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, Owner};
-pub use audit::{EndpointFacts, Finding, HeldAddress, Inventory, Pods, audit, pod_keeper};
+pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST, Owner};
+pub use audit::{
+    EndpointFacts, Finding, HandleRepair, HeldAddress, Inventory, Pods, SuspectHandle, audit, pod_keeper, repair,
+};
 pub use block::{
     Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, Holder, HostReserved,
-    MAX_BLOCK_CAPACITY, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired, WINDOWS_RESERVED_HANDLE,
+    MAX_BLOCK_CAPACITY, OldHandle, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired,
+    WINDOWS_RESERVED_HANDLE,
 };
-pub use blockwalk::BlockWalk;
-pub use candidates::{RoomOf, UsableBlock, borrow_order, usable_block};
+pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
 pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
-pub use handle::{Handle, HandleError, HandleId};
-pub use handle_repair::{HandleRepair, SuspectHandle, repair};
+pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
 pub use holding::{
     Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
 };
-pub use load_balancer::{LOAD_BALANCER_HOST, load_balancer_handle};
-pub use old_handle::OldHandle;
 pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
-pub use pool::{Pool, any_pool_of, enabled_pool};
+pub use pool::{Pool, Refusal, RefusedPool, any_pool_of, enabled_pool};
 pub use pool_choice::{
     Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, refusal_by_namespace, stale_blocks,
 };
-pub use refusal::{Refusal, RefusedPool};
 pub use reservation::{MalformedReservation, Reservations};
 pub use survey::{BlockGlance, RECLAIM_AFTER, Room, Sighting};
 pub use tunnels::{Tunnel, tunnels_of};

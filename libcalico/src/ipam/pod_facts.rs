@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use serde::Deserialize;
 
 use super::{Ended, PodSight};
-use crate::kubernetes::{AddressAnnotations, Pod, PodAddresses};
+use crate::kubernetes::{Pod, PodAddresses};
 use crate::net::Cidr;
 
 /// The annotation in which Multus stores the addresses of all interfaces of a pod. Upstream also counts these
@@ -61,16 +61,9 @@ impl<'a> PodFacts<'a> {
 
     /// Derives the facts from a pod, without distinguishing an eviction from another end.
     pub fn of(pod: &'a Pod) -> Self {
-        let (said, status) = (&pod.metadata.annotations, &pod.status);
-        let pod_ips: Vec<&str> = status.pod_ips.iter().map(|address| &*address.ip).collect();
-        let addresses = PodAddresses {
-            phase: &status.phase,
-            deleting: pod.metadata.deletion_timestamp.is_some(),
-            pod_ip: &status.pod_ip,
-            pod_ips: &pod_ips,
-            annotations: AddressAnnotations::of(said),
-        };
-        let network_status = said.get(NETWORK_STATUS).map(String::as_str);
+        let pod_ips = pod.status.listed_ips();
+        let addresses = PodAddresses::of(pod, &pod_ips);
+        let network_status = pod.metadata.annotations.get(NETWORK_STATUS).map(String::as_str);
         let (node, host_network) = (&pod.spec.node_name, pod.spec.host_network);
         PodFacts::read(&PodWords { node, reason: "", host_network, network_status, addresses })
     }
@@ -200,15 +193,6 @@ impl ReportedAddresses {
         };
         one.into_iter().chain(other).chain(rest.iter().copied())
     }
-
-    /// Returns the number of bytes that the value occupies on the heap.
-    #[cfg(feature = "gc")]
-    pub(super) fn heap(&self) -> usize {
-        match self {
-            ReportedAddresses::Several { addresses, .. } => size_of_val(&**addresses),
-            ReportedAddresses::V4(_) | ReportedAddresses::Dual(..) => 0,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -216,6 +200,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::kubernetes::AddressAnnotations;
 
     struct Said {
         node: &'static str,

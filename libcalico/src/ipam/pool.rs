@@ -1,8 +1,11 @@
-//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool.
+//! [`Pool`]: the allocator's view of a pool, and the conditions for using a pool. [`Refusal`]: the reason why a pool gave
+//! no address, for cluster administrators.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use super::refusal::Refusal;
+use serde::Serialize;
+
 use crate::api::{AllowedUse, IpPool};
 use crate::net::{Cidr, IpVersion};
 
@@ -32,14 +35,13 @@ impl Pool {
         self.allowed_uses.contains(&purpose)
     }
 
-    /// Checks the block size: at least one block fits into the pool, a block has at most 4096 addresses (IPAM-107),
-    /// and it has room for the addresses that the host reserves.
-    pub fn check_block_size(&self, max_block_prefix: Option<u8>) -> Result<(), Refusal> {
+    /// Checks the block size: at least one block fits into the pool, and a block has at most 4096 addresses (IPAM-107).
+    pub fn check_block_size(&self) -> Result<(), Refusal> {
         let (shortest, longest) = match self.cidr.version() {
             IpVersion::V4 => (20, 32),
             IpVersion::V6 => (116, 128),
         };
-        let (min, max) = (self.cidr.prefix().max(shortest), max_block_prefix.unwrap_or(longest).min(longest));
+        let (min, max) = (self.cidr.prefix().max(shortest), longest);
         if (min..=max).contains(&self.block_prefix) {
             Ok(())
         } else {
@@ -97,4 +99,131 @@ fn not_allocatable(object: &IpPool) -> Option<String> {
     let condition = conditions.iter().find(|c| says(c, "type", "Allocatable") && says(c, "status", "False"))?;
     let words = ["message", "reason"].iter().filter_map(|key| condition.get(key)?.as_str());
     Some(words.filter(|text| !text.is_empty()).map(str::to_owned).next().unwrap_or_default())
+}
+
+/// The reason why a pool was not used, or gave no address.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum Refusal {
+    /// The pool's CIDR is invalid.
+    #[error("its cidr `{cidr}` is no CIDR")]
+    InvalidCidr {
+        /// The stored text.
+        cidr: String,
+    },
+    /// The pool is of the other family.
+    #[error("it is an IPv{version} pool")]
+    OtherFamily {
+        /// The pool's family, 4 or 6.
+        #[serde(serialize_with = "display")]
+        version: IpVersion,
+    },
+    /// The pool has `disabled: true`.
+    #[error("it is disabled")]
+    Disabled,
+    /// The pool is being deleted.
+    #[error("it is being deleted")]
+    Deleting,
+    /// The pool's status has the condition `Allocatable` with status `False`.
+    #[error("its status is not Allocatable{}", after_colon(message))]
+    NotAllocatable {
+        /// The condition's message, or its reason.
+        message: String,
+    },
+    /// The pool's block size is outside the supported range (IPAM-107).
+    #[error("its blockSize {block_size} is outside {min}..{max}")]
+    BlockSize {
+        /// The pool's block size.
+        block_size: u8,
+        /// The smallest allowed value.
+        min: u8,
+        /// The largest allowed value.
+        max: u8,
+    },
+    /// The request names other pools.
+    #[error("the request names other pools")]
+    NotRequested,
+    /// The pool serves only requests that name it.
+    #[error("its assignmentMode is Manual and the request does not name it")]
+    Manual,
+    /// The pool's node selector does not select the node.
+    #[error("its nodeSelector `{selector}` does not match node {node}")]
+    NodeSelector {
+        /// The selector.
+        selector: String,
+        /// The node.
+        node: String,
+    },
+    /// The pool's namespace selector does not select the namespace.
+    #[error("its namespaceSelector `{selector}` does not match{}", of_namespace(namespace.as_deref()))]
+    NamespaceSelector {
+        /// The selector.
+        selector: String,
+        /// The namespace; `None` if the request has none.
+        namespace: Option<String>,
+    },
+    /// The pool serves other uses.
+    #[error("its allowedUses {allowed:?} do not include {wanted:?}")]
+    Use {
+        /// The uses that the pool allows.
+        allowed: Vec<AllowedUse>,
+        /// The requested use.
+        wanted: AllowedUse,
+    },
+    /// No address is free in any block that the node may use.
+    #[error("full: {in_use} of {capacity} in use")]
+    Full {
+        /// The number of addresses that are not free, including those that are cooling down or reserved.
+        in_use: u64,
+        /// The number of addresses in the pool.
+        capacity: u64,
+    },
+    /// The node must not claim more blocks, and does not borrow addresses instead (IPAM-103).
+    #[error("block limit: the node may own {limit} blocks and has no free address in them")]
+    BlockLimit {
+        /// The limit.
+        limit: usize,
+    },
+    /// The free addresses are in other nodes' blocks, and affinity is strict.
+    #[error("strict affinity: the node's blocks are full, and those of other nodes may not be used")]
+    StrictAffinity,
+    /// Nodes do not claim blocks automatically. In this mode a node does not borrow addresses, either (IPAM-105).
+    #[error("autoAllocateBlocks is off: the node's blocks are full, and it may not claim more")]
+    AutoAllocateOff,
+    /// IPReservations cover the whole pool.
+    #[error("all of it is reserved by IPReservations")]
+    Reserved,
+}
+
+/// A pool with the reason why it was not used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RefusedPool {
+    /// The pool's name.
+    pub pool: String,
+    /// The pool's range; `None` if it is invalid.
+    pub cidr: Option<Cidr>,
+    /// The reason.
+    #[serde(flatten)]
+    pub refusal: Refusal,
+}
+
+impl fmt::Display for RefusedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.cidr {
+            Some(cidr) => write!(f, "pool {} ({cidr}): {}", self.pool, self.refusal),
+            None => write!(f, "pool {}: {}", self.pool, self.refusal),
+        }
+    }
+}
+
+fn after_colon(message: &str) -> String {
+    if message.is_empty() { String::new() } else { format!(": {message}") }
+}
+
+fn of_namespace(namespace: Option<&str>) -> String {
+    namespace.map_or(", as the request has no namespace".into(), |namespace| format!(" namespace {namespace}"))
+}
+
+fn display<T: fmt::Display, S: serde::Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
 }

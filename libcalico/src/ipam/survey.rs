@@ -8,9 +8,8 @@ use serde::Deserialize;
 use time::{Duration, OffsetDateTime};
 
 use super::block::null_as_empty;
-use super::stored_time::parse_stored;
 use super::{Attribute, Block, Owner, Reservations};
-use crate::api::Unknown;
+use crate::api::{Unknown, parse_time};
 use crate::net::Cidr;
 
 /// The time for which a newly claimed block cannot be reclaimed, even if it is empty (IPAM-116).
@@ -111,7 +110,7 @@ impl BlockGlance {
 /// missing claim time counts as old, and an unreadable one protects the block.
 pub(super) fn may_be_reclaimed(block: &Block, now: OffsetDateTime) -> bool {
     let Some(claimed) = &block.affinity_claim_time else { return true };
-    parse_stored(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
+    parse_time(claimed).is_some_and(|claimed| (now - claimed).abs() >= RECLAIM_AFTER)
 }
 
 /// The fields under both names: those of the stored value, and those of the custom resource's `spec`.

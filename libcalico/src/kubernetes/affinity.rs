@@ -5,8 +5,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::error::Malformed;
-use super::group::ApiGroup;
 use super::json::{Fields, require, take_text};
+use super::resource::ApiGroup;
 use crate::ipam::{self, AffinityKey, Owner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
 use crate::net::Cidr;

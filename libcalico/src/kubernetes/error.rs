@@ -1,5 +1,7 @@
-//! Errors of objects and requests that cannot be represented on an API server.
+//! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`]: a value on a pod that
+//! cannot be part of its endpoint.
 
+use crate::net::{Cidr, CidrParseError};
 use crate::store::StoreError;
 
 /// A request that the Kubernetes datastore does not support.
@@ -47,5 +49,64 @@ pub(super) struct Malformed(pub(super) String);
 impl From<serde_json::Error> for Malformed {
     fn from(error: serde_json::Error) -> Self {
         Malformed(error.to_string())
+    }
+}
+
+/// The annotation with floating addresses.
+pub const FLOATING_IPS: &str = "cni.projectcalico.org/floatingIPs";
+
+/// A value on a pod that cannot be parsed. The texts are upstream's, if upstream has one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PodProblem {
+    /// An address of the pod.
+    #[error("address of the pod: {0}")]
+    Address(#[from] CidrParseError),
+    /// An annotation that should be a JSON array of texts.
+    #[error("failed to parse '{value}' as JSON: {reason}")]
+    Json {
+        /// The key of the annotation.
+        annotation: &'static str,
+        /// The value of the annotation.
+        value: String,
+        /// The parser's message.
+        reason: String,
+    },
+    /// A prefix in an annotation.
+    #[error("failed to parse '{}' as a CIDR: {cause}", .cause.0)]
+    Prefix {
+        /// The key of the annotation.
+        annotation: &'static str,
+        /// The parser's error.
+        cause: CidrParseError,
+    },
+    /// Floating addresses of a pod whose own address is a network.
+    #[error("the pod's address {0} is not a single one")]
+    NotOneAddress(Cidr),
+    /// A traffic limit.
+    #[error("{reason}")]
+    Limit {
+        /// The key of the annotation.
+        annotation: &'static str,
+        /// The reason.
+        reason: String,
+    },
+}
+
+impl PodProblem {
+    /// Returns the invalid annotation; `None` for the pod's addresses, which may come from its status.
+    pub fn annotation(&self) -> Option<&'static str> {
+        match self {
+            PodProblem::Address(_) => None,
+            PodProblem::NotOneAddress(_) => Some(FLOATING_IPS),
+            PodProblem::Json { annotation, .. }
+            | PodProblem::Prefix { annotation, .. }
+            | PodProblem::Limit { annotation, .. } => Some(annotation),
+        }
+    }
+
+    /// Returns true if a pod with this problem gets no network. Problems with traffic limits are only reported
+    /// (CNI-104).
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, PodProblem::Limit { .. })
     }
 }

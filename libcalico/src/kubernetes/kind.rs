@@ -1,7 +1,6 @@
 //! Maps each stored kind to its resource on the API server (DS-53).
 
-use super::group::ApiGroup;
-use super::resource::{NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
+use super::resource::{ApiGroup, NAMESPACES, NODES, PODS, Resource, VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES};
 
 /// A kind of stored object, by its representation on the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,16 +120,7 @@ impl StoredKind {
 
     /// Returns true if the kind is read from Kubernetes' own objects, which we do not create or delete.
     pub(super) fn is_kubernetes_own(self) -> bool {
-        matches!(
-            self,
-            StoredKind::Endpoint
-                | StoredKind::Node
-                | StoredKind::Profile
-                | StoredKind::Pod
-                | StoredKind::PodOnNode
-                | StoredKind::Namespace
-                | StoredKind::Machine
-                | StoredKind::MachineInstance
-        )
+        use StoredKind::{Affinity, Block, Config, Handle, Object};
+        !matches!(self, Block | Affinity | Handle | Config | Object(_))
     }
 }

@@ -154,8 +154,7 @@ macro_rules! kept_as_it_is {
             }
 
             fn parse_path(path: &str) -> Option<ObjectKey> {
-                let (namespace, name) = path.strip_prefix($root)?.split_once('/')?;
-                (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+                ObjectKey::parse_namespaced(path.strip_prefix($root)?)
             }
 
             fn prefix(_: &()) -> String {

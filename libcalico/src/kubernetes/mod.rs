@@ -4,35 +4,27 @@
 //! [`Transcoder`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
 //! and the API server's objects to stored pairs ([`Decoded`]). This module does no I/O.
 //!
-//! * Blocks, affinities, handles and settings have a file each, because their `spec` differs from the stored value.
+//! * `ipam` and `affinity` convert blocks, handles, settings and affinities, whose `spec` differs from the stored value.
 //! * Pools, reservations and similar kinds differ only in their metadata.
 //! * Endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
 //!
 //! Read `transcoder` first, then `query` and `request`.
 
 mod affinity;
-mod block;
 mod error;
-mod group;
-mod handle;
-mod ipam_config;
+mod ipam;
 mod json;
 mod kind;
 mod kubevirt;
 mod metadata;
 mod network_policy;
 mod node;
-mod node_patch;
 mod pod;
 mod pod_addresses;
 mod pod_cidrs;
-mod pod_on_node;
 mod pod_patch;
-mod pod_problem;
-mod policy;
 mod profile;
 mod qos;
-mod quantity;
 mod query;
 #[cfg(test)]
 pub(crate) mod recordings;
@@ -42,38 +34,32 @@ mod revision;
 mod served;
 mod status;
 mod transcoder;
-mod uid;
 mod workload_endpoint;
 
 pub use affinity::affinity_name;
-pub use block::{cidr_of_name, sighting_of_block};
-pub use error::TranscodeError;
-pub use group::ApiGroup;
-pub use handle::handle_name;
+pub use error::{FLOATING_IPS, PodProblem, TranscodeError};
+pub use ipam::{cidr_of_name, handle_name, sighting_of_block};
 pub use json::json_bytes;
 pub use kubevirt::{MachinePod, OwnerReference, VirtualMachine, VirtualMachineInstance, may_be_machine};
 pub use network_policy::{
     EgressRule, IngressRule, IpBlock, LabelExpression, LabelSelector, NetworkPolicySpec, NumberOrName, PolicyPeer,
     PolicyPort,
 };
-pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodSpec, PodStatus};
+pub use pod::{Container, ContainerPort, Namespace, Pod, PodIp, PodOnNode, PodOnNodeKey, PodSpec, PodStatus};
 pub use pod_addresses::{AddressAnnotations, PodAddresses};
 pub use pod_cidrs::{PodCidrError, PodCidrs};
-pub use pod_on_node::{PodOnNode, PodOnNodeKey};
 pub use pod_patch::{
     CONTAINER_ID, POD_IP, POD_IPS, STRATEGIC_MERGE_PATCH, is_detached, listed_addresses, lists_nothing,
 };
-pub use pod_problem::{FLOATING_IPS, PodProblem};
-pub use quantity::quantity;
+pub use qos::quantity;
 pub use query::{List, Query};
 pub use request::{Preconditions, Request};
 pub use resource::{
-    Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
+    ApiGroup, Location, NAMESPACES, NETWORK_POLICIES, NODES, PODS, Resource, SERVICE_ACCOUNTS, SERVICES,
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
-pub use revision::{Foreign, ObjectRevision};
+pub use revision::{Foreign, ObjectRevision, reverse_uid};
 pub use served::{GROUPS, Served, has_kind, kinds_path};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use transcoder::{Decoded, Transcoder};
-pub use uid::reverse_uid;
 pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, texts_of};

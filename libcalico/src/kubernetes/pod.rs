@@ -1,11 +1,14 @@
-//! [`Pod`] and [`Namespace`]: the fields that the plugins need, read unchanged.
+//! [`Pod`] and [`Namespace`]: the fields that the plugins need, read unchanged. [`PodOnNode`]: a pod of a given node, so
+//! that the API server filters the list by node.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::{EndpointPort, ObjectKey, ObjectMeta, ObjectSelect};
-use crate::conversion::PodFacts;
 use crate::store::{Kind, Revision};
+use crate::workload::PodFacts;
 
 /// A pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -108,6 +111,13 @@ impl Pod {
     }
 }
 
+impl PodStatus {
+    /// Returns the texts of [`PodStatus::pod_ips`].
+    pub fn listed_ips(&self) -> Vec<&str> {
+        self.pod_ips.iter().map(|address| address.ip.as_str()).collect()
+    }
+}
+
 impl ContainerPort {
     /// Returns the port as endpoints list it; `None` for a port with neither a name nor a port on the node (CNI-116).
     fn of_endpoint(&self) -> Option<EndpointPort> {
@@ -144,8 +154,7 @@ impl Kind for Pod {
     }
 
     fn parse_path(path: &str) -> Option<ObjectKey> {
-        let (namespace, name) = path.strip_prefix(PODS)?.split_once('/')?;
-        (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
+        ObjectKey::parse_namespaced(path.strip_prefix(PODS)?)
     }
 
     fn prefix(select: &ObjectSelect) -> String {
@@ -180,5 +189,71 @@ impl Kind for Namespace {
 
     fn set_revision(&mut self, revision: &Revision) {
         self.metadata.resource_version = revision.resource_version().to_owned();
+    }
+}
+
+/// A pod, found by its node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PodOnNode(pub Pod);
+
+/// The key of such a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PodOnNodeKey {
+    /// The pod's node.
+    pub node: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+}
+
+impl fmt::Display for PodOnNodeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} on {}", self.namespace, self.name, self.node)
+    }
+}
+
+const ROOT: &str = "/kubernetes/podsonnodes/";
+
+/// Returns the node of a path prefix.
+pub(super) fn node_of_prefix(prefix: &str) -> Option<&str> {
+    prefix.strip_prefix(ROOT)?.strip_suffix('/').filter(|node| !node.is_empty() && !node.contains('/'))
+}
+
+impl Kind for PodOnNode {
+    const KIND: &'static str = "PodOnNode";
+    type Key = PodOnNodeKey;
+    /// The node.
+    type Select = String;
+
+    fn path(key: &PodOnNodeKey) -> String {
+        format!("{ROOT}{}/{}/{}", key.node, key.namespace, key.name)
+    }
+
+    fn parse_path(path: &str) -> Option<PodOnNodeKey> {
+        let mut parts = path.strip_prefix(ROOT)?.split('/').map(str::to_owned);
+        let key = PodOnNodeKey { node: parts.next()?, namespace: parts.next()?, name: parts.next()? };
+        parts.next().is_none().then_some(key)
+    }
+
+    fn prefix(node: &String) -> String {
+        format!("{ROOT}{node}/")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_lead_back_to_their_keys() {
+        let key = PodOnNodeKey { node: "n1".into(), namespace: "ns".into(), name: "web".into() };
+        assert_eq!(PodOnNode::parse_path(&PodOnNode::path(&key)), Some(key));
+        assert_eq!(node_of_prefix(&PodOnNode::prefix(&"n1".into())), Some("n1"));
+        for other in ["/kubernetes/podsonnodes/n1/ns", "/kubernetes/podsonnodes/n1/ns/web/x", "/kubernetes/pods/ns/web"]
+        {
+            assert_eq!(PodOnNode::parse_path(other), None, "{other}");
+        }
     }
 }

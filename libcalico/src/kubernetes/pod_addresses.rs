@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::pod::Pod;
 use super::pod_patch::{POD_IP, POD_IPS};
 use crate::net::{Cidr, CidrParseError};
 
@@ -46,6 +47,17 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
+    /// Returns these fields of a pod. `pod_ips` are the addresses in its status ([`PodStatus::listed_ips`](super::PodStatus::listed_ips)).
+    pub fn of(pod: &'a Pod, pod_ips: &'a [&'a str]) -> Self {
+        PodAddresses {
+            phase: &pod.status.phase,
+            deleting: pod.metadata.deletion_timestamp.is_some(),
+            pod_ip: &pod.status.pod_ip,
+            pod_ips,
+            annotations: AddressAnnotations::of(&pod.metadata.annotations),
+        }
+    }
+
     /// Returns true if all containers have terminated for good, according to the phase.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, "Failed" | "Succeeded" | "Completed")

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::error::Malformed;
 use super::json::{Fields, put_object, take_object, take_text, text};
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
-use super::uid::reverse_uid;
+use super::revision::reverse_uid;
 
 /// The prefixes of the names of both sorts of profiles.
 const OF_NAMESPACE: &str = "kns.";

@@ -1,11 +1,10 @@
-//! The traffic limits that a pod requests in annotations.
+//! The traffic limits that a pod requests in annotations, as Kubernetes quantities: `10M`, `1.5Gi`, `2e3`.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::pod_problem::PodProblem;
-use super::quantity::quantity;
+use super::error::PodProblem;
 
 /// A limit: its field in `qosControls`, its annotations, of which the last one present counts, and its bounds.
 struct Limit {
@@ -15,56 +14,44 @@ struct Limit {
     most: i64,
 }
 
-/// The limits of one direction, in upstream's order.
-struct Direction {
-    bandwidth: Limit,
-    burst: Limit,
-    peakrate: Limit,
-    minburst: Limit,
-    packet_rate: Limit,
-    packet_burst: Limit,
-    max_connections: Limit,
-}
-
 /// The burst of a bandwidth without an explicit burst, in bits.
 const DEFAULT_BURST: i64 = 4 << 30;
 /// The burst of a packet rate without an explicit burst, in packets.
 const DEFAULT_PACKET_BURST: i64 = 5;
 
 macro_rules! limit {
-    ($ingress:literal, $name:literal, $least:literal, $most:literal) => {
+    ($ingress:literal, $name:literal, $least:literal, $most:literal $(, $older:expr)?) => {
         Limit {
             field: concat!($ingress, $name),
-            annotations: &[concat!("qos.projectcalico.org/", $ingress, $name)],
+            annotations: &[$($older,)? concat!("qos.projectcalico.org/", $ingress, $name)],
             least: $least,
             most: $most,
         }
     };
 }
 
+/// Returns the limits of one direction, in upstream's order.
 macro_rules! direction {
     ($ingress:literal) => {
-        Direction {
-            bandwidth: Limit {
-                field: concat!($ingress, "Bandwidth"),
-                annotations: &[
-                    concat!("kubernetes.io/", $ingress, "-bandwidth"),
-                    concat!("qos.projectcalico.org/", $ingress, "Bandwidth"),
-                ],
-                least: 1_000,
-                most: 1_000_000_000_000_000,
-            },
-            burst: limit!($ingress, "Burst", 1_000, 34_359_738_360),
-            peakrate: limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
-            minburst: limit!($ingress, "Minburst", 1_000, 100_000_000),
-            packet_rate: limit!($ingress, "PacketRate", 1, 10_000),
-            packet_burst: limit!($ingress, "PacketBurst", 1, 10_000),
-            max_connections: limit!($ingress, "MaxConnections", 1, 4_294_967_295),
-        }
+        [
+            limit!(
+                $ingress,
+                "Bandwidth",
+                1_000,
+                1_000_000_000_000_000,
+                concat!("kubernetes.io/", $ingress, "-bandwidth")
+            ),
+            limit!($ingress, "Burst", 1_000, 34_359_738_360),
+            limit!($ingress, "Peakrate", 1_010, 1_010_000_000_000_000),
+            limit!($ingress, "Minburst", 1_000, 100_000_000),
+            limit!($ingress, "PacketRate", 1, 10_000),
+            limit!($ingress, "PacketBurst", 1, 10_000),
+            limit!($ingress, "MaxConnections", 1, 4_294_967_295),
+        ]
     };
 }
 
-const DIRECTIONS: [Direction; 2] = [direction!("ingress"), direction!("egress")];
+const DIRECTIONS: [[Limit; 7]; 2] = [direction!("ingress"), direction!("egress")];
 
 const DSCP: &str = "qos.projectcalico.org/dscp";
 const DSCP_NAMES: [&str; 21] = [
@@ -77,7 +64,7 @@ const DSCP_NAMES: [&str; 21] = [
 pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> Option<Value> {
     let mut controls = Map::new();
     for direction in &DIRECTIONS {
-        for (limit, value) in direction.values(annotations, problems) {
+        for (limit, value) in direction.iter().zip(values(direction, annotations, problems)) {
             if value != 0 {
                 controls.insert(limit.field.into(), value.into());
             }
@@ -92,40 +79,27 @@ pub(super) fn qos_controls(annotations: &BTreeMap<String, String>, problems: &mu
     (!controls.is_empty()).then_some(Value::Object(controls))
 }
 
-impl Direction {
-    /// Returns the limits after the rules between them. A limit that refines a missing limit is ignored.
-    fn values(&self, annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [(&Limit, i64); 7] {
-        let mut read = |limit: &Limit| limit.read(annotations, problems);
-        let bandwidth = read(&self.bandwidth);
-        let burst = read(&self.burst);
-        let peakrate = read(&self.peakrate);
-        let minburst = read(&self.minburst);
-        let packet_rate = read(&self.packet_rate);
-        let packet_burst = read(&self.packet_burst);
-        let max_connections = read(&self.max_connections);
+/// Returns the limits of a direction after the rules between them. A limit that refines a missing limit is ignored.
+fn values(limits: &[Limit; 7], annotations: &BTreeMap<String, String>, problems: &mut Vec<PodProblem>) -> [i64; 7] {
+    let read = limits.each_ref().map(|limit| limit.read(annotations, problems));
+    let [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections] = read;
+    let [_, burst_limit, peakrate_limit, minburst_limit, _, packet_burst_limit, _] = limits;
 
-        let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
-            if value == 0 || counts {
-                return value;
-            }
-            problems.push(limit.problem(format!("it needs {needs}")));
-            0
-        };
-        let burst = refine(&self.burst, burst, bandwidth != 0, "a bandwidth");
-        let peakrate = refine(&self.peakrate, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
-        let minburst = refine(&self.minburst, minburst, peakrate != 0, "a peak rate");
-        let packet_burst = refine(&self.packet_burst, packet_burst, packet_rate != 0, "a packet rate");
-        let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
-        [
-            (&self.bandwidth, bandwidth),
-            (&self.burst, or_default(burst, bandwidth, DEFAULT_BURST)),
-            (&self.peakrate, peakrate),
-            (&self.minburst, minburst),
-            (&self.packet_rate, packet_rate),
-            (&self.packet_burst, or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST)),
-            (&self.max_connections, max_connections),
-        ]
-    }
+    let mut refine = |limit: &Limit, value: i64, counts: bool, needs: &str| {
+        if value == 0 || counts {
+            return value;
+        }
+        problems.push(limit.problem(format!("it needs {needs}")));
+        0
+    };
+    let burst = refine(burst_limit, burst, bandwidth != 0, "a bandwidth");
+    let peakrate = refine(peakrate_limit, peakrate, bandwidth != 0 && peakrate > bandwidth, "a bandwidth below it");
+    let minburst = refine(minburst_limit, minburst, peakrate != 0, "a peak rate");
+    let packet_burst = refine(packet_burst_limit, packet_burst, packet_rate != 0, "a packet rate");
+    let or_default = |value, of, default| if of != 0 && value == 0 { default } else { value };
+    let burst = or_default(burst, bandwidth, DEFAULT_BURST);
+    let packet_burst = or_default(packet_burst, packet_rate, DEFAULT_PACKET_BURST);
+    [bandwidth, burst, peakrate, minburst, packet_rate, packet_burst, max_connections]
 }
 
 impl Limit {
@@ -156,6 +130,59 @@ fn parse_dscp(text: &str) -> Option<Value> {
     }
     let name = text.to_ascii_uppercase();
     DSCP_NAMES.contains(&name.as_str()).then(|| name.into())
+}
+
+/// Parses a quantity as a whole number, rounded away from zero; returns `None` for a text that is not a quantity.
+/// Numbers that are too large become the largest.
+pub fn quantity(text: &str) -> Option<i64> {
+    let (negative, rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (number, suffix) = rest.split_at(end);
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
+        return None;
+    }
+    let (binary, ten) = scale(suffix)?;
+    let digits = format!("{whole}{fraction}");
+    let digits = digits.trim_start_matches('0');
+    // A longer number is out of range, or its tail only affects the rounding.
+    let magnitude = if digits.len() > 30 { i128::MAX } else { digits.parse().unwrap_or(0) };
+    let exponent = ten.saturating_sub(i32::try_from(fraction.len()).unwrap_or(i32::MAX));
+    let scaled = magnitude.saturating_mul(binary);
+    let value = match 10i128.checked_pow(exponent.unsigned_abs()) {
+        Some(power) if exponent >= 0 => scaled.saturating_mul(power),
+        Some(power) => scaled / power + i128::from(scaled % power != 0),
+        None if scaled == 0 => 0,
+        None if exponent > 0 => i128::MAX,
+        None => 1,
+    };
+    let value = i64::try_from(value).unwrap_or(i64::MAX);
+    Some(if negative { -value } else { value })
+}
+
+/// Returns the factor and the power of ten of a suffix.
+fn scale(suffix: &str) -> Option<(i128, i32)> {
+    const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    if let Some(at) = BINARY.iter().position(|known| *known == suffix) {
+        return Some((1 << (10 * (at + 1)), 0));
+    }
+    let ten = match suffix {
+        "n" => -9,
+        "u" => -6,
+        "m" => -3,
+        "" => 0,
+        "k" => 3,
+        "M" => 6,
+        "G" => 9,
+        "T" => 12,
+        "P" => 15,
+        "E" => 18,
+        _ => suffix.strip_prefix(['e', 'E'])?.parse().ok()?,
+    };
+    Some((1, ten))
 }
 
 #[cfg(test)]
@@ -205,5 +232,34 @@ mod tests {
                 "egressPacketBurst": 5,
             }))
         );
+    }
+
+    #[test]
+    fn quantities() {
+        for (text, value) in [
+            ("0", 0),
+            ("10M", 10_000_000),
+            ("1.5Gi", 1_610_612_736),
+            ("1.01k", 1_010),
+            ("2e3", 2_000),
+            ("1E", 1_000_000_000_000_000_000),
+            ("100m", 1),
+            ("1n", 1),
+            (".5", 1),
+            ("5.", 5),
+            ("+7", 7),
+            ("-1.5", -2),
+            ("32Gi", 34_359_738_360 + 8),
+            ("9E1", 90),
+            ("99E", i64::MAX),
+            ("1e400", i64::MAX),
+            ("1e-400", 1),
+            ("0e400", 0),
+        ] {
+            assert_eq!(quantity(text), Some(value), "{text}");
+        }
+        for text in ["", "-", ".", "1.2.3", "1K", "1kk", "x", "1 M", "1e", "0x10"] {
+            assert_eq!(quantity(text), None, "{text}");
+        }
     }
 }

@@ -1,14 +1,10 @@
 //! [`Query`]: the request that reads a range.
 
-use super::affinity;
-use super::block;
 use super::error::TranscodeError;
-use super::group::ApiGroup;
-use super::handle::handle_name;
+use super::ipam::handle_name;
 use super::kind::StoredKind;
-use super::pod_on_node;
-use super::profile;
-use super::resource::{Location, Resource};
+use super::resource::{ApiGroup, Location, Resource};
+use super::{affinity, ipam, pod, profile};
 use crate::api::{ObjectKey, WorkloadEndpoint};
 use crate::ipam::{BlockAffinity, Handle};
 use crate::names::EndpointIdentifiers;
@@ -88,7 +84,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
         }
         StoredKind::PodOnNode => {
-            let node = pod_on_node::node_of_prefix(&range.path).ok_or_else(|| no_path(range))?;
+            let node = pod::node_of_prefix(&range.path).ok_or_else(|| no_path(range))?;
             Ok(Query::List(List { field_selector: Some(format!("spec.nodeName={node}")), ..list }))
         }
         StoredKind::Profile => Err(TranscodeError::Unsupported {
@@ -131,7 +127,7 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
     let global = |name: String| Location::global(resource, name);
     let located = |ObjectKey { namespace, name }: ObjectKey| Some(Location { resource, namespace, name });
     match kind {
-        StoredKind::Block => block::name_of_path(path).map(global),
+        StoredKind::Block => ipam::block_name_of_path(path).map(global),
         StoredKind::Affinity => BlockAffinity::parse_path(path).map(|key| global(affinity::affinity_name(&key))),
         StoredKind::Handle => Handle::parse_path(path).map(|id| global(handle_name(&id))),
         StoredKind::Config => Some(config(group, kind)),
@@ -171,7 +167,7 @@ fn name_below(path: &str, plural: &str) -> Option<String> {
 /// Returns the path of the object with the name `name`; `None` if the name does not determine the path.
 pub(super) fn path_of_name(kind: StoredKind, namespace: Option<&str>, name: &str) -> Option<String> {
     match kind {
-        StoredKind::Block => block::path_of_name(name),
+        StoredKind::Block => ipam::block_path_of_name(name),
         StoredKind::Object(object) if object.namespaced => {
             namespace.map(|namespace| format!("{OBJECTS}{}/{namespace}/{name}", object.plural))
         }

@@ -2,22 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::affinity;
-use super::block;
 use super::error::{Malformed, TranscodeError};
-use super::group::ApiGroup;
-use super::handle;
-use super::ipam_config;
 use super::json::{Fields, take_object};
 use super::kind::StoredKind;
-use super::metadata;
-use super::node_patch;
-use super::pod_patch;
-use super::policy;
 use super::query::locate;
-use super::resource::Location;
+use super::resource::{ApiGroup, Location};
 use super::revision::ObjectRevision;
 use super::workload_endpoint::written_part;
+use super::{affinity, ipam, metadata, node, pod_patch};
 use crate::ipam::{BlockAffinity, Handle};
 use crate::store::{Kind, Revision, Write, WriteOp};
 
@@ -104,7 +96,7 @@ pub(super) fn request(group: ApiGroup, kind: StoredKind, write: &Write) -> Resul
     }
     if let (StoredKind::Node, WriteOp::Update(bytes, revision)) = (kind, &write.op) {
         let node: Value = serde_json::from_slice(bytes).map_err(|error| refused(write, error.into()))?;
-        let body = node_patch::update(&node, &ObjectRevision::parse(revision));
+        let body = node::update_patch(&node, &ObjectRevision::parse(revision));
         return Ok(Request::PatchStatus { location, body });
     }
     if kind.is_kubernetes_own() {
@@ -182,7 +174,7 @@ fn resource(
 ) -> Result<Fields, Malformed> {
     let mut labels = Vec::new();
     let spec = match kind {
-        StoredKind::Block => block::to_spec(stored),
+        StoredKind::Block => ipam::block_to_spec(stored),
         StoredKind::Affinity => {
             let key = BlockAffinity::parse_path(path).ok_or_else(|| Malformed(format!("no affinity is at {path}")))?;
             labels.extend(affinity::labels(&key));
@@ -190,13 +182,13 @@ fn resource(
         }
         StoredKind::Handle => {
             let id = Handle::parse_path(path).ok_or_else(|| Malformed(format!("no handle is at {path}")))?;
-            handle::to_spec(&id, stored)
+            ipam::handle_to_spec(&id, stored)
         }
-        StoredKind::Config => ipam_config::to_spec(stored),
+        StoredKind::Config => ipam::config_to_spec(stored),
         _ => {
             let mut metadata = take_object(&mut stored, "metadata");
             let is_policy = matches!(kind, StoredKind::Object(object) if object.is_policy);
-            let name = is_policy.then(|| policy::take_name(&mut metadata));
+            let name = is_policy.then(|| metadata::take_policy_name(&mut metadata));
             let mut metadata = metadata::write(group, location, metadata, revision)?;
             if let Some(name) = name.filter(|_| group == ApiGroup::CrdV1) {
                 metadata::name(&mut metadata, name)?;

@@ -62,10 +62,7 @@ impl Status {
             (409, _) if self.message.contains("UID in precondition") => StoreError::NotFound { key },
             (409, _) => StoreError::Conflict { key },
             // The API server rejects a patch with a stale uid or resourceVersion with 422.
-            (422, _) => match self.stale()? {
-                Stale::Uid => StoreError::NotFound { key },
-                Stale::ResourceVersion => StoreError::Conflict { key },
-            },
+            (422, _) => self.stale(key)?,
             _ => return None,
         })
     }
@@ -75,8 +72,8 @@ impl Status {
         self.kind == "Status" && self.code == 404 && self.reason == "NotFound"
     }
 
-    /// Returns the precondition that failed, if it is the only error.
-    fn stale(&self) -> Option<Stale> {
+    /// Returns the error for a uid or resourceVersion that is stale, if nothing else is wrong.
+    fn stale(&self, key: String) -> Option<StoreError> {
         let causes = &self.details.causes;
         let is = |cause: &StatusCause, field| cause.reason == "FieldValueInvalid" && cause.field == field;
         if causes.is_empty()
@@ -85,13 +82,8 @@ impl Status {
             return None;
         }
         let uid = causes.iter().any(|cause| is(cause, "metadata.uid"));
-        Some(if uid { Stale::Uid } else { Stale::ResourceVersion })
+        Some(if uid { StoreError::NotFound { key } } else { StoreError::Conflict { key } })
     }
-}
-
-enum Stale {
-    Uid,
-    ResourceVersion,
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
-//! The name of the host end of a pod's interface pair.
+//! The name of the host end of an interface pair, and its alias, which names the container and the pod.
+
+use std::fmt;
 
 use data_encoding::HEXLOWER;
 use sha1::{Digest, Sha1};
+use sha2::Sha256;
 
 /// The prefix of host interfaces unless `FELIX_INTERFACEPREFIX` sets another.
 pub const DEFAULT_INTERFACE_PREFIX: &str = "cali";
@@ -29,8 +32,101 @@ pub fn container_interface(container_id: &str) -> String {
     format!("{DEFAULT_INTERFACE_PREFIX}{suffix}")
 }
 
+/// The beginning of every alias that this program sets.
+const PREFIX: &str = "calico-cni";
+/// The separator between the parts.
+const SEPARATOR: char = '/';
+/// The longest container ID, in bytes, that the alias contains unchanged.
+const LONGEST_ID: usize = 64;
+/// The prefix of a digest that replaces a long container ID. An unchanged ID contains no colon.
+const DIGEST: &str = "sha256:";
+/// The length of a digest in hexadecimal.
+const DIGEST_LENGTH: usize = 64;
+
+/// The text that ADD sets as alias on the host end of an interface pair; `ip link` shows it.
+///
+/// The name of a pod's host interface contains 44 bits of a hash, so two pods may share a name, and the sandboxes of
+/// one pod always do. The alias distinguishes them. It has at most 255 bytes, the kernel's limit, and consists of
+/// letters, digits and `-./:_`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InterfaceAlias {
+    container: String,
+    pod: String,
+}
+
+impl InterfaceAlias {
+    /// Returns the alias of a pod's interface.
+    pub fn for_pod(network: &str, namespace: &str, pod: &str, container_id: &str) -> Self {
+        InterfaceAlias { container: container_part(container_id), pod: digest(&[network, namespace, pod]) }
+    }
+
+    /// Returns the alias of the interface of a container that is not a pod. All networks of the container share that
+    /// interface.
+    pub fn for_container(container_id: &str) -> Self {
+        InterfaceAlias { container: container_part(container_id), pod: digest(&["", "", container_id]) }
+    }
+
+    /// Parses the alias of an interface; returns `None` for a text that another program set.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (container, pod) = text.strip_prefix(PREFIX)?.strip_prefix(SEPARATOR)?.split_once(SEPARATOR)?;
+        let is_container = match container.strip_prefix(DIGEST) {
+            Some(digest) => is_digest(digest),
+            None => is_short_id(container),
+        };
+        (is_container && is_digest(pod)).then(|| InterfaceAlias { container: container.into(), pod: pod.into() })
+    }
+
+    /// Returns the container ID, or its digest if the ID is long.
+    pub fn container(&self) -> &str {
+        &self.container
+    }
+
+    /// Returns true if the interface was created for this container.
+    pub fn is_of_container(&self, container_id: &str) -> bool {
+        self.container == container_part(container_id)
+    }
+
+    /// Returns true if both interfaces were created for sandboxes of the same pod.
+    pub fn is_of_same_pod(&self, other: &InterfaceAlias) -> bool {
+        self.pod == other.pod
+    }
+}
+
+impl fmt::Display for InterfaceAlias {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{PREFIX}{SEPARATOR}{}{SEPARATOR}{}", self.container, self.pod)
+    }
+}
+
+fn container_part(id: &str) -> String {
+    if is_short_id(id) { id.to_owned() } else { format!("{DIGEST}{}", HEXLOWER.encode(&Sha256::digest(id))) }
+}
+
+/// Returns true for an ID that the alias contains unchanged. The characters are the ones that CNI allows in a container
+/// ID.
+fn is_short_id(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    !text.is_empty() && text.len() <= LONGEST_ID && text.bytes().all(allowed)
+}
+
+fn is_digest(text: &str) -> bool {
+    text.len() == DIGEST_LENGTH && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// Returns a digest of several texts. It includes their lengths, so that different lists never hash the same bytes.
+fn digest(texts: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for text in texts {
+        hasher.update((text.len() as u64).to_le_bytes());
+        hasher.update(text);
+    }
+    HEXLOWER.encode(&hasher.finalize())
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -54,5 +150,86 @@ mod tests {
         assert_eq!(container_interface("c0ffee0100000000"), "calic0ffee01000");
         assert_eq!(container_interface("abc"), "caliabc");
         assert_eq!(container_interface("ääääääääääää"), "caliäääääääääää");
+    }
+
+    const LONGEST_ALIAS: usize = 255;
+
+    #[test]
+    fn an_alias_names_container_and_pod() {
+        let alias = InterfaceAlias::for_pod("k8s-pod-network", "team-a", "web-0", "c0ffee");
+        assert!(alias.to_string().starts_with("calico-cni/c0ffee/"), "{alias}");
+        assert_eq!(alias.to_string().len(), "calico-cni/c0ffee/".len() + DIGEST_LENGTH);
+        assert!(alias.is_of_container("c0ffee") && !alias.is_of_container("c0ffe"));
+    }
+
+    #[test]
+    fn pods_whose_interfaces_share_a_name_have_aliases_of_different_pods() {
+        let of = |pod: &str| InterfaceAlias::for_pod("net", "team-a", pod, "c1");
+        let name = |pod: &str| crate::names::pod_interface("cali", "team-a", pod);
+        assert_eq!((name("p723961"), name("p6680456")), ("calib3d7af96bd3".into(), "calib3d7af96bd3".into()));
+        assert!(!of("p723961").is_of_same_pod(&of("p6680456")));
+    }
+
+    #[test]
+    fn sandboxes_of_a_pod_differ_in_the_container_alone() {
+        let of =
+            |network: &str, namespace: &str, pod: &str, id: &str| InterfaceAlias::for_pod(network, namespace, pod, id);
+        let (old, new) = (of("net", "ns", "pod", "c1"), of("net", "ns", "pod", "c2"));
+        assert!(old.is_of_same_pod(&new) && old != new);
+        for other in [of("net2", "ns", "pod", "c1"), of("net", "ns2", "pod", "c1"), of("net", "ns", "pod2", "c1")] {
+            assert!(!old.is_of_same_pod(&other) && other.is_of_container("c1"));
+        }
+        assert!(!of("a", "bc", "d", "c1").is_of_same_pod(&of("ab", "c", "d", "c1")), "texts have bounds");
+        assert!(!InterfaceAlias::for_container("c1").is_of_same_pod(&InterfaceAlias::for_container("c2")));
+    }
+
+    #[test]
+    fn a_long_id_and_its_digest_are_different_containers() {
+        let long = "a".repeat(65);
+        let alias = InterfaceAlias::for_container(&long);
+        assert!(alias.is_of_container(&long) && !alias.is_of_container(&"a".repeat(64)));
+        let digest = alias.container().to_owned();
+        assert!(digest.starts_with("sha256:"), "{digest}");
+        assert!(!alias.is_of_container(&digest), "a container of this id");
+    }
+
+    #[test]
+    fn texts_of_others_are_no_aliases() {
+        let ours = InterfaceAlias::for_container("c1").to_string();
+        assert!(InterfaceAlias::parse(&ours).is_some());
+        let others =
+            ["", "uplink", "calico-cni", "calico-cni//", "calico-cni/c1/", "calico-cni/c1/00", "calico-cni/c 1/"];
+        for text in
+            others.iter().map(ToString::to_string).chain([format!("{ours}0"), format!(" {ours}"), ours.to_uppercase()])
+        {
+            assert_eq!(InterfaceAlias::parse(&text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_texts_make_an_alias_that_the_kernel_takes_and_that_reads_back(
+            network in any::<String>(), namespace in any::<String>(), pod in any::<String>(), id in any::<String>(),
+        ) {
+            for alias in [InterfaceAlias::for_pod(&network, &namespace, &pod, &id), InterfaceAlias::for_container(&id)] {
+                let text = alias.to_string();
+                prop_assert!(text.len() <= LONGEST_ALIAS && text.chars().all(|c| c.is_ascii_graphic()), "{text:?}");
+                prop_assert!(alias.is_of_container(&id));
+                prop_assert_eq!(InterfaceAlias::parse(&text), Some(alias));
+            }
+        }
+
+        #[test]
+        fn what_is_read_as_an_alias_is_written_as_it_was(text in "(calico-cni/)?\\PC{0,80}(/[0-9a-f]{64})?") {
+            if let Some(alias) = InterfaceAlias::parse(&text) {
+                prop_assert_eq!(alias.to_string(), text);
+            }
+        }
+
+        #[test]
+        fn different_containers_have_different_parts(one in "[a-z0-9:._-]{0,70}", other in "[a-z0-9:._-]{0,70}") {
+            let alias = InterfaceAlias::for_container(&one);
+            prop_assert_eq!(alias.is_of_container(&other), one == other);
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Names of WorkloadEndpoints: `<node>-<orchestrator>-<workload>-<endpoint>`, with every `-` in a part doubled.
 
 use crate::api::WorkloadEndpointSpec;
-use crate::validation::{FieldError, ValidationError};
+use crate::validation_error::{FieldError, ValidationError};
 
 /// The length of four parts of one character with dashes between them.
 const SHORTEST_NAME: usize = 7;

@@ -1,5 +1,6 @@
-//! [`Expr`]: a selector as a tree, and its canonical text.
+//! [`Expr`]: a selector as a tree, its evaluation on labels (DS-113), and its canonical text.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A selector, or a part of a selector.
@@ -54,21 +55,22 @@ impl fmt::Display for Expr {
             Expr::Has(label) => write!(f, "has({label})"),
             Expr::Label(label, compare) => write!(f, "{label} {compare}"),
             Expr::Not(operand) => write!(f, "!{operand}"),
-            Expr::And(operands) => joined(f, operands, " && "),
-            Expr::Or(operands) => joined(f, operands, " || "),
+            Expr::And(operands) => joined(f, operands, ["(", " && ", ")"]),
+            Expr::Or(operands) => joined(f, operands, ["(", " || ", ")"]),
         }
     }
 }
 
-fn joined(f: &mut fmt::Formatter<'_>, operands: &[Expr], operator: &str) -> fmt::Result {
-    f.write_str("(")?;
-    for (i, operand) in operands.iter().enumerate() {
-        if i > 0 {
-            f.write_str(operator)?;
-        }
-        write!(f, "{operand}")?;
+fn joined<T: fmt::Display>(
+    f: &mut fmt::Formatter<'_>,
+    items: impl IntoIterator<Item = T>,
+    [open, separator, close]: [&str; 3],
+) -> fmt::Result {
+    f.write_str(open)?;
+    for (i, item) in items.into_iter().enumerate() {
+        write!(f, "{}{item}", if i > 0 { separator } else { "" })?;
     }
-    f.write_str(")")
+    f.write_str(close)
 }
 
 impl fmt::Display for Compare {
@@ -87,14 +89,7 @@ impl fmt::Display for Compare {
 
 impl fmt::Display for ValueSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("{")?;
-        for (i, value) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{}", Quoted(value))?;
-        }
-        f.write_str("}")
+        joined(f, self.0.iter().map(|value| Quoted(value)), ["{", ", ", "}"])
     }
 }
 
@@ -106,5 +101,39 @@ impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quote = if self.0.contains('"') { '\'' } else { '"' };
         write!(f, "{quote}{}{quote}", self.0)
+    }
+}
+
+impl Expr {
+    pub(super) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        match self {
+            Expr::All | Expr::Global => true,
+            Expr::Has(label) => labels.contains_key(label),
+            Expr::Label(label, compare) => match labels.get(label) {
+                Some(value) => compare.accepts(value),
+                None => compare.accepts_missing(),
+            },
+            Expr::Not(operand) => !operand.matches(labels),
+            Expr::And(operands) => operands.iter().all(|o| o.matches(labels)),
+            Expr::Or(operands) => operands.iter().any(|o| o.matches(labels)),
+        }
+    }
+}
+
+impl Compare {
+    fn accepts(&self, value: &str) -> bool {
+        match self {
+            Compare::Equal(wanted) => value == wanted,
+            Compare::NotEqual(unwanted) => value != unwanted,
+            Compare::Contains(part) => value.contains(part.as_str()),
+            Compare::StartsWith(start) => value.starts_with(start.as_str()),
+            Compare::EndsWith(end) => value.ends_with(end.as_str()),
+            Compare::In(values) => values.contains(value),
+            Compare::NotIn(values) => !values.contains(value),
+        }
+    }
+
+    fn accepts_missing(&self) -> bool {
+        matches!(self, Compare::NotEqual(_) | Compare::NotIn(_))
     }
 }

@@ -1,9 +1,8 @@
 //! [`parse`]: builds an expression from tokens. `!` binds tightest, then `&&`, then `||`.
 
-use super::MAX_NESTING;
 use super::ast::{Compare, Expr, ValueSet};
-use super::error::{SelectorError, SelectorErrorReason};
 use super::token::{Token, TokenKind, tokenize};
+use super::{MAX_NESTING, SelectorError, SelectorErrorReason};
 
 /// Parses a complete selector.
 pub(super) fn parse(text: &str) -> Result<Expr, SelectorError> {

@@ -3,7 +3,7 @@
 //! The preceding token decides if a word is an operator: after a label only operators are recognized, and anywhere else
 //! the same words are labels. `in in {'x'}` is a selector (DS-111).
 
-use super::error::{SelectorError, SelectorErrorReason};
+use super::{SelectorError, SelectorErrorReason};
 
 /// The longest name of a label, in characters.
 const MAX_LABEL: usize = 512;

@@ -1,8 +1,12 @@
-//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`].
+//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`]. [`Survey`]: a read of all blocks of some families that
+//! keeps only a small part of each block.
 
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use super::{Entry, Kind, Revision, StoreError};
+use crate::ipam::{Block, BlockGlance, Sighting};
+use crate::net::IpVersion;
 
 /// A read of a single path, or of all paths below a prefix.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,9 +76,7 @@ impl ReadBatch {
 
     /// Adds the read of one object.
     pub fn get<K: Kind>(&mut self, key: &K::Key) -> GetTicket<K> {
-        let (path, freshness) = (K::path(key), Freshness::Latest);
-        self.ranges.push(Range { kind: K::KIND, path, prefix: false, keys_only: false, freshness });
-        GetTicket(self.ranges.len() - 1, PhantomData)
+        GetTicket(self.add::<K>(K::path(key), false), PhantomData)
     }
 
     /// Adds the read of one object that a cache may answer, provided that the cache has reached `revision`, the
@@ -94,14 +96,7 @@ impl ReadBatch {
 
     /// Adds the read of a selection. The answers are in path order (IPAM-94, IPAM-112).
     pub fn list<K: Kind>(&mut self, select: &K::Select) -> ListTicket<K> {
-        self.ranges.push(Range {
-            kind: K::KIND,
-            path: K::prefix(select),
-            prefix: true,
-            keys_only: false,
-            freshness: Freshness::Latest,
-        });
-        ListTicket(self.ranges.len() - 1, PhantomData)
+        ListTicket(self.add::<K>(K::prefix(select), true), PhantomData)
     }
 
     /// Adds the read of a selection that a cache may answer with a slightly older state. Meant for data that is
@@ -114,14 +109,14 @@ impl ReadBatch {
 
     /// Adds the read of the keys of a selection, which is cheap even for many large objects.
     pub fn list_keys<K: Kind>(&mut self, select: &K::Select) -> KeysTicket<K> {
-        self.ranges.push(Range {
-            kind: K::KIND,
-            path: K::prefix(select),
-            prefix: true,
-            keys_only: true,
-            freshness: Freshness::Latest,
-        });
-        KeysTicket(ListTicket(self.ranges.len() - 1, PhantomData))
+        let ticket = self.list::<K>(select);
+        self.ranges[ticket.0].keys_only = true;
+        KeysTicket(ticket)
+    }
+
+    fn add<K: Kind>(&mut self, path: String, prefix: bool) -> usize {
+        self.ranges.push(Range { kind: K::KIND, path, prefix, keys_only: false, freshness: Freshness::Latest });
+        self.ranges.len() - 1
     }
 
     pub(super) fn add_list<K: Kind>(&mut self, range: Range) -> ListTicket<K> {
@@ -217,6 +212,43 @@ pub fn decode_entry<K: Kind>(raw: &RawEntry) -> Result<Entry<K>, StoreError> {
     }
     value.set_revision(&raw.revision);
     Ok(Entry { key, value, revision: raw.revision.clone() })
+}
+
+/// A selection of blocks, and the detail to read of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Survey {
+    /// The families of the blocks.
+    pub families: BTreeSet<IpVersion>,
+    /// Whether to read only the range of each block.
+    pub ranges_only: bool,
+}
+
+impl Survey {
+    /// Returns one range of stored pairs for each family.
+    pub fn ranges(&self) -> Vec<Range> {
+        let range = |family: &IpVersion| Range {
+            kind: Block::KIND,
+            path: Block::prefix(&Some(*family)),
+            prefix: true,
+            keys_only: self.ranges_only,
+            freshness: Freshness::Latest,
+        };
+        self.families.iter().map(range).collect()
+    }
+
+    /// Returns the survey as one batch, for a store that reads everything at once.
+    pub(super) fn batch(&self) -> (ReadBatch, Vec<ListTicket<Block>>) {
+        let mut batch = ReadBatch::new();
+        let tickets = self.ranges().into_iter().map(|range| batch.add_list(range)).collect();
+        (batch, tickets)
+    }
+}
+
+/// Returns the block of a stored pair, whose value may be empty; `None` for a pair of another kind.
+pub fn sighting(path: &str, value: &[u8]) -> Option<Sighting> {
+    let cidr = Block::parse_path(path)?;
+    let glance = BlockGlance::decode(value).ok().filter(|glance| glance.cidr() == cidr);
+    Some(glance.map_or(Sighting::Range(cidr), Sighting::Block))
 }
 
 #[cfg(test)]

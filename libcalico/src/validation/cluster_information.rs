@@ -1,19 +1,12 @@
 //! Rules for ClusterInformation, of which there is only one object.
 
-use super::SINGLETON;
-use super::metadata::check_metadata;
+use super::metadata::check_singleton;
 use crate::api::ClusterInformation;
-use crate::validation_error::{FieldError, ValidationError};
+use crate::validation_error::ValidationError;
 
 /// Checks that the object may be written.
 pub fn validate_cluster_information(information: &ClusterInformation) -> Result<(), ValidationError> {
-    let mut findings = check_metadata(information);
-    let name = &information.metadata.name;
-    if name != SINGLETON {
-        let reason = "Cannot create a Cluster Information resource with a name other than \"default\"";
-        findings.push(FieldError::new("Metadata.Name", name, reason));
-    }
-    ValidationError::from_findings(findings)
+    ValidationError::from_findings(check_singleton(information, "a Cluster Information"))
 }
 
 #[cfg(test)]

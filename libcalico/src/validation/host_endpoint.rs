@@ -1,7 +1,7 @@
 //! Rules for HostEndpoints.
 
 use super::metadata::check_metadata;
-use super::rule;
+use super::syntax;
 use super::workload_endpoint::has_ports;
 use crate::api::{HostEndpoint, HostEndpointPort};
 use crate::validation_error::{FieldError, ValidationError};
@@ -13,10 +13,10 @@ pub fn validate_host_endpoint(endpoint: &HostEndpoint) -> Result<(), ValidationE
     if spec.node.is_empty() {
         findings.push(FieldError::missing("Node", "field should be assigned"));
     }
-    rule::NAME.check_if_set("Node", &spec.node, &mut findings);
-    rule::INTERFACE.check_if_set("InterfaceName", &spec.interface_name, &mut findings);
-    rule::IP.check_each("ExpectedIPs", &spec.expected_ips, &mut findings);
-    rule::NAME.check_each("Profiles", &spec.profiles, &mut findings);
+    syntax::NAME.check_if_set("Node", &spec.node, &mut findings);
+    syntax::INTERFACE.check_if_set("InterfaceName", &spec.interface_name, &mut findings);
+    syntax::IP.check_each("ExpectedIPs", &spec.expected_ips, &mut findings);
+    syntax::NAME.check_each("Profiles", &spec.profiles, &mut findings);
     spec.ports.iter().for_each(|port| check_port(port, &mut findings));
     if spec.interface_name.is_empty() && spec.expected_ips.is_empty() {
         let reason = "no interface or expected IPs have been specified";
@@ -26,7 +26,7 @@ pub fn validate_host_endpoint(endpoint: &HostEndpoint) -> Result<(), ValidationE
 }
 
 fn check_port(port: &HostEndpointPort, findings: &mut Vec<FieldError>) {
-    rule::PORT_NAME.check("Name", &port.name, findings);
+    syntax::PORT_NAME.check("Name", &port.name, findings);
     if port.port == 0 {
         findings.push(FieldError::new("EndpointPort.Port", port.port, "port must be at least 1"));
     }

@@ -1,7 +1,6 @@
 //! Rules for the IPAM settings: the v3 object, and the record that allocation uses.
 
-use super::SINGLETON;
-use super::metadata::check_metadata;
+use super::metadata::check_singleton;
 use crate::api::IpamConfiguration;
 use crate::ipam::IpamConfig;
 use crate::validation_error::{FieldError, ValidationError};
@@ -13,12 +12,7 @@ const MAX_COOLDOWN: i64 = 1200;
 pub fn admit_ipam_configuration(settings: IpamConfiguration) -> Result<IpamConfiguration, ValidationError> {
     let mut settings = settings;
     settings.spec.auto_allocate_blocks.get_or_insert(true);
-    let mut findings = check_metadata(&settings);
-    let name = &settings.metadata.name;
-    if name != SINGLETON {
-        let reason = "Cannot create an IPAMConfiguration resource with a name other than \"default\"";
-        findings.push(FieldError::new("Metadata.Name", name, reason));
-    }
+    let mut findings = check_singleton(&settings, "an IPAMConfiguration");
     let spec = &settings.spec;
     check_ranges(
         spec.max_blocks_per_host,

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::SINGLETON;
-use super::metadata::check_metadata;
+use super::metadata::check_singleton;
 use super::syntax::{MAX_NAME, network};
 use crate::api::{GoDuration, HostEndpointTemplate, KubeControllersConfiguration, KubeControllersConfigurationSpec};
 use crate::selector::Selector;
@@ -32,12 +31,7 @@ pub fn complete_kube_controllers_configuration(spec: &mut KubeControllersConfigu
 pub fn validate_kube_controllers_configuration(
     configuration: &KubeControllersConfiguration,
 ) -> Result<(), ValidationError> {
-    let mut findings = check_metadata(configuration);
-    let name = &configuration.metadata.name;
-    if name != SINGLETON {
-        let reason = "Cannot create a Kube Controllers Configuration resource with a name other than \"default\"";
-        findings.push(FieldError::new("Metadata.Name", name, reason));
-    }
+    let mut findings = check_singleton(configuration, "a Kube Controllers Configuration");
     let host_endpoint = configuration.spec.controllers.node.as_ref().and_then(|node| node.host_endpoint.as_ref());
     findings.extend(host_endpoint.into_iter().flat_map(|config| wrong_templates(&config.templates)).map(|(_, e)| e));
     ValidationError::from_findings(findings)
@@ -75,6 +69,7 @@ fn wrong_template<'t>(template: &'t HostEndpointTemplate, names: &mut BTreeSet<&
 
 #[cfg(test)]
 mod tests {
+    use super::super::metadata::SINGLETON;
     use super::*;
     use crate::api::{AutoHostEndpointConfig, LoadBalancerControllerConfig, NodeControllerConfig};
 

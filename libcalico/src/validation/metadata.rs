@@ -1,11 +1,27 @@
 //! Rules for the metadata that all kinds share (DS-93).
 
-use super::syntax::{MAX_NAME, go_map, is_name, label_key_problem, label_value_problem};
+use super::syntax::{MAX_NAME, go_map, label_key_problem, label_value_problem};
 use crate::api::{Object, Spec};
+use crate::names::is_dns_name;
 use crate::validation_error::FieldError;
 
 /// The largest total size of all annotations, in bytes.
 const MAX_ANNOTATIONS: usize = 256 << 10;
+
+/// The name of objects of which there is only one.
+pub(super) const SINGLETON: &str = "default";
+
+/// Returns the invalid fields of the metadata of an object of which there is only one. `what` names the kind with its
+/// article.
+pub(super) fn check_singleton<S: Spec>(object: &Object<S>, what: &str) -> Vec<FieldError> {
+    let mut findings = check_metadata(object);
+    let name = &object.metadata.name;
+    if name != SINGLETON {
+        let reason = format!("Cannot create {what} resource with a name other than \"{SINGLETON}\"");
+        findings.push(FieldError::new("Metadata.Name", name, reason));
+    }
+    findings
+}
 
 /// Returns the invalid fields of an object's metadata.
 pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
@@ -22,7 +38,7 @@ pub(super) fn check_metadata<S: Spec>(object: &Object<S>) -> Vec<FieldError> {
         let reason = format!("name is too long by {} bytes", meta.name.len() - MAX_NAME);
         findings.push(FieldError::new("Metadata.Name", &meta.name, reason));
     }
-    if !is_name(&meta.name) {
+    if !is_dns_name(&meta.name) {
         let reason = "name must consist of lower case alphanumeric characters, '-' or '.' (regex: \
                       [a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*)";
         findings.push(FieldError::new("Metadata.Name", &meta.name, reason));

@@ -1,7 +1,7 @@
 //! The rules that upstream's clients and API server apply before an object is stored (DS-46, DS-47).
 //!
 //! Functions named `admit_…`, such as [`admit_ip_pool`], add defaults and check the object, and return the object to
-//! store. The others only check. `rule` and `syntax` contain the rules for single fields.
+//! store. The others only check. `syntax` contains the rules for single fields.
 
 mod cluster_information;
 mod host_endpoint;
@@ -14,11 +14,9 @@ mod metadata;
 mod node;
 mod policy;
 mod profile;
-mod rule;
 mod syntax;
 mod workload_endpoint;
 
-pub use crate::validation_error::{FieldError, ValidationError};
 pub use cluster_information::validate_cluster_information;
 pub use host_endpoint::validate_host_endpoint;
 pub use ip_pool::{PoolSurroundings, admit_ip_pool, complete_ip_pool};
@@ -31,6 +29,3 @@ pub use node::validate_node;
 pub use policy::admit_policy;
 pub use profile::validate_profile;
 pub use workload_endpoint::validate_workload_endpoint;
-
-/// The name of objects of which there is only one.
-const SINGLETON: &str = "default";

@@ -2,7 +2,7 @@
 //! applies them, so these elements are not checked (DS-103).
 
 use super::metadata::check_metadata;
-use super::rule;
+use super::syntax;
 use crate::api::{Node, NodeBgp};
 use crate::validation_error::{FieldError, ValidationError};
 
@@ -13,13 +13,13 @@ pub fn validate_node(node: &Node) -> Result<(), ValidationError> {
     if let Some(bgp) = &spec.bgp {
         check_bgp(bgp, &mut findings);
     }
-    rule::IPV4.check_if_set("IPv4VXLANTunnelAddr", &spec.ipv4_vxlan_tunnel_addr, &mut findings);
-    rule::MAC.check_if_set("VXLANTunnelMACAddr", &spec.vxlan_tunnel_mac_addr, &mut findings);
-    rule::IPV6.check_if_set("IPv6VXLANTunnelAddr", &spec.ipv6_vxlan_tunnel_addr, &mut findings);
-    rule::MAC.check_if_set("VXLANTunnelMACAddrV6", &spec.vxlan_tunnel_mac_addr_v6, &mut findings);
+    syntax::IPV4.check_if_set("IPv4VXLANTunnelAddr", &spec.ipv4_vxlan_tunnel_addr, &mut findings);
+    syntax::MAC.check_if_set("VXLANTunnelMACAddr", &spec.vxlan_tunnel_mac_addr, &mut findings);
+    syntax::IPV6.check_if_set("IPv6VXLANTunnelAddr", &spec.ipv6_vxlan_tunnel_addr, &mut findings);
+    syntax::MAC.check_if_set("VXLANTunnelMACAddrV6", &spec.vxlan_tunnel_mac_addr_v6, &mut findings);
     if let Some(wireguard) = &spec.wireguard {
-        rule::IPV4.check_if_set("InterfaceIPv4Address", &wireguard.interface_ipv4_address, &mut findings);
-        rule::IPV6.check_if_set("InterfaceIPv6Address", &wireguard.interface_ipv6_address, &mut findings);
+        syntax::IPV4.check_if_set("InterfaceIPv4Address", &wireguard.interface_ipv4_address, &mut findings);
+        syntax::IPV6.check_if_set("InterfaceIPv6Address", &wireguard.interface_ipv6_address, &mut findings);
     }
     ValidationError::from_findings(findings)
 }
@@ -28,10 +28,10 @@ fn check_bgp(bgp: &NodeBgp, findings: &mut Vec<FieldError>) {
     if *bgp == NodeBgp::default() {
         findings.push(FieldError::missing("BGP", "Spec.BGP should not be empty"));
     }
-    rule::CIDR_V4.check_if_set("IPv4Address", &bgp.ipv4_address, findings);
-    rule::CIDR_V6.check_if_set("IPv6Address", &bgp.ipv6_address, findings);
-    rule::IPV4.check_if_set("IPv4IPIPTunnelAddr", &bgp.ipv4_ipip_tunnel_addr, findings);
-    rule::IPV4.check_if_set("RouteReflectorClusterID", &bgp.route_reflector_cluster_id, findings);
+    syntax::CIDR_V4.check_if_set("IPv4Address", &bgp.ipv4_address, findings);
+    syntax::CIDR_V6.check_if_set("IPv6Address", &bgp.ipv6_address, findings);
+    syntax::IPV4.check_if_set("IPv4IPIPTunnelAddr", &bgp.ipv4_ipip_tunnel_addr, findings);
+    syntax::IPV4.check_if_set("RouteReflectorClusterID", &bgp.route_reflector_cluster_id, findings);
     if let Some(number) = &bgp.as_number
         && !is_as_number(number)
     {

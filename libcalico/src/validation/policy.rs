@@ -2,8 +2,9 @@
 //! rules and characters.
 
 use super::metadata::check_metadata;
-use super::syntax::{is_name, network};
+use super::syntax::network;
 use crate::api::{DEFAULT_TIER, Object, PolicyKind, PolicySpec, Port, Rule};
+use crate::names::is_dns_name;
 use crate::selector::Selector;
 use crate::validation_error::{FieldError, ValidationError};
 
@@ -47,8 +48,8 @@ fn complete<K: PolicyKind>(policy: &mut Object<PolicySpec<K>>) {
 /// other systems.
 fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
     let is_foreign =
-        K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_name));
-    let is_own = is_name(name) && name.split('.').count() <= 2;
+        K::NAMESPACED && FOREIGN_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix).is_some_and(is_dns_name));
+    let is_own = is_dns_name(name) && name.split('.').count() <= 2;
     if !is_own && !is_foreign {
         let reason = "name must be a DNS label, with no more than the name of the tier before it";
         findings.push(FieldError::new("Metadata.Name", name, reason));

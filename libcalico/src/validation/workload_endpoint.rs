@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::metadata::check_metadata;
-use super::rule;
-use super::syntax::{go_list, network};
+use super::syntax::{self, go_list, network};
 use crate::api::{EndpointPort, IpNat, WorkloadEndpoint, WorkloadEndpointSpec};
 use crate::names::EndpointIdentifiers;
 use crate::net::{Cidr, IpVersion};
@@ -33,28 +32,28 @@ pub fn validate_workload_endpoint(endpoint: &WorkloadEndpoint) -> Result<(), Val
 }
 
 fn check_fields(spec: &WorkloadEndpointSpec, findings: &mut Vec<FieldError>) {
-    rule::NAME.check_if_set("Orchestrator", &spec.orchestrator, findings);
-    rule::NAME.check_if_set("Workload", &spec.workload, findings);
-    rule::NAME.check_if_set("Node", &spec.node, findings);
-    rule::CONTAINER_ID.check_if_set("ContainerID", &spec.container_id, findings);
-    rule::NAME.check_if_set("Pod", &spec.pod, findings);
-    rule::NAME.check_if_set("Endpoint", &spec.endpoint, findings);
-    rule::NAME.check_if_set("ServiceAccountName", &spec.service_account_name, findings);
-    rule::NET.check_each("IPNetworks", &spec.ip_networks, findings);
-    rule::IPV4.check_if_set("IPv4Gateway", &spec.ipv4_gateway, findings);
-    rule::IPV6.check_if_set("IPv6Gateway", &spec.ipv6_gateway, findings);
-    rule::NAME.check_each("Profiles", &spec.profiles, findings);
-    rule::INTERFACE.check("InterfaceName", &spec.interface_name, findings);
-    rule::MAC.check_if_set("MAC", &spec.mac, findings);
-    rule::CIDR.check_each("AllowSpoofedSourcePrefixes", &spec.allow_spoofed_source_prefixes, findings);
+    syntax::NAME.check_if_set("Orchestrator", &spec.orchestrator, findings);
+    syntax::NAME.check_if_set("Workload", &spec.workload, findings);
+    syntax::NAME.check_if_set("Node", &spec.node, findings);
+    syntax::CONTAINER_ID.check_if_set("ContainerID", &spec.container_id, findings);
+    syntax::NAME.check_if_set("Pod", &spec.pod, findings);
+    syntax::NAME.check_if_set("Endpoint", &spec.endpoint, findings);
+    syntax::NAME.check_if_set("ServiceAccountName", &spec.service_account_name, findings);
+    syntax::NET.check_each("IPNetworks", &spec.ip_networks, findings);
+    syntax::IPV4.check_if_set("IPv4Gateway", &spec.ipv4_gateway, findings);
+    syntax::IPV6.check_if_set("IPv6Gateway", &spec.ipv6_gateway, findings);
+    syntax::NAME.check_each("Profiles", &spec.profiles, findings);
+    syntax::INTERFACE.check("InterfaceName", &spec.interface_name, findings);
+    syntax::MAC.check_if_set("MAC", &spec.mac, findings);
+    syntax::CIDR.check_each("AllowSpoofedSourcePrefixes", &spec.allow_spoofed_source_prefixes, findings);
 }
 
 fn check_port(i: usize, port: &EndpointPort, findings: &mut Vec<FieldError>) {
-    rule::PORT_NAME.check_if_set("Name", &port.name, findings);
+    syntax::PORT_NAME.check_if_set("Name", &port.name, findings);
     if port.port == 0 {
         findings.push(FieldError::tag("Port", port.port, "gt"));
     }
-    rule::NET.check_if_set("HostIP", &port.host_ip, findings);
+    syntax::NET.check_if_set("HostIP", &port.host_ip, findings);
     if !has_ports(&port.protocol) {
         let reason = format!("WorkloadEndpointPort protocol does not support ports (port {i} of the endpoint).");
         findings.push(FieldError::new("WorkloadEndpointPort.Protocol", &port.protocol, reason));
@@ -112,7 +111,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::conversion::{ContainerFacts, EndpointFacts, Orchestrator};
+    use crate::workload::{ContainerFacts, EndpointFacts, Orchestrator};
 
     fn endpoint() -> WorkloadEndpoint {
         let facts = EndpointFacts {

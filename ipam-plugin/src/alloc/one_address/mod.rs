@@ -221,7 +221,7 @@ fn pool_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Re
     let mut refused = Vec::new();
     for object in inputs.pools.iter().map(|entry| &entry.value) {
         let Some(cidr) = object.spec.range().ok().filter(|cidr| cidr.contains(ip)) else { continue };
-        let usable = enabled_pool(object, version).and_then(|pool| pool.check_block_size(None).map(|()| pool));
+        let usable = enabled_pool(object, version).and_then(|pool| pool.check_block_size().map(|()| pool));
         match usable {
             Ok(pool) if pool.allows(request.purpose) => {
                 if request.restricted.contains(&version) {

@@ -78,7 +78,6 @@ impl<'a> FamilyPlanner<'a> {
                 node_labels: &node_labels,
                 namespace: request.selected_namespace(),
                 restricted: request.restricted.contains(&version),
-                max_block_prefix: None,
             },
         )?;
         let search = search_of(&owner, version, &choice, inputs);

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
-use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::ipam::{Allocation, Block, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store, StoreError};
-use libcalico::validation::ValidationError;
+use libcalico::validation_error::ValidationError;
+use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 use serde::Serialize;
 
 /// The reason why the objects cannot be read.

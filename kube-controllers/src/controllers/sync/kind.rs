@@ -2,7 +2,7 @@
 
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::Resource;
-use libcalico::validation::ValidationError;
+use libcalico::validation_error::ValidationError;
 
 use crate::settings::ControllerName;
 use crate::watched::Watched;

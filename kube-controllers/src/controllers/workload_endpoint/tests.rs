@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use libcalico::api::{NodeSpec, ObjectKey, OrchRef};
-use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use libcalico::store::{Store, StoreError};
+use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;

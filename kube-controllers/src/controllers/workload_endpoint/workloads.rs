@@ -5,9 +5,9 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
 use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
-use libcalico::conversion::KUBERNETES;
 use libcalico::names::EndpointIdentifiers;
 use libcalico::store::Entry;
+use libcalico::workload::KUBERNETES;
 use uuid::Uuid;
 
 use super::labels::EndpointLabels;

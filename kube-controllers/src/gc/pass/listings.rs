@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use futures::{StreamExt, stream};
 use ipam_plugin::write_gate::WriteGate;
 use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
-use libcalico::conversion::KUBERNETES;
 use libcalico::ipam::gc::{Plan, Suspect};
 use libcalico::ipam::{ClaimKind, Evidence, HandleId, Sight};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::workload::KUBERNETES;
 
 use super::state::GcPass;
 use crate::gc::recheck::CurrentState;

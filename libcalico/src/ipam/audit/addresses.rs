@@ -8,10 +8,7 @@ use time::macros::format_description;
 
 use super::{EndpointFacts, Finding, HeldAddress, Inventory, Pods};
 use crate::api::ObjectKey;
-use crate::ipam::{
-    Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodFacts, PodSight,
-    Sight, holding,
-};
+use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, PodFacts, Sight, holding};
 
 type Holders<'a> = BTreeMap<IpAddr, Vec<&'a EndpointFacts>>;
 type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
@@ -94,43 +91,6 @@ fn container_of(handle: &HandleId) -> Option<&str> {
     (id.len() == 64 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))).then_some(id)
 }
 
-/// Facts about the owner of an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses
-/// while stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
-struct NoEndpoint<'a> {
-    pod: Sight<PodSight<'a>>,
-    node: Option<&'a str>,
-}
-
-impl HolderFacts for NoEndpoint<'_> {
-    fn pod(&self) -> Sight<PodSight<'_>> {
-        self.pod
-    }
-
-    fn machine(&self) -> MachineSight {
-        MachineSight::Unknown
-    }
-
-    fn owner(&self) -> OwnerSight {
-        OwnerSight::Unknown
-    }
-
-    fn service(&self) -> Sight<()> {
-        Sight::Unknown
-    }
-
-    fn tunnel_node(&self) -> Sight<()> {
-        Sight::Unknown
-    }
-
-    fn unnamed(&self) -> Sight<()> {
-        Sight::Absent
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.node
-    }
-}
-
 /// Returns true if the owner of the allocation keeps the address although no endpoint has it. A pod that has not
 /// reported an address yet also keeps its allocation, but its missing endpoint is reported.
 fn needs_no_endpoint(allocation: &Allocation<'_>, pods: &Pods) -> bool {
@@ -147,23 +107,18 @@ pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
     }
 }
 
+/// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while stopped,
+/// and no objects of Services and tunnels are read, so the addresses of all three count as in use.
 fn judge(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Holding) {
     let (claim, node) = allocation.attribute.map_or((Claim::Unnamed, None), Claim::of);
     let found = match claim {
         Claim::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
         _ => None,
     };
-    let facts = match found {
-        None => Sight::Absent,
-        Some(Sight::Present(pod)) => Sight::Present(PodFacts::of(pod)),
-        Some(_) => Sight::Unknown,
-    };
-    let pod = match &facts {
-        Sight::Present(facts) => Sight::Present(facts.sight(allocation.ip)),
-        Sight::Absent => Sight::Absent,
-        Sight::Unknown => Sight::Unknown,
-    };
-    (claim.kind(), holding(claim.kind(), &NoEndpoint { pod, node }))
+    let sight = |pod| PodFacts::of(pod).sight(allocation.ip);
+    let pod = found.map_or(Sight::Absent, |found| found.map(sight));
+    let facts = HolderFacts { pod, node, unnamed: Sight::Absent, ..HolderFacts::default() };
+    (claim.kind(), holding(claim.kind(), &facts))
 }
 
 fn is_in_flight(allocation: &Allocation<'_>, inventory: &Inventory<'_>) -> bool {

@@ -57,12 +57,14 @@ impl fmt::Display for HeldAddress {
 }
 
 /// A contradiction between stored objects, or a note; see [`Finding::is_note`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "finding", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Finding {
     /// An allocated address that no endpoint has.
+    #[error("address without endpoint: {0}")]
     AddressWithoutEndpoint(HeldAddress),
     /// An address that belongs to another container than the endpoint that has it.
+    #[error("address of another: {held} is on endpoint {endpoint} of container {container_id}")]
     AddressOfAnother {
         /// The allocation.
         held: HeldAddress,
@@ -72,6 +74,7 @@ pub enum Finding {
         container_id: String,
     },
     /// An address that an endpoint has and a pool contains, but that is free.
+    #[error("endpoint without address: {endpoint} on node {node} has {address}, which is free")]
     EndpointWithoutAddress {
         /// The address.
         address: IpAddr,
@@ -81,6 +84,7 @@ pub enum Finding {
         node: String,
     },
     /// An address that two endpoints have, or that two blocks allocated.
+    #[error("double allocation: {address} is held by {}", holders.join(" and "))]
     DoubleAllocation {
         /// The address.
         address: IpAddr,
@@ -88,6 +92,7 @@ pub enum Finding {
         holders: Vec<String>,
     },
     /// A handle that no block names.
+    #[error("orphan handle: {handle} counts {} addresses, no block names it", sum(blocks))]
     OrphanHandle {
         /// The handle.
         handle: String,
@@ -97,9 +102,11 @@ pub enum Finding {
         blocks: BTreeMap<Cidr, i64>,
     },
     /// An address whose handle is missing. No DEL can find the address, because a DEL reads the handle first.
+    #[error("missing handle: {0} is held by a handle that is not there")]
     MissingHandle(HeldAddress),
     /// A handle whose count differs from the allocations in the block. A count that is too high is harmless. With one
     /// that is too low, a release deletes the handle too early and leaks addresses (IPAM-75).
+    #[error("count mismatch: handle {handle} counts {counted} addresses in {block}, it holds {held}")]
     HandleCount {
         /// The handle.
         handle: String,
@@ -113,6 +120,7 @@ pub enum Finding {
         held: usize,
     },
     /// Two blocks that share addresses.
+    #[error("overlapping blocks: {outer} and {inner}")]
     OverlappingBlocks {
         /// The larger block, or the first of two equal ones.
         outer: Cidr,
@@ -120,6 +128,7 @@ pub enum Finding {
         inner: Cidr,
     },
     /// A block that no pool contains.
+    #[error("block outside pools: {block} of {}, {in_use} addresses in use", owner.as_deref().unwrap_or("nobody"))]
     BlockOutsidePools {
         /// The block.
         block: Cidr,
@@ -129,6 +138,7 @@ pub enum Finding {
         in_use: usize,
     },
     /// A block whose parts contradict each other.
+    #[error("corrupt block: {problem}")]
     CorruptBlock {
         /// The block.
         block: Cidr,
@@ -136,6 +146,7 @@ pub enum Finding {
         problem: String,
     },
     /// A block whose owner has no affinity for it, or one that is not confirmed.
+    #[error("block without affinity: {block} of {owner}{}", only_claimed(state.as_deref()))]
     BlockWithoutAffinity {
         /// The block.
         block: Cidr,
@@ -145,6 +156,7 @@ pub enum Finding {
         state: Option<String>,
     },
     /// An affinity for a block that is missing or has another owner.
+    #[error("affinity without block: {claimant} claims {block}{}", of_owner(owner.as_deref()))]
     AffinityWithoutBlock {
         /// The block.
         block: Cidr,
@@ -157,6 +169,7 @@ pub enum Finding {
     },
     /// An affinity in an unfinished state that no address depends on, because an ADD or DEL was killed. It gives no
     /// ownership, and its owner's next ADD completes or deletes it.
+    #[error("unfinished claim: {claimant} to {block} is {state}; its next ADD finishes or drops it")]
     UnfinishedClaim {
         /// The block.
         block: Cidr,
@@ -176,48 +189,15 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Finding::AddressWithoutEndpoint(held) => write!(f, "address without endpoint: {held}"),
-            Finding::AddressOfAnother { held, endpoint, container_id } => {
-                write!(f, "address of another: {held} is on endpoint {endpoint} of container {container_id}")
-            }
-            Finding::EndpointWithoutAddress { address, endpoint, node } => {
-                write!(f, "endpoint without address: {endpoint} on node {node} has {address}, which is free")
-            }
-            Finding::DoubleAllocation { address, holders } => {
-                write!(f, "double allocation: {address} is held by {}", holders.join(" and "))
-            }
-            Finding::OrphanHandle { handle, blocks, .. } => {
-                let count: i64 = blocks.values().fold(0, |sum, &n| sum.saturating_add(n));
-                write!(f, "orphan handle: {handle} counts {count} addresses, no block names it")
-            }
-            Finding::MissingHandle(held) => write!(f, "missing handle: {held} is held by a handle that is not there"),
-            Finding::HandleCount { handle, block, counted, held, .. } => {
-                write!(f, "count mismatch: handle {handle} counts {counted} addresses in {block}, it holds {held}")
-            }
-            Finding::OverlappingBlocks { outer, inner } => write!(f, "overlapping blocks: {outer} and {inner}"),
-            Finding::BlockOutsidePools { block, owner, in_use } => {
-                let owner = owner.as_deref().unwrap_or("nobody");
-                write!(f, "block outside pools: {block} of {owner}, {in_use} addresses in use")
-            }
-            Finding::CorruptBlock { problem, .. } => write!(f, "corrupt block: {problem}"),
-            Finding::BlockWithoutAffinity { block, owner, state: None } => {
-                write!(f, "block without affinity: {block} of {owner}")
-            }
-            Finding::BlockWithoutAffinity { block, owner, state: Some(state) } => {
-                write!(f, "block without affinity: {block} of {owner}, whose claim is only {state}")
-            }
-            Finding::AffinityWithoutBlock { block, claimant, owner: Some(owner), .. } => {
-                write!(f, "affinity without block: {claimant} claims {block} of {owner}")
-            }
-            Finding::AffinityWithoutBlock { block, claimant, owner: None, .. } => {
-                write!(f, "affinity without block: {claimant} claims {block}, which is not there or nobody's")
-            }
-            Finding::UnfinishedClaim { block, claimant, state, .. } => {
-                write!(f, "unfinished claim: {claimant} to {block} is {state}; its next ADD finishes or drops it")
-            }
-        }
-    }
+/// Returns the number of addresses that a handle counts.
+fn sum(blocks: &BTreeMap<Cidr, i64>) -> i64 {
+    blocks.values().fold(0, |sum, &n| sum.saturating_add(n))
+}
+
+fn only_claimed(state: Option<&str>) -> String {
+    state.map_or_else(String::new, |state| format!(", whose claim is only {state}"))
+}
+
+fn of_owner(owner: Option<&str>) -> String {
+    owner.map_or(", which is not there or nobody's".into(), |owner| format!(" of {owner}"))
 }

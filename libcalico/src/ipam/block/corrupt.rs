@@ -8,8 +8,8 @@ use time::OffsetDateTime;
 
 use super::create::MAX_BLOCK_CAPACITY;
 use super::{Attribute, Block};
+use crate::api::{parse_time, seconds_in_utc};
 use crate::ipam::HandleId;
-use crate::ipam::stored_time::{parse_stored, stored_seconds};
 
 /// The owner of an address, as an allocation records it: a pod, container or tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Block {
         let ordinals: Vec<usize> = self.ordinals_of(handle).collect();
         self.unallocated.retain(|ordinal| !ordinals.contains(ordinal));
         if cooldown_seconds > 0 {
-            let resting = Attribute { released_at: Some(stored_seconds(now)), ..Attribute::default() };
+            let resting = Attribute { released_at: Some(seconds_in_utc(now)), ..Attribute::default() };
             for index in self.attributes_of(handle) {
                 self.attributes[index] = resting.clone();
             }
@@ -95,7 +95,7 @@ impl Block {
         }
         block.list_free();
         for attribute in block.attributes.iter_mut().filter(|attribute| attribute.rests_since_nobody_knows()) {
-            attribute.released_at = Some(stored_seconds(now));
+            attribute.released_at = Some(seconds_in_utc(now));
         }
         Some(Repaired { block, freed, kept })
     }
@@ -118,6 +118,6 @@ impl Block {
 impl Attribute {
     /// Returns true if the address was released but the time of the release is unreadable.
     fn rests_since_nobody_knows(&self) -> bool {
-        self.released_at.as_deref().is_some_and(|text| parse_stored(text).is_none())
+        self.released_at.as_deref().is_some_and(|text| parse_time(text).is_none())
     }
 }

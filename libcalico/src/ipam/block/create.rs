@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use time::OffsetDateTime;
 
 use super::{Attribute, Block};
-use crate::api::Unknown;
-use crate::ipam::stored_time::{clock_nanoseconds, stored_seconds};
+use crate::api::{Unknown, seconds_in_utc};
 use crate::ipam::{HandleId, Owner};
 use crate::net::Cidr;
 
@@ -42,7 +41,7 @@ impl Block {
         Ok(Block {
             cidr,
             affinity: Some(owner.to_string()),
-            affinity_claim_time: Some(stored_seconds(now)),
+            affinity_claim_time: Some(seconds_in_utc(now)),
             allocations: vec![None; capacity],
             unallocated: (0..capacity).collect(),
             attributes: Vec::new(),
@@ -91,5 +90,23 @@ impl Block {
     /// (IPAM-212).
     pub fn count_write(&mut self) {
         self.sequence_number = self.sequence_number.wrapping_add(1);
+    }
+}
+
+/// Returns the nanoseconds since the epoch, clamped to the range of a sequence number.
+fn clock_nanoseconds(at: OffsetDateTime) -> u64 {
+    u64::try_from(at.unix_timestamp_nanos().max(0)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use time::macros::datetime;
+
+    use super::*;
+
+    #[test]
+    fn a_clock_before_the_epoch_is_zero() {
+        assert_eq!(clock_nanoseconds(datetime!(1969-12-31 23:59:59 UTC)), 0);
+        assert_eq!(clock_nanoseconds(datetime!(1970-01-01 00:00:01 UTC)), 1_000_000_000);
     }
 }

@@ -3,7 +3,7 @@
 use time::{Duration, OffsetDateTime};
 
 use super::{Attribute, Block, CorruptBlock, ReleaseError, ReleaseRequest};
-use crate::ipam::stored_time::parse_stored;
+use crate::api::parse_time;
 
 impl Block {
     /// Frees addresses whose cooldown has elapsed and compacts the attributes. Returns true if the block changed.
@@ -47,7 +47,7 @@ impl Block {
             Some(threshold) => cooldown_seconds < 0 || at < threshold,
             None => false,
         };
-        let released = |attribute: &Attribute| attribute.released_at.as_deref().and_then(parse_stored);
+        let released = |attribute: &Attribute| attribute.released_at.as_deref().and_then(parse_time);
         self.attributes.iter().map(|attribute| released(attribute).is_some_and(rested)).collect()
     }
 

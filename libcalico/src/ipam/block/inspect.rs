@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::{Attribute, Block};
-use crate::ipam::stored_time::parse_stored;
+use crate::api::parse_time;
 use crate::ipam::{HandleId, Owner, Reservations};
 
 /// The handle of addresses that Windows reserves. A block that contains only such addresses is empty.
@@ -183,7 +183,7 @@ impl Block {
         }
         for (index, text) in self.attributes.iter().enumerate().filter_map(|(n, a)| Some((n, a.released_at.as_ref()?)))
         {
-            if parse_stored(text).is_none() {
+            if parse_time(text).is_none() {
                 return Err(CorruptBlock::ReleaseTime { cidr: cidr(), index, text: text.clone() });
             }
         }

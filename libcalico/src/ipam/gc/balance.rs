@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use super::leaks::Postponement;
 use super::rows::NEVER;
 use super::table::Row;
 use crate::ipam::Sight;
@@ -44,16 +45,10 @@ pub(super) struct Balance {
     pub(super) due: BTreeSet<(Duration, Row)>,
     /// Nodes whose blocks changed.
     pub(super) unbalanced: BTreeSet<Row>,
-    pub(super) departing: BTreeMap<Row, Departing>,
+    pub(super) departing: BTreeMap<Row, Postponement>,
     /// Blocks with addresses that are cooling down, by the earliest release time.
     pub(super) cold: BTreeSet<(i64, Row)>,
     pub(super) cold_asked: HashMap<Row, Duration>,
-}
-
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Departing {
-    pub(super) failures: u32,
-    pub(super) again: Duration,
 }
 
 impl Balance {
@@ -99,25 +94,5 @@ impl Balance {
         if let Some(due) = self.empty.remove(&row) {
             self.due.remove(&(due, row));
         }
-    }
-
-    pub(super) fn is_cold(&self, row: Row, at: i64) -> bool {
-        self.cold.contains(&(at, row))
-    }
-
-    /// Checks that all entries concern existing blocks and nodes, for [`Index::verify`](super::Index::verify).
-    pub(super) fn verify(&self, block: impl Fn(Row) -> bool, node: impl Fn(Row) -> bool) -> Result<(), String> {
-        let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cold.iter().map(|(_, row)| row));
-        let mut nodes = self.unbalanced.iter().chain(self.departing.keys());
-        if !blocks.all(|row| block(*row)) || !nodes.all(|row| node(*row)) || self.empty.len() != self.due.len() {
-            return Err(format!("of what is gone something is left: {self:?}"));
-        }
-        Ok(())
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.empty.capacity() * (size_of::<(Row, Duration)>() + 1)
-            + (self.due.len() + self.cold.len()) * 2 * size_of::<(Duration, Row)>()
-            + self.departing.len() * 2 * size_of::<(Row, Departing)>()
     }
 }

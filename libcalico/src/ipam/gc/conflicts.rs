@@ -3,7 +3,6 @@
 //! Conflicts are only reported to operators, not repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -30,21 +29,14 @@ pub struct Conflict {
 }
 
 /// The state in a block of an address that a pod reports.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rival {
     /// The address is free, so the next pod may get it.
+    #[error("free")]
     Free,
     /// The address belongs to the owner described here.
+    #[error("for {0}")]
     Another(String),
-}
-
-impl fmt::Display for Rival {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Rival::Free => f.write_str("free"),
-            Rival::Another(whom) => write!(f, "for {whom}"),
-        }
-    }
 }
 
 /// Returns the state in `block` of an `address` that a pod reports; `None` if the address belongs to the pod or its
@@ -104,19 +96,5 @@ impl Conflicts {
     pub(super) fn clear(&mut self, key: &(Row, IpAddr)) {
         self.watched.clear(key);
         self.told.remove(key);
-    }
-
-    pub(super) fn verify(&self, blocks: usize, pod: impl Fn(Row) -> bool) -> Result<(), String> {
-        let counted: usize = self.sizes.values().sum();
-        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.told.iter().all(|(row, _)| pod(*row));
-        match counted == blocks && known {
-            true => Ok(()),
-            false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
-        }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        (self.watched.len() * 2 + self.told.len()) * size_of::<(Row, IpAddr, Duration)>()
-            + self.pods.len() * 2 * size_of::<Row>()
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::index::Index;
-use super::leaks::{Grace, Leak, Step};
+use super::leaks::{Grace, Leak, LeakTransition};
 use super::rows::Tracked;
 use super::suspect::{Holder, Suspect};
 use super::table::{NONE, Row};
@@ -161,14 +161,14 @@ impl Index {
 
     fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace, changes: &mut Vec<Change>) {
         let known = self.leaks.get(row).is_some();
-        let step = self.leaks.leaked(row, now, evidence, grace);
+        let transition = self.leaks.leaked(row, now, evidence, grace);
         if !known {
             self.count_candidate(row, 1);
         }
-        let kind = match step {
-            Step::Became => ChangeKind::Candidate(evidence),
-            Step::Confirmed => ChangeKind::Confirmed(evidence),
-            Step::Cleared | Step::Unchanged => return,
+        let kind = match transition {
+            LeakTransition::Became => ChangeKind::Candidate(evidence),
+            LeakTransition::Confirmed => ChangeKind::Confirmed(evidence),
+            LeakTransition::Cleared | LeakTransition::Unchanged => return,
         };
         changes.extend(self.change(row, kind));
     }
@@ -180,7 +180,7 @@ impl Index {
     }
 
     pub(super) fn clear_leak(&mut self, row: Row) -> bool {
-        let cleared = self.leaks.clear(row) == Step::Cleared;
+        let cleared = self.leaks.clear(row) == LeakTransition::Cleared;
         if cleared {
             self.count_candidate(row, -1);
         }
@@ -317,22 +317,6 @@ impl Index {
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now));
         next.chain(self.next_conflict(now)).min()
-    }
-
-    /// Returns true if a change has not been examined yet.
-    pub fn has_changed(&self) -> bool {
-        !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
-    }
-
-    /// Returns the number of handles that are postponed after failures.
-    pub fn parked(&self) -> usize {
-        self.leaks.parked()
-    }
-
-    /// Returns the numbers of candidates and of confirmed leaks.
-    pub fn leaks(&self) -> (usize, usize) {
-        let confirmed = self.leaks.confirmed().count();
-        (self.leaks.rows().len() - confirmed, confirmed)
     }
 }
 

@@ -17,11 +17,50 @@ impl Index {
             return Holding::Held(Keeper::ForeignNode);
         }
         let Some(address) = self.address_of(tracked) else { return Holding::Held(Keeper::Unseen) };
-        match holding(tracked.kind, &Cached { index: self, row, tracked, address }) {
+        match holding(tracked.kind, &self.facts(row, tracked, address)) {
             Holding::Leaked(Evidence::OtherAddresses) if self.is_second_interface(tracked) => {
                 Holding::Held(Keeper::Pod)
             }
             holding => holding,
+        }
+    }
+
+    /// Returns the facts in the index about the owner of an address.
+    fn facts<'a>(&'a self, row: Row, tracked: &'a Tracked, address: IpAddr) -> HolderFacts<'a> {
+        let state = self.subjects.get(tracked.subject).map(|subject| &subject.state);
+        let sight = |pod: &'a SubjectState| match pod {
+            SubjectState::Absent => Sight::Absent,
+            SubjectState::Pod { node, addresses, ended, .. } => {
+                Sight::Present(PodSight { node: self.node_name(*node), has: addresses.contain(address), ended: *ended })
+            }
+            SubjectState::Machine { .. } | SubjectState::Service => Sight::Unknown,
+        };
+        let owner = |(namespace, name): &(Box<str>, Box<str>)| {
+            let pod = self.find_subject(ClaimKind::Pod, namespace, name);
+            pod.and_then(|pod| self.subjects.get(pod)).map_or(Sight::Absent, |pod| sight(&pod.state))
+        };
+        HolderFacts {
+            pod: state.map_or(Sight::Unknown, sight),
+            machine: match (self.settings.machines, state) {
+                // While KubeVirt is not defined, the entries from an earlier watch are out of date.
+                (Machines::Undefined, _) => MachineSight::Undefined,
+                (_, Some(SubjectState::Machine { .. })) => MachineSight::Present,
+                (Machines::Watched, Some(SubjectState::Absent)) => MachineSight::Absent,
+                _ => MachineSight::Unknown,
+            },
+            owner: OwnerSight::of(self.owners.get(&row).into_iter().flatten().map(owner)),
+            service: match state {
+                Some(SubjectState::Absent) if self.settings.services => Sight::Absent,
+                Some(SubjectState::Service) => Sight::Present(()),
+                _ => Sight::Unknown,
+            },
+            tunnel_node: match self.nodes.get(tracked.named_node()).map(|node| node.calico) {
+                Some(CalicoNode::Absent) => Sight::Absent,
+                Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Sight::Present(()),
+                None => Sight::Unknown,
+            },
+            unnamed: Sight::Unknown,
+            node: self.kubernetes_name(tracked.named_node()),
         }
     }
 
@@ -49,79 +88,5 @@ impl Index {
             CompactHandle::Container { id, .. } => Some(id),
             CompactHandle::Other(_) => None,
         }
-    }
-}
-
-/// The facts in the index about the owner of an address.
-struct Cached<'a> {
-    index: &'a Index,
-    row: Row,
-    tracked: &'a Tracked,
-    address: IpAddr,
-}
-
-impl Cached<'_> {
-    fn state(&self) -> Option<&SubjectState> {
-        self.index.subjects.get(self.tracked.subject).map(|subject| &subject.state)
-    }
-
-    fn sight(&self, pod: &SubjectState) -> Sight<PodSight<'_>> {
-        match pod {
-            SubjectState::Absent => Sight::Absent,
-            SubjectState::Pod { node, addresses, ended, .. } => Sight::Present(PodSight {
-                node: self.index.node_name(*node),
-                has: addresses.contain(self.address),
-                ended: *ended,
-            }),
-            SubjectState::Machine { .. } | SubjectState::Service => Sight::Unknown,
-        }
-    }
-}
-
-impl HolderFacts for Cached<'_> {
-    fn pod(&self) -> Sight<PodSight<'_>> {
-        self.state().map_or(Sight::Unknown, |state| self.sight(state))
-    }
-
-    fn machine(&self) -> MachineSight {
-        match (self.index.settings.machines, self.state()) {
-            // While KubeVirt is not defined, the entries from an earlier watch are out of date.
-            (Machines::Undefined, _) => MachineSight::Undefined,
-            (_, Some(SubjectState::Machine { .. })) => MachineSight::Present,
-            (Machines::Watched, Some(SubjectState::Absent)) => MachineSight::Absent,
-            _ => MachineSight::Unknown,
-        }
-    }
-
-    fn owner(&self) -> OwnerSight {
-        let owners = self.index.owners.get(&self.row).into_iter().flatten();
-        OwnerSight::of(owners.map(|(namespace, name)| {
-            let pod = self.index.find_subject(ClaimKind::Pod, namespace, name);
-            pod.and_then(|pod| self.index.subjects.get(pod)).map_or(Sight::Absent, |pod| self.sight(&pod.state))
-        }))
-    }
-
-    fn service(&self) -> Sight<()> {
-        match self.state() {
-            Some(SubjectState::Absent) if self.index.settings.services => Sight::Absent,
-            Some(SubjectState::Service) => Sight::Present(()),
-            _ => Sight::Unknown,
-        }
-    }
-
-    fn tunnel_node(&self) -> Sight<()> {
-        match self.index.nodes.get(self.tracked.named_node()).map(|node| node.calico) {
-            Some(CalicoNode::Absent) => Sight::Absent,
-            Some(CalicoNode::Foreign | CalicoNode::Kubernetes(_)) => Sight::Present(()),
-            None => Sight::Unknown,
-        }
-    }
-
-    fn unnamed(&self) -> Sight<()> {
-        Sight::Unknown
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.index.kubernetes_name(self.tracked.named_node())
     }
 }

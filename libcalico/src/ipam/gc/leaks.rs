@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::table::Row;
+use crate::backoff::{Backoff, Jitter};
 use crate::ipam::Evidence;
 
 /// An address without owner.
@@ -29,7 +30,7 @@ pub(super) enum Stage {
 
 /// The effect of a decision on the state of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum LeakTransition {
     Unchanged,
     Became,
     Confirmed,
@@ -43,22 +44,26 @@ pub(super) struct Leaks {
     due: BTreeSet<(Duration, Row)>,
     confirmed: BTreeSet<Row>,
     /// The handles that are postponed after failures.
-    parked: BTreeMap<Row, Parked>,
+    parked: BTreeMap<Row, Postponement>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Parked {
-    until: Duration,
-    failures: u32,
+/// The pauses between the attempts to release or repair something.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(300), jitter: Jitter::None };
+
+/// The postponement of something that failed.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Postponement {
+    pub(super) until: Duration,
+    pub(super) failures: u32,
 }
 
-/// The pause after the first failure. Each further failure doubles it, up to [`LONGEST_WAIT`].
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
-
-/// Returns the pause after a number of consecutive failures.
-pub(super) fn backoff(failures: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(1u32 << failures.saturating_sub(1).min(16)).min(LONGEST_WAIT)
+impl Postponement {
+    /// Counts a failure. The pause grows with each failure.
+    pub(super) fn fail(&mut self, now: Duration) {
+        self.failures += 1;
+        self.until = now.saturating_add(BACKOFF.pause(self.failures, 0.0));
+    }
 }
 
 impl Leaks {
@@ -71,7 +76,7 @@ impl Leaks {
     }
 
     /// Records that an address has no owner. The leak is confirmed when the address has had none for `grace`.
-    pub(super) fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace) -> Step {
+    pub(super) fn leaked(&mut self, row: Row, now: Duration, evidence: Evidence, grace: Grace) -> LeakTransition {
         let known = self.by_row.get(&row).copied();
         let since = known.map_or(now, |leak| leak.since);
         // If the node of a leak exists again, a confirmation that only the deleted node justified is withdrawn, and
@@ -92,17 +97,17 @@ impl Leaks {
         }
         self.by_row.insert(row, Leak { since, evidence, stage, by_node });
         match (known.map(|leak| leak.stage), stage) {
-            (Some(Stage::Confirmed), _) | (Some(_), Stage::Candidate { .. }) => Step::Unchanged,
-            (_, Stage::Confirmed) => Step::Confirmed,
-            (None, Stage::Candidate { .. }) => Step::Became,
+            (Some(Stage::Confirmed), _) | (Some(_), Stage::Candidate { .. }) => LeakTransition::Unchanged,
+            (_, Stage::Confirmed) => LeakTransition::Confirmed,
+            (None, Stage::Candidate { .. }) => LeakTransition::Became,
         }
     }
 
     /// Removes the leak of an address that is in use or no longer tracked.
-    pub(super) fn clear(&mut self, row: Row) -> Step {
+    pub(super) fn clear(&mut self, row: Row) -> LeakTransition {
         let known = self.by_row.remove(&row);
         self.forget_stage(row, known);
-        if known.is_some() { Step::Cleared } else { Step::Unchanged }
+        if known.is_some() { LeakTransition::Cleared } else { LeakTransition::Unchanged }
     }
 
     fn forget_stage(&mut self, row: Row, known: Option<Leak>) {
@@ -134,8 +139,7 @@ impl Leaks {
 
     /// Postpones a handle. The pause grows with each failure.
     pub(super) fn park(&mut self, handle: Row, now: Duration) {
-        let failures = self.parked.get(&handle).map_or(0, |parked| parked.failures) + 1;
-        self.parked.insert(handle, Parked { until: now.saturating_add(backoff(failures)), failures });
+        self.parked.entry(handle).or_default().fail(now);
     }
 
     /// Ends the postponement of a handle that changed or no longer exists.
@@ -146,17 +150,6 @@ impl Leaks {
     pub(super) fn is_parked(&self, handle: Row, now: Duration) -> bool {
         self.parked.get(&handle).is_some_and(|parked| parked.until > now)
     }
-
-    pub(super) fn parked(&self) -> usize {
-        self.parked.len()
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.by_row.capacity() * (size_of::<(Row, Leak)>() + 1)
-            + self.due.len() * 2 * size_of::<(Duration, Row)>()
-            + self.confirmed.len() * 2 * size_of::<Row>()
-            + self.parked.len() * 2 * size_of::<(Row, Parked)>()
-    }
 }
 
 /// The time for which an address must have no owner.
@@ -165,6 +158,21 @@ pub(super) enum Grace {
     AtOnce,
     After(Duration),
     Never,
+}
+
+/// The memory use, which tests limit.
+#[cfg(test)]
+mod size {
+    use super::*;
+
+    impl Leaks {
+        pub(in super::super) fn bytes(&self) -> usize {
+            self.by_row.capacity() * (size_of::<(Row, Leak)>() + 1)
+                + self.due.len() * 2 * size_of::<(Duration, Row)>()
+                + self.confirmed.len() * 2 * size_of::<Row>()
+                + self.parked.len() * 2 * size_of::<(Row, Postponement)>()
+        }
+    }
 }
 
 #[cfg(test)]
@@ -178,37 +186,37 @@ mod tests {
     fn a_candidate_is_confirmed_when_its_time_has_come() {
         let mut leaks = Leaks::default();
         let grace = Grace::After(AT(10));
-        assert_eq!(leaks.leaked(1, AT(5), GONE, grace), Step::Became);
+        assert_eq!(leaks.leaked(1, AT(5), GONE, grace), LeakTransition::Became);
         assert_eq!((leaks.next_deadline(AT(5)), leaks.due(AT(14))), (Some(AT(15)), vec![]));
-        assert_eq!(leaks.leaked(1, AT(14), GONE, grace), Step::Unchanged);
+        assert_eq!(leaks.leaked(1, AT(14), GONE, grace), LeakTransition::Unchanged);
         assert_eq!(leaks.due(AT(15)), [1]);
-        assert_eq!(leaks.leaked(1, AT(15), GONE, grace), Step::Confirmed);
+        assert_eq!(leaks.leaked(1, AT(15), GONE, grace), LeakTransition::Confirmed);
         assert_eq!((leaks.is_confirmed(1), leaks.next_deadline(AT(15))), (true, None));
-        assert_eq!(leaks.leaked(1, AT(16), GONE, grace), Step::Unchanged);
-        assert_eq!(leaks.clear(1), Step::Cleared);
-        assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, Step::Unchanged));
-        assert_eq!(leaks.leaked(1, AT(20), GONE, grace), Step::Became, "its time begins anew");
+        assert_eq!(leaks.leaked(1, AT(16), GONE, grace), LeakTransition::Unchanged);
+        assert_eq!(leaks.clear(1), LeakTransition::Cleared);
+        assert_eq!((leaks.is_confirmed(1), leaks.clear(1)), (false, LeakTransition::Unchanged));
+        assert_eq!(leaks.leaked(1, AT(20), GONE, grace), LeakTransition::Became, "its time begins anew");
     }
 
     #[test]
     fn without_grace_at_once_and_with_none_never() {
         let mut leaks = Leaks::default();
-        assert_eq!(leaks.leaked(1, AT(0), GONE, Grace::AtOnce), Step::Confirmed);
+        assert_eq!(leaks.leaked(1, AT(0), GONE, Grace::AtOnce), LeakTransition::Confirmed);
         assert!(leaks.get(1).unwrap().by_node);
-        assert_eq!(leaks.leaked(2, AT(0), GONE, Grace::Never), Step::Became);
-        assert_eq!(leaks.leaked(2, AT(1_000_000), GONE, Grace::Never), Step::Unchanged);
+        assert_eq!(leaks.leaked(2, AT(0), GONE, Grace::Never), LeakTransition::Became);
+        assert_eq!(leaks.leaked(2, AT(1_000_000), GONE, Grace::Never), LeakTransition::Unchanged);
         assert_eq!(leaks.next_deadline(AT(0)), None);
-        assert_eq!(leaks.leaked(2, AT(1_000_001), GONE, Grace::AtOnce), Step::Confirmed);
-        assert_eq!(leaks.leaked(3, AT(0), GONE, Grace::After(Duration::ZERO)), Step::Confirmed);
+        assert_eq!(leaks.leaked(2, AT(1_000_001), GONE, Grace::AtOnce), LeakTransition::Confirmed);
+        assert_eq!(leaks.leaked(3, AT(0), GONE, Grace::After(Duration::ZERO)), LeakTransition::Confirmed);
     }
 
     #[test]
     fn a_node_that_comes_back_gives_its_leaks_their_grace() {
         let mut leaks = Leaks::default();
         leaks.leaked(1, AT(0), GONE, Grace::AtOnce);
-        assert_eq!(leaks.leaked(1, AT(5), GONE, Grace::After(AT(10))), Step::Unchanged);
+        assert_eq!(leaks.leaked(1, AT(5), GONE, Grace::After(AT(10))), LeakTransition::Unchanged);
         assert_eq!((leaks.is_confirmed(1), leaks.due(AT(10))), (false, vec![1]));
-        assert_eq!(leaks.leaked(1, AT(10), GONE, Grace::After(AT(10))), Step::Confirmed);
+        assert_eq!(leaks.leaked(1, AT(10), GONE, Grace::After(AT(10))), LeakTransition::Confirmed);
         leaks.leaked(1, AT(11), GONE, Grace::AtOnce);
         assert!(!leaks.get(1).unwrap().by_node, "it had its grace");
     }

@@ -26,6 +26,7 @@ mod suspect;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
 mod verify;
 mod watchlist;
 
@@ -37,5 +38,4 @@ pub use handles::OrphanHandles;
 pub use index::{Feed, Index, Machines, PoolNumbers, Settings, UnreadableBlock};
 pub use numbers::{Reclaimed, Sample};
 pub use suspect::{Decision, Holder, LiveFacts, Plan, Questions, Suspect, plan, still_leaked};
-pub use verify::Size;
 pub use watchlist::Watchlist;

@@ -65,10 +65,6 @@ impl Numbers {
         }
     }
 
-    pub(super) fn counts(&self) -> &CountsByPlace {
-        &self.counts
-    }
-
     /// Removes the counters of a deleted pool (KC-154).
     pub(super) fn forget_pool(&mut self, pool: &str) {
         self.reclaimed.retain(|(name, _), _| name.as_deref() != Some(pool));
@@ -81,9 +77,5 @@ impl Numbers {
 
     pub(super) fn reclaimed(&mut self, suspect: &Suspect) {
         *self.reclaimed.entry((suspect.pool.clone(), suspect.node.clone())).or_default() += 1;
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.counts.capacity() * (size_of::<((Row, Row), Counts)>() + 1) + self.reclaimed.len() * 160
     }
 }

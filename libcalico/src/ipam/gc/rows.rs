@@ -234,11 +234,4 @@ impl CompactHandle {
             CompactHandle::Other(text) => HandleId::new(text),
         }
     }
-
-    pub(super) fn heap(&self) -> usize {
-        match self {
-            CompactHandle::Container { .. } => 0,
-            CompactHandle::Other(text) => text.len(),
-        }
-    }
 }

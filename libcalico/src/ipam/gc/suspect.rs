@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::ipam::{
     Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight,
-    PodFacts, PodSight, ReleaseRequest, Sight, holding,
+    PodFacts, ReleaseRequest, Sight, holding,
 };
 use crate::net::Cidr;
 
@@ -74,7 +74,7 @@ pub struct Questions<'a> {
 }
 
 /// The results of fresh reads. An object that was not requested or could not be read is [`Sight::Unknown`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveFacts<'a> {
     /// The pod.
     pub pod: Sight<PodFacts<'a>>,
@@ -88,19 +88,6 @@ pub struct LiveFacts<'a> {
     pub kubernetes_node: Sight<()>,
     /// The Calico node.
     pub calico_node: Sight<()>,
-}
-
-impl Default for LiveFacts<'_> {
-    fn default() -> Self {
-        LiveFacts {
-            pod: Sight::Unknown,
-            machine: MachineSight::Unknown,
-            owners: Vec::new(),
-            service: Sight::Unknown,
-            kubernetes_node: Sight::Unknown,
-            calico_node: Sight::Unknown,
-        }
-    }
 }
 
 /// The final decision about a suspect.
@@ -134,7 +121,7 @@ impl Suspect {
 
     /// Makes the final decision, by the rules of [`holding()`] and only on the fresh facts.
     pub fn revalidate(&self, facts: &LiveFacts<'_>) -> Decision {
-        let evidence = match holding(self.holder.kind, &Live { suspect: self, facts }) {
+        let evidence = match holding(self.holder.kind, &self.holder_facts(facts)) {
             Holding::Held(keeper) => return Decision::Keep(keeper),
             // The pod exists again. Only the index can determine whether the address belongs to a second interface of
             // the pod.
@@ -155,6 +142,20 @@ impl Suspect {
         Decision::Release(evidence)
     }
 
+    fn holder_facts<'a>(&'a self, facts: &LiveFacts<'a>) -> HolderFacts<'a> {
+        let sight = |pod: &Sight<PodFacts<'a>>| pod.map(|pod| pod.sight(self.address));
+        let are_complete = facts.owners.len() >= self.owners.len();
+        HolderFacts {
+            pod: sight(&facts.pod),
+            machine: facts.machine,
+            owner: if are_complete { OwnerSight::of(facts.owners.iter().map(sight)) } else { OwnerSight::Unknown },
+            service: facts.service,
+            tunnel_node: facts.calico_node,
+            unnamed: Sight::Unknown,
+            node: self.kubernetes_node.as_deref(),
+        }
+    }
+
     /// Returns the request that releases this allocation and no later one.
     pub fn request(&self) -> ReleaseRequest {
         ReleaseRequest { ip: self.address, handle: Some(self.handle.clone()), sequence: self.sequence }
@@ -167,54 +168,6 @@ impl Suspect {
         held.handle().as_ref() == Some(&self.handle)
             && held.sequence == self.sequence
             && Claim::fingerprint(attribute) == self.fingerprint
-    }
-}
-
-struct Live<'a> {
-    suspect: &'a Suspect,
-    facts: &'a LiveFacts<'a>,
-}
-
-impl<'a> Live<'a> {
-    fn sight(&self, pod: &Sight<PodFacts<'a>>) -> Sight<PodSight<'a>> {
-        match pod {
-            Sight::Present(pod) => Sight::Present(pod.sight(self.suspect.address)),
-            Sight::Absent => Sight::Absent,
-            Sight::Unknown => Sight::Unknown,
-        }
-    }
-}
-
-impl HolderFacts for Live<'_> {
-    fn pod(&self) -> Sight<PodSight<'_>> {
-        self.sight(&self.facts.pod)
-    }
-
-    fn machine(&self) -> MachineSight {
-        self.facts.machine
-    }
-
-    fn owner(&self) -> OwnerSight {
-        if self.facts.owners.len() < self.suspect.owners.len() {
-            return OwnerSight::Unknown;
-        }
-        OwnerSight::of(self.facts.owners.iter().map(|pod| self.sight(pod)))
-    }
-
-    fn service(&self) -> Sight<()> {
-        self.facts.service
-    }
-
-    fn tunnel_node(&self) -> Sight<()> {
-        self.facts.calico_node
-    }
-
-    fn unnamed(&self) -> Sight<()> {
-        Sight::Unknown
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.suspect.kubernetes_node.as_deref()
     }
 }
 

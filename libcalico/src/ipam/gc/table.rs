@@ -76,12 +76,6 @@ impl<T> Slots<T> {
     pub(super) fn len(&self) -> usize {
         self.pieces.iter().map(Vec::len).sum::<usize>() - self.free.len()
     }
-
-    /// Returns the size of the slots in bytes, including free ones.
-    pub(super) fn bytes(&self) -> usize {
-        let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
-        rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
-    }
 }
 
 /// A row with a key.
@@ -149,12 +143,6 @@ impl<T: Keyed> Table<T> {
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
-
-    /// Returns the size of the rows and the index in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
-        self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
-    }
 }
 
 /// Strings that many rows share. Each is stored once while a row uses it.
@@ -201,13 +189,37 @@ impl Names {
     pub(super) fn text(&self, row: Row) -> &str {
         self.0.get(row).map_or("", |name| &name.text)
     }
+}
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+/// The memory use, which tests limit.
+#[cfg(test)]
+mod size {
+    use super::*;
+
+    impl<T> Slots<T> {
+        /// Returns the size of the slots in bytes, including free ones.
+        pub(in super::super) fn bytes(&self) -> usize {
+            let rows: usize = self.pieces.iter().map(Vec::capacity).sum();
+            rows * size_of::<Option<T>>() + self.free.capacity() * size_of::<Row>()
+        }
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
+    impl<T: Keyed> Table<T> {
+        /// Returns the size of the rows and the index in bytes.
+        pub(in super::super) fn bytes(&self) -> usize {
+            // A bucket has a control byte and a row index, and up to an eighth of the buckets stays empty.
+            self.slots.bytes() + self.index.capacity() * 8 / 7 * (size_of::<Row>() + 1)
+        }
+    }
+
+    impl Names {
+        pub(in super::super) fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        pub(in super::super) fn bytes(&self) -> usize {
+            self.0.bytes() + self.0.iter().map(|(_, name)| name.text.len()).sum::<usize>()
+        }
     }
 }
 

@@ -1,39 +1,44 @@
-//! Checks the invariants of the index: redundant data agrees, and no unused entry remains.
+//! Checks the invariants of the index, for tests: redundant data agrees, and no unused entry remains. Measures the size
+//! of the index.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
 
+use super::balance::Balance;
+use super::conflicts::Conflicts;
 use super::index::Index;
-use super::leaks::Stage;
-use super::numbers::{Counts, CountsByPlace};
+use super::leaks::{Postponement, Stage};
+use super::numbers::{Counts, CountsByPlace, Numbers};
 use super::rows::{BlockRow, CalicoNode, CompactHandle, NEVER, SubjectState, Tracked};
 use super::table::{NONE, Row};
-use crate::ipam::ClaimKind;
+use crate::ipam::{ClaimKind, ReportedAddresses};
 
 /// The size of the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub(super) struct Size {
     /// The number of tracked addresses.
-    pub addresses: usize,
+    pub(super) addresses: usize,
     /// The number of blocks.
-    pub blocks: usize,
+    pub(super) blocks: usize,
     /// The number of pods, VMIs and Services, including those that are only named.
-    pub subjects: usize,
+    pub(super) subjects: usize,
     /// The number of nodes, including those that are only named.
-    pub nodes: usize,
+    pub(super) nodes: usize,
     /// The size of all data in bytes, without the allocator's overhead.
-    pub bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Index {
     /// Returns the size of the index, computed from its parts.
-    pub fn size(&self) -> Size {
+    pub(super) fn size(&self) -> Size {
         let lists = |block: &BlockRow| size_of_val(&*block.tracked) + size_of_val(&*block.nameless);
         let blocks: usize = self.blocks.iter().map(|(_, block)| lists(block)).sum();
-        let subjects = self.subjects.iter().map(|(_, subject)| {
-            let state = if let SubjectState::Pod { addresses, .. } = &subject.state { addresses.heap() } else { 0 };
-            subject.name.len() + state
+        let subjects = self.subjects.iter().map(|(_, subject)| subject.name.len() + heap_of(&subject.state));
+        let handles = self.handles.iter().map(|(_, handle)| match &handle.id {
+            CompactHandle::Container { .. } => 0,
+            CompactHandle::Other(text) => text.len(),
         });
-        let handles = self.handles.iter().map(|(_, handle)| handle.id.heap());
         let nodes = self.nodes.iter().map(|(_, node)| {
             let lists = [&node.tracked, &node.blocks, &node.calico_names];
             node.name.len() + lists.iter().map(|list| list.capacity() * size_of::<Row>()).sum::<usize>()
@@ -66,9 +71,8 @@ impl Index {
         }
     }
 
-    /// Searches the whole index for contradictions and describes the first one found. The search is slow; it serves
-    /// tests and debugging.
-    pub fn verify(&self) -> Result<(), String> {
+    /// Searches the whole index for contradictions and describes the first one found. The search is slow.
+    pub(super) fn verify(&self) -> Result<(), String> {
         self.verify_addresses()?;
         self.verify_blocks()?;
         self.verify_rows()?;
@@ -199,7 +203,7 @@ impl Index {
     }
 
     fn verify_numbers(&self) -> Result<(), String> {
-        let (kept, counted) = (self.numbers.counts(), self.recount());
+        let (kept, counted) = (&self.numbers.counts, self.recount());
         let places: BTreeSet<_> = kept.keys().chain(counted.keys()).collect();
         let differences: BTreeMap<_, _> = places
             .into_iter()
@@ -229,12 +233,74 @@ impl Index {
     }
 }
 
+impl Balance {
+    fn is_cold(&self, row: Row, at: i64) -> bool {
+        self.cold.contains(&(at, row))
+    }
+
+    /// Checks that all entries concern existing blocks and nodes, for [`Index::verify`].
+    fn verify(&self, block: impl Fn(Row) -> bool, node: impl Fn(Row) -> bool) -> Result<(), String> {
+        let mut blocks = self.due.iter().map(|(_, row)| row).chain(self.cold.iter().map(|(_, row)| row));
+        let mut nodes = self.unbalanced.iter().chain(self.departing.keys());
+        if !blocks.all(|row| block(*row)) || !nodes.all(|row| node(*row)) || self.empty.len() != self.due.len() {
+            return Err(format!("of what is gone something is left: {self:?}"));
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.empty.capacity() * (size_of::<(Row, Duration)>() + 1)
+            + (self.due.len() + self.cold.len()) * 2 * size_of::<(Duration, Row)>()
+            + self.departing.len() * 2 * size_of::<(Row, Postponement)>()
+    }
+}
+
+impl Conflicts {
+    fn verify(&self, blocks: usize, pod: impl Fn(Row) -> bool) -> Result<(), String> {
+        let counted: usize = self.sizes.values().sum();
+        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.told.iter().all(|(row, _)| pod(*row));
+        match counted == blocks && known {
+            true => Ok(()),
+            false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        (self.watched.len() * 2 + self.told.len()) * size_of::<(Row, IpAddr, Duration)>()
+            + self.pods.len() * 2 * size_of::<Row>()
+    }
+}
+
+impl Numbers {
+    fn bytes(&self) -> usize {
+        self.counts.capacity() * (size_of::<((Row, Row), Counts)>() + 1) + self.reclaimed.len() * 160
+    }
+}
+
+/// Returns the number of bytes that a state occupies on the heap.
+fn heap_of(state: &SubjectState) -> usize {
+    match state {
+        SubjectState::Pod { addresses: ReportedAddresses::Several { addresses, .. }, .. } => size_of_val(&**addresses),
+        _ => 0,
+    }
+}
+
 fn ensure(right: bool, wrong: impl FnOnce() -> String) -> Result<(), String> {
     if right { Ok(()) } else { Err(wrong()) }
 }
 
-#[cfg(test)]
 impl Index {
+    /// Returns true if a change has not been examined yet.
+    pub(super) fn has_changed(&self) -> bool {
+        !self.dirty.is_empty() || !self.dirty_nodes.is_empty()
+    }
+
+    /// Returns the numbers of candidates and of confirmed leaks.
+    pub(super) fn leaks(&self) -> (usize, usize) {
+        let confirmed = self.leaks.confirmed().count();
+        (self.leaks.rows().len() - confirmed, confirmed)
+    }
+
     /// Returns the number of addresses that await examination.
     pub(super) fn dirty_addresses(&self) -> usize {
         self.tracked.iter().filter(|(_, tracked)| tracked.is(Tracked::DIRTY)).count()

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::leaks::Postponement;
+
 /// Suspect keys, each with the state in which it was found, such as a revision. A change of the state restarts the
 /// time, because a changing object is in use.
 #[derive(Debug, Clone)]
@@ -14,8 +16,14 @@ pub struct Watchlist<K, S> {
 struct Watched<S> {
     state: S,
     since: Duration,
-    failures: u32,
-    again: Duration,
+    postponement: Postponement,
+}
+
+impl<S> Watched<S> {
+    /// Returns the time at which the key has been unchanged for `grace` and is not postponed.
+    fn due(&self, grace: Duration) -> Duration {
+        self.since.saturating_add(grace).max(self.postponement.until)
+    }
 }
 
 impl<K, S> Default for Watchlist<K, S> {
@@ -29,7 +37,7 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
     pub fn suspect(&mut self, key: K, state: S, now: Duration) {
         match self.watched.get(&key) {
             Some(watched) if watched.state == state => {}
-            _ => _ = self.watched.insert(key, Watched { state, since: now, failures: 0, again: now }),
+            _ => _ = self.watched.insert(key, Watched { state, since: now, postponement: Postponement::default() }),
         }
     }
 
@@ -51,21 +59,19 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
     /// Postpones a key whose repair failed. The pause grows with each failure.
     pub fn failed(&mut self, key: &K, now: Duration) {
         if let Some(watched) = self.watched.get_mut(key) {
-            watched.failures += 1;
-            watched.again = now.saturating_add(super::leaks::backoff(watched.failures));
+            watched.postponement.fail(now);
         }
     }
 
     /// Returns the keys that have been suspect and unchanged for `grace`, except those that are postponed.
     pub fn due(&self, now: Duration, grace: Duration) -> Vec<K> {
-        let due = |watched: &Watched<S>| now >= watched.since.saturating_add(grace).max(watched.again);
-        self.watched.iter().filter(|(_, watched)| due(watched)).map(|(key, _)| key.clone()).collect()
+        self.watched.iter().filter(|(_, watched)| now >= watched.due(grace)).map(|(key, _)| key.clone()).collect()
     }
 
     /// Returns the keys that have been suspect and unchanged for `grace`.
     pub fn settled(&self, now: Duration, grace: Duration) -> impl Iterator<Item = &K> {
-        let settled = move |watched: &Watched<S>| now >= watched.since.saturating_add(grace);
-        self.watched.iter().filter(move |(_, watched)| settled(watched)).map(|(key, _)| key)
+        let settled = self.watched.iter().filter(move |(_, watched)| now >= watched.since.saturating_add(grace));
+        settled.map(|(key, _)| key)
     }
 
     /// Returns the suspect keys.
@@ -75,8 +81,7 @@ impl<K: Ord + Clone, S: PartialEq> Watchlist<K, S> {
 
     /// Returns the time at which the next key is due.
     pub fn next_deadline(&self, now: Duration, grace: Duration) -> Option<Duration> {
-        let due = |watched: &Watched<S>| watched.since.saturating_add(grace).max(watched.again);
-        self.watched.values().map(due).filter(|due| *due > now).min()
+        self.watched.values().map(|watched| watched.due(grace)).filter(|due| *due > now).min()
     }
 
     /// Returns the number of suspect keys.

@@ -45,31 +45,10 @@ fn an_allocation_names_whom_it_is_for() {
     }
 }
 
-/// Facts with the same pod, the same result for every other lookup, and the same node.
-struct World<'a>(Sight<PodSight<'a>>, Sight<()>, Option<&'a str>);
-
-impl HolderFacts for World<'_> {
-    fn pod(&self) -> Sight<PodSight<'_>> {
-        self.0
-    }
-    fn machine(&self) -> MachineSight {
-        MachineSight::Unknown
-    }
-    fn owner(&self) -> OwnerSight {
-        OwnerSight::Absent
-    }
-    fn service(&self) -> Sight<()> {
-        self.1
-    }
-    fn tunnel_node(&self) -> Sight<()> {
-        self.1
-    }
-    fn unnamed(&self) -> Sight<()> {
-        self.1
-    }
-    fn node(&self) -> Option<&str> {
-        self.2
-    }
+/// Returns facts with this pod, this result for every other lookup, and this node.
+fn world<'a>(pod: Sight<PodSight<'a>>, other: Sight<()>, node: Option<&'a str>) -> HolderFacts<'a> {
+    let (machine, owner) = (MachineSight::Unknown, OwnerSight::Absent);
+    HolderFacts { pod, machine, owner, service: other, tunnel_node: other, unnamed: other, node }
 }
 
 /// The rows follow upstream's order of checks, except that a pod with the address keeps it on any node (KC-434).
@@ -93,14 +72,14 @@ fn a_pod_holds_what_it_has_or_may_still_tell() {
         (pod("n1", Some(true), Some(Ended::Finished)), Some("n1"), Leaked(Evidence::PodFinished)),
         (pod("n1", Some(true), Some(Ended::Evicted)), Some("n1"), Leaked(Evidence::PodEvicted)),
     ] {
-        assert_eq!(holding(ClaimKind::Pod, &World(sight, Sight::Unknown, node)), expected, "{sight:?} {node:?}");
+        assert_eq!(holding(ClaimKind::Pod, &world(sight, Sight::Unknown, node)), expected, "{sight:?} {node:?}");
     }
 }
 
 #[test]
 fn everything_else_holds_while_it_is_there_or_in_doubt() {
     use Holding::{Held, Leaked};
-    let ask = |kind, sight| holding(kind, &World(Sight::Unknown, sight, None));
+    let ask = |kind, sight| holding(kind, &world(Sight::Unknown, sight, None));
     for (kind, keeper, evidence) in [
         (ClaimKind::Tunnel, Keeper::Tunnel, Evidence::NodeGone),
         (ClaimKind::Service, Keeper::Service, Evidence::ServiceGone),
@@ -114,31 +93,10 @@ fn everything_else_holds_while_it_is_there_or_in_doubt() {
     assert_eq!(ask(ClaimKind::Foreign, Sight::Absent), Held(Keeper::UnknownOwner));
 }
 
-/// A VMI, and the pods that its allocation names.
-struct Machine<'a>(MachineSight, &'a [Sight<PodSight<'a>>]);
-
-impl HolderFacts for Machine<'_> {
-    fn pod(&self) -> Sight<PodSight<'_>> {
-        Sight::Absent
-    }
-    fn machine(&self) -> MachineSight {
-        self.0
-    }
-    fn owner(&self) -> OwnerSight {
-        OwnerSight::of(self.1.iter().copied())
-    }
-    fn service(&self) -> Sight<()> {
-        Sight::Absent
-    }
-    fn tunnel_node(&self) -> Sight<()> {
-        Sight::Absent
-    }
-    fn unnamed(&self) -> Sight<()> {
-        Sight::Absent
-    }
-    fn node(&self) -> Option<&str> {
-        None
-    }
+/// Returns facts about a VMI, and about the pods that its allocation names.
+fn machine_facts<'a>(machine: MachineSight, pods: &[Sight<PodSight<'a>>]) -> HolderFacts<'a> {
+    let absent = world(Sight::Absent, Sight::Absent, None);
+    HolderFacts { machine, owner: OwnerSight::of(pods.iter().copied()), ..absent }
 }
 
 #[test]
@@ -166,7 +124,7 @@ fn a_machines_address_is_held_by_the_machine_and_by_a_launcher_that_has_it() {
         (MachineSight::Undefined, &[other], Held(Keeper::Pod)),
         (MachineSight::Undefined, &[unseen], Held(Keeper::Unseen)),
     ] {
-        let facts = Machine(machine, owners);
+        let facts = machine_facts(machine, owners);
         assert_eq!(holding(ClaimKind::Machine, &facts), expected, "{machine:?} {owners:?}");
     }
 }

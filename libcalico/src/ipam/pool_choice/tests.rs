@@ -52,7 +52,6 @@ fn choose(pools: &[IpPool], request: &Request) -> Result<PoolChoice, PoolChoiceE
             node_labels: &request.node,
             namespace: request.namespace.as_ref().map(|labels| ("web", labels)),
             restricted: request.restricted,
-            max_block_prefix: None,
         },
     )
 }

@@ -3,7 +3,7 @@
 use super::super::rows::{BlockOwner, BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
 use super::super::table::{NONE, Row};
 use super::{Feed, Index};
-use crate::ipam::stored_time::parse_stored;
+use crate::api::parse_time;
 use crate::ipam::{Block, Claim, CorruptBlock, HandleId, Owner};
 use crate::net::Cidr;
 
@@ -255,7 +255,7 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         summary.used = summary.used.saturating_add(u16::from(!attribute.is_windows_reserved()));
         if let Some(released) = &attribute.released_at {
             // `verify` rejects unreadable times, so the fallback is never used.
-            let released = parse_stored(released).map_or(NEVER, |at| at.unix_timestamp());
+            let released = parse_time(released).map_or(NEVER, |at| at.unix_timestamp());
             summary.cold = summary.cold.min(released);
             continue;
         }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::super::balance::{COLD_AGAIN, Departing, GoneNode, Surrender};
-use super::super::leaks::backoff;
+use super::super::balance::{COLD_AGAIN, GoneNode, Surrender};
+use super::super::leaks::Postponement;
 use super::super::rows::CalicoNode;
 use super::super::table::Row;
 use super::Index;
@@ -88,8 +88,8 @@ impl Index {
     /// Returns the deleted nodes that no allocation names. The affinities of their empty blocks can be released. A
     /// block with other nodes' addresses stays until these are released (KC-461).
     pub fn nodes_to_release(&self, now: Duration) -> Vec<GoneNode> {
-        let ready = |&(&node, departing): &(&Row, &Departing)| {
-            departing.again <= now
+        let ready = |&(&node, departing): &(&Row, &Postponement)| {
+            departing.until <= now
                 && self.is_gone(node)
                 && self.nodes.get(node).is_some_and(|row| {
                     let empty = |&block: &Row| self.blocks.get(block).is_some_and(|block| block.used == 0);
@@ -97,7 +97,7 @@ impl Index {
                     worth && !row.tracked.iter().any(|&row| self.names_node(row))
                 })
         };
-        let named = |(&node, _): (&Row, &Departing)| GoneNode {
+        let named = |(&node, _): (&Row, &Postponement)| GoneNode {
             calico: self.node_name(node).to_owned(),
             kubernetes: self.kubernetes_name(node).map(str::to_owned),
         };
@@ -114,11 +114,9 @@ impl Index {
 
     /// Postpones a deleted node some of whose affinities could not be released. The pause grows with each failure.
     pub fn node_not_released(&mut self, name: &str, now: Duration) {
-        let Some(departing) = self.nodes.find(name).and_then(|row| self.balance.departing.get_mut(&row)) else {
-            return;
-        };
-        departing.failures += 1;
-        departing.again = now.saturating_add(backoff(departing.failures));
+        if let Some(departing) = self.nodes.find(name).and_then(|row| self.balance.departing.get_mut(&row)) {
+            departing.fail(now);
+        }
     }
 
     /// Returns the blocks with an address whose cooldown has elapsed. `now` is the time of day at the monotonic time
@@ -149,8 +147,8 @@ impl Index {
     }
 
     pub(in crate::ipam::gc) fn next_balance(&self, now: Duration) -> Option<Duration> {
-        let departing = self.balance.departing.values().map(|departing| departing.again);
+        let departing = self.balance.departing.values().map(|departing| departing.until);
         let due = self.balance.due.first().map(|(due, _)| *due);
-        departing.filter(|again| *again > now).chain(due).min()
+        departing.filter(|until| *until > now).chain(due).min()
     }
 }

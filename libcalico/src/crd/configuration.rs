@@ -1,0 +1,38 @@
+//! The kinds that configure the cluster as a whole: ClusterInformation and KubeControllersConfiguration.
+
+use serde_json::Value;
+
+use super::custom_resource::{CustomResource, Field};
+use crate::api::{ClusterInformationSpec, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus};
+use crate::kubernetes::ApiGroup;
+
+/// Returns the definition of ClusterInformation.
+pub(super) fn cluster_information(group: ApiGroup) -> Value {
+    let about = "What is true of the cluster as a whole. There is one, called default.";
+    CustomResource::new::<ClusterInformationSpec>(group, "ClusterInformation", "clusterinformations", about)
+        .short_names(&["clusterinfo", "clusterinfos"])
+        .definition()
+}
+
+/// Returns the definition of KubeControllersConfiguration. Its status contains a `spec`: the settings in effect.
+pub(super) fn kube_controllers(group: ApiGroup) -> Value {
+    let (kind, plural) = ("KubeControllersConfiguration", "kubecontrollersconfigurations");
+    let about = "Settings of kube-controllers. There is one, called default.";
+    CustomResource::new::<KubeControllersConfigurationSpec>(group, kind, plural, about)
+        .spec(fields)
+        .status::<KubeControllersConfigurationStatus>("What kube-controllers does.", |status| {
+            fields(&mut status.at("runningConfig"));
+        })
+        .definition()
+}
+
+/// Adds the constraints of the settings that the types cannot express, for the requested settings and for those in
+/// effect.
+fn fields(spec: &mut Field<'_>) {
+    spec.required(&["controllers"]);
+    spec.at("healthChecks").default("Enabled");
+    spec.at("debugProfilePort").set("format", "int32");
+    let mut controllers = spec.at("controllers");
+    controllers.at("loadBalancer").at("assignIPs").default("AllServices");
+    controllers.at("migration").at("policyNameMigrator").default("Enabled");
+}

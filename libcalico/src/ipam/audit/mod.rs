@@ -1,0 +1,76 @@
+//! Contradictions between the stored addresses and their owners: the decisions behind `calico-ipam check`, which
+//! garbage collection shares.
+//!
+//! A finding alone does not permit a release. It carries the facts for a second check before one: an address with its
+//! handle and sequence number, or a handle or block with its revision.
+//!
+//! Read `finding` first. `blocks`, `handles` and `addresses` each make one group of comparisons.
+
+mod addresses;
+mod blocks;
+mod finding;
+mod handles;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use time::{Duration, OffsetDateTime};
+
+pub use self::addresses::pod_keeper;
+pub use self::finding::{Finding, HeldAddress};
+pub(super) use self::handles::miscounted;
+pub use self::handles::{HandleRepair, SuspectHandle, repair};
+use super::{Block, BlockAffinity, Handle, Sight};
+use crate::api::ObjectKey;
+use crate::kubernetes::Pod;
+use crate::net::Cidr;
+use crate::store::Entry;
+
+/// The fields of an endpoint that the audit needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EndpointFacts {
+    /// The endpoint's name for messages, `namespace/name`.
+    pub name: String,
+    /// The endpoint's node.
+    pub node: String,
+    /// The endpoint's pod; `None` for the endpoint of a container without a pod.
+    pub pod: Option<ObjectKey>,
+    /// The endpoint's addresses.
+    pub addresses: Vec<IpAddr>,
+    /// The endpoint's container.
+    pub container_id: Option<String>,
+}
+
+/// Pods by namespace and name. An unreadable pod is [`Sight::Unknown`].
+pub type Pods = BTreeMap<ObjectKey, Sight<Pod>>;
+
+/// The objects to compare, preferably read in one snapshot.
+#[derive(Debug, Clone, Copy)]
+pub struct Inventory<'a> {
+    /// Ranges of all pools, including those that are not in service.
+    pub pools: &'a [Cidr],
+    /// All blocks.
+    pub blocks: &'a [Entry<Block>],
+    /// All handles.
+    pub handles: &'a [Entry<Handle>],
+    /// All affinities.
+    pub affinities: &'a [Entry<BlockAffinity>],
+    /// All endpoints.
+    pub endpoints: &'a [EndpointFacts],
+    /// All pods, if endpoints are derived from pods; otherwise empty.
+    pub pods: &'a Pods,
+    /// The current time.
+    pub now: OffsetDateTime,
+    /// The age up to which an address without an endpoint is attributed to an ADD in progress.
+    pub in_flight: Duration,
+}
+
+/// Compares blocks, handles, affinities and endpoints, and lists every contradiction.
+pub fn audit(inventory: &Inventory<'_>) -> Vec<Finding> {
+    let mut findings = blocks::findings(inventory);
+    findings.extend(handles::findings(inventory));
+    findings.extend(addresses::findings(inventory));
+    findings
+}

@@ -1,0 +1,144 @@
+//! [`Block`]: the stored block, which is the unit of compare-and-swap.
+//!
+//! `create`, `assign`, `release` and `garbage` follow the life of an address in a block. `inspect` only reads;
+//! `owners` serves VMIs; `corrupt` handles blocks whose parts contradict each other.
+
+mod assign;
+mod corrupt;
+mod create;
+mod garbage;
+mod inspect;
+mod owners;
+mod release;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use self::assign::{AssignError, AssignRequest};
+pub use self::corrupt::{Holder, Repaired};
+pub use self::create::{BlockTooLarge, HostReserved, MAX_BLOCK_CAPACITY};
+pub use self::inspect::{Allocation, CorruptBlock, WINDOWS_RESERVED_HANDLE};
+pub use self::owners::OwnerSlot;
+pub use self::release::{OldHandle, ReleaseError, ReleaseRequest, Released};
+
+use crate::api::Unknown;
+use crate::net::{Cidr, IpVersion};
+use crate::store::Kind;
+
+/// A CIDR-aligned slice of a pool: the allocated ordinals, their owners, and the order in which free ordinals are
+/// assigned.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Block {
+    /// The block's range.
+    pub cidr: Cidr,
+    /// The owner, `host:<node>` or `virtual:<name>`. A block without owner has `None`, which is written as `null`.
+    #[serde(default)]
+    pub affinity: Option<String>,
+    /// The time at which the owner claimed the block: RFC 3339, UTC, whole seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity_claim_time: Option<String>,
+    /// For each ordinal, its index into `attributes`, or `None` if it is free.
+    #[serde(default, deserialize_with = "null_as_empty")]
+    pub allocations: Vec<Option<usize>>,
+    /// Free ordinals, in the order in which they will be assigned.
+    #[serde(default, deserialize_with = "null_as_empty")]
+    pub unallocated: Vec<usize>,
+    /// The attributes of the allocations. In a new block, upstream writes `null`.
+    #[serde(default, deserialize_with = "null_as_empty")]
+    pub attributes: Vec<Attribute>,
+    /// A number that starts at the clock in nanoseconds and grows by one per write. It exceeds 2^53.
+    #[serde(rename = "sequenceNumber", default)]
+    pub sequence_number: u64,
+    /// For each allocated ordinal, the block's sequence number before the write that allocated it (IPAM-167).
+    #[serde(rename = "sequenceNumberForAllocation", default, deserialize_with = "null_as_empty")]
+    pub sequence_number_for_allocation: BTreeMap<String, u64>,
+    /// Tombstone, used only in the Kubernetes datastore.
+    #[serde(default)]
+    pub deleted: bool,
+    /// Fields that this version does not model.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+/// The owner of an allocation, or the mark of an address that is cooling down after its release.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Attribute {
+    /// The handle of the allocation.
+    #[serde(rename = "handle_id", default, skip_serializing_if = "Option::is_none")]
+    pub handle_id: Option<String>,
+    /// The active owner's attributes. The JSON key is historical.
+    #[serde(
+        rename = "secondary",
+        default,
+        deserialize_with = "null_as_empty",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub active_owner: BTreeMap<String, String>,
+    /// The alternate owner's attributes, which are set during a live migration.
+    #[serde(
+        rename = "alternateOwnerAttrs",
+        default,
+        deserialize_with = "null_as_empty",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub alternate_owner: BTreeMap<String, String>,
+    /// The time of the release, at which the cooldown began: RFC 3339, UTC, whole seconds.
+    #[serde(rename = "releasedAt", default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<String>,
+    /// Fields that this version does not model.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+pub(super) fn null_as_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+const ROOT: &str = "/calico/ipam/v2/assignment/";
+
+/// Returns the end of the path of a block or affinity, such as `ipv4/block/10.0.0.0-26`. Only the slash of the CIDR is
+/// replaced.
+pub(super) fn cidr_path(cidr: &Cidr) -> String {
+    format!("ipv{}/block/{}-{}", cidr.version(), cidr.network(), cidr.prefix())
+}
+
+/// Parses the result of [`cidr_path`].
+pub(super) fn parse_cidr_path(tail: &str) -> Option<Cidr> {
+    let (version, rest) = tail.split_once("/block/")?;
+    let (network, prefix) = rest.rsplit_once('-')?;
+    let cidr: Cidr = format!("{network}/{prefix}").parse().ok()?;
+    (version == format!("ipv{}", cidr.version())).then_some(cidr)
+}
+
+impl Kind for Block {
+    const KIND: &'static str = "IPAMBlock";
+    type Key = Cidr;
+    /// `None` selects both families.
+    type Select = Option<IpVersion>;
+
+    fn path(key: &Cidr) -> String {
+        format!("{ROOT}{}", cidr_path(key))
+    }
+
+    fn parse_path(path: &str) -> Option<Cidr> {
+        parse_cidr_path(path.strip_prefix(ROOT)?)
+    }
+
+    fn belongs_to(&self, key: &Cidr) -> bool {
+        self.cidr == *key
+    }
+
+    fn prefix(select: &Self::Select) -> String {
+        match select {
+            Some(version) => format!("{ROOT}ipv{version}/"),
+            None => ROOT.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Decides whether an allocated address is in use. `calico-ipam check` and garbage collection share this decision.
+//!
+//! An allocation names its owner ([`Claim`]). [`HolderFacts`] gives the facts about the owner, from endpoints that
+//! were just read, from a cache or from the API server. When in doubt, an address counts as in use.
+
+mod claim;
+
+pub use self::claim::{Claim, ClaimKind};
+
+/// The result of looking up an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sight<T> {
+    /// The object does not exist.
+    Absent,
+    /// The object exists.
+    Present(T),
+    /// The object could not be looked up.
+    #[default]
+    Unknown,
+}
+
+impl<T> Sight<T> {
+    /// Applies `view` to an existing object.
+    pub fn map<'s, U>(&'s self, view: impl FnOnce(&'s T) -> U) -> Sight<U> {
+        match self {
+            Sight::Absent => Sight::Absent,
+            Sight::Present(object) => Sight::Present(view(object)),
+            Sight::Unknown => Sight::Unknown,
+        }
+    }
+}
+
+/// The state of a pod with respect to one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodSight<'a> {
+    /// The pod's Kubernetes node; empty if it is not scheduled.
+    pub node: &'a str,
+    /// True if the pod has the address. `None` if the pod has not reported an address yet or its addresses are
+    /// unreadable.
+    pub has: Option<bool>,
+    /// The way in which the pod's containers ended for good, if they did.
+    pub ended: Option<Ended>,
+}
+
+/// The result of looking up a VMI (a KubeVirt VirtualMachineInstance) and the VirtualMachine of its name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MachineSight {
+    /// The VirtualMachine or a VirtualMachineInstance of its name exists. The instance counts whatever its owner is,
+    /// because its launcher pod may run (KC-436).
+    Present,
+    /// Neither object exists.
+    Absent,
+    /// Neither kind is defined: KubeVirt is not installed.
+    Undefined,
+    /// The objects could not be looked up.
+    #[default]
+    Unknown,
+}
+
+/// The result of looking up the pods that an allocation names as its owners ([`Claim::owners`]). The greatest result
+/// of several pods counts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OwnerSight {
+    /// None of the pods exists.
+    Absent,
+    /// A pod exists, and has ended or has other addresses.
+    Present,
+    /// A pod could not be looked up.
+    #[default]
+    Unknown,
+    /// A pod that has not ended has the address, or has not reported its addresses yet.
+    HasIt,
+}
+
+impl OwnerSight {
+    /// Returns the greatest result of the lookups of the pods.
+    pub fn of<'a>(pods: impl Iterator<Item = Sight<PodSight<'a>>>) -> Self {
+        let sights = pods.map(|pod| match pod {
+            Sight::Absent => OwnerSight::Absent,
+            Sight::Unknown => OwnerSight::Unknown,
+            Sight::Present(pod) if pod.ended.is_none() && pod.has != Some(false) => OwnerSight::HasIt,
+            Sight::Present(_) => OwnerSight::Present,
+        });
+        sights.max().unwrap_or(OwnerSight::Absent)
+    }
+}
+
+/// The way in which a pod ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Ended {
+    /// The containers ended.
+    Finished,
+    /// The node evicted the pod.
+    Evicted,
+}
+
+/// Facts about the owner that an allocation names. Facts that were not looked up are unknown.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HolderFacts<'a> {
+    /// The pod.
+    pub pod: Sight<PodSight<'a>>,
+    /// The state of the VMI and its VirtualMachine.
+    pub machine: MachineSight,
+    /// The pods that an allocation for a VMI names as its owners.
+    pub owner: OwnerSight,
+    /// The Service.
+    pub service: Sight<()>,
+    /// The Calico node of the tunnel.
+    pub tunnel_node: Sight<()>,
+    /// The user of the address of an allocation that names no owner.
+    pub unnamed: Sight<()>,
+    /// The Kubernetes node on which the address was allocated, if it is known.
+    pub node: Option<&'a str>,
+}
+
+/// The decision about an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    /// The address is in use, or may be.
+    Held(Keeper),
+    /// The facts show no owner that uses the address.
+    Leaked(Evidence),
+}
+
+/// The reason why an address counts as in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum Keeper {
+    /// The host reserves the address.
+    #[error("the host keeps it for itself")]
+    Host,
+    /// The tunnel's node exists.
+    #[error("its tunnel's node is there")]
+    Tunnel,
+    /// The Service exists.
+    #[error("its service is there")]
+    Service,
+    /// The VMI or its VirtualMachine exists.
+    #[error("its virtual machine is there")]
+    Machine,
+    /// The pod has the address.
+    #[error("its pod has it")]
+    Pod,
+    /// The pod has not reported an address yet, or none that is readable.
+    #[error("its pod has told no address yet")]
+    SilentPod,
+    /// An endpoint has the address, although the allocation names no owner.
+    #[error("an endpoint has it")]
+    Endpoint,
+    /// The allocation's owner is of a kind that cannot be looked up.
+    #[error("nobody knows whose it is")]
+    UnknownOwner,
+    /// The node is not a Kubernetes node.
+    #[error("its node is none of Kubernetes")]
+    ForeignNode,
+    /// The node exists again.
+    #[error("its node is there")]
+    Node,
+    /// The owner could not be looked up.
+    #[error("its holder could not be looked at")]
+    Unseen,
+}
+
+/// The reason why an address counts as leaked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+pub enum Evidence {
+    /// The pod does not exist.
+    #[error("its pod is gone")]
+    PodGone,
+    /// The pod is on another node.
+    #[error("its pod is on another node")]
+    PodElsewhere,
+    /// The pod has other addresses.
+    #[error("its pod has other addresses")]
+    OtherAddresses,
+    /// The pod's containers ended.
+    #[error("its pod has finished")]
+    PodFinished,
+    /// The pod was evicted.
+    #[error("its pod was evicted")]
+    PodEvicted,
+    /// Neither the VirtualMachine nor the VMI exists.
+    #[error("its virtual machine is gone")]
+    MachineGone,
+    /// KubeVirt is no longer installed.
+    #[error("KubeVirt is not installed")]
+    NoKubeVirt,
+    /// The Service does not exist.
+    #[error("its service is gone")]
+    ServiceGone,
+    /// The tunnel's node does not exist.
+    #[error("its node is gone")]
+    NodeGone,
+    /// No endpoint has the address.
+    #[error("no endpoint has it")]
+    NoEndpoint,
+}
+
+/// Decides whether an address that was allocated for an owner of a `kind` is in use.
+pub fn holding(kind: ClaimKind, facts: &HolderFacts<'_>) -> Holding {
+    let there = |sight: Sight<()>, keeper, evidence| match sight {
+        Sight::Present(()) => Holding::Held(keeper),
+        Sight::Absent => Holding::Leaked(evidence),
+        Sight::Unknown => Holding::Held(Keeper::Unseen),
+    };
+    match kind {
+        ClaimKind::HostReserved => Holding::Held(Keeper::Host),
+        ClaimKind::Foreign => Holding::Held(Keeper::UnknownOwner),
+        ClaimKind::Tunnel => there(facts.tunnel_node, Keeper::Tunnel, Evidence::NodeGone),
+        ClaimKind::Service => there(facts.service, Keeper::Service, Evidence::ServiceGone),
+        ClaimKind::Machine => of_machine(facts.machine, facts.owner),
+        ClaimKind::Pod => match facts.pod {
+            Sight::Present(pod) => of_pod(&pod, facts.node),
+            Sight::Absent => Holding::Leaked(Evidence::PodGone),
+            Sight::Unknown => Holding::Held(Keeper::Unseen),
+        },
+        ClaimKind::Unnamed => match facts.unnamed {
+            Sight::Present(()) => Holding::Held(Keeper::Endpoint),
+            Sight::Absent => Holding::Leaked(Evidence::NoEndpoint),
+            Sight::Unknown => Holding::Held(Keeper::UnknownOwner),
+        },
+    }
+}
+
+/// Decides about a VMI's address. A running launcher pod keeps the address, even if its VMI was deleted. Without
+/// KubeVirt, no controller deletes launcher pods, so any existing pod keeps the address.
+fn of_machine(machine: MachineSight, owner: OwnerSight) -> Holding {
+    match (machine, owner) {
+        (MachineSight::Present, _) => Holding::Held(Keeper::Machine),
+        (_, OwnerSight::HasIt) | (MachineSight::Undefined, OwnerSight::Present) => Holding::Held(Keeper::Pod),
+        (MachineSight::Unknown, _) | (_, OwnerSight::Unknown) => Holding::Held(Keeper::Unseen),
+        (MachineSight::Absent, OwnerSight::Present | OwnerSight::Absent) => Holding::Leaked(Evidence::MachineGone),
+        (MachineSight::Undefined, OwnerSight::Absent) => Holding::Leaked(Evidence::NoKubeVirt),
+    }
+}
+
+/// Decides about a pod's address. A pod that has the address keeps it, whatever its node is: metadata alone never
+/// frees an address in use. Upstream compares the nodes first (KC-434).
+fn of_pod(pod: &PodSight<'_>, node: Option<&str>) -> Holding {
+    if pod.has == Some(true) && pod.ended.is_none() {
+        return Holding::Held(Keeper::Pod);
+    }
+    if node.is_some_and(|node| !pod.node.is_empty() && node != pod.node) {
+        return Holding::Leaked(Evidence::PodElsewhere);
+    }
+    match (pod.has, pod.ended) {
+        (None, _) => Holding::Held(Keeper::SilentPod),
+        (_, Some(Ended::Evicted)) => Holding::Leaked(Evidence::PodEvicted),
+        (_, Some(Ended::Finished)) => Holding::Leaked(Evidence::PodFinished),
+        (_, None) => Holding::Leaked(Evidence::OtherAddresses),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Chooses the pools that serve a request, and records why the others do not.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use super::pool::{Pool, Refusal, RefusedPool, enabled_pool};
+use crate::api::{AllowedUse, IpPool};
+use crate::net::{Cidr, IpVersion};
+use crate::selector::{Selector, SelectorError};
+
+/// Labels of a node or namespace.
+pub type Labels = BTreeMap<String, String>;
+
+/// The criteria for the choice of pools.
+#[derive(Debug, Clone)]
+pub struct PoolRequest<'a> {
+    /// The address family.
+    pub version: IpVersion,
+    /// Ranges of the pools that the request names, in its order. If there are none, the selectors decide.
+    pub requested: &'a [Cidr],
+    /// The purpose of the addresses.
+    pub purpose: AllowedUse,
+    /// The node's name, for messages.
+    pub node: &'a str,
+    /// The node's labels.
+    pub node_labels: &'a Labels,
+    /// The namespace's name and labels. Without a namespace, namespace selectors see no labels: `has(x)` rejects the
+    /// pool, `!has(x)` selects it (IPAM-96).
+    pub namespace: Option<(&'a str, &'a Labels)>,
+    /// Whether to require that the namespace selectors of named pools match, too.
+    pub restricted: bool,
+}
+
+/// The result of the choice of pools.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolChoice {
+    /// The pools to use, in this order: the order of the request, or by name.
+    pub chosen: Vec<Pool>,
+    /// The chosen pools and those that only the intended use excluded. The node keeps its blocks in all of them
+    /// (IPAM-99).
+    pub selected: Vec<Pool>,
+    /// Every pool of the family that is in service.
+    pub enabled: Vec<Pool>,
+    /// Every other pool, with the reason.
+    pub refused: Vec<RefusedPool>,
+}
+
+/// The reason why no pool was chosen. Except for a malformed selector, the texts are upstream's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoPool {
+    /// A requested range is not a pool in service.
+    #[error("the given pool ({0}) does not exist, or is not enabled")]
+    NotEnabled(Cidr),
+    /// No pool of the family is in service.
+    #[error("cannot find a qualified ippool")]
+    NoneEnabled,
+    /// No pool selects the node and namespace.
+    #[error("no configured Calico pools for node {0}")]
+    NoneSelected(String),
+    /// The selected pools are for other uses.
+    #[error("cannot find a qualified ippool, no pools match the required use ({0:?})")]
+    NoneForUse(AllowedUse),
+    /// A selector is malformed. As in upstream, the whole request fails.
+    #[error("IPPool {pool}: {field} `{selector}` is invalid: {reason}")]
+    Selector {
+        /// The pool.
+        pool: String,
+        /// `nodeSelector` or `namespaceSelector`.
+        field: &'static str,
+        /// The selector.
+        selector: String,
+        /// The syntax error.
+        reason: Box<SelectorError>,
+    },
+}
+
+/// The error for a request that no pool serves.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct PoolChoiceError {
+    /// The reason.
+    pub cause: NoPool,
+    /// Every considered pool, with the reason why it was not used.
+    pub refused: Vec<RefusedPool>,
+}
+
+/// Chooses the pools of a request. Named pools are used in the order of the request. As in upstream, their node
+/// selectors and assignment modes do not count; their namespace selectors count only if the request is restricted
+/// (IPAM-95). If no pool is named, the selectors decide, and pools are sorted by name.
+pub fn choose_pools(pools: &[IpPool], request: &PoolRequest<'_>) -> Result<PoolChoice, PoolChoiceError> {
+    let mut sorted: Vec<&IpPool> = pools.iter().collect();
+    sorted.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+
+    let mut choice = PoolChoice::default();
+    let mut in_service: Vec<(&IpPool, Pool)> = Vec::new();
+    for object in sorted {
+        match enabled_pool(object, request.version) {
+            Ok(pool) => in_service.push((object, pool)),
+            Err(refusal) => choice.refuse(object, refusal),
+        }
+    }
+    choice.enabled = in_service.iter().map(|(_, pool)| pool.clone()).collect();
+    in_service.retain(|(object, pool)| match pool.check_block_size() {
+        Ok(()) => true,
+        Err(refusal) => {
+            choice.refuse(object, refusal);
+            false
+        }
+    });
+
+    match select(&mut choice, in_service, request) {
+        Ok(()) => Ok(choice),
+        Err(cause) => Err(PoolChoiceError { cause, refused: choice.refused }),
+    }
+}
+
+fn select(choice: &mut PoolChoice, in_service: Vec<(&IpPool, Pool)>, request: &PoolRequest<'_>) -> Result<(), NoPool> {
+    if in_service.is_empty() {
+        return Err(NoPool::NoneEnabled);
+    }
+    choice.selected = if request.requested.is_empty() {
+        by_selectors(choice, in_service, request)?
+    } else {
+        by_request(choice, in_service, request)?
+    };
+    if choice.selected.is_empty() {
+        return Err(NoPool::NoneSelected(request.node.to_owned()));
+    }
+    for pool in &choice.selected {
+        if pool.allows(request.purpose) {
+            choice.chosen.push(pool.clone());
+        } else {
+            let refusal = Refusal::Use { allowed: pool.allowed_uses.clone(), wanted: request.purpose };
+            choice.refused.push(RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal });
+        }
+    }
+    if choice.chosen.is_empty() { Err(NoPool::NoneForUse(request.purpose)) } else { Ok(()) }
+}
+
+fn by_request(
+    choice: &mut PoolChoice,
+    in_service: Vec<(&IpPool, Pool)>,
+    request: &PoolRequest<'_>,
+) -> Result<Vec<Pool>, NoPool> {
+    for (object, pool) in &in_service {
+        if !request.requested.contains(&pool.cidr) {
+            choice.refuse(object, Refusal::NotRequested);
+        }
+    }
+    let mut selected = Vec::new();
+    for cidr in request.requested {
+        let found = in_service.iter().rfind(|(_, pool)| pool.cidr == *cidr);
+        let (object, pool) = found.ok_or(NoPool::NotEnabled(*cidr))?;
+        let refusal = if request.restricted { refusal_by_namespace(object, request.namespace)? } else { None };
+        match refusal {
+            None => selected.push(pool.clone()),
+            Some(refusal) => choice.refuse(object, refusal),
+        }
+    }
+    Ok(selected)
+}
+
+fn by_selectors(
+    choice: &mut PoolChoice,
+    in_service: Vec<(&IpPool, Pool)>,
+    request: &PoolRequest<'_>,
+) -> Result<Vec<Pool>, NoPool> {
+    let mut selected = Vec::new();
+    for (object, pool) in in_service {
+        match refusal_by_selectors(object, request)? {
+            None => selected.push(pool),
+            Some(refusal) => choice.refuse(object, refusal),
+        }
+    }
+    Ok(selected)
+}
+
+fn refusal_by_selectors(object: &IpPool, request: &PoolRequest<'_>) -> Result<Option<Refusal>, NoPool> {
+    if !object.spec.is_automatic() {
+        return Ok(Some(Refusal::Manual));
+    }
+    let selector = &object.spec.node_selector;
+    if !selects(object, "nodeSelector", selector, request.node_labels)? {
+        return Ok(Some(Refusal::NodeSelector { selector: selector.clone(), node: request.node.to_owned() }));
+    }
+    refusal_by_namespace(object, request.namespace)
+}
+
+/// Returns the rejection of a pool whose namespace selector does not match the name and labels of the namespace.
+pub fn refusal_by_namespace(object: &IpPool, namespace: Option<(&str, &Labels)>) -> Result<Option<Refusal>, NoPool> {
+    let selector = &object.spec.namespace_selector;
+    let no_labels = Labels::new();
+    let labels = namespace.map_or(&no_labels, |(_, labels)| labels);
+    if selects(object, "namespaceSelector", selector, labels)? {
+        return Ok(None);
+    }
+    let namespace = namespace.map(|(name, _)| name.to_owned());
+    Ok(Some(Refusal::NamespaceSelector { selector: selector.clone(), namespace }))
+}
+
+fn selects(object: &IpPool, field: &'static str, selector: &str, labels: &Labels) -> Result<bool, NoPool> {
+    Selector::parse(selector).map(|parsed| parsed.matches(labels)).map_err(|reason| NoPool::Selector {
+        pool: object.metadata.name.clone(),
+        field,
+        selector: selector.to_owned(),
+        reason: Box::new(reason),
+    })
+}
+
+/// Returns the blocks among a node's that the node should give up if they are empty: those outside the pools of the
+/// request, in a pool in service whose selector no longer selects the node (IPAM-99).
+pub fn stale_blocks(owned: &[Cidr], choice: &PoolChoice, node_labels: &Labels) -> Vec<Cidr> {
+    let inside = |pools: &[Pool], block: &Cidr| pools.iter().any(|pool| pool.cidr.contains(block.network()));
+    let deselected = |block: &&Cidr| {
+        let pool = choice.enabled.iter().find(|pool| pool.cidr.contains(block.network()));
+        // A malformed selector does not make blocks stale.
+        pool.is_some_and(|pool| {
+            Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(node_labels))
+        })
+    };
+    owned.iter().filter(|block| !inside(&choice.selected, block)).filter(deselected).copied().collect()
+}
+
+impl PoolChoice {
+    fn refuse(&mut self, object: &IpPool, refusal: Refusal) {
+        let cidr = object.spec.range().ok();
+        self.refused.push(RefusedPool { pool: object.metadata.name.clone(), cidr, refusal });
+    }
+}

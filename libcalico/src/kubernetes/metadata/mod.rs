@@ -1,0 +1,314 @@
+//! The metadata of custom resources. In `crd.projectcalico.org/v1` the annotation `projectcalico.org/metadata` contains
+//! the v3 metadata as JSON (DS-56, DS-57). In `projectcalico.org/v3` the v3 metadata is the resource's own.
+//!
+//! Upstream moves labels and annotations that others put on a v1 resource into the annotation, and drops those on an
+//! IPAM object (DS-59, IPAM-86). We leave both on the resource: see [`Foreign`].
+
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::error::Malformed;
+use super::json::{Fields, put_object, take_object, take_text, text};
+use super::resource::{ApiGroup, Location};
+use super::revision::{Foreign, ObjectRevision, reverse_uid};
+use crate::api::{DEFAULT_TIER, NAME_ANNOTATION as ANNOTATION, without_tier};
+
+/// Parts of keys. Labels and annotations whose key contains one of them are on the v1 resource as well as in the
+/// annotation.
+const SHOWN: [&str; 2] = ["projectcalico.org/", "operator.tigera.io/"];
+
+/// The fields that the API server maintains, which are never copied from an object; see also [`forget_field_managers`].
+const SERVERS_OWN: [&str; 3] = ["generation", "managedFields", "selfLink"];
+
+/// The fields that identify an object or its state. They never count as metadata of others.
+const IDENTITY: [&str; 7] = [
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+
+/// Upstream's order of the fields in the annotation.
+const ORDER: [&str; 11] = [
+    "name",
+    "generateName",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+
+// === v3 kinds: the canonical value has metadata ===
+
+/// Returns the v3 metadata of a resource, and the part of the resource's own metadata that v3 does not show.
+pub(super) fn read(group: ApiGroup, mut metadata: Fields) -> Result<(Fields, Foreign), Malformed> {
+    without(&mut metadata, &SERVERS_OWN);
+    metadata.remove("resourceVersion");
+    match group {
+        ApiGroup::V3 => Ok((metadata, Foreign::default())),
+        ApiGroup::CrdV1 => read_v1(metadata),
+    }
+}
+
+fn read_v1(mut resource: Fields) -> Result<(Fields, Foreign), Malformed> {
+    if let Some(uid) = take_text(&mut resource, "uid").filter(|uid| !uid.is_empty()) {
+        resource.insert("uid".into(), reversed(&uid)?.into());
+    }
+    let Some(mut inner) = take_annotation(&mut resource)? else {
+        // Only kubectl wrote this resource, so its own metadata is the v3 metadata.
+        let foreign = Foreign { metadata: own_of_others(&resource, &Fields::new()), ..Foreign::default() };
+        return Ok((resource, foreign));
+    };
+    let foreign = Foreign { metadata: own_of_others(&resource, &inner), ..Foreign::default() };
+    for key in ["labels", "annotations"] {
+        let mut merged = take_object(&mut resource, key);
+        merged.append(&mut take_object(&mut inner, key));
+        put_object(&mut inner, key, merged);
+    }
+    each_owner(&mut inner, |owner| {
+        let of_calico = ApiGroup::CrdV1.api_version() == owner || ApiGroup::V3.api_version() == owner;
+        of_calico.then(|| ApiGroup::V3.api_version())
+    })?;
+    for key in ["namespace", "uid"] {
+        inner.remove(key);
+        inner.extend(resource.remove_entry(key));
+    }
+    for key in ["name", "creationTimestamp"] {
+        if inner.get(key).is_none_or(|value| value.is_null() || value == "") {
+            inner.extend(resource.remove_entry(key));
+        }
+    }
+    Ok((inner, foreign))
+}
+
+/// Returns the metadata that others put on a v1 resource: labels and annotations without our prefixes that the
+/// annotation does not repeat, owner references and finalizers. Owner references and finalizers stay on the resource,
+/// and also in the annotation if they are part of the v3 metadata.
+fn own_of_others(resource: &Fields, inner: &Fields) -> Fields {
+    let mut others = resource.clone();
+    without(&mut others, &IDENTITY);
+    for key in ["labels", "annotations"] {
+        let mut pairs = take_object(&mut others, key);
+        let repeated = |name: &String| inner.get(key).is_some_and(|inner| inner.get(name).is_some());
+        pairs.retain(|name, _| !is_shown(name) && !repeated(name));
+        put_object(&mut others, key, pairs);
+    }
+    others
+}
+
+/// Returns the resource's metadata for v3 metadata to be written at `location`. Without a revision, the object is new.
+pub(super) fn write(
+    group: ApiGroup,
+    location: &Location,
+    mut metadata: Fields,
+    revision: Option<&ObjectRevision>,
+) -> Result<Fields, Malformed> {
+    without(&mut metadata, &SERVERS_OWN);
+    metadata.retain(|_, value| !value.is_null());
+    let uid = take_text(&mut metadata, "uid").filter(|uid| !uid.is_empty());
+    without(&mut metadata, &["name", "namespace", "resourceVersion"]);
+    let mut resource = match group {
+        ApiGroup::V3 => metadata,
+        ApiGroup::CrdV1 => write_v1(metadata, revision.map(|revision| &revision.foreign))?,
+    };
+    identify(&mut resource, location, revision);
+    if let Some(uid) = uid {
+        let uid = if group == ApiGroup::CrdV1 { reversed(&uid)? } else { uid };
+        resource.insert("uid".into(), uid.into());
+    }
+    Ok(resource)
+}
+
+fn write_v1(mut inner: Fields, foreign: Option<&Foreign>) -> Result<Fields, Malformed> {
+    let mut resource = foreign.map(|foreign| foreign.metadata.clone()).unwrap_or_default();
+    for key in ["labels", "annotations"] {
+        let others = take_object(&mut resource, key);
+        let (mut on_resource, mut in_annotation) = (Fields::new(), Fields::new());
+        for (name, value) in take_object(&mut inner, key) {
+            if others.contains_key(&name) {
+                on_resource.insert(name, value);
+            } else {
+                if is_shown(&name) {
+                    on_resource.insert(name.clone(), value.clone());
+                }
+                in_annotation.insert(name, value);
+            }
+        }
+        put_object(&mut resource, key, on_resource);
+        put_object(&mut inner, key, in_annotation);
+    }
+    each_owner(&mut inner, |owner| (owner == ApiGroup::V3.api_version()).then(|| ApiGroup::CrdV1.api_version()))?;
+    put_annotation(&mut resource, &inner)?;
+    Ok(resource)
+}
+
+// === IPAM kinds: the canonical value has no metadata ===
+
+/// Returns the metadata of an IPAM object that [`write_ipam`] does not create itself. `labels` are the keys of the
+/// labels that the object must have.
+pub(super) fn read_ipam(group: ApiGroup, mut metadata: Fields, labels: &[&str]) -> Result<Foreign, Malformed> {
+    without(&mut metadata, &SERVERS_OWN);
+    without(&mut metadata, &IDENTITY);
+    let mut annotation = match group {
+        ApiGroup::V3 => Fields::new(),
+        ApiGroup::CrdV1 => take_annotation(&mut metadata)?.unwrap_or_default(),
+    };
+    annotation.retain(|_, value| !value.is_null());
+    for fields in [&mut metadata, &mut annotation] {
+        let mut others = take_object(fields, "labels");
+        without(&mut others, labels);
+        put_object(fields, "labels", others);
+    }
+    Ok(Foreign { metadata, annotation })
+}
+
+/// Returns the metadata of an IPAM object to be written. Without a revision, the object is new.
+pub(super) fn write_ipam(
+    group: ApiGroup,
+    location: &Location,
+    labels: &[(&str, String)],
+    revision: Option<&ObjectRevision>,
+) -> Result<Fields, Malformed> {
+    let Foreign { mut metadata, mut annotation } = revision.map(|r| r.foreign.clone()).unwrap_or_default();
+    for fields in [&mut metadata, &mut annotation] {
+        let mut all = take_object(fields, "labels");
+        all.extend(labels.iter().map(|(key, value)| ((*key).to_owned(), Value::from(value.as_str()))));
+        put_object(fields, "labels", all);
+    }
+    if group == ApiGroup::CrdV1 {
+        put_annotation(&mut metadata, &annotation)?;
+    }
+    identify(&mut metadata, location, revision);
+    Ok(metadata)
+}
+
+/// Makes the API server discard the record of which client wrote which field (`managedFields`), and keep none until a
+/// client uses server-side apply.
+///
+/// Used for blocks, which are written for each pod, by programs that compare the resourceVersion. The record is of no
+/// use there. It makes up a quarter of each block, which all nodes watch, and a fifth of the time of each write.
+pub(super) fn forget_field_managers(resource: &mut Fields) {
+    // An empty entry discards the record; without entries the API server keeps it.
+    resource.insert("managedFields".into(), Value::Array(vec![Value::Object(Fields::new())]));
+}
+
+// === policies: a resource may have another name than its policy ===
+//
+// A resource may still have the name that an older Calico gave it, with the tier before the policy's name (DS-33). In
+// `crd.projectcalico.org/v1`, the annotation contains the policy's name.
+
+/// Returns true if a v1 annotation exists without a name. The policy then has the resource's name, without the tier
+/// (DS-57).
+pub(super) fn is_policy_named_by_resource(group: ApiGroup, resource: &Fields) -> bool {
+    let annotation = resource.get("annotations").and_then(|annotations| annotations[ANNOTATION].as_str());
+    let inner = annotation.and_then(|json| serde_json::from_str::<Value>(json).ok());
+    group == ApiGroup::CrdV1 && inner.is_some_and(|inner| inner["name"].as_str().unwrap_or_default().is_empty())
+}
+
+/// Stores the name in the v3 metadata, in both places of the stored form: `name` and the annotation.
+pub(super) fn note_policy_name(metadata: &mut Fields, by_resource: bool, spec: Option<&Value>) {
+    let tier = spec.and_then(|spec| spec["tier"].as_str()).unwrap_or_default();
+    let is_default = tier.is_empty() || tier == DEFAULT_TIER;
+    let name = text(metadata, "name").unwrap_or_default();
+    let name = if by_resource && is_default { without_tier(name) } else { name }.to_owned();
+    let mut annotations = take_object(metadata, "annotations");
+    annotations.insert(ANNOTATION.into(), json!({ "name": name }).to_string().into());
+    put_object(metadata, "annotations", annotations);
+    metadata.insert("name".into(), name.into());
+}
+
+/// Removes the annotation from stored metadata and returns the policy's name.
+pub(super) fn take_policy_name(metadata: &mut Fields) -> String {
+    let mut annotations = take_object(metadata, "annotations");
+    annotations.remove(ANNOTATION);
+    put_object(metadata, "annotations", annotations);
+    text(metadata, "name").unwrap_or_default().to_owned()
+}
+
+// === parts ===
+
+fn identify(resource: &mut Fields, location: &Location, revision: Option<&ObjectRevision>) {
+    resource.insert("name".into(), location.name.as_str().into());
+    if let Some(namespace) = &location.namespace {
+        resource.insert("namespace".into(), namespace.as_str().into());
+    }
+    if let Some(revision) = revision {
+        resource.insert("resourceVersion".into(), revision.resource_version.as_str().into());
+    }
+}
+
+/// Removes the annotation and returns its JSON; `None` if there is no such annotation.
+fn take_annotation(resource: &mut Fields) -> Result<Option<Fields>, Malformed> {
+    let mut annotations = take_object(resource, "annotations");
+    let text = take_text(&mut annotations, ANNOTATION);
+    put_object(resource, "annotations", annotations);
+    let Some(text) = text else { return Ok(None) };
+    let inner: Option<Fields> = serde_json::from_str(&text)
+        .map_err(|error| Malformed(format!("the annotation {ANNOTATION} is not the JSON of metadata: {error}")))?;
+    Ok(Some(inner.unwrap_or_default()))
+}
+
+fn put_annotation(resource: &mut Fields, inner: &Fields) -> Result<(), Malformed> {
+    let text = serde_json::to_string(&Ordered(inner))?;
+    let mut annotations = take_object(resource, "annotations");
+    annotations.insert(ANNOTATION.into(), text.into());
+    put_object(resource, "annotations", annotations);
+    Ok(())
+}
+
+/// Stores the object's name in the annotation of a v1 resource, whose own name may differ.
+pub(super) fn name(resource: &mut Fields, name: String) -> Result<(), Malformed> {
+    let mut inner = take_annotation(resource)?.unwrap_or_default();
+    inner.insert("name".into(), name.into());
+    put_annotation(resource, &inner)
+}
+
+/// Rewrites the owner references for which `rename` returns another API version, and reverses their uids.
+fn each_owner(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static str>) -> Result<(), Malformed> {
+    let owners = metadata.get_mut("ownerReferences").and_then(Value::as_array_mut);
+    for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
+        let Some(version) = owner.get("apiVersion").and_then(Value::as_str).and_then(&rename) else { continue };
+        owner.insert("apiVersion".into(), version.into());
+        if let Some(uid) = take_text(owner, "uid").filter(|uid| !uid.is_empty()) {
+            owner.insert("uid".into(), reversed(&uid)?.into());
+        }
+    }
+    Ok(())
+}
+
+fn reversed(uid: &str) -> Result<String, Malformed> {
+    reverse_uid(uid).ok_or_else(|| Malformed(format!("the uid {uid:?} is not a UUID")))
+}
+
+fn is_shown(key: &str) -> bool {
+    SHOWN.iter().any(|part| key.contains(part))
+}
+
+fn without(fields: &mut Fields, keys: &[&str]) {
+    for key in keys {
+        fields.remove(*key);
+    }
+}
+
+/// Metadata in upstream's order, so that equal metadata gives equal text.
+struct Ordered<'f>(&'f Fields);
+
+impl Serialize for Ordered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let rank = |key: &str| ORDER.iter().position(|known| *known == key).unwrap_or(ORDER.len());
+        let mut fields: Vec<_> = self.0.iter().collect();
+        fields.sort_by_key(|(key, _)| rank(key));
+        serializer.collect_map(fields)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! [`Transcoder`]: translates requests and answers of the store to the API server's form and back.
+
+use serde_json::Value;
+
+use super::error::{Malformed, TranscodeError};
+use super::json::{Fields, json_bytes, take_object, text};
+use super::kind::StoredKind;
+use super::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use super::pod::{Pod, PodOnNode, PodOnNodeKey};
+use super::query::{self, Query};
+use super::request::{self, Request};
+use super::resource::ApiGroup;
+use super::revision::{Foreign, ObjectRevision};
+use super::workload_endpoint::endpoint_of_pod;
+use super::{affinity, ipam, metadata, node, pod_patch, profile};
+use crate::api::{API_VERSION, ObjectKey, WorkloadEndpoint};
+use crate::ipam::{BlockAffinity, Handle, IpamConfig, TheConfig};
+use crate::names::DEFAULT_INTERFACE_PREFIX;
+use crate::store::{Kind, Range, RawEntry, Revision, Write};
+
+/// The translation between stored pairs and the objects of one API group.
+#[derive(Debug, Clone)]
+pub struct Transcoder {
+    group: ApiGroup,
+    interface_prefix: String,
+}
+
+/// An object of the API server as a stored pair.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decoded {
+    /// The pair. If the object could not be read, the value does not decode, and the decoder's error contains the
+    /// reason.
+    pub entry: RawEntry,
+    /// True if the object is marked as deleted but still exists. The reader must finish the deletion at the entry's
+    /// revision and treat the object as missing (DS-72, IPAM-91).
+    pub tombstone: bool,
+}
+
+/// An object in its stored form, with its path.
+struct Stored {
+    path: String,
+    value: Fields,
+    foreign: Foreign,
+}
+
+impl Transcoder {
+    /// Creates a transcoder for objects of `group`.
+    pub fn new(group: ApiGroup) -> Self {
+        Transcoder { group, interface_prefix: DEFAULT_INTERFACE_PREFIX.into() }
+    }
+
+    /// Sets the prefix of host interfaces, which is `cali` by default (CNI-88).
+    pub fn with_interface_prefix(self, prefix: impl Into<String>) -> Self {
+        Transcoder { interface_prefix: prefix.into(), ..self }
+    }
+
+    /// Returns the API group.
+    pub fn group(&self) -> ApiGroup {
+        self.group
+    }
+
+    /// Returns the request that reads `range`. Equal queries may share a request, such as those of an endpoint and its
+    /// pod.
+    pub fn query(&self, range: &Range) -> Result<Query, TranscodeError> {
+        query::query(self.group, self.kind("Get", range.kind)?, range)
+    }
+
+    /// Returns the pair of `object` in the answer to `range`; `None` for an object that is not in the range. The API
+    /// server returns objects in the order of their names, and the caller must keep that order (IPAM-94, IPAM-112).
+    pub fn decode(&self, range: &Range, object: Value) -> Option<Decoded> {
+        let kind = StoredKind::named(range.kind)?;
+        let Value::Object(object) = object else { return None };
+        let given = object.get("metadata").and_then(Value::as_object);
+        let name = given.and_then(|metadata| text(metadata, "name")).unwrap_or_default().to_owned();
+        let namespace = given.and_then(|metadata| text(metadata, "namespace")).map(str::to_owned);
+        let mut revision = given.map(|given| ObjectRevision::of(given, Foreign::default())).unwrap_or_default();
+
+        let pair = |path, value, revision: &ObjectRevision| RawEntry { path, value, revision: revision.revision() };
+        if range.keys_only && !object.contains_key("spec") {
+            let path = query::path_of_name(kind, namespace.as_deref(), &name).filter(|path| within(range, path))?;
+            return Some(Decoded { entry: pair(path, Vec::new(), &revision), tombstone: false });
+        }
+        let (path, value) = match self.stored(kind, object).and_then(|stored| placed(kind, range, stored)) {
+            Ok(None) => return None,
+            Ok(Some(stored)) => {
+                revision.foreign = stored.foreign;
+                (stored.path, Value::Object(stored.value))
+            }
+            // No kind decodes from a text, and the decoder's error quotes the text.
+            Err(Malformed(reason)) => {
+                let path = if range.prefix {
+                    query::path_of_name(kind, namespace.as_deref(), &name)?
+                } else {
+                    range.path.clone()
+                };
+                (path, Value::String(reason))
+            }
+        };
+        let is_tombstone = kind.has_tombstones() && value.get("deleted") == Some(&Value::Bool(true));
+        // Lists of affinities omit objects marked as deleted; lists of blocks and handles do not (DS-72).
+        let hidden = is_tombstone && range.prefix && kind == StoredKind::Affinity;
+        (within(range, &path) && !hidden)
+            .then(|| Decoded { entry: pair(path, json_bytes(&value), &revision), tombstone: is_tombstone })
+    }
+
+    /// Returns the request that performs `write`.
+    pub fn request(&self, write: &Write) -> Result<Request, TranscodeError> {
+        request::request(self.group, self.kind("Create", write.kind)?, write)
+    }
+
+    /// Returns the revision of an object that the API server sent in reply to a write of `kind`.
+    pub fn revision(&self, kind: &str, reply: &Value) -> Revision {
+        let metadata = reply.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+        // Metadata that cannot be parsed is not written back either.
+        let foreign = StoredKind::named(kind).map(|kind| self.foreign(kind, metadata.clone()));
+        ObjectRevision::of(&metadata, foreign.and_then(Result::ok).unwrap_or_default()).revision()
+    }
+
+    fn kind(&self, operation: &'static str, name: &str) -> Result<StoredKind, TranscodeError> {
+        StoredKind::named(name).ok_or_else(|| TranscodeError::Unsupported {
+            operation,
+            object: name.into(),
+            reason: "the kind is not kept in the Kubernetes datastore",
+        })
+    }
+
+    fn foreign(&self, kind: StoredKind, metadata: Fields) -> Result<Foreign, Malformed> {
+        match kind {
+            StoredKind::Affinity => metadata::read_ipam(self.group, metadata, &affinity::LABELS),
+            StoredKind::Block | StoredKind::Handle | StoredKind::Config => {
+                metadata::read_ipam(self.group, metadata, &[])
+            }
+            StoredKind::Object(_) => metadata::read(self.group, metadata).map(|(_, foreign)| foreign),
+            StoredKind::Endpoint => Ok(pod_patch::detached(&metadata)),
+            _ => Ok(Foreign::default()),
+        }
+    }
+
+    fn stored(&self, kind: StoredKind, mut object: Fields) -> Result<Option<Stored>, Malformed> {
+        if kind.is_kubernetes_own() {
+            return self.kubernetes_own(kind, object);
+        }
+        let metadata = take_object(&mut object, "metadata");
+        if let StoredKind::Object(v3) = kind {
+            let name = text(&metadata, "name").unwrap_or_default().to_owned();
+            let namespace = text(&metadata, "namespace").map(str::to_owned);
+            let by_resource = v3.is_policy && metadata::is_policy_named_by_resource(self.group, &metadata);
+            let (mut metadata, foreign) = metadata::read(self.group, metadata)?;
+            if v3.is_policy {
+                metadata::note_policy_name(&mut metadata, by_resource, object.get("spec"));
+            }
+            object.insert("metadata".into(), Value::Object(metadata));
+            let path = query::path_of_name(kind, namespace.as_deref(), &name).unwrap_or_default();
+            return Ok(Some(Stored { path, value: typed(object, v3.kind), foreign }));
+        }
+        let spec = take_object(&mut object, "spec");
+        let (path, value) = match kind {
+            StoredKind::Block => (ipam::block_path_of_spec(&spec)?, ipam::block_from_spec(spec)),
+            StoredKind::Affinity => {
+                let (key, value) = affinity::from_spec(self.group, spec)?;
+                (BlockAffinity::path(&key), value)
+            }
+            StoredKind::Handle => {
+                let (id, value) = ipam::handle_from_spec(spec)?;
+                (Handle::path(&id), value)
+            }
+            _ => (IpamConfig::path(&TheConfig), ipam::config_from_spec(spec)),
+        };
+        Ok(Some(Stored { path, value, foreign: self.foreign(kind, metadata)? }))
+    }
+
+    fn kubernetes_own(&self, kind: StoredKind, object: Fields) -> Result<Option<Stored>, Malformed> {
+        let stored = |path, value| Ok(Some(Stored { path, value, foreign: Foreign::default() }));
+        let name_of = |value: &Fields| {
+            let name = value.get("metadata").and_then(|metadata| metadata["name"].as_str()).unwrap_or_default();
+            name.to_owned()
+        };
+        match kind {
+            StoredKind::Node => {
+                let value = typed(node::from_kubernetes(object), "Node");
+                stored(query::path_of_name(kind, None, &name_of(&value)).unwrap_or_default(), value)
+            }
+            StoredKind::Profile => {
+                let value = typed(profile::from_kubernetes(object)?, "Profile");
+                stored(crate::api::Profile::path(&ObjectKey::global(name_of(&value))), value)
+            }
+            StoredKind::Endpoint => {
+                let foreign = object.get("metadata").and_then(Value::as_object).map(pod_patch::detached);
+                let pod: Pod = serde_json::from_value(Value::Object(object))?;
+                let Some(found) = endpoint_of_pod(&pod, &self.interface_prefix) else { return Ok(None) };
+                let path = WorkloadEndpoint::path(&found.endpoint.key());
+                let value = serde_json::from_slice(&found.endpoint.encode()?)?;
+                Ok(Some(Stored { path, value, foreign: foreign.unwrap_or_default() }))
+            }
+            StoredKind::Namespace => stored(super::Namespace::path(&ObjectKey::global(name_of(&object))), object),
+            _ => {
+                let namespace = object.get("metadata").and_then(|metadata| metadata["namespace"].as_str());
+                let node = object.get("spec").and_then(|spec| spec["nodeName"].as_str()).unwrap_or_default();
+                let key = ObjectKey::namespaced(namespace.unwrap_or_default(), name_of(&object));
+                let path = match kind {
+                    StoredKind::Machine => VirtualMachine::path(&key),
+                    StoredKind::MachineInstance => VirtualMachineInstance::path(&key),
+                    StoredKind::PodOnNode => {
+                        let namespace = namespace.unwrap_or_default().to_owned();
+                        PodOnNode::path(&PodOnNodeKey { node: node.to_owned(), namespace, name: key.name })
+                    }
+                    _ => Pod::path(&key),
+                };
+                stored(path, object)
+            }
+        }
+    }
+}
+
+/// Returns `object` with the kind and the API version of v3 objects.
+fn typed(mut object: Fields, kind: &str) -> Fields {
+    object.insert("apiVersion".into(), API_VERSION.into());
+    object.insert("kind".into(), kind.into());
+    object
+}
+
+fn within(range: &Range, path: &str) -> bool {
+    match range.prefix {
+        true => path.starts_with(&range.path) || affinity::is_of_any_owner(&range.path),
+        false => path == range.path,
+    }
+}
+
+/// Checks that a single object is the requested one, because different keys may share a name.
+fn placed(kind: StoredKind, range: &Range, stored: Option<Stored>) -> Result<Option<Stored>, Malformed> {
+    let Some(stored) = stored else { return Ok(None) };
+    if range.prefix || stored.path == range.path {
+        return Ok(Some(stored));
+    }
+    // The pod exists, but on another node, so the endpoint does not exist.
+    if kind == StoredKind::Endpoint {
+        return Ok(None);
+    }
+    Err(Malformed(format!("the object of that name is {}", stored.path)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,219 @@
+//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two address
+//! families.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The two address families.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IpVersion {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl IpVersion {
+    /// Returns the number of bits in an address of this family.
+    pub fn bits(self) -> u8 {
+        match self {
+            IpVersion::V4 => 32,
+            IpVersion::V6 => 128,
+        }
+    }
+
+    /// Returns the family of an address.
+    pub fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => IpVersion::V4,
+            IpAddr::V6(_) => IpVersion::V6,
+        }
+    }
+}
+
+impl fmt::Display for IpVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IpVersion::V4 => "4",
+            IpVersion::V6 => "6",
+        })
+    }
+}
+
+/// A text that is not a CIDR.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("invalid CIDR address: {0}")]
+pub struct CidrParseError(pub String);
+
+/// A network, masked to its prefix. `10.0.0.5/24` parses to `10.0.0.0/24`; text without a prefix length does not parse.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Cidr(IpNetwork);
+
+impl Cidr {
+    /// Returns the network of length `prefix` that contains `ip`; `None` if the prefix is longer than the address.
+    pub fn new(ip: IpAddr, prefix: u8) -> Option<Self> {
+        let masked = match IpNetwork::new(ip, prefix).ok()? {
+            IpNetwork::V4(n) => IpNetwork::V4(Ipv4Network::new(n.network(), prefix).ok()?),
+            IpNetwork::V6(n) => IpNetwork::V6(Ipv6Network::new(n.network(), prefix).ok()?),
+        };
+        Some(Cidr(masked))
+    }
+
+    /// Returns the single address `ip` as a /32 or /128.
+    pub fn host(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(a) => Cidr(IpNetwork::V4(Ipv4Network::from(a))),
+            IpAddr::V6(a) => Cidr(IpNetwork::V6(Ipv6Network::from(a))),
+        }
+    }
+
+    /// Parses a network, or an address without a prefix length as the network of that address alone. Returns `None` for
+    /// any other text.
+    pub fn parse_or_host(text: &str) -> Option<Self> {
+        let text = text.trim();
+        text.parse().map(Cidr::host).ok().or_else(|| text.parse().ok())
+    }
+
+    /// Parses `text` and also returns the address as written, with its host bits.
+    pub fn parse_with_address(text: &str) -> Result<(Self, IpAddr), CidrParseError> {
+        let bad = || CidrParseError(text.to_owned());
+        let (address, prefix) = text.split_once('/').ok_or_else(bad)?;
+        // Go's ParseCIDR accepts decimal digits only: no sign, no netmask form.
+        if prefix.is_empty() || prefix.len() > 3 || !prefix.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(bad());
+        }
+        if prefix.len() > 1 && prefix.starts_with('0') {
+            return Err(bad());
+        }
+        let ip: IpAddr = address.parse().map_err(|_| bad())?;
+        let prefix: u8 = prefix.parse().map_err(|_| bad())?;
+        let cidr = Cidr::new(ip, prefix).ok_or_else(bad)?;
+        Ok((cidr, ip))
+    }
+
+    /// Returns the network address.
+    pub fn network(&self) -> IpAddr {
+        self.0.ip()
+    }
+
+    /// Returns the prefix length in bits.
+    pub fn prefix(&self) -> u8 {
+        self.0.prefix()
+    }
+
+    /// Returns the address family.
+    pub fn version(&self) -> IpVersion {
+        IpVersion::of(self.network())
+    }
+
+    /// Returns true if `ip` is in this network.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.contains(ip)
+    }
+
+    /// Returns true if every address of `other` is in this network.
+    pub fn covers(&self, other: &Cidr) -> bool {
+        self.version() == other.version() && self.prefix() <= other.prefix() && self.contains(other.network())
+    }
+
+    /// Returns true if the two networks share an address.
+    pub fn overlaps(&self, other: &Cidr) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
+    /// Returns true if blocks of these two networks cannot both exist: the networks differ and share an address.
+    pub fn clashes_with(&self, other: &Cidr) -> bool {
+        self != other && self.overlaps(other)
+    }
+
+    /// Returns the number of addresses, saturating at `u128::MAX` for `::/0`.
+    pub fn size(&self) -> u128 {
+        1u128.checked_shl(u32::from(self.version().bits() - self.prefix())).unwrap_or(u128::MAX)
+    }
+
+    /// Returns the address `offset` above the network address; `None` if it is outside the network.
+    pub fn nth(&self, offset: u128) -> Option<IpAddr> {
+        if offset >= self.size() {
+            return None;
+        }
+        Some(match self.network() {
+            IpAddr::V4(a) => Ipv4Addr::from(u32::from(a) + u32::try_from(offset).ok()?).into(),
+            IpAddr::V6(a) => Ipv6Addr::from(u128::from(a) + offset).into(),
+        })
+    }
+
+    /// Returns the offset of `ip` from the network address; `None` if `ip` is outside the network.
+    pub fn offset_of(&self, ip: IpAddr) -> Option<u128> {
+        if !self.contains(ip) {
+            return None;
+        }
+        match (self.network(), ip) {
+            (IpAddr::V4(base), IpAddr::V4(ip)) => Some(u128::from(u32::from(ip) - u32::from(base))),
+            (IpAddr::V6(base), IpAddr::V6(ip)) => Some(u128::from(ip) - u128::from(base)),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = CidrParseError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Cidr::parse_with_address(text).map(|(cidr, _)| cidr)
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network(), self.prefix())
+    }
+}
+
+impl fmt::Debug for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Ord for Cidr {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.version(), self.network(), self.prefix()).cmp(&(other.version(), other.network(), other.prefix()))
+    }
+}
+
+impl PartialOrd for Cidr {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Serialize for Cidr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cidr {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_networks_that_clash() {
+        let clash = |a: &str, b: &str| a.parse::<Cidr>().unwrap().clashes_with(&b.parse().unwrap());
+        assert!(clash("10.0.0.0/26", "10.0.0.32/28") && clash("10.0.0.32/28", "10.0.0.0/26"));
+        assert!(!clash("10.0.0.0/26", "10.0.0.0/26"));
+        assert!(!clash("10.0.0.0/26", "10.0.0.64/26") && !clash("10.0.0.0/8", "fd00::/8"));
+    }
+}

@@ -1,5 +1,0 @@
-//! Addresses and ranges.
-
-mod cidr;
-
-pub use cidr::{Cidr, CidrParseError, IpVersion};

@@ -1,0 +1,280 @@
+//! The interface to the datastore that all other crates use.
+//!
+//! A request is a value: a [`ReadBatch`] of ranges or a list of [`Write`]s. A store answers a batch in as few round
+//! trips as it can (etcd: one transaction; SQLite: one snapshot; Kubernetes: parallel requests). Callers therefore
+//! collect all reads that they can name in advance into one batch. Every write is a compare-and-swap.
+//!
+//! Paths and values have the canonical encoding of [`Kind`], which is the layout and the JSON that upstream stores in
+//! etcd.
+
+mod reads;
+
+use std::future::Future;
+
+pub use self::reads::{
+    Answers, Freshness, GetTicket, KeysTicket, ListTicket, Range, RawEntry, ReadBatch, RevisionTicket, Survey,
+    decode_entry, sighting,
+};
+use crate::ipam::Sighting;
+pub use crate::kind::{Entry, Kind, Revision};
+
+/// An error of a request to the datastore.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The object is missing.
+    #[error("resource does not exist: {key}")]
+    NotFound {
+        /// Identifier of the object, `IPPool(pool4)`.
+        key: String,
+    },
+    /// The object to create already exists.
+    #[error("resource already exists: {key}")]
+    AlreadyExists {
+        /// Identifier of the object.
+        key: String,
+    },
+    /// The object changed since it was read.
+    #[error("update conflict: {key}")]
+    Conflict {
+        /// Identifier of the object.
+        key: String,
+    },
+    /// The datastore rejected the credential or the permission of this process.
+    #[error("connection is unauthorized: {reason}")]
+    Unauthorized {
+        /// The answer of the server, and the credential concerned.
+        reason: String,
+    },
+    /// The datastore was unreachable or did not answer in time.
+    #[error("datastore {datastore} is unavailable: {reason}")]
+    Unavailable {
+        /// The endpoints or the path of the datastore.
+        datastore: String,
+        /// The cause.
+        reason: String,
+        /// True if the connection broke after a write was sent: the write may have been applied (IPAM-184).
+        outcome_unknown: bool,
+    },
+    /// The server is reachable but does not serve Calico's kinds.
+    #[error("{reason}")]
+    NotInstalled {
+        /// The object requested, and the definition that is missing.
+        reason: String,
+    },
+    /// The embedded datastore's disk is full.
+    #[error("disk full: {path} cannot be written; free space on its file system and retry")]
+    DiskFull {
+        /// The database file.
+        path: String,
+    },
+    /// A stored value that cannot be decoded as its kind.
+    #[error("failed to parse datastore entry {key}: {reason}")]
+    Corrupt {
+        /// Path of the entry.
+        key: String,
+        /// The message of the decoder.
+        reason: String,
+    },
+    /// Any other error from the datastore.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl StoreError {
+    /// Returns true if the datastore is unreachable, as opposed to reachable and rejecting the request.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, StoreError::Unavailable { .. })
+    }
+
+    /// Returns true if the same request may succeed later without changes: the datastore is unreachable, rejects this
+    /// process for now, or does not have Calico's kinds installed yet. The plugin defers a DEL that fails this way.
+    pub fn is_postponable(&self) -> bool {
+        let is_refusal = matches!(self, StoreError::Unauthorized { .. } | StoreError::NotInstalled { .. });
+        is_refusal || self.is_unavailable()
+    }
+
+    /// Returns true if the writes sent may have taken effect, or may still take effect.
+    pub fn has_unknown_outcome(&self) -> bool {
+        matches!(self, StoreError::Unavailable { outcome_unknown: true, .. })
+    }
+
+    /// Returns true if another writer changed the object first: read again and retry. A missing object on a write
+    /// counts as such a race (IPAM-181).
+    pub fn is_race(&self) -> bool {
+        matches!(self, StoreError::Conflict { .. } | StoreError::AlreadyExists { .. } | StoreError::NotFound { .. })
+    }
+}
+
+/// A compare-and-swap write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Write {
+    /// The kind of the object.
+    pub kind: &'static str,
+    /// The full path of the object.
+    pub path: String,
+    /// The object's identifier for error messages, such as `IPPool(pool4)`.
+    pub key: String,
+    /// The operation, with its condition.
+    pub op: WriteOp,
+}
+
+/// The condition and effect of a [`Write`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteOp {
+    /// Creates the object if it is missing.
+    Create(Vec<u8>),
+    /// Replaces the object if it is still at this revision.
+    Update(Vec<u8>, Revision),
+    /// Replaces the `status` of the object if the object is still at this revision. A store that writes the status
+    /// separately keeps all other fields; any other store replaces the whole object. For a WorkloadEndpoint that is
+    /// stored in its pod, this operation writes the addresses and leaves the container ID as it is.
+    UpdateStatus(Vec<u8>, Revision),
+    /// Deletes the object if it is still at this revision, or at any revision if there is none. A missing object is an
+    /// error either way.
+    Delete(Option<Revision>),
+}
+
+impl Write {
+    fn of<K: Kind>(key: &K::Key, op: WriteOp) -> Self {
+        Write { kind: K::KIND, path: K::path(key), key: identifier::<K>(key), op }
+    }
+
+    /// Creates `value` under `key`.
+    pub fn create<K: Kind>(key: &K::Key, value: &K) -> Result<Self, StoreError> {
+        Ok(Self::of::<K>(key, WriteOp::Create(encode::<K>(key, value)?)))
+    }
+
+    /// Replaces the object read at `revision`.
+    pub fn update<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
+        Ok(Self::of::<K>(key, WriteOp::Update(encode::<K>(key, value)?, revision.clone())))
+    }
+
+    /// Replaces the `status` of the object read at `revision`. The rest of `value` must equal the object read.
+    pub fn update_status<K: Kind>(key: &K::Key, value: &K, revision: &Revision) -> Result<Self, StoreError> {
+        Ok(Self::of::<K>(key, WriteOp::UpdateStatus(encode::<K>(key, value)?, revision.clone())))
+    }
+
+    /// Deletes the object; with a `revision`, only if the object is still at it.
+    pub fn delete<K: Kind>(key: &K::Key, revision: Option<&Revision>) -> Self {
+        Self::of::<K>(key, WriteOp::Delete(revision.cloned()))
+    }
+}
+
+fn encode<K: Kind>(key: &K::Key, value: &K) -> Result<Vec<u8>, StoreError> {
+    value.encode().map_err(|e| StoreError::Other(format!("cannot encode {}: {e}", identifier::<K>(key))))
+}
+
+/// Returns `Kind(key)`, the form in which error messages name an object (DS-118).
+pub fn identifier<K: Kind>(key: &K::Key) -> String {
+    format!("{}({key})", K::KIND)
+}
+
+/// The failure of a list of writes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{cause}")]
+pub struct WriteError {
+    /// Index of the write that failed.
+    pub index: usize,
+    /// The number of earlier writes that took effect, 0 for a store with transactions. The caller must undo them.
+    pub applied: usize,
+    /// The error of that write.
+    pub cause: StoreError,
+}
+
+/// Access to a datastore.
+pub trait Store: Send + Sync {
+    /// Answers a batch of reads, with as few round trips as the datastore allows.
+    fn read(&self, batch: &ReadBatch) -> impl Future<Output = Result<Answers, StoreError>> + Send;
+
+    /// Calls `tell` for each block that `survey` selects. A store overrides this method if it can read the blocks in
+    /// pieces, so that only one piece is in memory at a time.
+    fn survey(
+        &self,
+        survey: &Survey,
+        tell: &mut (dyn FnMut(Sighting) + Send),
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let (batch, tickets) = survey.batch();
+        async move {
+            let answers = self.read(&batch).await?;
+            let pairs = tickets.iter().flat_map(|ticket| answers.pairs(ticket));
+            pairs.filter_map(|pair| sighting(&pair.path, &pair.value)).for_each(tell);
+            Ok(())
+        }
+    }
+
+    /// Returns true if a list of writes takes effect atomically and in one round trip. With other stores, callers save
+    /// round trips by sending independent writes concurrently.
+    fn has_transactions(&self) -> bool;
+
+    /// Returns true if every further request fails at once, because this process has no time left to wait for a busy
+    /// server. A retry is useless then.
+    fn has_given_up(&self) -> bool {
+        false
+    }
+
+    /// Applies writes in order. A store with transactions applies all or none; any other store stops at the first write
+    /// that fails. The list must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete
+    /// returns the revision of the deleted object, or an empty one.
+    fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
+
+    /// Reads one object; a missing object is [`StoreError::NotFound`].
+    fn get<K: Kind>(&self, key: &K::Key) -> impl Future<Output = Result<Entry<K>, StoreError>> + Send {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.get::<K>(key);
+        let missing = identifier::<K>(key);
+        async move { self.read(&batch).await?.get(&ticket)?.ok_or(StoreError::NotFound { key: missing }) }
+    }
+
+    /// Reads a selection, in path order.
+    fn list<K: Kind>(&self, select: &K::Select) -> impl Future<Output = Result<Vec<Entry<K>>, StoreError>> + Send {
+        let mut batch = ReadBatch::new();
+        let ticket = batch.list::<K>(select);
+        async move { Ok(self.read(&batch).await?.list(&ticket)) }
+    }
+
+    /// Creates one object.
+    fn create<K: Kind>(&self, key: &K::Key, value: &K) -> impl Future<Output = Result<Revision, StoreError>> + Send {
+        let write = Write::create::<K>(key, value);
+        async move { self.write_one(write?).await }
+    }
+
+    /// Replaces one object that was read at `revision`.
+    fn update<K: Kind>(
+        &self,
+        key: &K::Key,
+        value: &K,
+        revision: &Revision,
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send {
+        let write = Write::update::<K>(key, value, revision);
+        async move { self.write_one(write?).await }
+    }
+
+    /// Replaces the `status` of one object that was read at `revision`.
+    fn update_status<K: Kind>(
+        &self,
+        key: &K::Key,
+        value: &K,
+        revision: &Revision,
+    ) -> impl Future<Output = Result<Revision, StoreError>> + Send {
+        let write = Write::update_status::<K>(key, value, revision);
+        async move { self.write_one(write?).await }
+    }
+
+    /// Deletes one object; with a `revision`, only if the object is still at it.
+    fn delete<K: Kind>(
+        &self,
+        key: &K::Key,
+        revision: Option<&Revision>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let write = Write::delete::<K>(key, revision);
+        async move { self.write_one(write).await.map(|_| ()) }
+    }
+
+    /// Applies a single write.
+    fn write_one(&self, write: Write) -> impl Future<Output = Result<Revision, StoreError>> + Send {
+        async move {
+            let mut revisions = self.write(&[write]).await.map_err(|e| e.cause)?;
+            revisions.pop().ok_or_else(|| StoreError::Other("the datastore returned no revision".into()))
+        }
+    }
+}

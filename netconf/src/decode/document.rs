@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::node::KeyStep;
+use super::node::Path;
 
 /// Maximum size of a document: 1 MiB.
 pub const MAX_INPUT: usize = 1 << 20;
@@ -35,7 +35,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     let text = str::from_utf8(bytes).map_err(|error| Malformed::NotUtf8(error.valid_up_to()))?;
     let duplicate = RefCell::new(None);
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Strict { path: &Path::Root, duplicate: &duplicate }
+    let value = Strict { path: &Path::Root("$"), duplicate: &duplicate }
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
     value.map_err(|error| match duplicate.into_inner() {
@@ -43,22 +43,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
         None if error.is_eof() => Malformed::Truncated,
         None => Malformed::Syntax(error.to_string()),
     })
-}
-
-enum Path<'a> {
-    Root,
-    Key(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
-}
-
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Path::Root => f.write_str("$"),
-            Path::Key(parent, key) => write!(f, "{parent}{}", KeyStep(key)),
-            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
 }
 
 /// A deserializer of [`Value`] that rejects duplicate keys. serde_json's own keeps the last of two equal keys silently.

@@ -1,5 +1,5 @@
-//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane. Their types are
-//! checked. On Linux, only the labels of a Mesos task and `windows_use_single_network` have an effect.
+//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane and of the runtime
+//! for it. Their types are checked. On Linux, only the labels of a Mesos task and `windows_use_single_network` have an effect.
 
 use crate::decode::{DecodeError, FromNode, Node};
 
@@ -137,6 +137,49 @@ impl FromNode for WindowsConf {
             windows_disable_default_deny_all_policy: object
                 .read_or_default("windows_disable_default_deny_all_policy")?,
             windows_loopback_dsr: object.read_or_default("windows_loopback_DSR")?,
+        })
+    }
+}
+
+/// Settings from the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct RuntimeConfig {
+    /// Resolver settings. Read on Windows only.
+    pub dns: RuntimeDns,
+}
+
+/// Resolver settings of the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct RuntimeDns {
+    /// Name servers. Read on Windows only.
+    pub servers: Vec<String>,
+
+    /// The local domain. Read on Windows only.
+    pub domain: String,
+
+    /// Search domains. Read on Windows only.
+    pub searches: Vec<String>,
+
+    /// Resolver options. Read on Windows only.
+    pub options: Vec<String>,
+}
+
+impl FromNode for RuntimeConfig {
+    fn from_node(node: &Node<'_>) -> Result<RuntimeConfig, DecodeError> {
+        Ok(RuntimeConfig { dns: node.object()?.read_or_default("dns")? })
+    }
+}
+
+impl FromNode for RuntimeDns {
+    fn from_node(node: &Node<'_>) -> Result<RuntimeDns, DecodeError> {
+        let object = node.object()?;
+        Ok(RuntimeDns {
+            servers: object.read_or_default("servers")?,
+            domain: object.read_or_default("domain")?,
+            searches: object.read_or_default("searches")?,
+            options: object.read_or_default("options")?,
         })
     }
 }

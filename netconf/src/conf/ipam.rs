@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::decode::{DecodeError, FromNode, Node, Object};
-use crate::ipnet::IpNet;
+use crate::result::IpNet;
 
 /// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]

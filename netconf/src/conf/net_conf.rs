@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::accepted::{Args, WindowsConf};
-use super::dataplane::{ContainerSettings, DataplaneOptions, FeatureControl};
-use super::datastore::DatastoreConf;
-use super::interface::InterfaceConf;
+use super::accepted::{Args, RuntimeConfig, WindowsConf};
+use super::datastore::{DatastoreConf, Kubernetes, Policy};
+use super::interface::{ContainerSettings, DataplaneOptions, FeatureControl, InterfaceConf};
 use super::ipam::Ipam;
-use super::kubernetes::{Kubernetes, Policy};
 use super::log::LogConf;
 use super::node::{NodeConf, ReadinessConf};
-use super::runtime::{Attachment, RuntimeConfig};
 use crate::decode::{self, DecodeError, FromNode, Node};
 use crate::list::{LOADING, refuse_list};
 use crate::{CniError, CniResult, Code, Version};
@@ -100,6 +97,18 @@ pub struct NetConf {
     pub windows: WindowsConf,
 }
 
+/// An attachment that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), schemars(inline))]
+pub struct Attachment {
+    /// The container: `CNI_CONTAINERID` of its ADD. Read by GC.
+    #[cfg_attr(feature = "schema", serde(rename = "containerID"))]
+    pub container_id: String,
+
+    /// The interface: `CNI_IFNAME` of its ADD. Read by GC.
+    pub ifname: String,
+}
+
 impl FromNode for NetConf {
     fn from_node(node: &Node<'_>) -> Result<NetConf, DecodeError> {
         let object = node.object()?;
@@ -124,6 +133,17 @@ impl FromNode for NetConf {
             prev_result: object.read_with("prevResult", |node| node.object().map(|_| node.value.clone()))?,
             valid_attachments: object.read("cni.dev/valid-attachments")?,
             windows: WindowsConf::from_node(node)?,
+        })
+    }
+}
+
+impl FromNode for Attachment {
+    /// Requires both keys. A GC that read an attachment as empty would delete the network of a running container.
+    fn from_node(node: &Node<'_>) -> Result<Attachment, DecodeError> {
+        let object = node.object()?;
+        Ok(Attachment {
+            container_id: object.require("containerID", "the id of a container")?,
+            ifname: object.require("ifname", "the name of an interface")?,
         })
     }
 }

@@ -1,11 +1,10 @@
 //! A position in a JSON document, and methods that read typed values from it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::error::DecodeError;
+use super::document::{DecodeError, Path};
 
 /// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
@@ -18,15 +17,6 @@ pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,
     path: Path<'a>,
     secret: bool,
-}
-
-/// The path of a value, as one step from the path of the object or array that contains the value.
-#[derive(Clone, Copy)]
-pub(super) enum Path<'a> {
-    /// The root of a document, with its name in errors.
-    Root(&'a str),
-    Key(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
 }
 
 /// An object at a position in a document.
@@ -96,22 +86,6 @@ impl<'a> Node<'a> {
         }
         format!("{kind} {}…", text.chars().take(LONGEST).collect::<String>())
     }
-}
-
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Path::Root(name) => f.write_str(name),
-            // A key that is not a plain word is quoted: `["cni.dev/valid-attachments"]`.
-            Path::Key(parent, key) if is_word(key) => write!(f, "{parent}.{key}"),
-            Path::Key(parent, key) => write!(f, "{parent}[{key:?}]"),
-            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
-}
-
-fn is_word(key: &str) -> bool {
-    !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 impl<'a> Object<'a> {

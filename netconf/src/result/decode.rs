@@ -1,8 +1,7 @@
 //! Decodes results of every version of the CNI specification into the 1.1.0 form.
 
-use super::types::{CniResult, Dns, Interface, IpConfig, Route};
+use super::types::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
 use crate::decode::{self, DecodeError, FromNode, Node, Object};
-use crate::ipnet::IpNet;
 use crate::{CniError, Code, Version};
 
 impl CniResult {
@@ -132,5 +131,11 @@ impl FromNode for Dns {
             search: object.read_or_default("search")?,
             options: object.read_or_default("options")?,
         })
+    }
+}
+
+impl FromNode for IpNet {
+    fn from_node(node: &Node<'_>) -> Result<IpNet, DecodeError> {
+        node.text(IpNet::WANT)?.parse().map_err(|_| node.bad_value(IpNet::WANT))
     }
 }

@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::types::{CniResult, Dns, Interface, IpConfig, Route};
-use crate::ipnet::IpNet;
+use super::types::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
 use crate::printable::indented_json;
 use crate::{CniError, Version};
 
@@ -22,7 +21,10 @@ impl CniResult {
         match version {
             Version::V0_1_0 | Version::V0_2_0 => Ok(indented_json(&Form02::new(self, version)?)),
             Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Ok(indented_json(&Form04::new(self, version))),
-            Version::V1_0_0 | Version::V1_1_0 => Ok(indented_json(&sorted(&Form10::new(self, version)))),
+            Version::V1_0_0 | Version::V1_1_0 => {
+                let CniResult { interfaces, ips, routes, dns } = self;
+                Ok(indented_json(&sorted(&Form10 { cni_version: version, interfaces, ips, routes, dns })))
+            }
         }
     }
 }
@@ -96,13 +98,6 @@ struct Ip02 {
     gateway: Option<IpAddr>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     routes: Vec<Route>,
-}
-
-impl<'a> Form10<'a> {
-    fn new(result: &'a CniResult, cni_version: Version) -> Form10<'a> {
-        let CniResult { interfaces, ips, routes, dns } = result;
-        Form10 { cni_version, interfaces, ips, routes, dns }
-    }
 }
 
 impl<'a> Form04<'a> {

@@ -7,7 +7,7 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::Sighting;
 use libcalico::kubernetes::Namespace;
 use libcalico::store::{
-    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
+    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
 };
 
 use crate::Local;
@@ -226,11 +226,11 @@ impl Store for Datastore {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.has_given_up())
     }
 
-    fn has_transactions(&self) -> bool {
+    fn write_model(&self) -> WriteModel {
         match self {
-            Datastore::Etcd(etcd) => etcd.has_transactions(),
-            Datastore::Local(local) => local.has_transactions(),
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_transactions(),
+            Datastore::Etcd(etcd) => etcd.write_model(),
+            Datastore::Local(local) => local.write_model(),
+            Datastore::Kubernetes(kubernetes) => kubernetes.write_model(),
         }
     }
 

@@ -7,7 +7,7 @@ use ipam_plugin::release::{Leaving, Listings};
 use libcalico::api::IpNat;
 use libcalico::conversion::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts, ProfileReach, default_profile};
 use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner};
-use libcalico::store::{Answers, ReadBatch, Revision};
+use libcalico::store::{Answers, ReadBatch, Revision, WriteModel};
 use time::OffsetDateTime;
 
 use super::*;
@@ -41,8 +41,8 @@ impl Store for Breaking {
         self.inner.read(batch).await
     }
 
-    fn has_transactions(&self) -> bool {
-        true
+    fn write_model(&self) -> WriteModel {
+        WriteModel::Transactional
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use etcd_client::{KvClient, Txn, TxnResponse};
 use libcalico::ipam::Sighting;
 use libcalico::store::{
-    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
+    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
+    sighting,
 };
 use tokio::time::{Instant, timeout};
 
@@ -151,8 +152,8 @@ impl Store for Etcd {
         Ok(())
     }
 
-    fn has_transactions(&self) -> bool {
-        true
+    fn write_model(&self) -> WriteModel {
+        WriteModel::Transactional
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -14,7 +14,7 @@ use libcalico::kubernetes::{
     ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder, json_bytes, sighting_of_block,
 };
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteOp,
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, WriteOp,
 };
 
 use super::api_group::{ApiGroupResolver, ResolvedGroup};
@@ -222,8 +222,8 @@ impl Store for Kubernetes {
         }
     }
 
-    fn has_transactions(&self) -> bool {
-        false
+    fn write_model(&self) -> WriteModel {
+        WriteModel::PerObject
     }
 
     fn has_given_up(&self) -> bool {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libcalico::ipam::Sighting;
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, sighting,
 };
 use rusqlite::{Connection, TransactionBehavior};
 
@@ -110,8 +110,8 @@ impl Store for Local {
         })
     }
 
-    fn has_transactions(&self) -> bool {
-        true
+    fn write_model(&self) -> WriteModel {
+        WriteModel::Transactional
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

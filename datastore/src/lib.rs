@@ -9,6 +9,7 @@
 //!
 //! Read [`config`] first, then one of [`etcd`], `local` and [`kubernetes`], then [`watch`].
 
+mod backoff;
 pub mod bootstrap;
 pub mod config;
 mod datastore;

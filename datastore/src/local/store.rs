@@ -12,7 +12,7 @@ use libcalico::store::{
 };
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::wait::BusyRetry;
+use super::error::BusyRetry;
 use super::{error, file, pairs, schema};
 use crate::config::{ConfigError, LocalConfig};
 use crate::ranges_and_errors::{check_distinct, prefix_range};

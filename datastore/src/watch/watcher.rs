@@ -5,10 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::pace::Backoff;
 use super::source::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep};
 use super::stats::StatsHandle;
+use crate::backoff::Backoff;
 
+/// Minimum and maximum pause before a retry. The maximum is also the maximum delay of events after an outage.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Time limit of one page.
 const PAGE_DEADLINE: Duration = Duration::from_secs(60);
 /// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
@@ -68,7 +71,7 @@ impl<S: WatchSource> Watcher<S> {
             source,
             phase: WatcherState::Listing { page: None, begun: false },
             pending: VecDeque::new(),
-            backoff: Backoff::default(),
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             refusals: 0,
             missing_since: None,
             unreadable: HashSet::new(),

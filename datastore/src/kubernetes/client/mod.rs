@@ -1,7 +1,6 @@
 //! Sends requests to the API server, with deadlines, retries and renewed tokens.
 
 mod connect;
-mod retry;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,23 +17,26 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
 use connect::{OpenedClient, open};
-pub(super) use retry::retry_after;
-use retry::{FIRST_PAUSE, LONGEST_PAUSE, RetryPause};
 
 use super::access_error::AccessError;
 use super::credential_files::CredentialFiles;
-use super::error::{ApiStatusError, RequestError};
+use super::error::{ApiStatusError, RequestError, retry_after};
 use super::rate_limit::RateLimiter;
 use super::request::ApiRequest;
 use super::streaming::ListReader;
 use super::transport::{RequestSent, TransportError};
 use super::turns::{BusyRule, TurnTimeout, Turns};
+use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
 
 /// Number of parallel short requests in a long-running process if the server supports only HTTP/1.1. In a short-lived
 /// process, the additional handshakes would cost more time than they save.
 const LASTING_CONNECTIONS: usize = 8;
+/// Minimum and maximum pause before a retry that the server does not ask for.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
 /// A process's client of the API server. The first request opens the connection.
 pub(super) struct ApiClient {
     config: KubernetesConfig,
@@ -137,7 +139,8 @@ impl ApiClient {
     ) -> Result<Value, RequestError> {
         self.rate_limiter.admit().await;
         let mut request = Cow::Borrowed(request);
-        let (mut begun, mut pause, mut renewed, mut turn) = (Instant::now(), FIRST_PAUSE, false, None);
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let (mut begun, mut renewed, mut turn) = (Instant::now(), false, None);
         loop {
             if turn.is_none() {
                 turn = self.turns.admit().await.map_err(|TurnTimeout| self.never_admitted())?;
@@ -172,13 +175,12 @@ impl ApiClient {
             };
             let wait = match &failure {
                 RequestError::Refused(refusal) if refusal.is_throttling() && self.turns.are_enabled() => {
-                    let wait = RetryPause::new(pause, refusal.retry_after).within(Duration::MAX);
+                    let wait = backoff.next_advised(refusal.retry_after).within(Duration::MAX);
                     turn = self.turns.pause(turn.take(), wait).await;
                     if turn.is_none() {
                         return Err(failure);
                     }
                     begun = Instant::now();
-                    pause = (pause * 2).min(LONGEST_PAUSE);
                     continue;
                 }
                 RequestError::Refused(refusal) if refusal.status.code == 401 && !renewed => {
@@ -187,12 +189,13 @@ impl ApiClient {
                     *self.opened.lock().await = None;
                     continue;
                 }
-                RequestError::Refused(refusal) if refusal.is_busy() => RetryPause::new(pause, refusal.retry_after),
-                RequestError::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => {
-                    RetryPause::new(pause, refusal.retry_after)
+                RequestError::Refused(refusal)
+                    if refusal.is_busy() || refusal.is_doubtful() && request.is_reading() =>
+                {
+                    backoff.next_advised(refusal.retry_after)
                 }
-                RequestError::NotSent(_) => RetryPause::new(pause, None),
-                RequestError::NoAnswer(_) if request.is_reading() => RetryPause::new(pause, None),
+                RequestError::NotSent(_) => backoff.next_advised(None),
+                RequestError::NoAnswer(_) if request.is_reading() => backoff.next_advised(None),
                 _ => return Err(failure),
             };
             let remaining = self.deadline.until(begun).saturating_duration_since(Instant::now());
@@ -201,7 +204,6 @@ impl ApiClient {
             }
             turn = None;
             sleep(wait.within(remaining)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

@@ -13,8 +13,8 @@ use serde_json::value::RawValue;
 
 use super::events::{Event, Events, lost};
 use crate::kubernetes::access_error::AccessError;
-use crate::kubernetes::client::{OwnDeadline, retry_after};
-use crate::kubernetes::error::ApiStatusError;
+use crate::kubernetes::client::OwnDeadline;
+use crate::kubernetes::error::{ApiStatusError, retry_after};
 use crate::ranges_and_errors::describe_error_chain;
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 

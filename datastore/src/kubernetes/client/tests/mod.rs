@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 
 use self::server::{Reply, Server};
 use super::*;
+use crate::backoff::RetryPause;
 use crate::kubernetes::request::{Cache, JSON, METADATA};
 
 const LONG: Duration = Duration::from_secs(20);

@@ -7,7 +7,6 @@ mod access_error;
 mod api_group;
 mod auth;
 mod client;
-mod credential_files;
 mod discovery;
 mod error;
 mod migration;

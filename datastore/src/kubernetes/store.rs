@@ -54,17 +54,17 @@ impl Kubernetes {
 
     /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        self.client.expect_first_answer_within(patience);
+        self.client.deadline.expect_first_answer_within(patience);
     }
 
     /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
     pub(crate) fn wait_while_busy(&self, rule: BusyRule) {
-        self.client.wait_while_busy(rule);
+        self.client.turns.set_rule(rule);
     }
 
     /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
     pub(crate) fn was_busy(&self) -> bool {
-        self.client.was_busy()
+        self.client.turns.was_busy()
     }
 
     pub(super) fn client(&self) -> &Arc<ApiClient> {
@@ -227,7 +227,7 @@ impl Store for Kubernetes {
     }
 
     fn has_given_up(&self) -> bool {
-        self.client.has_given_up()
+        self.client.turns.have_expired()
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -16,16 +16,15 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
-use connect::{OpenedClient, open};
+use connect::{CredentialFiles, OpenedClient, open};
 
 use super::access_error::AccessError;
-use super::credential_files::CredentialFiles;
 use super::error::{ApiStatusError, RequestError, retry_after};
 use super::rate_limit::RateLimiter;
 use super::request::ApiRequest;
 use super::streaming::ListReader;
 use super::transport::{RequestSent, TransportError};
-use super::turns::{BusyRule, TurnTimeout, Turns};
+use super::turns::{TurnTimeout, Turns};
 use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
@@ -45,8 +44,8 @@ pub(super) struct ApiClient {
     requests: AtomicU64,
     opened: Mutex<Option<(OpenedClient, Option<CredentialFiles>)>>,
     rate_limiter: RateLimiter,
-    turns: Turns,
-    deadline: Deadline,
+    pub(super) turns: Turns,
+    pub(super) deadline: Deadline,
 }
 
 /// A mark on a request whose sender limits its duration itself.
@@ -75,26 +74,6 @@ impl ApiClient {
             turns: Turns::default(),
             deadline: Deadline::new(config.deadline),
         }
-    }
-
-    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
-    pub(super) fn expect_first_answer_within(&self, patience: Duration) {
-        self.deadline.expect_first_answer_within(patience);
-    }
-
-    /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
-    pub(super) fn wait_while_busy(&self, rule: BusyRule) {
-        self.turns.set_rule(rule);
-    }
-
-    /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
-    pub(super) fn was_busy(&self) -> bool {
-        self.turns.was_busy()
-    }
-
-    /// Returns true if requests no longer wait for a busy server, but fail at once.
-    pub(super) fn has_given_up(&self) -> bool {
-        self.turns.have_expired()
     }
 
     /// Returns the number of requests sent so far, including retries.

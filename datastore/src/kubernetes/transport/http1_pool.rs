@@ -8,7 +8,7 @@ use hyper::{Request, Response};
 use kube::client::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::outcome::TransportError;
+use super::connect::TransportError;
 
 /// The idle connections, and the permits to use one.
 pub(super) struct Http1Pool {

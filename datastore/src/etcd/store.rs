@@ -9,10 +9,10 @@ use libcalico::store::{
     Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
     sighting,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_ANSWER};
-use super::error::EtcdFailure;
+use super::error::{EtcdFailure, await_answer};
 use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
@@ -91,10 +91,10 @@ impl Etcd {
             if !failure.breaks_connection() {
                 self.deadline.answered();
             }
-            let answered = !failure.breaks_connection() || self.connection.discard().await;
+            let error = self.connection.fail(&failure, purpose == Purpose::Write).await;
             let harmless = purpose == Purpose::Read && failure.breaks_connection();
             if attempts == 1 || !(failure.was_not_sent() || harmless) {
-                return Err(self.connection.explain(&failure, purpose == Purpose::Write, answered));
+                return Err(error);
             }
         }
         // Unreachable: the last iteration returns, and a configuration has at least one endpoint.
@@ -119,11 +119,7 @@ impl Etcd {
 
     async fn send(&self, client: &mut KvClient, transaction: Txn, limit: Duration) -> Result<TxnResponse, EtcdFailure> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        match timeout(limit, client.txn(transaction)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(EtcdFailure::from(error)),
-            Err(_) => Err(EtcdFailure::Timeout(limit)),
-        }
+        await_answer(Instant::now() + limit, limit, client.txn(transaction)).await
     }
 }
 

@@ -14,7 +14,6 @@ mod pages;
 mod query;
 mod rate_limit;
 mod request;
-mod response;
 mod store;
 mod streaming;
 mod tls;

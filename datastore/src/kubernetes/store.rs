@@ -119,9 +119,10 @@ impl Kubernetes {
         let distinct = DistinctQuery::collect(ranges, &queries);
         // Decodes each response as it arrives, while others are still under way.
         let reads = distinct.iter().map(async |query| {
-            let result = query.send(&self.client).await?;
-            let lacks_kind = matches!(result, QueryResult::NoKind);
-            Ok::<_, StoreError>((lacks_kind, query.decode(transcoder, ranges, result.into_objects())))
+            Ok::<_, StoreError>(match query.send(&self.client).await? {
+                QueryResult::Objects(objects) => (false, query.decode(transcoder, ranges, objects)),
+                QueryResult::NoKind => (true, Vec::new()),
+            })
         });
         let (results, is_right) = try_join(try_join_all(reads), self.group_resolver.verify(resolved)).await?;
         if !is_right {

@@ -101,17 +101,9 @@ impl ApiClient {
         self.send_for(request, None).await
     }
 
-    /// Does the same as [`send`](Self::send) for a list, and passes each item to `list` as it arrives. Returns the list
-    /// without its items.
-    pub(super) async fn send_for_list(
-        &self,
-        request: &ApiRequest,
-        list: &mut ListReader<'_>,
-    ) -> Result<Value, RequestError> {
-        self.send_for(request, Some(list)).await
-    }
-
-    async fn send_for(
+    /// Does the same as [`send`](Self::send). With `list`, passes each item of the list to it as it arrives, and returns
+    /// the list without its items.
+    pub(super) async fn send_for(
         &self,
         request: &ApiRequest,
         mut list: Option<&mut ListReader<'_>>,

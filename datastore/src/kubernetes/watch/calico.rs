@@ -8,7 +8,7 @@ use libcalico::store::{Entry, Kind, Range, ReadBatch};
 use serde_json::{Value, json};
 
 use super::source::{ApiSource, ClientProvider, CollectionError, Decode};
-use crate::kubernetes::response::PrunedObject;
+use crate::kubernetes::request::PrunedObject;
 use crate::kubernetes::store::Kubernetes;
 use crate::watch::ObjectChange;
 

@@ -11,7 +11,7 @@ use libcalico::kubernetes::escaped;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::events::{Event, Events, lost};
+use super::events::{Event, Events};
 use crate::kubernetes::access_error::AccessError;
 use crate::kubernetes::client::OwnDeadline;
 use crate::kubernetes::error::{ApiStatusError, retry_after};
@@ -97,12 +97,12 @@ impl<D: Decode> ApiSource<D> {
     /// Sends a request and returns the body of a successful response.
     async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
         let client = self.client().await?;
-        let answer = client.send(get(target)?).await.map_err(|error| lost(error.into()))?;
+        let answer = client.send(get(target)?).await?;
         let (parts, body) = answer.into_parts();
         if parts.status.is_success() {
             return Ok(body);
         }
-        let bytes = body.collect_bytes().await.map_err(|error| lost(error.into()))?;
+        let bytes = body.collect_bytes().await?;
         Err(self.refused(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
     }
 
@@ -147,7 +147,7 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         if let Some(token) = &page {
             target.push_str(&format!("&continue={}", escaped(token)));
         }
-        let body = self.send(&target).await?.collect_bytes().await.map_err(|error| lost(error.into()))?;
+        let body = self.send(&target).await?.collect_bytes().await?;
         let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("the list cannot be read: {e}"));
         let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
         if list.kind.strip_suffix("List") != Some(self.decode.object_kind()) {

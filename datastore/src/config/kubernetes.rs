@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use super::error::ConfigError;
 use super::lookup::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
+use crate::error::ConfigError;
 
 /// All settings about the API server. Creating the value reads no file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::error::{self, EtcdFailure, EtcdPeer};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
-use crate::ranges_and_errors::describe_error_chain;
+use crate::error::describe_error_chain;
 
 /// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_ANSWER: usize = usize::MAX;

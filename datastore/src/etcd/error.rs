@@ -7,7 +7,7 @@ use libcalico::store::StoreError;
 use tokio::time::{Instant, timeout_at};
 use tonic::{Code, ConnectError, Status};
 
-use crate::ranges_and_errors::{causes, describe_error_chain};
+use crate::error::{causes, describe_error_chain};
 
 /// A request or a connection that failed.
 #[derive(Debug)]

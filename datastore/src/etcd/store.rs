@@ -17,7 +17,7 @@ use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::deadline::Deadline;
-use crate::ranges_and_errors::{check_distinct, prefix_range};
+use crate::pairs::{prefix_range, write_in_transaction};
 use crate::watch::PageSize;
 
 /// An etcd cluster as a datastore.
@@ -153,17 +153,14 @@ impl Store for Etcd {
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        check_distinct(writes)?;
-        if writes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let transaction = txn::apply_writes(writes)?;
-        let whole = |cause| WriteError { index: 0, applied: 0, cause };
-        let response = self.transact(transaction, Purpose::Write).await.map_err(whole)?;
-        if !response.succeeded() {
-            return Err(txn::refusal(writes, &response));
-        }
-        let revision = txn::revision(&response).map_err(whole)?;
-        Ok(vec![Revision(revision.to_string()); writes.len()])
+        let transaction = async {
+            let whole = |cause| WriteError { index: 0, applied: 0, cause };
+            let response = self.transact(txn::apply_writes(writes)?, Purpose::Write).await.map_err(whole)?;
+            if !response.succeeded() {
+                return Err(txn::refusal(writes, &response));
+            }
+            txn::revision(&response).map_err(whole)
+        };
+        write_in_transaction(writes, transaction).await
     }
 }

@@ -5,7 +5,7 @@ use etcd_client::{
 };
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 
-use crate::ranges_and_errors::end_of_prefix;
+use crate::pairs::end_of_prefix;
 
 /// The default limit of comparisons or operations in one transaction (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;

@@ -8,7 +8,7 @@ use libcalico::kubernetes::Status;
 use libcalico::store::StoreError;
 
 use super::transport::TransportError;
-use crate::ranges_and_errors::{causes, describe_error_chain};
+use crate::error::{causes, describe_error_chain};
 
 /// Upper limit of the `Retry-After` header. It exceeds every deadline, so a request that reaches it fails.
 const LONGEST_ADVICE: Duration = Duration::from_secs(3600);

@@ -26,7 +26,7 @@ use super::query::{DistinctQuery, QueryResult, is_in_group, verify_missing};
 use super::request::ApiRequest;
 use super::turns::BusyRule;
 use crate::config::KubernetesConfig;
-use crate::ranges_and_errors::check_distinct;
+use crate::pairs::check_distinct;
 
 /// An API server as a datastore.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::BusyRetry;
 use super::{error, file, pairs, schema};
 use crate::config::{ConfigError, LocalConfig};
-use crate::ranges_and_errors::{check_distinct, prefix_range};
+use crate::pairs::{prefix_range, write_in_transaction};
 
 /// A SQLite file as a datastore. The first request opens the file, or creates it if it is missing.
 #[derive(Debug)]
@@ -115,23 +115,17 @@ impl Store for Local {
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        check_distinct(writes)?;
-        if writes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let prepared = pairs::prepare(writes)?;
-        let outcome = self
-            .run(|connection| {
+        let transaction = async {
+            let prepared = pairs::prepare(writes)?;
+            let outcome = self.run(|connection| {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
                 match pairs::apply(&transaction, &prepared)? {
                     Ok(revision) => transaction.commit().map(|()| Ok(revision)),
                     Err(refused) => Ok(Err(refused)),
                 }
-            })
-            .map_err(|cause| WriteError { index: 0, applied: 0, cause })?;
-        match outcome {
-            Ok(revision) => Ok(vec![Revision(revision.to_string()); writes.len()]),
-            Err((index, refusal)) => Err(WriteError { index, applied: 0, cause: refusal.explain(&writes[index].key) }),
-        }
+            });
+            outcome.unwrap_or_else(|cause| Err(WriteError { index: 0, applied: 0, cause }))
+        };
+        write_in_transaction(writes, transaction).await
     }
 }

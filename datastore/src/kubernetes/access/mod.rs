@@ -11,7 +11,7 @@ use super::access_error::AccessError;
 use super::auth::AuthHeader;
 use super::tls::{parse_certificates, refuse};
 use crate::config::{KubernetesConfig, Overrides, without_user};
-use crate::ranges_and_errors::describe_error_chain;
+use crate::error::describe_error_chain;
 
 /// The settings that may contain credentials if there is no kubeconfig, for errors.
 const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";

@@ -18,7 +18,7 @@ use super::super::auth::AuthHeader;
 use super::super::tls;
 use super::super::transport::Transport;
 use crate::config::KubernetesConfig;
-use crate::ranges_and_errors::describe_error_chain;
+use crate::error::describe_error_chain;
 
 /// User agent of each request. The part before the slash is the field manager of each write.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));

@@ -12,10 +12,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::events::{Event, Events};
+use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
 use crate::kubernetes::client::OwnDeadline;
 use crate::kubernetes::error::{ApiStatusError, retry_after};
-use crate::ranges_and_errors::describe_error_chain;
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
 /// Time after which the server is asked to end a watch.

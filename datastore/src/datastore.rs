@@ -15,7 +15,6 @@ use crate::bootstrap;
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
 use crate::kubernetes::{ApiSource, BusyRule, CalicoObjects, GROUP_FILE, Kubernetes};
-use crate::paged_list::PagedList;
 use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
 /// A namespace that every cluster has from its creation and never deletes.
@@ -140,15 +139,6 @@ impl Datastore {
             Datastore::Kubernetes(kubernetes) => {
                 Some(CalicoWatcher::Kubernetes(Box::new(Watcher::new(kubernetes.source(select)))))
             }
-        }
-    }
-
-    /// Lists a selection of a kind, page by page. Sends no request before the first call of [`PagedList::next`].
-    pub fn pages<K: Kind>(&self, select: K::Select) -> PagedList<'_, K> {
-        match self {
-            Datastore::Etcd(etcd) => PagedList::from_etcd(etcd.source(&select)),
-            Datastore::Local(local) => PagedList::from_local(local, select),
-            Datastore::Kubernetes(kubernetes) => PagedList::from_kubernetes(kubernetes.source(&select)),
         }
     }
 

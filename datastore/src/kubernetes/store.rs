@@ -31,7 +31,7 @@ use crate::pairs::check_distinct;
 /// An API server as a datastore.
 #[derive(Debug)]
 pub struct Kubernetes {
-    client: Arc<ApiClient>,
+    pub(super) client: Arc<ApiClient>,
     group_resolver: ApiGroupResolver,
 }
 
@@ -65,10 +65,6 @@ impl Kubernetes {
     /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
     pub(crate) fn was_busy(&self) -> bool {
         self.client.turns.was_busy()
-    }
-
-    pub(super) fn client(&self) -> &Arc<ApiClient> {
-        &self.client
     }
 
     /// Returns the number of requests sent so far.

@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use libcalico::store::{Entry, Kind, RawEntry, decode_entry};
+use tokio::time::timeout;
+
+/// Time limit of one page, and of the start of a watch.
+pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A kind of object on a server.
 pub trait WatchSource: Send + 'static {
@@ -23,6 +27,17 @@ pub trait WatchSource: Send + 'static {
 
     /// Returns a page of the list of all objects. The first page has no token.
     fn list(&mut self, page: Option<Self::Token>) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
+
+    /// Returns a page as [`list`](Self::list) does, or a failure at the end of the time limit.
+    fn list_in_time(
+        &mut self,
+        page: Option<Self::Token>,
+    ) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send {
+        async move {
+            let late = |_| Err(WatchFailure::lost(format!("no page within {PAGE_DEADLINE:?}")));
+            timeout(PAGE_DEADLINE, self.list(page)).await.unwrap_or_else(late)
+        }
+    }
 
     /// Opens a watch for changes after `from`, and closes the previous watch.
     fn open(&mut self, from: &Self::Position) -> impl Future<Output = Result<(), WatchFailure>> + Send;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::decode::{DecodeError, FromNode, Node};
+use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 
 /// Location and credentials of the datastore. The environment supplies missing settings; see
 /// [`super::NetConf::with_environment`].
@@ -106,9 +106,8 @@ impl ApiGroup {
         [("crd.projectcalico.org/v1", ApiGroup::CrdV1), ("projectcalico.org/v3", ApiGroup::V3)];
 }
 
-impl FromNode for DatastoreConf {
-    fn from_node(node: &Node<'_>) -> Result<DatastoreConf, DecodeError> {
-        let object = node.object()?;
+impl FromObject for DatastoreConf {
+    fn from_object(object: &Object<'_>) -> Result<DatastoreConf, DecodeError> {
         Ok(DatastoreConf {
             datastore_type: object.read_word("datastore_type", &DatastoreType::WORDS, false)?,
             datastore_path: object.read_or_default("datastore_path")?,
@@ -198,9 +197,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl FromNode for Policy {
-    fn from_node(node: &Node<'_>) -> Result<Policy, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Policy {
+    fn from_object(object: &Object<'_>) -> Result<Policy, DecodeError> {
         Ok(Policy {
             policy_type: object.read_or_default("type")?,
             k8s_api_root: object.read_or_default("k8s_api_root")?,
@@ -212,9 +210,8 @@ impl FromNode for Policy {
     }
 }
 
-impl FromNode for Kubernetes {
-    fn from_node(node: &Node<'_>) -> Result<Kubernetes, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Kubernetes {
+    fn from_object(object: &Object<'_>) -> Result<Kubernetes, DecodeError> {
         Ok(Kubernetes {
             kubeconfig: object.read_or_default("kubeconfig")?,
             k8s_api_root: object.read_or_default("k8s_api_root")?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::decode::{DecodeError, FromNode, Node};
+use crate::decode::{DecodeError, FromNode, FromObject, Object};
 
 /// Minimum MTU of an Ethernet device in the kernel. IPv4 requires it (RFC 791).
 const MTU_MIN: u32 = 68;
@@ -67,11 +67,10 @@ impl Default for InterfaceConf {
     }
 }
 
-impl FromNode for InterfaceConf {
-    fn from_node(node: &Node<'_>) -> Result<InterfaceConf, DecodeError> {
+impl FromObject for InterfaceConf {
+    fn from_object(object: &Object<'_>) -> Result<InterfaceConf, DecodeError> {
         /// The kernel's limit for `IFLA_NUM_TX_QUEUES`.
         const QUEUES_MAX: i64 = 4096;
-        let object = node.object()?;
         let queues = object.read_with("num_queues", |node| node.integer(i64::MIN..=QUEUES_MAX))?;
         Ok(InterfaceConf {
             mtu: object.read_with("mtu", |node| node.zero_or_integer(MTU_MIN..=MTU_MAX))?.unwrap_or_default(),
@@ -107,9 +106,8 @@ impl DataplaneOptions {
     }
 }
 
-impl FromNode for DataplaneOptions {
-    fn from_node(node: &Node<'_>) -> Result<DataplaneOptions, DecodeError> {
-        let object = node.object()?;
+impl FromObject for DataplaneOptions {
+    fn from_object(object: &Object<'_>) -> Result<DataplaneOptions, DecodeError> {
         let mut conf = DataplaneOptions::default();
         for (key, value) in object.entries() {
             match (key, value.value) {
@@ -156,9 +154,8 @@ pub struct ContainerSettings {
     pub allow_ip_forwarding: bool,
 }
 
-impl FromNode for FeatureControl {
-    fn from_node(node: &Node<'_>) -> Result<FeatureControl, DecodeError> {
-        let object = node.object()?;
+impl FromObject for FeatureControl {
+    fn from_object(object: &Object<'_>) -> Result<FeatureControl, DecodeError> {
         Ok(FeatureControl {
             ip_addrs_no_ipam: object.read_or_default("ip_addrs_no_ipam")?,
             floating_ips: object.read_or_default("floating_ips")?,
@@ -168,8 +165,8 @@ impl FromNode for FeatureControl {
     }
 }
 
-impl FromNode for ContainerSettings {
-    fn from_node(node: &Node<'_>) -> Result<ContainerSettings, DecodeError> {
-        Ok(ContainerSettings { allow_ip_forwarding: node.object()?.read_or_default("allow_ip_forwarding")? })
+impl FromObject for ContainerSettings {
+    fn from_object(object: &Object<'_>) -> Result<ContainerSettings, DecodeError> {
+        Ok(ContainerSettings { allow_ip_forwarding: object.read_or_default("allow_ip_forwarding")? })
     }
 }

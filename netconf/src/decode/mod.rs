@@ -9,7 +9,7 @@ mod scalar;
 
 pub use document::{DecodeError, MAX_INPUT};
 pub(crate) use document::{Malformed, parse};
-pub(crate) use node::{FromNode, Node, Object};
+pub(crate) use node::{FromNode, FromObject, Node, Object};
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,18 @@ pub(crate) trait FromNode: Sized {
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 
+/// A type whose values are the objects of a document.
+pub(crate) trait FromObject: Sized {
+    /// Reads the keys of an object.
+    fn from_object(object: &Object<'_>) -> Result<Self, DecodeError>;
+}
+
+impl<T: FromObject> FromNode for T {
+    fn from_node(node: &Node<'_>) -> Result<T, DecodeError> {
+        T::from_object(&node.object()?)
+    }
+}
+
 /// A value with its path from the root. The path is formatted only for errors.
 pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,

@@ -24,7 +24,7 @@ use super::rate_limit::RateLimiter;
 use super::request::ApiRequest;
 use super::streaming::ListReader;
 use super::transport::{RequestSent, TransportError};
-use super::turns::{TurnTimeout, Turns};
+use super::turns::Turns;
 use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
@@ -114,7 +114,7 @@ impl ApiClient {
         let (mut begun, mut renewed, mut turn) = (Instant::now(), false, None);
         loop {
             if turn.is_none() {
-                turn = self.turns.admit().await.map_err(|TurnTimeout| self.never_admitted())?;
+                turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
                 if turn.is_some() {
                     // The server has responded to another process, or to another request of this process.
                     self.deadline.answered();
@@ -181,13 +181,6 @@ impl ApiClient {
     /// Converts the failure of a request about the object `key` into the error for the store's caller.
     pub(super) async fn explain(&self, failure: RequestError, key: &str, writing: bool) -> StoreError {
         failure.explain(key, &self.server().await, writing)
-    }
-
-    fn never_admitted(&self) -> RequestError {
-        RequestError::NotSent(
-            "the API server is busy (429), and this process's turn to ask did not come: others of this node wait too"
-                .into(),
-        )
     }
 
     /// Returns the end of an attempt, unless the deadline is earlier.

@@ -26,7 +26,7 @@ pub(in crate::kubernetes) struct Transport {
 struct Shared {
     server: Server,
     version: Mutex<Option<HttpVersion>>,
-    http1: Http1Pool,
+    http1: Arc<Http1Pool>,
 }
 
 /// The HTTP version of the server.

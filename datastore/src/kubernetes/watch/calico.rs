@@ -24,7 +24,7 @@ pub struct CalicoObjects<K: Kind> {
 impl Kubernetes {
     /// Returns the source of a watch of one kind.
     pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
-        let client = Arc::clone(self.client());
+        let client = Arc::clone(&self.client);
         let provider: ClientProvider = Box::new(move |renewed| {
             let client = Arc::clone(&client);
             Box::pin(async move { client.kube(renewed).await })

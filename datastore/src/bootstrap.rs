@@ -26,13 +26,13 @@ const ATTEMPTS: usize = 10;
 /// the ClusterInformation becomes ready (DS-52). The items of `cluster_type`, a comma-separated list that may be empty,
 /// are added to the stored list.
 pub async fn ensure_initialized(store: &impl Store, cluster_type: &str) -> Result<(), StoreError> {
-    for _ in 1..ATTEMPTS {
+    let mut attempts = 1;
+    loop {
         match try_initialize(store, cluster_type).await {
-            Err(error) if error.is_race() => continue,
+            Err(error) if error.is_race() && attempts < ATTEMPTS => attempts += 1,
             done => return done,
         }
     }
-    try_initialize(store, cluster_type).await
 }
 
 /// An error of [`ensure_first_pool`].
@@ -54,23 +54,22 @@ pub enum FirstPoolError {
 /// Creates the ClusterInformation if it is missing, and never changes an existing one, so that the permissions `get`
 /// and `create` are sufficient. Returns true if the object was created.
 pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
-    let mut batch = ReadBatch::new();
-    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global(DEFAULT));
-    if store.read(&batch).await?.get(&cluster)?.is_some() {
-        return Ok(false);
-    }
-    unless_there(store.write_one(create(cluster_information(cluster_type, OffsetDateTime::now_utc()))?).await)
+    create_if_missing(store, cluster_information(cluster_type, OffsetDateTime::now_utc())).await
 }
 
 /// Creates `node` if no node has its name, and never changes an existing one. Returns true if the object was created.
 /// Not for the API server, where the kubelet creates nodes.
 pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {
+    create_if_missing(store, stamped(node, OffsetDateTime::now_utc())).await
+}
+
+async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
-    let there = batch.get::<Node>(&node.key());
-    if store.read(&batch).await?.get(&there)?.is_some() {
+    let ticket = batch.get::<Object<S>>(&object.key());
+    if store.read(&batch).await?.get(&ticket)?.is_some() {
         return Ok(false);
     }
-    unless_there(store.write_one(create(stamped(node, OffsetDateTime::now_utc()))?).await)
+    unless_there(store.write_one(create(object)?).await)
 }
 
 /// Creates `pool` if there is no pool of its family. The permissions `list` and `create` are sufficient. Returns true

@@ -7,7 +7,7 @@ use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::Sighting;
 use libcalico::kubernetes::Namespace;
 use libcalico::store::{
-    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError,
+    Answers, Entry, Kind, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
 };
 
 use crate::Local;
@@ -15,7 +15,6 @@ use crate::bootstrap;
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
 use crate::kubernetes::{ApiSource, BusyRule, CalicoObjects, GROUP_FILE, Kubernetes};
-use crate::paged_list::PagedList;
 use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
 /// A namespace that every cluster has from its creation and never deletes.
@@ -143,15 +142,6 @@ impl Datastore {
         }
     }
 
-    /// Lists a selection of a kind, page by page. Sends no request before the first call of [`PagedList::next`].
-    pub fn pages<K: Kind>(&self, select: K::Select) -> PagedList<'_, K> {
-        match self {
-            Datastore::Etcd(etcd) => PagedList::from_etcd(etcd.source(&select)),
-            Datastore::Local(local) => PagedList::from_local(local, select),
-            Datastore::Kubernetes(kubernetes) => PagedList::from_kubernetes(kubernetes.source(&select)),
-        }
-    }
-
     /// Makes the datastore usable by creating missing objects: the ClusterInformation and the built-in tiers. A new
     /// file contains them from the start.
     pub async fn ensure_initialized(&self) -> Result<(), StoreError> {
@@ -226,11 +216,11 @@ impl Store for Datastore {
         matches!(self, Datastore::Kubernetes(kubernetes) if kubernetes.has_given_up())
     }
 
-    fn has_transactions(&self) -> bool {
+    fn write_model(&self) -> WriteModel {
         match self {
-            Datastore::Etcd(etcd) => etcd.has_transactions(),
-            Datastore::Local(local) => local.has_transactions(),
-            Datastore::Kubernetes(kubernetes) => kubernetes.has_transactions(),
+            Datastore::Etcd(etcd) => etcd.write_model(),
+            Datastore::Local(local) => local.write_model(),
+            Datastore::Kubernetes(kubernetes) => kubernetes.write_model(),
         }
     }
 

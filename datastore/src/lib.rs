@@ -9,11 +9,13 @@
 //!
 //! Read [`config`] first, then one of [`etcd`], `local` and [`kubernetes`], then [`watch`].
 
+mod backoff;
 pub mod bootstrap;
 pub mod config;
 mod datastore;
 mod deadline;
 mod dial;
+mod error;
 pub mod etcd;
 pub mod export;
 pub mod kubernetes;
@@ -22,11 +24,12 @@ pub mod local;
 #[cfg(not(feature = "local"))]
 mod local_disabled;
 mod paged_list;
-mod ranges_and_errors;
+mod pairs;
 pub mod watch;
 
 pub use config::{ConfigError, DatastoreConfig, DatastoreSettings, KubernetesConfig};
 pub use datastore::{CalicoWatcher, Datastore};
+pub use error::describe_error_chain;
 pub use etcd::Etcd;
 pub use kubernetes::{BusyRule, Kubernetes};
 #[cfg(feature = "local")]
@@ -34,4 +37,3 @@ pub use local::Local;
 #[cfg(not(feature = "local"))]
 pub use local_disabled::LocalDisabled as Local;
 pub use paged_list::{ListedPage, PagedList};
-pub use ranges_and_errors::describe_error_chain;

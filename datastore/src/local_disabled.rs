@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel};
 
 use crate::config::{ConfigError, LocalConfig};
 
@@ -33,7 +33,7 @@ impl Store for LocalDisabled {
         match self.0 {}
     }
 
-    fn has_transactions(&self) -> bool {
+    fn write_model(&self) -> WriteModel {
         match self.0 {}
     }
 

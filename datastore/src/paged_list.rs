@@ -1,17 +1,12 @@
 //! [`PagedList`]: lists all objects of one kind, page by page.
 
-use std::time::Duration;
-
 use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
-use tokio::time::timeout;
 
-use crate::Local;
 use crate::etcd::EtcdSource;
 use crate::kubernetes::{ApiSource, CalicoObjects};
 use crate::watch::{NextPage, ObjectChange, WatchFailure, WatchSource};
+use crate::{Datastore, Local};
 
-/// Time limit of one page.
-const DEADLINE: Duration = Duration::from_secs(60);
 /// Maximum number of requests for one page if servers do not respond. With several servers, each request goes to
 /// another one.
 const ATTEMPTS: u32 = 3;
@@ -23,6 +18,17 @@ pub struct PagedList<'a, K: Kind>(PageSource<'a, K>);
 
 /// The content of a page: readable and unreadable objects.
 pub type ListedPage<K> = Vec<ObjectChange<Entry<K>, <K as Kind>::Key>>;
+
+impl Datastore {
+    /// Lists a selection of a kind, page by page. Sends no request before the first call of [`PagedList::next`].
+    pub fn pages<K: Kind>(&self, select: K::Select) -> PagedList<'_, K> {
+        PagedList(match self {
+            Datastore::Etcd(etcd) => PageSource::Etcd(Pager::new(etcd.source(&select))),
+            Datastore::Local(local) => PageSource::Local(local, Some(select)),
+            Datastore::Kubernetes(kubernetes) => PageSource::Kubernetes(Pager::new(kubernetes.source(&select))),
+        })
+    }
+}
 
 enum PageSource<'a, K: Kind> {
     Etcd(Pager<EtcdSource<K>>),
@@ -43,19 +49,7 @@ enum PagePosition<T> {
     End,
 }
 
-impl<'a, K: Kind> PagedList<'a, K> {
-    pub(crate) fn from_etcd(source: EtcdSource<K>) -> Self {
-        PagedList(PageSource::Etcd(Pager::new(source)))
-    }
-
-    pub(crate) fn from_kubernetes(source: ApiSource<CalicoObjects<K>>) -> Self {
-        PagedList(PageSource::Kubernetes(Pager::new(source)))
-    }
-
-    pub(crate) fn from_local(local: &'a Local, select: K::Select) -> Self {
-        PagedList(PageSource::Local(local, Some(select)))
-    }
-
+impl<K: Kind> PagedList<'_, K> {
     /// Returns the next page, or `None` after the last.
     pub async fn next(&mut self) -> Result<Option<ListedPage<K>>, WatchFailure> {
         match &mut self.0 {
@@ -83,8 +77,7 @@ impl<S: WatchSource> Pager<S> {
         let mut attempts_left = ATTEMPTS;
         let page = loop {
             attempts_left -= 1;
-            let listed = timeout(DEADLINE, self.source.list(token.clone())).await;
-            match listed.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no page within {DEADLINE:?}")))) {
+            match self.source.list_in_time(token.clone()).await {
                 Err(WatchFailure::Lost { retry_after: None, .. }) if attempts_left > 0 => {}
                 listed => break listed?,
             }
@@ -107,6 +100,7 @@ async fn list_all<K: Kind>(local: &Local, select: &K::Select) -> Result<ListedPa
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
+    use std::time::Duration;
 
     use super::*;
     use crate::watch::{Page, WatchStep};
@@ -130,7 +124,7 @@ mod tests {
         type Key = ();
         type Token = u32;
         type Position = ();
-        const LONGEST_SILENCE: Duration = DEADLINE;
+        const LONGEST_SILENCE: Duration = Duration::from_secs(60);
 
         fn kind(&self) -> &'static str {
             "Number"

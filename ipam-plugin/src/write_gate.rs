@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError};
+use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel};
 
 /// A gate that each write has to pass, because a release of many addresses may have to slow down or to stop.
 pub trait WriteGate: Sync {
@@ -54,8 +54,8 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
         self.store.read(batch).await
     }
 
-    fn has_transactions(&self) -> bool {
-        self.store.has_transactions()
+    fn write_model(&self) -> WriteModel {
+        self.store.write_model()
     }
 
     fn has_given_up(&self) -> bool {
@@ -64,7 +64,7 @@ impl<S: Store, G: WriteGate> Store for GatedStore<'_, S, G> {
 
     /// Writes the list through the gate. Without transactions, each write passes the gate separately.
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        if self.store.has_transactions() {
+        if self.store.write_model() == WriteModel::Transactional {
             return self.send(writes).await;
         }
         let mut revisions = Vec::with_capacity(writes.len());

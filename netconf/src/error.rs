@@ -50,6 +50,7 @@ impl fmt::Display for Code {
 
 /// An error in the form that a runtime reads from stdout. The plugin then exits with [`CniError::EXIT_STATUS`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{msg}{}{details}", if details.is_empty() { "" } else { "; " })]
 pub struct CniError {
     /// The kind of failure.
     pub code: Code,
@@ -109,16 +110,6 @@ impl CniError {
             Some(number) => u32::try_from(number.as_u64()?).ok()?,
         };
         Some(CniError { code: Code(code), msg: text("msg")?, details: text("details")? })
-    }
-}
-
-impl fmt::Display for CniError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.msg)?;
-        if self.details.is_empty() {
-            return Ok(());
-        }
-        write!(f, "; {}", self.details)
     }
 }
 

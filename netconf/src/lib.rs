@@ -12,25 +12,22 @@
 
 pub mod args;
 mod call;
-mod command;
 pub mod conf;
 mod decode;
 pub mod env;
 pub mod error;
 mod flags;
 pub mod invocation;
-mod ipnet;
 pub mod list;
 pub mod printable;
 pub mod result;
 pub mod rewrite;
 #[cfg(feature = "schema")]
 pub mod schema;
-pub mod version;
+mod specification;
 
 pub use args::CniArgs;
 pub use call::{Call, CallError, read_call};
-pub use command::Command;
 pub use conf::NetConf;
 pub use decode::{DecodeError, MAX_INPUT};
 pub use env::Lookup;
@@ -38,4 +35,4 @@ pub use error::{CniError, Code};
 pub use flags::CommandOutput;
 pub use invocation::{Invocation, Plugin, invocation};
 pub use result::CniResult;
-pub use version::Version;
+pub use specification::{Command, Version};

@@ -7,7 +7,7 @@ use ipam_plugin::release::{Leaving, Listings};
 use libcalico::api::IpNat;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::ipam::{AssignRequest, Block, Handle, HandleId, Owner};
-use libcalico::store::{Answers, ReadBatch, Revision};
+use libcalico::store::{Answers, ReadBatch, Revision, WriteModel};
 use libcalico::workload::{ContainerFacts, EndpointFacts, Orchestrator, PodFacts};
 use time::OffsetDateTime;
 
@@ -42,8 +42,8 @@ impl Store for Breaking {
         self.inner.read(batch).await
     }
 
-    fn has_transactions(&self) -> bool {
-        true
+    fn write_model(&self) -> WriteModel {
+        WriteModel::Transactional
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::ConfigError;
 use super::lookup::{DatastoreSettings, SettingLookup};
+use crate::error::ConfigError;
 
 /// Settings for reaching etcd.
 #[derive(Clone, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use super::error::ConfigError;
 use super::lookup::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
+use crate::error::ConfigError;
 
 /// All settings about the API server. Creating the value reads no file.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubernetesConfig {
     /// Kubeconfig files. A single file must exist. Of several files, missing ones are skipped and earlier ones take
     /// precedence.
@@ -182,21 +182,7 @@ impl fmt::Display for KubernetesConfig {
     }
 }
 
-// Implemented by hand, because the token in the overrides is a secret.
-impl fmt::Debug for KubernetesConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KubernetesConfig")
-            .field("kubeconfig", &self.kubeconfig)
-            .field("home_kubeconfig", &self.home_kubeconfig)
-            .field("overrides", &self.overrides)
-            .field("group", &self.group)
-            .field("rate", &self.rate)
-            .field("interface_prefix", &self.interface_prefix)
-            .field("deadline", &self.deadline)
-            .finish()
-    }
-}
-
+// Implemented by hand, because the token is a secret.
 impl fmt::Debug for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Overrides")

@@ -2,7 +2,6 @@
 //!
 //! Read `lookup` first, which says where a setting comes from.
 
-mod error;
 mod etcd;
 mod kubernetes;
 mod lookup;
@@ -10,12 +9,13 @@ mod lookup;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use error::{ConfigError, DEFAULT_PATH};
 pub use etcd::{EtcdConfig, Pem, TlsConfig};
 pub(crate) use kubernetes::without_user;
 pub use kubernetes::{KubernetesConfig, Overrides, Rate};
 use lookup::SettingLookup;
 pub use lookup::{DEFAULT_DEADLINE, DatastoreSettings};
+
+pub use crate::error::{ConfigError, DEFAULT_PATH};
 
 const ETCD: &str = "etcdv3";
 const LOCAL: &str = "local";

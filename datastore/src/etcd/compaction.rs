@@ -3,10 +3,10 @@
 
 use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::connection::MAX_ANSWER;
-use super::error::EtcdFailure;
+use super::error::{EtcdFailure, await_answer};
 use super::store::{Etcd, Purpose};
 use super::txn;
 
@@ -73,15 +73,10 @@ impl Etcd {
         let deadline = self.deadline.until(Instant::now());
         let client = self.connection.get(deadline).await?;
         let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
-        let failure = match timeout_at(deadline, client.compact(revision, None)).await {
-            Ok(Ok(_)) => return Ok(()),
-            Ok(Err(error)) => EtcdFailure::from(error),
-            Err(_) => EtcdFailure::Timeout(self.deadline.length()),
-        };
-        if matches!(&failure, EtcdFailure::Status(status) if status.message().contains("has been compacted")) {
-            return Ok(());
+        match await_answer(deadline, self.deadline.length(), client.compact(revision, None)).await {
+            Ok(_) => Ok(()),
+            Err(EtcdFailure::Status(status)) if status.message().contains("has been compacted") => Ok(()),
+            Err(failure) => Err(self.connection.fail(&failure, true).await),
         }
-        let answered = !failure.breaks_connection() || self.connection.discard().await;
-        Err(self.connection.explain(&failure, true, answered))
     }
 }

@@ -15,7 +15,7 @@ use super::error::{self, EtcdFailure, EtcdPeer};
 use super::tls;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::dial::dial;
-use crate::ranges_and_errors::describe_error_chain;
+use crate::error::describe_error_chain;
 
 /// Maximum size of a response. tonic's default of 4 MiB is too small for all handles of a large cluster.
 pub(super) const MAX_ANSWER: usize = usize::MAX;
@@ -108,10 +108,7 @@ impl Connection {
             }
             state.next = (state.next + 1) % state.endpoints.len();
         }
-        Err(error::explain_connect_failures(
-            &failures,
-            &EtcdPeer { tls: self.tls.as_deref(), user: self.user(), answered: false },
-        ))
+        Err(error::explain_connect_failures(&failures, &self.peer(false)))
     }
 
     /// Records that the server has responded, possibly with an error.
@@ -119,21 +116,19 @@ impl Connection {
         self.state.lock().await.answered = true;
     }
 
-    /// Drops a broken connection, so that the next request goes to the next endpoint. Returns true if the server had
-    /// responded on the connection.
-    pub(super) async fn discard(&self) -> bool {
-        let mut state = self.state.lock().await;
-        if state.client.take().is_some() {
-            state.next = (state.next + 1) % state.endpoints.len();
+    /// Converts a failed request into the error for the caller. Drops a broken connection, so that the next request goes
+    /// to the next endpoint.
+    pub(super) async fn fail(&self, failure: &EtcdFailure, writing: bool) -> StoreError {
+        let mut answered = true;
+        if failure.breaks_connection() {
+            let mut state = self.state.lock().await;
+            if state.client.take().is_some() {
+                state.next = (state.next + 1) % state.endpoints.len();
+            }
+            answered = state.answered;
         }
-        state.answered
-    }
-
-    /// Converts a failed request into the error for the caller.
-    pub(super) fn explain(&self, failure: &EtcdFailure, writing: bool, answered: bool) -> StoreError {
         let datastore = self.first.iter().map(|e| e.uri().to_string()).collect::<Vec<_>>().join(",");
-        let peer = EtcdPeer { tls: self.tls.as_deref(), user: self.user(), answered };
-        failure.explain(datastore, &peer, writing)
+        failure.explain(datastore, &self.peer(answered), writing)
     }
 
     async fn connect(&self, endpoint: &Endpoint, until: Instant) -> Result<Client, EtcdFailure> {
@@ -164,8 +159,9 @@ impl Connection {
         Ok(client)
     }
 
-    fn user(&self) -> Option<&str> {
-        self.config.credentials.as_ref().map(|(user, _)| user.as_str())
+    fn peer(&self, answered: bool) -> EtcdPeer<'_> {
+        let user = self.config.credentials.as_ref().map(|(user, _)| user.as_str());
+        EtcdPeer { tls: self.tls.as_deref(), user, answered }
     }
 }
 

@@ -4,9 +4,10 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use libcalico::store::StoreError;
+use tokio::time::{Instant, timeout_at};
 use tonic::{Code, ConnectError, Status};
 
-use crate::ranges_and_errors::{causes, describe_error_chain};
+use crate::error::{causes, describe_error_chain};
 
 /// A request or a connection that failed.
 #[derive(Debug)]
@@ -28,6 +29,15 @@ impl From<etcd_client::Error> for EtcdFailure {
             other => EtcdFailure::Client(other),
         }
     }
+}
+
+/// Waits for `request` until `deadline`, which is `limit` after the start.
+pub(super) async fn await_answer<T>(
+    deadline: Instant,
+    limit: Duration,
+    request: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, EtcdFailure> {
+    Ok(timeout_at(deadline, request).await.map_err(|_| EtcdFailure::Timeout(limit))??)
 }
 
 /// The known facts about the server, for errors.

@@ -6,17 +6,18 @@ use std::time::Duration;
 use etcd_client::{KvClient, Txn, TxnResponse};
 use libcalico::ipam::Sighting;
 use libcalico::store::{
-    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
+    Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
+    sighting,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_ANSWER};
-use super::error::EtcdFailure;
+use super::error::{EtcdFailure, await_answer};
 use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::deadline::Deadline;
-use crate::ranges_and_errors::{check_distinct, prefix_range};
+use crate::pairs::{prefix_range, write_in_transaction};
 use crate::watch::PageSize;
 
 /// An etcd cluster as a datastore.
@@ -90,10 +91,10 @@ impl Etcd {
             if !failure.breaks_connection() {
                 self.deadline.answered();
             }
-            let answered = !failure.breaks_connection() || self.connection.discard().await;
+            let error = self.connection.fail(&failure, purpose == Purpose::Write).await;
             let harmless = purpose == Purpose::Read && failure.breaks_connection();
             if attempts == 1 || !(failure.was_not_sent() || harmless) {
-                return Err(self.connection.explain(&failure, purpose == Purpose::Write, answered));
+                return Err(error);
             }
         }
         // Unreachable: the last iteration returns, and a configuration has at least one endpoint.
@@ -118,11 +119,7 @@ impl Etcd {
 
     async fn send(&self, client: &mut KvClient, transaction: Txn, limit: Duration) -> Result<TxnResponse, EtcdFailure> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        match timeout(limit, client.txn(transaction)).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(EtcdFailure::from(error)),
-            Err(_) => Err(EtcdFailure::Timeout(limit)),
-        }
+        await_answer(Instant::now() + limit, limit, client.txn(transaction)).await
     }
 }
 
@@ -151,22 +148,19 @@ impl Store for Etcd {
         Ok(())
     }
 
-    fn has_transactions(&self) -> bool {
-        true
+    fn write_model(&self) -> WriteModel {
+        WriteModel::Transactional
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        check_distinct(writes)?;
-        if writes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let transaction = txn::apply_writes(writes)?;
-        let whole = |cause| WriteError { index: 0, applied: 0, cause };
-        let response = self.transact(transaction, Purpose::Write).await.map_err(whole)?;
-        if !response.succeeded() {
-            return Err(txn::refusal(writes, &response));
-        }
-        let revision = txn::revision(&response).map_err(whole)?;
-        Ok(vec![Revision(revision.to_string()); writes.len()])
+        let transaction = async {
+            let whole = |cause| WriteError { index: 0, applied: 0, cause };
+            let response = self.transact(txn::apply_writes(writes)?, Purpose::Write).await.map_err(whole)?;
+            if !response.succeeded() {
+                return Err(txn::refusal(writes, &response));
+            }
+            txn::revision(&response).map_err(whole)
+        };
+        write_in_transaction(writes, transaction).await
     }
 }

@@ -5,7 +5,7 @@ use etcd_client::{
 };
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 
-use crate::ranges_and_errors::end_of_prefix;
+use crate::pairs::end_of_prefix;
 
 /// The default limit of comparisons or operations in one transaction (`--max-txn-ops`).
 pub(super) const MAX_OPS: usize = 128;
@@ -34,12 +34,17 @@ fn get(range: &Range, revision: Option<i64>) -> TxnOp {
 
 /// Returns a transaction that reads up to `limit` pairs of a prefix whose path sorts after `after`.
 pub(super) fn read_page(range: &Range, after: Option<&[u8]>, limit: usize) -> Txn {
-    let mut options = GetOptions::new().with_range(end_of(&range.path)).with_limit(limit as i64);
+    let (begin, mut options) = page_range(&range.path, after, limit);
     if range.keys_only {
         options = options.with_keys_only();
     }
-    let begin = after.map_or_else(|| range.path.clone().into_bytes(), |after| [after, &[0][..]].concat());
     Txn::new().and_then([TxnOp::get(begin, Some(options))])
+}
+
+/// Returns the first key and the options of a read of up to `limit` pairs of a prefix whose path sorts after `after`.
+pub(super) fn page_range(prefix: &str, after: Option<&[u8]>, limit: usize) -> (Vec<u8>, GetOptions) {
+    let begin = after.map_or_else(|| prefix.as_bytes().to_vec(), |after| [after, &[0]].concat());
+    (begin, GetOptions::new().with_range(end_of(prefix)).with_limit(limit as i64))
 }
 
 /// Returns the first path that sorts after all paths with the prefix `prefix`.
@@ -132,23 +137,19 @@ fn effect(write: &Write) -> TxnOp {
 
 /// Returns the error of the first write whose condition did not hold, from the keys that the failed transaction read.
 pub(super) fn refusal(writes: &[Write], response: &TxnResponse) -> WriteError {
-    let found = match answers_of_refusal(response) {
-        Ok(found) => found,
-        Err(cause) => return WriteError { index: 0, applied: 0, cause },
+    let (index, cause) = match stored_revisions(response) {
+        Ok(stored) => {
+            let mut pairs = writes.iter().zip(stored).enumerate();
+            let first = pairs.find_map(|(index, (write, stored))| Some((index, failed_condition(write, stored)?)));
+            first.unwrap_or_else(|| (0, out_of_protocol("a refusal of conditions that hold")))
+        }
+        Err(cause) => (0, cause),
     };
-    let first = writes.iter().zip(&found).enumerate().find_map(|(index, (write, found))| {
-        let cause = why(write, *found)?;
-        Some(WriteError { index, applied: 0, cause })
-    });
-    first.unwrap_or_else(|| WriteError {
-        index: 0,
-        applied: 0,
-        cause: out_of_protocol("a refusal of conditions that hold"),
-    })
+    WriteError { index, applied: 0, cause }
 }
 
 /// Returns the revision of each write's key, or `None` for a missing key.
-fn answers_of_refusal(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
+fn stored_revisions(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreError> {
     let revision = |operation: TxnOpResponse| match operation {
         TxnOpResponse::Get(found) => Ok(found.kvs().first().map(KeyValue::mod_revision)),
         _ => Err(out_of_protocol("another operation's response to a range")),
@@ -156,7 +157,8 @@ fn answers_of_refusal(response: &TxnResponse) -> Result<Vec<Option<i64>>, StoreE
     response.op_responses().into_iter().map(revision).collect()
 }
 
-fn why(write: &Write, found: Option<i64>) -> Option<StoreError> {
+/// Returns the error for the condition of a write that does not hold for the stored revision.
+fn failed_condition(write: &Write, found: Option<i64>) -> Option<StoreError> {
     let key = write.key.clone();
     match (&write.op, found) {
         (WriteOp::Create(_), Some(_)) => Some(StoreError::AlreadyExists { key }),

@@ -3,12 +3,12 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use etcd_client::{EventType, GetOptions, KeyValue, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{EventType, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use libcalico::store::{Entry, Kind, StoreError};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_ANSWER};
-use super::error::EtcdFailure;
+use super::error::{EtcdFailure, await_answer};
 use super::txn;
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
@@ -40,12 +40,12 @@ impl<K> EtcdSource<K> {
     /// watcher.
     async fn failed(&mut self, failure: &EtcdFailure) -> WatchFailure {
         self.watch = None;
-        let answered = !failure.breaks_connection() || self.connection.discard().await;
+        let error = self.connection.fail(failure, false).await;
         match failure {
             EtcdFailure::Status(status) if status.message().contains("has been compacted") => {
                 WatchFailure::Expired(status.message().into())
             }
-            failure => watch_failure(&self.connection.explain(failure, false, answered)),
+            _ => watch_failure(&error),
         }
     }
 }
@@ -80,16 +80,14 @@ where
         let deadline = Instant::now() + self.deadline;
         let client = self.connection.get(deadline).await.map_err(|error| watch_failure(&error))?;
         let mut client = client.kv_client().max_decoding_message_size(MAX_ANSWER);
-        let mut options = GetOptions::new().with_limit(self.page.get() as i64).with_range(txn::end_of(&self.prefix));
-        let mut begin = self.prefix.clone().into_bytes();
-        if let Some(PageToken { revision, after }) = &page {
-            options = options.with_revision(*revision);
-            begin = [after, &[0][..]].concat();
+        let after = page.as_ref().map(|token| &*token.after);
+        let (begin, mut options) = txn::page_range(&self.prefix, after, self.page.get());
+        if let Some(PageToken { revision, .. }) = page {
+            options = options.with_revision(revision);
         }
-        let mut answer = match timeout_at(deadline, client.get(begin, Some(options))).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => return Err(self.failed(&EtcdFailure::from(error)).await),
-            Err(_) => return Err(self.failed(&EtcdFailure::Timeout(self.deadline)).await),
+        let mut answer = match await_answer(deadline, self.deadline, client.get(begin, Some(options))).await {
+            Ok(answer) => answer,
+            Err(failure) => return Err(self.failed(&failure).await),
         };
         self.connection.answered().await;
         let at = answer.header().map(etcd_client::ResponseHeader::revision);
@@ -113,11 +111,11 @@ where
             .with_range(txn::end_of(&self.prefix))
             .with_start_revision(from + 1)
             .with_progress_notify();
-        self.watch = match timeout_at(deadline, client.watch(self.prefix.as_str(), Some(options))).await {
-            Ok(Ok(watch)) => Some(watch),
-            Ok(Err(error)) => return Err(self.failed(&EtcdFailure::from(error)).await),
-            Err(_) => return Err(self.failed(&EtcdFailure::Timeout(self.deadline)).await),
-        };
+        let watch = await_answer(deadline, self.deadline, client.watch(self.prefix.as_str(), Some(options))).await;
+        match watch {
+            Ok(watch) => self.watch = Some(watch),
+            Err(failure) => return Err(self.failed(&failure).await),
+        }
         Ok(())
     }
 

@@ -76,17 +76,6 @@ pub enum TransferError {
     },
 }
 
-/// A first line that is not the header of an export.
-#[derive(Debug, thiserror::Error)]
-enum HeaderError {
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    #[error("it says version {0}")]
-    Version(u32),
-    #[error("it says format `{0}`")]
-    Format(String),
-}
-
 /// A line that is not a pair of the export.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum LineError {
@@ -106,7 +95,7 @@ enum LineError {
 pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>, TransferError> {
     let mut line = String::new();
     input.read_line(&mut line)?;
-    let header = parse_header(&line).map_err(|e| TransferError::Header { reason: e.to_string() })?;
+    let header = parse_header(&line)?;
     let mut pairs = BTreeMap::new();
     for (index, line) in input.lines().enumerate() {
         let line = line?;
@@ -126,12 +115,13 @@ pub(super) fn parse(mut input: impl BufRead) -> Result<BTreeMap<String, Vec<u8>>
     Ok(pairs)
 }
 
-fn parse_header(line: &str) -> Result<Header, HeaderError> {
-    let header: Header = serde_json::from_str(line)?;
+fn parse_header(line: &str) -> Result<Header, TransferError> {
+    let refuse = |reason: String| TransferError::Header { reason };
+    let header: Header = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
     match (header.format.as_str(), header.version) {
         (FORMAT, VERSION) => Ok(header),
-        (FORMAT, other) => Err(HeaderError::Version(other)),
-        (other, _) => Err(HeaderError::Format(other.into())),
+        (FORMAT, version) => Err(refuse(format!("it says version {version}"))),
+        (format, _) => Err(refuse(format!("it says format `{format}`"))),
     }
 }
 

@@ -111,11 +111,16 @@ impl ApiGroupResolver {
 
     /// Determines the group from the settings, from the cache, or by discovery.
     async fn determine(&self) -> Result<ResolvedGroup, StoreError> {
-        let (group, from_cache) = match self.group {
-            Some(group) => (group, false),
-            None => self.load_or_discover().await?,
-        };
-        Ok(self.use_group(group, from_cache))
+        if let Some(group) = self.group {
+            return Ok(self.use_group(group, false));
+        }
+        let server = self.explain(self.client.url().await).await?;
+        if let Some(group) = self.cache.load(&server) {
+            return Ok(self.use_group(group, true));
+        }
+        let group = self.discover().await?;
+        self.cache.store(&server, group);
+        Ok(self.use_group(group, false))
     }
 
     fn use_group(&self, group: ApiGroup, from_cache: bool) -> ResolvedGroup {
@@ -125,17 +130,6 @@ impl ApiGroupResolver {
             None => transcoder,
         };
         ResolvedGroup { transcoder, from_cache, is_v3: Arc::default() }
-    }
-
-    /// Returns the group, and true if it comes from the cache.
-    async fn load_or_discover(&self) -> Result<(ApiGroup, bool), StoreError> {
-        let server = self.explain(self.client.url().await).await?;
-        if let Some(group) = self.cache.load(&server) {
-            return Ok((group, true));
-        }
-        let group = self.discover().await?;
-        self.cache.store(&server, group);
-        Ok((group, false))
     }
 
     /// Discards the group if it came from the cache, so that the next request discovers it. Of several concurrent

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use data_encoding::BASE64;
 use hyper::Request;
-use hyper::header::{AUTHORIZATION, HeaderValue, InvalidHeaderValue};
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use kube::config::AuthInfo;
 use secrecy::ExposeSecret;
 use tokio::time::Instant;
@@ -56,12 +56,11 @@ impl AuthHeader {
         let (source, header) = if let Some(file) = file {
             (Some(format!("the token in {}", file.path.display())), HeaderSource::File(Arc::new(Mutex::new(file))))
         } else if let Some(token) = token {
-            let header = build_bearer(token).map_err(|error| refuse(token_place, &error))?;
+            let header = build_bearer(token_place, token)?;
             (Some(format!("the token in {token_place}")), HeaderSource::Fixed(header))
         } else if let (Some(user), Some(password)) = (&info.username, &info.password) {
             let pair = format!("{user}:{}", password.expose_secret());
-            let header = build_sensitive(format!("Basic {}", BASE64.encode(pair.as_bytes())));
-            let header = header.map_err(|error| refuse(place, &error))?;
+            let header = build_sensitive(place, format!("Basic {}", BASE64.encode(pair.as_bytes())))?;
             (Some(format!("the user name and password in {place}")), HeaderSource::Fixed(header))
         } else {
             (None, HeaderSource::None)
@@ -102,7 +101,7 @@ impl TokenFile {
         let place = path.display().to_string();
         let token = fs::read_to_string(path).map_err(|e| refuse(&place, &e))?;
         // `kubectl create token` writes a line break after the token.
-        let header = build_bearer(token.trim()).map_err(|e| refuse(&place, &e))?;
+        let header = build_bearer(&place, token.trim())?;
         Ok(TokenFile { path: path.into(), header, read: Instant::now() })
     }
 
@@ -126,31 +125,23 @@ fn refuse(place: &str, reason: &impl ToString) -> AccessError {
     AccessError::Token { place: place.into(), reason: reason.to_string() }
 }
 
-/// A token or a password that cannot be sent in a header.
-#[derive(Debug, thiserror::Error)]
-enum HeaderError {
-    #[error("it is empty")]
-    Empty,
-    #[error("byte {at} of {length} is a blank, a line break or no ASCII")]
-    Byte { at: usize, length: usize },
-    #[error(transparent)]
-    Invalid(#[from] InvalidHeaderValue),
-}
-
 /// Returns the header of a bearer token. Only visible characters are allowed, because others could end or change the
 /// header.
-fn build_bearer(token: &str) -> Result<HeaderValue, HeaderError> {
+fn build_bearer(place: &str, token: &str) -> Result<HeaderValue, AccessError> {
     if token.is_empty() {
-        return Err(HeaderError::Empty);
+        return Err(refuse(place, &"it is empty"));
     }
     match token.bytes().position(|byte| !byte.is_ascii_graphic()) {
-        Some(index) => Err(HeaderError::Byte { at: index + 1, length: token.len() }),
-        None => build_sensitive(format!("Bearer {token}")),
+        Some(index) => {
+            let (at, length) = (index + 1, token.len());
+            Err(refuse(place, &format!("byte {at} of {length} is a blank, a line break or no ASCII")))
+        }
+        None => build_sensitive(place, format!("Bearer {token}")),
     }
 }
 
-fn build_sensitive(header: String) -> Result<HeaderValue, HeaderError> {
-    let mut header = HeaderValue::try_from(header)?;
+fn build_sensitive(place: &str, header: String) -> Result<HeaderValue, AccessError> {
+    let mut header = HeaderValue::try_from(header).map_err(|error| refuse(place, &error))?;
     header.set_sensitive(true);
     Ok(header)
 }

@@ -56,7 +56,8 @@ impl GroupCache {
             return None;
         }
         let cached: CachedGroup = serde_json::from_slice(&fs::read(self.file.as_ref()?).ok()?).ok()?;
-        (cached.server == server).then(|| parse_group(&cached.group)).flatten()
+        let mut groups = [ApiGroup::CrdV1, ApiGroup::V3].into_iter().filter(|_| cached.server == server);
+        groups.find(|group| group.api_version() == cached.group)
     }
 
     /// Caches the group. If the file cannot be written, the next process only sends one more request.
@@ -137,10 +138,6 @@ fn names(groups: &Value) -> impl Iterator<Item = &str> {
 
 fn has(groups: &Value, group: &str) -> bool {
     names(groups).any(|name| name == group)
-}
-
-fn parse_group(name: &str) -> Option<ApiGroup> {
-    [ApiGroup::CrdV1, ApiGroup::V3].into_iter().find(|group| group.api_version() == name)
 }
 
 #[cfg(test)]

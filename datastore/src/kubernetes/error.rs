@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use hyper::StatusCode;
+use hyper::header::{HeaderMap, RETRY_AFTER};
 use libcalico::kubernetes::Status;
 use libcalico::store::StoreError;
 
 use super::transport::TransportError;
-use crate::ranges_and_errors::{causes, describe_error_chain};
+use crate::error::{causes, describe_error_chain};
 
+/// Upper limit of the `Retry-After` header. It exceeds every deadline, so a request that reaches it fails.
+const LONGEST_ADVICE: Duration = Duration::from_secs(3600);
 /// Maximum length of a response that an error quotes, if the response is not a `Status`.
 const LONGEST_QUOTE: usize = 200;
 
@@ -75,6 +78,14 @@ impl ApiStatusError {
     pub(super) fn is_doubtful(&self) -> bool {
         self.status.code >= 500 && !self.is_busy()
     }
+}
+
+/// Returns the delay that a response's `Retry-After` header asks for.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let advice = headers.get(RETRY_AFTER)?;
+    // A proxy may send a date. A value that is not a number counts as the API server's minimum of one second.
+    let seconds = advice.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    Some(Duration::from_secs(seconds).min(LONGEST_ADVICE))
 }
 
 impl std::fmt::Display for ApiStatusError {

@@ -33,7 +33,7 @@ pub(super) async fn for_each(
     let tell = Mutex::new(ListReader::new(tell));
     let ask = |request: ApiRequest| {
         let tell = &tell;
-        async move { client.send_for_list(&request, &mut *tell.lock().await).await }
+        async move { client.send_for(&request, Some(&mut *tell.lock().await)).await }
     };
     if walk_pages(list, false, ask).await?.is_empty() {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use libcalico::kubernetes::{ApiGroup, Decoded, Query, Transcoder};
+use libcalico::kubernetes::{ApiGroup, Decoded, Query, Resource, Transcoder};
 use libcalico::store::{Freshness, Range, StoreError};
 use serde_json::Value;
 
@@ -115,15 +115,6 @@ impl<'q> DistinctQuery<'q> {
     }
 }
 
-impl QueryResult {
-    pub(super) fn into_objects(self) -> Vec<Value> {
-        match self {
-            QueryResult::Objects(objects) => objects,
-            QueryResult::NoKind => Vec::new(),
-        }
-    }
-}
-
 /// Returns true if a 404 is the API server's response about the requested object.
 fn is_absent(refusal: &ApiStatusError, query: &Query) -> bool {
     let Query::Get(location) = query else { return false };
@@ -132,22 +123,21 @@ fn is_absent(refusal: &ApiStatusError, query: &Query) -> bool {
 
 /// Returns true if the query is about a kind of the group.
 pub(super) fn is_in_group(group: ApiGroup, query: &Query) -> bool {
-    let resource = match query {
-        Query::Nothing => return false,
-        Query::Get(location) => location.resource,
-        Query::List(list) => list.resource,
-    };
-    resource.api_version == group.api_version()
+    resource_and_path(query).is_some_and(|(resource, _)| resource.api_version == group.api_version())
+}
+
+fn resource_and_path(query: &Query) -> Option<(Resource, String)> {
+    match query {
+        Query::Nothing => None,
+        Query::Get(location) => Some((location.resource, location.url_path())),
+        Query::List(list) => Some((list.resource, list.url_path())),
+    }
 }
 
 /// Verifies by discovery that a kind is missing. A 404 that does not name the requested object means that the API
 /// server lacks the kind, such as one of newer definitions or of KubeVirt, or that a proxy sent the 404.
 pub(super) async fn verify_missing(client: &ApiClient, query: &Query) -> Result<(), StoreError> {
-    let (resource, path) = match query {
-        Query::Nothing => return Ok(()),
-        Query::Get(location) => (location.resource, location.url_path()),
-        Query::List(list) => (list.resource, list.url_path()),
-    };
+    let Some((resource, path)) = resource_and_path(query) else { return Ok(()) };
     let failure = match discovery::lacks_kind(client, resource).await {
         Ok(true) => return Ok(()),
         Ok(false) => RequestError::Unreadable("404, and not of the API server, which has this kind".into()),

@@ -14,7 +14,7 @@ use libcalico::kubernetes::{
     ApiGroup, Decoded, Query, Request, STRATEGIC_MERGE_PATCH, Transcoder, json_bytes, sighting_of_block,
 };
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteOp,
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, WriteOp,
 };
 
 use super::api_group::{ApiGroupResolver, ResolvedGroup};
@@ -26,12 +26,12 @@ use super::query::{DistinctQuery, QueryResult, is_in_group, verify_missing};
 use super::request::ApiRequest;
 use super::turns::BusyRule;
 use crate::config::KubernetesConfig;
-use crate::ranges_and_errors::check_distinct;
+use crate::pairs::check_distinct;
 
 /// An API server as a datastore.
 #[derive(Debug)]
 pub struct Kubernetes {
-    client: Arc<ApiClient>,
+    pub(super) client: Arc<ApiClient>,
     group_resolver: ApiGroupResolver,
 }
 
@@ -54,21 +54,17 @@ impl Kubernetes {
 
     /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
     pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        self.client.expect_first_answer_within(patience);
+        self.client.deadline.expect_first_answer_within(patience);
     }
 
     /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
     pub(crate) fn wait_while_busy(&self, rule: BusyRule) {
-        self.client.wait_while_busy(rule);
+        self.client.turns.set_rule(rule);
     }
 
     /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
     pub(crate) fn was_busy(&self) -> bool {
-        self.client.was_busy()
-    }
-
-    pub(super) fn client(&self) -> &Arc<ApiClient> {
-        &self.client
+        self.client.turns.was_busy()
     }
 
     /// Returns the number of requests sent so far.
@@ -119,9 +115,10 @@ impl Kubernetes {
         let distinct = DistinctQuery::collect(ranges, &queries);
         // Decodes each response as it arrives, while others are still under way.
         let reads = distinct.iter().map(async |query| {
-            let result = query.send(&self.client).await?;
-            let lacks_kind = matches!(result, QueryResult::NoKind);
-            Ok::<_, StoreError>((lacks_kind, query.decode(transcoder, ranges, result.into_objects())))
+            Ok::<_, StoreError>(match query.send(&self.client).await? {
+                QueryResult::Objects(objects) => (false, query.decode(transcoder, ranges, objects)),
+                QueryResult::NoKind => (true, Vec::new()),
+            })
         });
         let (results, is_right) = try_join(try_join_all(reads), self.group_resolver.verify(resolved)).await?;
         if !is_right {
@@ -222,12 +219,12 @@ impl Store for Kubernetes {
         }
     }
 
-    fn has_transactions(&self) -> bool {
-        false
+    fn write_model(&self) -> WriteModel {
+        WriteModel::PerObject
     }
 
     fn has_given_up(&self) -> bool {
-        self.client.has_given_up()
+        self.client.turns.have_expired()
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -7,7 +7,7 @@ use kube::Config;
 use kube::config::AuthInfo;
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
-use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme};
 
@@ -47,22 +47,12 @@ fn crypto_provider() -> CryptoProvider {
     }
 }
 
-/// CA certificates or client certificates that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum CertificateError {
-    #[error(transparent)]
-    Pem(#[from] pem::Error),
-    #[error("there is no PEM block `-----BEGIN CERTIFICATE-----`")]
-    NoCertificate,
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-}
-
-/// Returns the certificates of a PEM text, at least one.
-pub(super) fn parse_certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateError> {
-    let certificates = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
+/// Returns the certificates of a PEM text, at least one. `what` names them in errors.
+pub(super) fn parse_certificates(what: &'static str, pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
+    let certificates =
+        CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|e| refuse(what, &e))?;
     if certificates.is_empty() {
-        return Err(CertificateError::NoCertificate);
+        return Err(refuse(what, &"there is no PEM block `-----BEGIN CERTIFICATE-----`"));
     }
     Ok(certificates.into_iter().map(|certificate| certificate.to_vec()).collect())
 }
@@ -82,7 +72,7 @@ fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {
     Ok(roots)
 }
 
-fn refuse(what: &'static str, reason: &impl ToString) -> AccessError {
+pub(super) fn refuse(what: &'static str, reason: &impl ToString) -> AccessError {
     AccessError::Tls { what, reason: reason.to_string() }
 }
 
@@ -95,7 +85,7 @@ fn load_identity(login: &AuthInfo) -> Result<Option<Identity>, AccessError> {
         read_pem("certificate", login.client_certificate_data.as_deref(), login.client_certificate.as_deref())?;
     let key = read_pem("key", key_data, login.client_key.as_deref())?;
     let (Some(certificate), Some(key)) = (certificate, key) else { return Ok(None) };
-    let chain = parse_certificates(&certificate).map_err(|e| refuse("certificate", &e))?;
+    let chain = parse_certificates("certificate", &certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| refuse("key", &e))?;
     Ok(Some((chain.into_iter().map(CertificateDer::from).collect(), key)))
 }

@@ -1,7 +1,10 @@
-//! Converts SQLite's errors into errors of the store, each with the file and advice.
+//! The errors of SQLite: [`BusyRetry`] retries transactions that other processes block, and the functions convert all
+//! other errors into errors of the store, each with the file and advice.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use libcalico::store::StoreError;
@@ -9,7 +12,41 @@ use nix::sys::statvfs::statvfs;
 use rusqlite::{ErrorCode, ffi};
 
 use super::schema::{SchemaError, VERSION};
-use super::wait::BusyRetry;
+use crate::backoff::Backoff;
+
+/// Minimum and maximum pause before a retry. They suit transactions that take a third of a millisecond.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
+
+/// The time limit for one request to wait for other processes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BusyRetry {
+    longest: Duration,
+    until: Instant,
+}
+
+impl BusyRetry {
+    /// Starts the time limit now.
+    pub(super) fn new(longest: Duration) -> Self {
+        BusyRetry { longest, until: Instant::now() + longest }
+    }
+
+    /// Retries a transaction while other processes block it.
+    pub(super) fn retry<T>(&self, mut transaction: impl FnMut() -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        loop {
+            match transaction() {
+                Err(e) if is_busy(&e) && Instant::now() < self.until => sleep(backoff.next()),
+                other => return other,
+            }
+        }
+    }
+}
+
+fn is_busy(e: &rusqlite::Error) -> bool {
+    use ErrorCode::{DatabaseBusy, DatabaseLocked, FileLockingProtocolFailed};
+    matches!(e.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked | FileLockingProtocolFailed))
+}
 
 /// Converts a failed transaction into an error of the store.
 pub(super) fn explain(path: &Path, error: &rusqlite::Error, wait: &BusyRetry) -> StoreError {
@@ -158,8 +195,6 @@ fn find_writer(locks: &str, inodes: &[u64]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -11,9 +11,8 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use uuid::Uuid;
 
-use super::error;
+use super::error::{self, BusyRetry};
 use super::schema::{self, SchemaError};
-use super::wait::BusyRetry;
 
 const DIRECTORY_MODE: u32 = 0o755;
 /// Only the owner may read the file, because it names pods and containers. SQLite gives the -wal and -shm files the

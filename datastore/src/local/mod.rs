@@ -11,6 +11,5 @@ mod file;
 mod pairs;
 mod schema;
 mod store;
-mod wait;
 
 pub use store::Local;

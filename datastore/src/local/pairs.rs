@@ -1,11 +1,9 @@
 //! The SQL statements that read and write pairs.
 
-use std::str::Utf8Error;
-
 use libcalico::store::{Range, RawEntry, Revision, StoreError, Write, WriteError, WriteOp};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
-use crate::ranges_and_errors::end_of_prefix;
+use crate::pairs::end_of_prefix;
 
 const SELECT_ONE: &str = "SELECT path, value, revision FROM kv WHERE path = ?1";
 const SELECT_FROM: &str = "SELECT path, value, revision FROM kv WHERE path >= ?1 ORDER BY path";
@@ -18,6 +16,8 @@ const KEYS_BETWEEN: &str = "SELECT path, '', revision FROM kv WHERE path >= ?1 A
 #[derive(Debug)]
 pub(super) struct Prepared<'a> {
     path: &'a str,
+    /// The identifier of the object, for errors.
+    key: &'a str,
     op: Op<'a>,
 }
 
@@ -26,26 +26,6 @@ enum Op<'a> {
     Create(&'a str),
     Update(&'a str, i64),
     Delete(Option<i64>),
-}
-
-/// A condition of a write that did not hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FailedCondition {
-    Exists,
-    Missing,
-    Changed,
-}
-
-impl FailedCondition {
-    /// Converts the refusal into the error for the store's caller.
-    pub(super) fn explain(self, key: &str) -> StoreError {
-        let key = key.to_owned();
-        match self {
-            FailedCondition::Exists => StoreError::AlreadyExists { key },
-            FailedCondition::Missing => StoreError::NotFound { key },
-            FailedCondition::Changed => StoreError::Conflict { key },
-        }
-    }
 }
 
 // === reads ===
@@ -95,52 +75,48 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<RawEntry> {
 // === writes ===
 
 /// Converts the writes. Rejects values that are not text, and revisions that are not of this datastore.
-pub(super) fn prepare<'w>(writes: &'w [Write]) -> Result<Vec<Prepared<'w>>, WriteError> {
-    let prepare = |(index, write): (usize, &'w Write)| {
-        prepare_one(write).map_err(|error| {
-            let cause = StoreError::Other(format!("cannot write {}: {error}", write.key));
-            WriteError { index, applied: 0, cause }
-        })
-    };
-    writes.iter().enumerate().map(prepare).collect()
+pub(super) fn prepare(writes: &[Write]) -> Result<Vec<Prepared<'_>>, WriteError> {
+    let writes = writes.iter().enumerate();
+    writes.map(|(index, write)| prepare_one(write).map_err(|cause| WriteError { index, applied: 0, cause })).collect()
 }
 
-/// A write that SQLite cannot store.
-#[derive(Debug, thiserror::Error)]
-enum PrepareError {
-    #[error("the embedded datastore holds text, and the value is not: {0}")]
-    NotText(#[from] Utf8Error),
-    #[error("`{0}` is not a revision of the embedded datastore")]
-    NotRevision(Revision),
-}
-
-fn prepare_one(write: &Write) -> Result<Prepared<'_>, PrepareError> {
+fn prepare_one(write: &Write) -> Result<Prepared<'_>, StoreError> {
     let op = match &write.op {
-        WriteOp::Create(value) => Op::Create(str::from_utf8(value)?),
+        WriteOp::Create(value) => Op::Create(parse_text(write, value)?),
         WriteOp::Update(value, revision) | WriteOp::UpdateStatus(value, revision) => {
-            Op::Update(str::from_utf8(value)?, parse_revision(revision)?)
+            Op::Update(parse_text(write, value)?, parse_revision(write, revision)?)
         }
-        WriteOp::Delete(revision) => Op::Delete(revision.as_ref().map(parse_revision).transpose()?),
+        WriteOp::Delete(revision) => {
+            Op::Delete(revision.as_ref().map(|revision| parse_revision(write, revision)).transpose()?)
+        }
     };
-    Ok(Prepared { path: &write.path, op })
+    Ok(Prepared { path: &write.path, key: &write.key, op })
 }
 
-fn parse_revision(revision: &Revision) -> Result<i64, PrepareError> {
-    revision.0.parse().map_err(|_| PrepareError::NotRevision(revision.clone()))
+fn parse_text<'w>(write: &Write, value: &'w [u8]) -> Result<&'w str, StoreError> {
+    str::from_utf8(value).map_err(|error| {
+        let reason = format!("the embedded datastore holds text, and the value is not: {error}");
+        StoreError::Other(format!("cannot write {}: {reason}", write.key))
+    })
 }
 
-/// Applies all writes at one new revision, or returns the index of the first write whose condition does not hold. The
+fn parse_revision(write: &Write, revision: &Revision) -> Result<i64, StoreError> {
+    let reason = || format!("`{revision}` is not a revision of the embedded datastore");
+    revision.0.parse().map_err(|_| StoreError::Other(format!("cannot write {}: {}", write.key, reason())))
+}
+
+/// Applies all writes at one new revision, or returns the error of the first write whose condition does not hold. The
 /// caller commits or drops the transaction.
 pub(super) fn apply(
     transaction: &Transaction<'_>,
     writes: &[Prepared<'_>],
-) -> rusqlite::Result<Result<i64, (usize, FailedCondition)>> {
+) -> rusqlite::Result<Result<i64, WriteError>> {
     // Two statements are cheaper than RETURNING, which would create an in-memory table with its own page cache.
     transaction.prepare_cached("UPDATE counter SET revision = revision + 1")?.execute([])?;
     let revision = transaction.prepare_cached("SELECT revision FROM counter")?.query_row([], |row| row.get(0))?;
     for (index, write) in writes.iter().enumerate() {
-        if let Some(refusal) = apply_one(transaction, write, revision)? {
-            return Ok(Err((index, refusal)));
+        if let Some(cause) = apply_one(transaction, write, revision)? {
+            return Ok(Err(WriteError { index, applied: 0, cause }));
         }
     }
     Ok(Ok(revision))
@@ -150,7 +126,7 @@ fn apply_one(
     transaction: &Transaction<'_>,
     write: &Prepared<'_>,
     revision: i64,
-) -> rusqlite::Result<Option<FailedCondition>> {
+) -> rusqlite::Result<Option<StoreError>> {
     const INSERT: &str = "INSERT INTO kv (path, value, revision) VALUES (?1, ?2, ?3) ON CONFLICT (path) DO NOTHING";
     const UPDATE: &str = "UPDATE kv SET value = ?2, revision = ?3 WHERE path = ?1 AND revision = ?4";
     const DELETE: &str = "DELETE FROM kv WHERE path = ?1 AND revision = ?2";
@@ -166,11 +142,12 @@ fn apply_one(
     if changed > 0 {
         return Ok(None);
     }
+    let key = write.key.to_owned();
     if matches!(write.op, Op::Create(_)) {
-        return Ok(Some(FailedCondition::Exists));
+        return Ok(Some(StoreError::AlreadyExists { key }));
     }
     let found = transaction.query_row("SELECT 1 FROM kv WHERE path = ?1", [path], |_| Ok(())).optional()?;
-    Ok(Some(found.map_or(FailedCondition::Missing, |()| FailedCondition::Changed)))
+    Ok(Some(if found.is_some() { StoreError::Conflict { key } } else { StoreError::NotFound { key } }))
 }
 
 #[cfg(test)]

@@ -92,10 +92,8 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
 fn fill(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
     let writes = bootstrap::initial_objects().map_err(SchemaError::Initial)?;
     let prepared = pairs::prepare(&writes).map_err(|e| SchemaError::Initial(e.cause))?;
-    pairs::apply(transaction, &prepared)?.map(|_| ()).map_err(|(index, refusal)| {
-        // Unreachable in an empty table.
-        SchemaError::Initial(refusal.explain(&writes[index].key))
-    })
+    // Unreachable in an empty table.
+    pairs::apply(transaction, &prepared)?.map(drop).map_err(|e| SchemaError::Initial(e.cause))
 }
 
 #[cfg(test)]

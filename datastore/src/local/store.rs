@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use libcalico::ipam::Sighting;
 use libcalico::store::{
-    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, sighting,
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel, sighting,
 };
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::wait::BusyRetry;
+use super::error::BusyRetry;
 use super::{error, file, pairs, schema};
 use crate::config::{ConfigError, LocalConfig};
-use crate::ranges_and_errors::{check_distinct, prefix_range};
+use crate::pairs::{prefix_range, write_in_transaction};
 
 /// A SQLite file as a datastore. The first request opens the file, or creates it if it is missing.
 #[derive(Debug)]
@@ -110,28 +110,22 @@ impl Store for Local {
         })
     }
 
-    fn has_transactions(&self) -> bool {
-        true
+    fn write_model(&self) -> WriteModel {
+        WriteModel::Transactional
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {
-        check_distinct(writes)?;
-        if writes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let prepared = pairs::prepare(writes)?;
-        let outcome = self
-            .run(|connection| {
+        let transaction = async {
+            let prepared = pairs::prepare(writes)?;
+            let outcome = self.run(|connection| {
                 let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
                 match pairs::apply(&transaction, &prepared)? {
                     Ok(revision) => transaction.commit().map(|()| Ok(revision)),
                     Err(refused) => Ok(Err(refused)),
                 }
-            })
-            .map_err(|cause| WriteError { index: 0, applied: 0, cause })?;
-        match outcome {
-            Ok(revision) => Ok(vec![Revision(revision.to_string()); writes.len()]),
-            Err((index, refusal)) => Err(WriteError { index, applied: 0, cause: refusal.explain(&writes[index].key) }),
-        }
+            });
+            outcome.unwrap_or_else(|cause| Err(WriteError { index: 0, applied: 0, cause }))
+        };
+        write_in_transaction(writes, transaction).await
     }
 }

@@ -8,15 +8,12 @@
 //!
 //! Read `source` first, then `watcher`.
 
-mod pace;
-
 mod source;
 mod stats;
 #[cfg(test)]
 mod tests;
 mod watcher;
 
-pub use pace::PageSize;
-pub use source::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep};
+pub use source::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 pub use stats::{StatsHandle, WatchStats};
 pub use watcher::{WatchEvent, Watcher};

@@ -1,8 +1,12 @@
-//! [`WatchSource`]: lists and changes of one kind, as a watch needs them.
+//! [`WatchSource`]: lists and changes of one kind, as a watch needs them. [`PageSize`] is the length of a list's pages.
 
 use std::time::Duration;
 
 use libcalico::store::{Entry, Kind, RawEntry, decode_entry};
+use tokio::time::timeout;
+
+/// Time limit of one page, and of the start of a watch.
+pub(super) const PAGE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A kind of object on a server.
 pub trait WatchSource: Send + 'static {
@@ -23,6 +27,17 @@ pub trait WatchSource: Send + 'static {
 
     /// Returns a page of the list of all objects. The first page has no token.
     fn list(&mut self, page: Option<Self::Token>) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send;
+
+    /// Returns a page as [`list`](Self::list) does, or a failure at the end of the time limit.
+    fn list_in_time(
+        &mut self,
+        page: Option<Self::Token>,
+    ) -> impl Future<Output = Result<Page<Self>, WatchFailure>> + Send {
+        async move {
+            let late = |_| Err(WatchFailure::lost(format!("no page within {PAGE_DEADLINE:?}")));
+            timeout(PAGE_DEADLINE, self.list(page)).await.unwrap_or_else(late)
+        }
+    }
 
     /// Opens a watch for changes after `from`, and closes the previous watch.
     fn open(&mut self, from: &Self::Position) -> impl Future<Output = Result<(), WatchFailure>> + Send;
@@ -110,5 +125,57 @@ impl WatchFailure {
     /// Creates a [`WatchFailure::Lost`] without a delay.
     pub fn lost(reason: impl Into<String>) -> Self {
         WatchFailure::Lost { reason: reason.into(), retry_after: None }
+    }
+}
+
+/// Target size of a page in bytes. A page is in memory as a whole, and several times while it arrives.
+const PAGE_BYTES: usize = 512 << 10;
+const FIRST_PAGE: usize = 50;
+const SMALLEST_PAGE: usize = 10;
+const LARGEST_PAGE: usize = 1000;
+
+/// The number of objects to request with the next page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageSize(usize);
+
+impl Default for PageSize {
+    fn default() -> Self {
+        PageSize(FIRST_PAGE)
+    }
+}
+
+impl PageSize {
+    /// Returns the number of objects.
+    pub fn get(self) -> usize {
+        self.0
+    }
+
+    /// Adjusts the size to a page of `objects` that took `bytes`. The size grows at most by a factor of four, since the
+    /// first objects may be small.
+    pub fn adjust(&mut self, objects: usize, bytes: usize) {
+        if objects > 0 {
+            let fitting = PAGE_BYTES * objects / bytes.max(1);
+            self.0 = fitting.min(4 * self.0).clamp(SMALLEST_PAGE, LARGEST_PAGE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_get_the_size_that_fits() {
+        let mut size = PageSize::default();
+        size.adjust(50, 50 * 5000);
+        assert_eq!(size.get(), PAGE_BYTES / 5000);
+        size.adjust(100, 100 * 200_000);
+        assert_eq!(size.get(), SMALLEST_PAGE);
+        size.adjust(0, 300);
+        assert_eq!(size.get(), SMALLEST_PAGE);
+        for expected in [40, 160, 640, LARGEST_PAGE, LARGEST_PAGE] {
+            size.adjust(10, 10 * 100);
+            assert_eq!(size.get(), expected);
+        }
     }
 }

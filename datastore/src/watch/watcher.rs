@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::pace::Backoff;
-use super::source::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep};
+use super::source::{NextPage, ObjectChange, PAGE_DEADLINE, Page, WatchFailure, WatchSource, WatchStep};
 use super::stats::StatsHandle;
+use crate::backoff::Backoff;
 
-/// Time limit of one page.
-const PAGE_DEADLINE: Duration = Duration::from_secs(60);
+/// Minimum and maximum pause before a retry. The maximum is also the maximum delay of events after an outage.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// Minimum lifetime of a watch. A watch that ends earlier counts as a failure, even if the server ended it without an
 /// error.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
@@ -68,7 +69,7 @@ impl<S: WatchSource> Watcher<S> {
             source,
             phase: WatcherState::Listing { page: None, begun: false },
             pending: VecDeque::new(),
-            backoff: Backoff::default(),
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             refusals: 0,
             missing_since: None,
             unreadable: HashSet::new(),
@@ -97,8 +98,7 @@ impl<S: WatchSource> Watcher<S> {
     }
 
     async fn list(&mut self, page: Option<S::Token>, begun: bool) {
-        let listed = timeout(PAGE_DEADLINE, self.source.list(page)).await;
-        match listed.unwrap_or_else(|_| Err(WatchFailure::lost(format!("no page within {PAGE_DEADLINE:?}")))) {
+        match self.source.list_in_time(page).await {
             Ok(Page { objects, next }) => {
                 self.record_response();
                 self.missing_since = None;

@@ -5,14 +5,14 @@ use std::fs;
 use std::path::Path;
 
 use libcalico::ipam::{AffinitySelect, BlockAffinity, Owner};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::write_gate::{OpenGate, WriteGate};
 
 /// Ensures that `owner`'s affinities have labels. Only a store that lists by label needs this. The file `marker`, if
 /// given, exists if this was done since the node's boot.
 pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&Path>) -> Result<(), StoreError> {
-    if store.has_transactions() || marker.is_some_and(Path::exists) {
+    if store.write_model() == WriteModel::Transactional || marker.is_some_and(Path::exists) {
         return Ok(());
     }
     add_labels(store, owner, &OpenGate).await?;
@@ -26,7 +26,7 @@ pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&P
 /// Rewrites each of `owner`'s affinities without labels unchanged, and the store adds the labels. Returns false if
 /// `gate` closed before the end.
 pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: &G) -> Result<bool, StoreError> {
-    if store.has_transactions() {
+    if store.write_model() == WriteModel::Transactional {
         return Ok(true);
     }
     for entry in store.list::<BlockAffinity>(&AffinitySelect::without_labels()).await? {
@@ -88,8 +88,8 @@ mod tests {
             self.0.read(&all).await
         }
 
-        fn has_transactions(&self) -> bool {
-            self.0.has_transactions()
+        fn write_model(&self) -> WriteModel {
+            self.0.write_model()
         }
 
         async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

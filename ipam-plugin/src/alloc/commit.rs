@@ -3,7 +3,7 @@
 
 use libcalico::ipam::{AffinityKey, AffinityState, BlockAffinity, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{Revision, Store, StoreError, WriteError};
+use libcalico::store::{Revision, Store, StoreError, WriteError, WriteModel};
 
 use crate::affinity::repair::{confirm, no_revision};
 use crate::alloc::assignment::{BlockAssignment, comma_separated};
@@ -50,7 +50,10 @@ pub(crate) async fn commit<S: Store, C: Clock>(
         Err(WriteError { index, applied, cause }) => {
             let committed = match &cause {
                 StoreError::Unavailable { outcome_unknown: true, .. } => {
-                    let sent = if store.has_transactions() { None } else { Some(index) };
+                    let sent = match store.write_model() {
+                        WriteModel::Transactional => None,
+                        WriteModel::PerObject => Some(index),
+                    };
                     resolve_unknown_outcome(
                         store,
                         clock,

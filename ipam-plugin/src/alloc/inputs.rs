@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use libcalico::api::{IpPool, IpReservation, Node, ObjectKey, ObjectSelect};
 use libcalico::ipam::{AffinitySelect, Block, BlockAffinity, Handle, HandleId, IpamConfig, Owner, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError};
+use libcalico::store::{Answers, Entry, GetTicket, ListTicket, ReadBatch, Revision, Store, StoreError, WriteModel};
 
 /// A block as read, or `None` if the block is missing.
 pub type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
@@ -44,7 +44,7 @@ impl InputsQuery {
     /// Returns the query for a first read: from caches, and without the handle where that read would be a separate
     /// request.
     pub fn for_first_read<S: Store>(self, store: &S) -> Self {
-        let has_caches = !store.has_transactions();
+        let has_caches = store.write_model() == WriteModel::PerObject;
         InputsQuery { reads_handle: self.reads_handle && !has_caches, may_lag: has_caches, ..self }
     }
 }

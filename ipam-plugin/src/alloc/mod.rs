@@ -23,7 +23,7 @@ mod write_list;
 use std::mem;
 
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Revision, Store};
+use libcalico::store::{Revision, Store, WriteModel};
 
 pub use crate::alloc::assignment::{Assigned, Assignment};
 use crate::alloc::assignment::{BlockAssignment, log_assigned};
@@ -179,7 +179,10 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     /// the block that most probably has them. Returns `None` if that block was not read yet, or if this saves no
     /// request.
     fn reserved(&self, round: &AllocationRound) -> Option<BlockCounts> {
-        if self.store.has_transactions() || !self.snapshot.handle_is_unread() || round.missing.handle {
+        if self.store.write_model() == WriteModel::Transactional
+            || !self.snapshot.handle_is_unread()
+            || round.missing.handle
+        {
             return None;
         }
         let open = self.families.iter().filter(|family| family.remaining > 0 && family.exhausted.is_none());

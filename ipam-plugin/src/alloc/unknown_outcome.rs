@@ -6,7 +6,7 @@
 
 use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteModel};
 
 use crate::alloc::assignment::BlockAssignment;
 use crate::alloc::request::AssignRequest;
@@ -148,7 +148,11 @@ fn writes_without<S: Store>(
         let empty = Block::new(assignment.cidr(), &owner, snapshot.now)
             .map_err(|error| StoreError::Other(error.to_string()))?;
         // Without transactions, the affinity's write has already completed before the block's write begins.
-        return create_first(empty, &owner, assignment.prior_affinity.as_ref().filter(|_| store.has_transactions()));
+        let affinity = match store.write_model() {
+            WriteModel::Transactional => assignment.prior_affinity.as_ref(),
+            WriteModel::PerObject => None,
+        };
+        return create_first(empty, &owner, affinity);
     };
     let mut block = found.value.clone();
     block.count_write();

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use libcalico::ipam::{HandleId, OldHandle};
 use libcalico::kubernetes::MachinePod;
 use libcalico::net::IpVersion;
-use libcalico::store::Store;
+use libcalico::store::{Store, WriteModel};
 use netconf::Call;
 use time::OffsetDateTime;
 
@@ -164,7 +164,10 @@ impl IpamRequest {
     /// Returns the handles that a DEL reads first. Where reading both takes one request, these are both. Otherwise DEL
     /// reads the old handle only if the present one is missing, as for containers from before v3.
     pub fn handles_to_read<S: Store>(&self, store: &S) -> Vec<HandleId> {
-        if store.has_transactions() { self.handles() } else { vec![self.container_handle()] }
+        match store.write_model() {
+            WriteModel::Transactional => self.handles(),
+            WriteModel::PerObject => vec![self.container_handle()],
+        }
     }
 
     /// Returns the query for the first read of an ADD.
@@ -204,7 +207,7 @@ impl IpamRequest {
 
     /// Returns the hints for the next ADD if the caller has the node's lock and the datastore makes use of hints.
     pub(crate) fn recent_blocks<S: Store>(&self, lock: Option<&HostLock>, store: &S) -> Option<BlockHints> {
-        let lock = lock.filter(|_| !store.has_transactions())?;
+        let lock = lock.filter(|_| store.write_model() == WriteModel::PerObject)?;
         BlockHints::read_locked(lock, self.recent_file.as_deref())
     }
 

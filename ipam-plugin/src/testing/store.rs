@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use libcalico::ipam::Block;
 use libcalico::store::{
-    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteOp,
+    Answers, Freshness, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
+    WriteOp,
 };
 
 /// Pairs with their revisions.
@@ -287,8 +288,8 @@ impl Store for MemoryStore {
         Ok(Answers::new(answers))
     }
 
-    fn has_transactions(&self) -> bool {
-        self.transactional
+    fn write_model(&self) -> WriteModel {
+        if self.transactional { WriteModel::Transactional } else { WriteModel::PerObject }
     }
 
     fn has_given_up(&self) -> bool {

@@ -181,6 +181,15 @@ pub struct WriteError {
     pub cause: StoreError,
 }
 
+/// The way in which a store applies a list of writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteModel {
+    /// All writes of a list take effect together, or none, in one round trip: etcd and the embedded datastore.
+    Transactional,
+    /// Each write is a request by itself, and the requests are sent in the order of the list: an API server.
+    PerObject,
+}
+
 /// Access to a datastore.
 pub trait Store: Send + Sync {
     /// Answers a batch of reads, with as few round trips as the datastore allows.
@@ -202,9 +211,9 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Returns true if a list of writes takes effect atomically and in one round trip. With other stores, callers save
-    /// round trips by sending independent writes concurrently.
-    fn has_transactions(&self) -> bool;
+    /// Returns the way in which the store applies a list of writes. With [`WriteModel::PerObject`], callers save round
+    /// trips by sending independent writes concurrently.
+    fn write_model(&self) -> WriteModel;
 
     /// Returns true if every further request fails at once, because this process has no time left to wait for a busy
     /// server. A retry is useless then.
@@ -212,8 +221,7 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Applies writes in order. A store with transactions applies all or none; any other store stops at the first write
-    /// that fails. The list must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete
+    /// Applies writes in order, as the [`WriteModel`] says: all or none, or up to the first write that fails. The list must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete
     /// returns the revision of the deleted object, or an empty one.
     fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
 

@@ -1,7 +1,7 @@
-//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane. Their types are
-//! checked. On Linux, only the labels of a Mesos task and `windows_use_single_network` have an effect.
+//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane and of the runtime
+//! for it. Their types are checked. On Linux, only the labels of a Mesos task and `windows_use_single_network` have an effect.
 
-use crate::decode::{DecodeError, FromNode, Node};
+use crate::decode::{DecodeError, FromObject, Object};
 
 /// Arguments from the orchestrator.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,34 +50,32 @@ pub struct MesosLabel {
     pub value: String,
 }
 
-impl FromNode for Args {
-    fn from_node(node: &Node<'_>) -> Result<Args, DecodeError> {
-        Ok(Args { mesos: node.object()?.read_or_default("org.apache.mesos")? })
+impl FromObject for Args {
+    fn from_object(object: &Object<'_>) -> Result<Args, DecodeError> {
+        Ok(Args { mesos: object.read_or_default("org.apache.mesos")? })
     }
 }
 
-impl FromNode for OrgApacheMesos {
-    fn from_node(node: &Node<'_>) -> Result<OrgApacheMesos, DecodeError> {
-        Ok(OrgApacheMesos { network_info: node.object()?.read_or_default("network_info")? })
+impl FromObject for OrgApacheMesos {
+    fn from_object(object: &Object<'_>) -> Result<OrgApacheMesos, DecodeError> {
+        Ok(OrgApacheMesos { network_info: object.read_or_default("network_info")? })
     }
 }
 
-impl FromNode for MesosNetworkInfo {
-    fn from_node(node: &Node<'_>) -> Result<MesosNetworkInfo, DecodeError> {
-        let object = node.object()?;
+impl FromObject for MesosNetworkInfo {
+    fn from_object(object: &Object<'_>) -> Result<MesosNetworkInfo, DecodeError> {
         Ok(MesosNetworkInfo { name: object.read_or_default("name")?, labels: object.read_or_default("labels")? })
     }
 }
 
-impl FromNode for MesosLabels {
-    fn from_node(node: &Node<'_>) -> Result<MesosLabels, DecodeError> {
-        Ok(MesosLabels { labels: node.object()?.read_or_default("labels")? })
+impl FromObject for MesosLabels {
+    fn from_object(object: &Object<'_>) -> Result<MesosLabels, DecodeError> {
+        Ok(MesosLabels { labels: object.read_or_default("labels")? })
     }
 }
 
-impl FromNode for MesosLabel {
-    fn from_node(node: &Node<'_>) -> Result<MesosLabel, DecodeError> {
-        let object = node.object()?;
+impl FromObject for MesosLabel {
+    fn from_object(object: &Object<'_>) -> Result<MesosLabel, DecodeError> {
         Ok(MesosLabel { key: object.read_or_default("key")?, value: object.read_or_default("value")? })
     }
 }
@@ -125,9 +123,8 @@ impl WindowsConf {
     }
 }
 
-impl FromNode for WindowsConf {
-    fn from_node(node: &Node<'_>) -> Result<WindowsConf, DecodeError> {
-        let object = node.object()?;
+impl FromObject for WindowsConf {
+    fn from_object(object: &Object<'_>) -> Result<WindowsConf, DecodeError> {
         Ok(WindowsConf {
             mode: object.read_or_default("mode")?,
             vxlan_mac_prefix: object.read_or_default("vxlan_mac_prefix")?,
@@ -137,6 +134,48 @@ impl FromNode for WindowsConf {
             windows_disable_default_deny_all_policy: object
                 .read_or_default("windows_disable_default_deny_all_policy")?,
             windows_loopback_dsr: object.read_or_default("windows_loopback_DSR")?,
+        })
+    }
+}
+
+/// Settings from the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct RuntimeConfig {
+    /// Resolver settings. Read on Windows only.
+    pub dns: RuntimeDns,
+}
+
+/// Resolver settings of the runtime.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct RuntimeDns {
+    /// Name servers. Read on Windows only.
+    pub servers: Vec<String>,
+
+    /// The local domain. Read on Windows only.
+    pub domain: String,
+
+    /// Search domains. Read on Windows only.
+    pub searches: Vec<String>,
+
+    /// Resolver options. Read on Windows only.
+    pub options: Vec<String>,
+}
+
+impl FromObject for RuntimeConfig {
+    fn from_object(object: &Object<'_>) -> Result<RuntimeConfig, DecodeError> {
+        Ok(RuntimeConfig { dns: object.read_or_default("dns")? })
+    }
+}
+
+impl FromObject for RuntimeDns {
+    fn from_object(object: &Object<'_>) -> Result<RuntimeDns, DecodeError> {
+        Ok(RuntimeDns {
+            servers: object.read_or_default("servers")?,
+            domain: object.read_or_default("domain")?,
+            searches: object.read_or_default("searches")?,
+            options: object.read_or_default("options")?,
         })
     }
 }

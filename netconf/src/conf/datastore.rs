@@ -1,8 +1,8 @@
-//! The location and the credentials of the datastore.
+//! The location and the credentials of the datastore and of the API server.
 
 use std::fmt;
 
-use crate::decode::{DecodeError, FromNode, Node};
+use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 
 /// Location and credentials of the datastore. The environment supplies missing settings; see
 /// [`super::NetConf::with_environment`].
@@ -106,9 +106,8 @@ impl ApiGroup {
         [("crd.projectcalico.org/v1", ApiGroup::CrdV1), ("projectcalico.org/v3", ApiGroup::V3)];
 }
 
-impl FromNode for DatastoreConf {
-    fn from_node(node: &Node<'_>) -> Result<DatastoreConf, DecodeError> {
-        let object = node.object()?;
+impl FromObject for DatastoreConf {
+    fn from_object(object: &Object<'_>) -> Result<DatastoreConf, DecodeError> {
         Ok(DatastoreConf {
             datastore_type: object.read_word("datastore_type", &DatastoreType::WORDS, false)?,
             datastore_path: object.read_or_default("datastore_path")?,
@@ -129,6 +128,45 @@ impl FromNode for DatastoreConf {
             burst: object.read_or_default("burst")?,
         })
     }
+}
+
+/// Kind of policy, and access to the API server for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct Policy {
+    /// `k8s`: labels, annotations, ports and profiles come from the pod. Empty: the plugin creates a profile with the
+    /// network's name. Any other value: that profile is expected to exist. Read by ADD, DEL.
+    #[cfg_attr(feature = "schema", serde(rename = "type"))]
+    pub policy_type: String,
+
+    /// URL of the API server; `kubernetes.k8s_api_root` takes precedence. Read by ADD, `-t`.
+    pub k8s_api_root: String,
+
+    /// Bearer token for the API server. Read by ADD, `-t`.
+    pub k8s_auth_token: Secret,
+
+    /// File with the client certificate for the API server. Read by ADD, `-t`.
+    pub k8s_client_certificate: String,
+
+    /// File with the key of the client certificate. Read by ADD, `-t`.
+    pub k8s_client_key: String,
+
+    /// File with the CA certificates that verify the API server. Read by ADD, `-t`.
+    pub k8s_certificate_authority: String,
+}
+
+/// Access to the API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), serde(default), schemars(inline))]
+pub struct Kubernetes {
+    /// Path of a kubeconfig. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub kubeconfig: String,
+
+    /// URL of the API server. Read by ADD, DEL, CHECK, STATUS, GC, `-t`.
+    pub k8s_api_root: String,
+
+    /// Node whose pod CIDRs replace `usePodCidr`. Read by ADD with host-local.
+    pub node_name: String,
 }
 
 /// Text that must not be printed: a key, a password or a token. Empty if not set.
@@ -156,6 +194,29 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_empty() { "\"\"" } else { "<hidden>" })
+    }
+}
+
+impl FromObject for Policy {
+    fn from_object(object: &Object<'_>) -> Result<Policy, DecodeError> {
+        Ok(Policy {
+            policy_type: object.read_or_default("type")?,
+            k8s_api_root: object.read_or_default("k8s_api_root")?,
+            k8s_auth_token: object.read_or_default("k8s_auth_token")?,
+            k8s_client_certificate: object.read_or_default("k8s_client_certificate")?,
+            k8s_client_key: object.read_or_default("k8s_client_key")?,
+            k8s_certificate_authority: object.read_or_default("k8s_certificate_authority")?,
+        })
+    }
+}
+
+impl FromObject for Kubernetes {
+    fn from_object(object: &Object<'_>) -> Result<Kubernetes, DecodeError> {
+        Ok(Kubernetes {
+            kubeconfig: object.read_or_default("kubeconfig")?,
+            k8s_api_root: object.read_or_default("k8s_api_root")?,
+            node_name: object.read_or_default("node_name")?,
+        })
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::decode::{DecodeError, FromNode, Node, Object};
-use crate::ipnet::IpNet;
+use crate::decode::{DecodeError, FromObject, Node, Object};
+use crate::result::IpNet;
 
 /// The IPAM plugin and its settings. Keys of other IPAM plugins are passed to them unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,9 +94,8 @@ impl Default for Ipam {
     }
 }
 
-impl FromNode for Ipam {
-    fn from_node(node: &Node<'_>) -> Result<Ipam, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Ipam {
+    fn from_object(object: &Object<'_>) -> Result<Ipam, DecodeError> {
         let ipam_type = object.read_with("type", read_binary_name)?.unwrap_or_default();
         let host_local = ipam_type == HOST_LOCAL;
         Ok(Ipam {
@@ -105,24 +104,24 @@ impl FromNode for Ipam {
             // Another IPAM plugin may use these two keys differently.
             ranges: if host_local { object.read_or_default("ranges")? } else { Vec::new() },
             routes: if host_local { object.read_or_default("routes")? } else { Vec::new() },
-            assign_ipv4: read_true_or_false(&object, "assign_ipv4")?.unwrap_or(true),
-            assign_ipv6: read_true_or_false(&object, "assign_ipv6")?.unwrap_or(false),
-            ipv4_pools: read_pools(&object, "ipv4_pools", IpAddr::is_ipv4)?,
-            ipv6_pools: read_pools(&object, "ipv6_pools", IpAddr::is_ipv6)?,
+            assign_ipv4: read_true_or_false(object, "assign_ipv4")?.unwrap_or(true),
+            assign_ipv6: read_true_or_false(object, "assign_ipv6")?.unwrap_or(false),
+            ipv4_pools: read_pools(object, "ipv4_pools", IpAddr::is_ipv4)?,
+            ipv6_pools: read_pools(object, "ipv6_pools", IpAddr::is_ipv6)?,
             ipam_type,
         })
     }
 }
 
-impl FromNode for IpamRange {
-    fn from_node(node: &Node<'_>) -> Result<IpamRange, DecodeError> {
-        Ok(IpamRange { subnet: node.object()?.read_or_default("subnet")? })
+impl FromObject for IpamRange {
+    fn from_object(object: &Object<'_>) -> Result<IpamRange, DecodeError> {
+        Ok(IpamRange { subnet: object.read_or_default("subnet")? })
     }
 }
 
-impl FromNode for IpamRoute {
-    fn from_node(node: &Node<'_>) -> Result<IpamRoute, DecodeError> {
-        Ok(IpamRoute { dst: node.object()?.read("dst")? })
+impl FromObject for IpamRoute {
+    fn from_object(object: &Object<'_>) -> Result<IpamRoute, DecodeError> {
+        Ok(IpamRoute { dst: object.read("dst")? })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Logging.
 
-use crate::decode::{DecodeError, FromNode, Node};
+use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 
 /// Logging: always to stderr, and to a file if `log_file_path` is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,9 +49,8 @@ impl Default for LogConf {
     }
 }
 
-impl FromNode for LogConf {
-    fn from_node(node: &Node<'_>) -> Result<LogConf, DecodeError> {
-        let object = node.object()?;
+impl FromObject for LogConf {
+    fn from_object(object: &Object<'_>) -> Result<LogConf, DecodeError> {
         let default = LogConf::default();
         let positive = |key, default| Ok(object.read(key)?.filter(|&number| number != 0).unwrap_or(default));
         Ok(LogConf {

@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::accepted::{Args, WindowsConf};
-use super::dataplane::{ContainerSettings, DataplaneOptions, FeatureControl};
-use super::datastore::DatastoreConf;
-use super::interface::InterfaceConf;
+use super::accepted::{Args, RuntimeConfig, WindowsConf};
+use super::datastore::{DatastoreConf, Kubernetes, Policy};
+use super::interface::{ContainerSettings, DataplaneOptions, FeatureControl, InterfaceConf};
 use super::ipam::Ipam;
-use super::kubernetes::{Kubernetes, Policy};
 use super::log::LogConf;
 use super::node::{NodeConf, ReadinessConf};
-use super::runtime::{Attachment, RuntimeConfig};
-use crate::decode::{self, DecodeError, FromNode, Node};
+use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
 use crate::list::{LOADING, refuse_list};
 use crate::{CniError, CniResult, Code, Version};
 
@@ -100,19 +97,30 @@ pub struct NetConf {
     pub windows: WindowsConf,
 }
 
-impl FromNode for NetConf {
-    fn from_node(node: &Node<'_>) -> Result<NetConf, DecodeError> {
-        let object = node.object()?;
+/// An attachment that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "schema", derive(serde::Serialize, schemars::JsonSchema), schemars(inline))]
+pub struct Attachment {
+    /// The container: `CNI_CONTAINERID` of its ADD. Read by GC.
+    #[cfg_attr(feature = "schema", serde(rename = "containerID"))]
+    pub container_id: String,
+
+    /// The interface: `CNI_IFNAME` of its ADD. Read by GC.
+    pub ifname: String,
+}
+
+impl FromObject for NetConf {
+    fn from_object(object: &Object<'_>) -> Result<NetConf, DecodeError> {
         Ok(NetConf {
             cni_version: object.read_or_default("cniVersion")?,
             name: object.read_or_default("name")?,
             plugin_type: object.read_or_default("type")?,
             ipam: object.read_or_default("ipam")?,
-            interface: InterfaceConf::from_node(node)?,
-            node: NodeConf::from_node(node)?,
-            datastore: DatastoreConf::from_node(node)?,
-            log: LogConf::from_node(node)?,
-            readiness: ReadinessConf::from_node(node)?,
+            interface: InterfaceConf::from_object(object)?,
+            node: NodeConf::from_object(object)?,
+            datastore: DatastoreConf::from_object(object)?,
+            log: LogConf::from_object(object)?,
+            readiness: ReadinessConf::from_object(object)?,
             policy: object.read_or_default("policy")?,
             kubernetes: object.read_or_default("kubernetes")?,
             feature_control: object.read_or_default("feature_control")?,
@@ -123,7 +131,17 @@ impl FromNode for NetConf {
             capabilities: object.read_or_default("capabilities")?,
             prev_result: object.read_with("prevResult", |node| node.object().map(|_| node.value.clone()))?,
             valid_attachments: object.read("cni.dev/valid-attachments")?,
-            windows: WindowsConf::from_node(node)?,
+            windows: WindowsConf::from_object(object)?,
+        })
+    }
+}
+
+impl FromObject for Attachment {
+    /// Requires both keys. A GC that read an attachment as empty would delete the network of a running container.
+    fn from_object(object: &Object<'_>) -> Result<Attachment, DecodeError> {
+        Ok(Attachment {
+            container_id: object.require("containerID", "the id of a container")?,
+            ifname: object.require("ifname", "the name of an interface")?,
         })
     }
 }

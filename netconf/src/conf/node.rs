@@ -1,6 +1,6 @@
 //! The name of the node, and the conditions that ADD waits for.
 
-use crate::decode::{DecodeError, FromNode, Node};
+use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
 
 /// The name of the node: the first that is set of `nodename`, the content of `nodename_file`, `hostname` and the host's
 /// name.
@@ -63,9 +63,8 @@ impl Default for ReadinessConf {
     }
 }
 
-impl FromNode for NodeConf {
-    fn from_node(node: &Node<'_>) -> Result<NodeConf, DecodeError> {
-        let object = node.object()?;
+impl FromObject for NodeConf {
+    fn from_object(object: &Object<'_>) -> Result<NodeConf, DecodeError> {
         Ok(NodeConf {
             nodename: object.read_or_default("nodename")?,
             nodename_file: object.read_nonempty("nodename_file")?.unwrap_or(NodeConf::default().nodename_file),
@@ -76,9 +75,8 @@ impl FromNode for NodeConf {
     }
 }
 
-impl FromNode for ReadinessConf {
-    fn from_node(node: &Node<'_>) -> Result<ReadinessConf, DecodeError> {
-        let object = node.object()?;
+impl FromObject for ReadinessConf {
+    fn from_object(object: &Object<'_>) -> Result<ReadinessConf, DecodeError> {
         let timeout =
             object.read_with("policy_setup_timeout_seconds", |node| node.integer(0..=i32::MAX.unsigned_abs()))?;
         Ok(ReadinessConf {

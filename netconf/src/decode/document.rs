@@ -1,4 +1,5 @@
-//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys.
+//! Parses a JSON document: UTF-8, of limited size and depth, without duplicate keys. The errors about its values name
+//! their JSON paths.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,7 +7,7 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::node::KeyStep;
+use crate::{CniError, Code};
 
 /// Maximum size of a document: 1 MiB.
 pub const MAX_INPUT: usize = 1 << 20;
@@ -27,6 +28,97 @@ pub(crate) enum Malformed {
     Syntax(String),
 }
 
+/// A value in a JSON document that cannot be used. `path` is a JSON path such as `$.ipam.ipv4_pools[1]`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A value of the wrong JSON type.
+    #[error("{path}: found {found}, want {want}")]
+    Type {
+        /// The JSON path.
+        path: String,
+        /// The value found.
+        found: String,
+        /// The values allowed.
+        want: String,
+    },
+    /// A value of the right type that is not allowed.
+    #[error("{path}: found {found}, want {want}")]
+    Value {
+        /// The JSON path.
+        path: String,
+        /// The value found.
+        found: String,
+        /// The values allowed.
+        want: String,
+    },
+    /// A required key that is missing.
+    #[error("{path}: missing, want {want}")]
+    Missing {
+        /// The JSON path.
+        path: String,
+        /// The values allowed.
+        want: String,
+    },
+    /// Two keys of one object that differ only in letter case and mean the same setting.
+    #[error("{path}: the same key as {other:?}; keep one of them")]
+    Duplicate {
+        /// The JSON path.
+        path: String,
+        /// The other key.
+        other: String,
+    },
+}
+
+impl DecodeError {
+    /// Returns the JSON path of the value.
+    pub(crate) fn path(&self) -> &str {
+        match self {
+            DecodeError::Type { path, .. }
+            | DecodeError::Value { path, .. }
+            | DecodeError::Missing { path, .. }
+            | DecodeError::Duplicate { path, .. } => path,
+        }
+    }
+
+    /// Returns code 6 for a document of the wrong shape, and code 7 for a value that is missing or not allowed.
+    pub fn code(&self) -> Code {
+        match self {
+            DecodeError::Type { .. } | DecodeError::Duplicate { .. } => Code::DECODE,
+            DecodeError::Value { .. } | DecodeError::Missing { .. } => Code::INVALID_CONFIG,
+        }
+    }
+
+    /// Returns the CNI error. `doing` precedes the message and names the failed step and the document.
+    pub(crate) fn while_doing(&self, doing: &str) -> CniError {
+        CniError::new(self.code(), format!("{doing}: {self}"))
+    }
+}
+
+/// The path of a value, as one step from the path of the object or array that contains the value.
+#[derive(Clone, Copy)]
+pub(super) enum Path<'a> {
+    /// The root of a document, with its name in errors.
+    Root(&'a str),
+    Key(&'a Path<'a>, &'a str),
+    Index(&'a Path<'a>, usize),
+}
+
+impl fmt::Display for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Path::Root(name) => f.write_str(name),
+            // A key that is not a plain word is quoted: `["cni.dev/valid-attachments"]`.
+            Path::Key(parent, key) if is_word(key) => write!(f, "{parent}.{key}"),
+            Path::Key(parent, key) => write!(f, "{parent}[{key:?}]"),
+            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+fn is_word(key: &str) -> bool {
+    !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 /// Parses a document and rejects duplicate keys.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     if bytes.len() > MAX_INPUT {
@@ -35,7 +127,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
     let text = str::from_utf8(bytes).map_err(|error| Malformed::NotUtf8(error.valid_up_to()))?;
     let duplicate = RefCell::new(None);
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let value = Strict { path: &Path::Root, duplicate: &duplicate }
+    let value = Strict { path: &Path::Root("$"), duplicate: &duplicate }
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
     value.map_err(|error| match duplicate.into_inner() {
@@ -43,22 +135,6 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Value, Malformed> {
         None if error.is_eof() => Malformed::Truncated,
         None => Malformed::Syntax(error.to_string()),
     })
-}
-
-enum Path<'a> {
-    Root,
-    Key(&'a Path<'a>, &'a str),
-    Index(&'a Path<'a>, usize),
-}
-
-impl fmt::Display for Path<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Path::Root => f.write_str("$"),
-            Path::Key(parent, key) => write!(f, "{parent}{}", KeyStep(key)),
-            Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
 }
 
 /// A deserializer of [`Value`] that rejects duplicate keys. serde_json's own keeps the last of two equal keys silently.

@@ -4,14 +4,12 @@
 //! twice is an error.
 
 mod document;
-mod error;
 mod node;
 mod scalar;
 
-pub use document::MAX_INPUT;
+pub use document::{DecodeError, MAX_INPUT};
 pub(crate) use document::{Malformed, parse};
-pub use error::DecodeError;
-pub(crate) use node::{FromNode, Node, Object};
+pub(crate) use node::{FromNode, FromObject, Node, Object};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,10 @@
 //! A position in a JSON document, and methods that read typed values from it.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde_json::{Map, Value};
 
-use super::error::DecodeError;
+use super::document::{DecodeError, Path};
 
 /// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
@@ -13,18 +12,23 @@ pub(crate) trait FromNode: Sized {
     fn from_node(node: &Node<'_>) -> Result<Self, DecodeError>;
 }
 
+/// A type whose values are the objects of a document.
+pub(crate) trait FromObject: Sized {
+    /// Reads the keys of an object.
+    fn from_object(object: &Object<'_>) -> Result<Self, DecodeError>;
+}
+
+impl<T: FromObject> FromNode for T {
+    fn from_node(node: &Node<'_>) -> Result<T, DecodeError> {
+        T::from_object(&node.object()?)
+    }
+}
+
 /// A value with its path from the root. The path is formatted only for errors.
 pub(crate) struct Node<'a> {
     pub(crate) value: &'a Value,
-    step: PathStep<'a>,
+    path: Path<'a>,
     secret: bool,
-}
-
-#[derive(Clone, Copy)]
-enum PathStep<'a> {
-    Root(&'a str),
-    Key(&'a Node<'a>, &'a str),
-    Index(&'a Node<'a>, usize),
 }
 
 /// An object at a position in a document.
@@ -37,12 +41,12 @@ pub(crate) struct Object<'a> {
 impl<'a> Node<'a> {
     /// Creates the root of a document. Errors use `name` for it: `$`, or the path of this value in an outer document.
     pub(crate) fn root(name: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, step: PathStep::Root(name), secret: false }
+        Node { value, path: Path::Root(name), secret: false }
     }
 
     /// Returns the same position, with its value hidden in errors.
     pub(crate) fn secret(&'a self) -> Node<'a> {
-        Node { value: self.value, step: self.step, secret: true }
+        Node { value: self.value, path: self.path, secret: true }
     }
 
     /// Returns the object at this position.
@@ -53,14 +57,25 @@ impl<'a> Node<'a> {
         }
     }
 
+    /// Returns the items of the array at this position, each decoded by `read`.
+    pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
+        let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
+        let item = |(index, value)| Node { value, path: Path::Index(&self.path, index), secret: self.secret };
+        items.iter().enumerate().map(|item_at| read(&item(item_at))).collect()
+    }
+
+    fn child(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
+        Node { value, path: Path::Key(&self.path, key), secret: self.secret }
+    }
+
     /// Returns the error for a value of the wrong JSON type.
     pub(crate) fn wrong_type(&self, want: impl Into<String>) -> DecodeError {
-        DecodeError::Type { path: self.to_string(), found: self.describe(), want: want.into() }
+        DecodeError::Type { path: self.path.to_string(), found: self.describe(), want: want.into() }
     }
 
     /// Returns the error for a value of the right type that is not allowed.
     pub(crate) fn bad_value(&self, want: impl Into<String>) -> DecodeError {
-        DecodeError::Value { path: self.to_string(), found: self.describe(), want: want.into() }
+        DecodeError::Value { path: self.path.to_string(), found: self.describe(), want: want.into() }
     }
 
     /// Describes the value: its type, and its text if that is short and not secret.
@@ -85,38 +100,10 @@ impl<'a> Node<'a> {
     }
 }
 
-impl fmt::Display for Node<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.step {
-            PathStep::Root(name) => f.write_str(name),
-            PathStep::Key(parent, key) => write!(f, "{parent}{}", KeyStep(key)),
-            PathStep::Index(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
-}
-
-/// A key as a step of a JSON path: `.mtu`, or `["cni.dev/valid-attachments"]` if it is not a plain word.
-pub(crate) struct KeyStep<'a>(pub(crate) &'a str);
-
-impl fmt::Display for KeyStep<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let KeyStep(key) = self;
-        if !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            write!(f, ".{key}")
-        } else {
-            write!(f, "[{key:?}]")
-        }
-    }
-}
-
 impl<'a> Object<'a> {
     /// Returns the value of `key`, or `None` if the key is absent or `null`.
     pub(crate) fn read<T: FromNode>(&self, key: &str) -> Result<Option<T>, DecodeError> {
-        match self.find(key)? {
-            None => Ok(None),
-            Some((_, Value::Null)) => Ok(None),
-            Some((name, value)) => self.child(name, value, T::from_node).map(Some),
-        }
+        self.read_with(key, T::from_node)
     }
 
     /// Returns the value of `key`, or the type's default.
@@ -157,14 +144,14 @@ impl<'a> Object<'a> {
     ) -> Result<Option<T>, DecodeError> {
         match self.find(key)? {
             None | Some((_, Value::Null)) => Ok(None),
-            Some((name, value)) => self.child(name, value, read).map(Some),
+            Some((name, value)) => read(&self.node.child(name, value)).map(Some),
         }
     }
 
     /// Returns every key with its value, including `null` values.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a str, Node<'a>)> + use<'a> {
         let node = self.node;
-        self.map.iter().map(move |(key, value)| (key.as_str(), node.child_at(key, value)))
+        self.map.iter().map(move |(key, value)| (key.as_str(), node.child(key, value)))
     }
 
     /// Returns true if `key` is present and not `null`.
@@ -174,7 +161,7 @@ impl<'a> Object<'a> {
 
     /// Returns the error for a missing `key`.
     pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
-        DecodeError::Missing { path: format!("{}{}", self.node, KeyStep(key)), want: want.to_owned() }
+        DecodeError::Missing { path: self.path_of(key), want: want.to_owned() }
     }
 
     fn find(&self, key: &str) -> Result<Option<(&'a str, &'a Value)>, DecodeError> {
@@ -182,35 +169,12 @@ impl<'a> Object<'a> {
         let Some((first, value)) = same.next() else { return Ok(None) };
         match same.next() {
             None => Ok(Some((first, value))),
-            Some((second, _)) => {
-                Err(DecodeError::Duplicate { path: format!("{}{}", self.node, KeyStep(second)), other: first.clone() })
-            }
+            Some((second, _)) => Err(DecodeError::Duplicate { path: self.path_of(second), other: first.clone() }),
         }
     }
 
-    fn child<T>(
-        &self,
-        name: &str,
-        value: &Value,
-        read: impl FnOnce(&Node<'_>) -> Result<T, DecodeError>,
-    ) -> Result<T, DecodeError> {
-        read(&Node { value, step: PathStep::Key(self.node, name), secret: self.node.secret })
-    }
-}
-
-impl<'a> Node<'a> {
-    /// Returns the items of the array at this position, each decoded by `read`.
-    pub(crate) fn items<T>(&self, read: impl Fn(&Node<'_>) -> Result<T, DecodeError>) -> Result<Vec<T>, DecodeError> {
-        let Value::Array(items) = self.value else { return Err(self.wrong_type("an array")) };
-        items
-            .iter()
-            .enumerate()
-            .map(|(index, value)| read(&Node { value, step: PathStep::Index(self, index), secret: self.secret }))
-            .collect()
-    }
-
-    fn child_at(&'a self, key: &'a str, value: &'a Value) -> Node<'a> {
-        Node { value, step: PathStep::Key(self, key), secret: self.secret }
+    fn path_of(&self, key: &str) -> String {
+        Path::Key(&self.node.path, key).to_string()
     }
 }
 

@@ -1,13 +1,12 @@
-//! Strings, booleans, integers and addresses.
+//! Strings, Booleans, integers and addresses.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
 
-use super::error::DecodeError;
+use super::document::DecodeError;
 use super::node::{FromNode, Node};
-use crate::ipnet::IpNet;
 
 impl FromNode for String {
     fn from_node(node: &Node<'_>) -> Result<String, DecodeError> {
@@ -42,12 +41,6 @@ impl FromNode for i32 {
 impl FromNode for i64 {
     fn from_node(node: &Node<'_>) -> Result<i64, DecodeError> {
         node.integer(i64::MIN..=i64::MAX)
-    }
-}
-
-impl FromNode for IpNet {
-    fn from_node(node: &Node<'_>) -> Result<IpNet, DecodeError> {
-        node.text(IpNet::WANT)?.parse().map_err(|_| node.bad_value(IpNet::WANT))
     }
 }
 

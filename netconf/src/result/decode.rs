@@ -1,8 +1,7 @@
 //! Decodes results of every version of the CNI specification into the 1.1.0 form.
 
-use super::types::{CniResult, Dns, Interface, IpConfig, Route};
-use crate::decode::{self, DecodeError, FromNode, Node, Object};
-use crate::ipnet::IpNet;
+use super::types::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
+use crate::decode::{self, DecodeError, FromNode, FromObject, Node, Object};
 use crate::{CniError, Code, Version};
 
 impl CniResult {
@@ -64,9 +63,8 @@ struct Family {
     routes: Vec<Route>,
 }
 
-impl FromNode for Family {
-    fn from_node(node: &Node<'_>) -> Result<Family, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Family {
+    fn from_object(object: &Object<'_>) -> Result<Family, DecodeError> {
         Ok(Family {
             ip: IpConfig {
                 interface: None,
@@ -78,9 +76,8 @@ impl FromNode for Family {
     }
 }
 
-impl FromNode for Interface {
-    fn from_node(node: &Node<'_>) -> Result<Interface, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Interface {
+    fn from_object(object: &Object<'_>) -> Result<Interface, DecodeError> {
         Ok(Interface {
             name: object.read_or_default("name")?,
             mac: object.read_or_default("mac")?,
@@ -108,9 +105,8 @@ impl IpConfig {
     }
 }
 
-impl FromNode for Route {
-    fn from_node(node: &Node<'_>) -> Result<Route, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Route {
+    fn from_object(object: &Object<'_>) -> Result<Route, DecodeError> {
         Ok(Route {
             dst: object.require("dst", IpNet::WANT)?,
             gw: object.read("gw")?,
@@ -123,14 +119,19 @@ impl FromNode for Route {
     }
 }
 
-impl FromNode for Dns {
-    fn from_node(node: &Node<'_>) -> Result<Dns, DecodeError> {
-        let object = node.object()?;
+impl FromObject for Dns {
+    fn from_object(object: &Object<'_>) -> Result<Dns, DecodeError> {
         Ok(Dns {
             nameservers: object.read_or_default("nameservers")?,
             domain: object.read_or_default("domain")?,
             search: object.read_or_default("search")?,
             options: object.read_or_default("options")?,
         })
+    }
+}
+
+impl FromNode for IpNet {
+    fn from_node(node: &Node<'_>) -> Result<IpNet, DecodeError> {
+        node.text(IpNet::WANT)?.parse().map_err(|_| node.bad_value(IpNet::WANT))
     }
 }

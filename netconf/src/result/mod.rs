@@ -4,9 +4,7 @@ mod decode;
 mod encode;
 mod types;
 
-pub use types::{CniResult, Dns, Interface, IpConfig, Route};
-
-pub use crate::ipnet::{IpNet, IpNetParseError};
+pub use types::{CniResult, Dns, Interface, IpConfig, IpNet, IpNetParseError, Route};
 
 #[cfg(test)]
 mod tests;

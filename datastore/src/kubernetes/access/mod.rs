@@ -9,9 +9,9 @@ use kube::config::{AuthInfo, Context, KubeConfigOptions, Kubeconfig, KubeconfigE
 
 use super::access_error::AccessError;
 use super::auth::AuthHeader;
-use super::tls::parse_certificates;
+use super::tls::{parse_certificates, refuse};
 use crate::config::{KubernetesConfig, Overrides, without_user};
-use crate::ranges_and_errors::describe_error_chain;
+use crate::error::describe_error_chain;
 
 /// The settings that may contain credentials if there is no kubeconfig, for errors.
 const NOTHING_NAMED: &str = "the configuration (policy.k8s_auth_token, policy.k8s_client_certificate)";
@@ -83,9 +83,9 @@ async fn resolve_kubeconfig(kubeconfig: Kubeconfig, place: &str, overrides: &Ove
         return Err(AccessError::LoginProgram { place: place.into(), user, method });
     }
     drop_empty(&mut config.auth_info);
-    match check_impersonation(&config) {
-        Ok(()) => Ok(config),
-        Err(error) => Err(AccessError::Impersonation { place: place.into(), user, reason: error.to_string() }),
+    match find_impersonation_problem(&config) {
+        None => Ok(config),
+        Some(reason) => Err(AccessError::Impersonation { place: place.into(), user, reason }),
     }
 }
 
@@ -110,25 +110,16 @@ fn drop_empty(login: &mut AuthInfo) {
     login.impersonate_user_extra.take_if(|extra| extra.is_empty());
 }
 
-/// Impersonation settings for which no headers can be built.
-#[derive(Debug, thiserror::Error)]
-enum ImpersonationError {
-    #[error("there is no `as`, and without it nobody can be impersonated")]
-    NoUser,
-    #[error("{0}")]
-    Headers(String),
-}
-
-/// Checks that the impersonation headers can be built. The API server reports headers for a group without a user as an
-/// internal error.
-fn check_impersonation(config: &Config) -> Result<(), ImpersonationError> {
+/// Returns the reason why the impersonation headers cannot be built, if there is one. The API server reports headers for
+/// a group without a user as an internal error.
+fn find_impersonation_problem(config: &Config) -> Option<String> {
     let login = &config.auth_info;
     let others =
         login.impersonate_uid.is_some() || login.impersonate_groups.is_some() || login.impersonate_user_extra.is_some();
     if login.impersonate.is_none() && others {
-        return Err(ImpersonationError::NoUser);
+        return Some("there is no `as`, and without it nobody can be impersonated".into());
     }
-    config.extra_headers_layer().map(drop).map_err(|e| ImpersonationError::Headers(describe_error_chain(&e)))
+    config.extra_headers_layer().err().map(|error| describe_error_chain(&error))
 }
 
 fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), AccessError> {
@@ -137,8 +128,8 @@ fn apply_overrides(config: &mut Config, overrides: &Overrides) -> Result<(), Acc
         config.cluster_url = parse_url(server)?;
     }
     if let Some(file) = &overrides.authorities {
-        let pem = std::fs::read(file).map_err(|e| unusable("authorities", &format!("{}: {e}", file.display())))?;
-        config.root_cert = Some(parse_certificates(&pem).map_err(|e| unusable("authorities", &e.to_string()))?);
+        let pem = std::fs::read(file).map_err(|e| refuse("authorities", &format!("{}: {e}", file.display())))?;
+        config.root_cert = Some(parse_certificates("authorities", &pem)?);
     }
     if let Some(token) = &overrides.token {
         config.auth_info.token = Some(token.clone().into());
@@ -176,10 +167,6 @@ fn unreadable(place: &str, error: &KubeconfigError) -> AccessError {
         other => describe_error_chain(other),
     };
     AccessError::Kubeconfig { place: place.into(), reason }
-}
-
-fn unusable(what: &'static str, reason: &str) -> AccessError {
-    AccessError::Tls { what, reason: reason.into() }
 }
 
 #[cfg(test)]

@@ -1,18 +1,24 @@
-//! Reads the settings and the credentials, and prepares the client for the first request.
+//! Reads the settings and the credentials, and prepares the client for the first request. [`CredentialFiles`] detects
+//! that the credentials have changed since.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use hyper::Request;
 use hyper::header::{HeaderValue, USER_AGENT};
 use kube::client::{Body, ConfigExt};
+use kube::config::AuthInfo;
+use tokio::time::Instant;
 use tower::ServiceBuilder;
 
 use super::super::access::{self, ClusterAccess};
 use super::super::access_error::AccessError;
 use super::super::auth::AuthHeader;
-use super::super::credential_files::CredentialFiles;
 use super::super::tls;
 use super::super::transport::Transport;
 use crate::config::KubernetesConfig;
-use crate::ranges_and_errors::describe_error_chain;
+use crate::error::describe_error_chain;
 
 /// User agent of each request. The part before the slash is the field manager of each write.
 const AGENT: HeaderValue = HeaderValue::from_static(concat!("calico/", env!("CARGO_PKG_VERSION")));
@@ -54,4 +60,38 @@ pub(super) async fn open(
         .service(transport);
     let server = config.cluster_url.to_string();
     Ok((OpenedClient { client: kube::Client::new(service, config.default_namespace), auth, server }, files))
+}
+
+/// Interval between checks of the files.
+const PERIOD: Duration = Duration::from_secs(50);
+
+/// The kubeconfig, client certificates and CA certificates, with their contents at the last read. Token files are not
+/// included, because a token is renewed without a new connection.
+pub(super) struct CredentialFiles {
+    paths: Vec<PathBuf>,
+    contents: Vec<Option<Vec<u8>>>,
+    checked: Instant,
+}
+
+impl CredentialFiles {
+    /// Reads the files that `settings` and `login` name.
+    pub(super) fn read(settings: &KubernetesConfig, login: &AuthInfo) -> CredentialFiles {
+        let certificates = [&login.client_certificate, &login.client_key].into_iter().flatten().map(PathBuf::from);
+        let named = settings.kubeconfig.iter().chain(&settings.home_kubeconfig).chain(&settings.overrides.authorities);
+        let paths: Vec<PathBuf> = named.cloned().chain(certificates).collect();
+        CredentialFiles { contents: read_all(&paths), paths, checked: Instant::now() }
+    }
+
+    /// Returns true if any of the files has changed. Reads the files at most once per [`PERIOD`].
+    pub(super) fn have_changed(&mut self) -> bool {
+        if self.checked.elapsed() < PERIOD {
+            return false;
+        }
+        self.checked = Instant::now();
+        read_all(&self.paths) != self.contents
+    }
+}
+
+fn read_all(paths: &[PathBuf]) -> Vec<Option<Vec<u8>>> {
+    paths.iter().map(|path| fs::read(path).ok()).collect()
 }

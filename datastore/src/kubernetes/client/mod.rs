@@ -1,7 +1,6 @@
 //! Sends requests to the API server, with deadlines, retries and renewed tokens.
 
 mod connect;
-mod retry;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,24 +16,26 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, service_fn};
 
-use connect::{OpenedClient, open};
-pub(super) use retry::retry_after;
-use retry::{FIRST_PAUSE, LONGEST_PAUSE, RetryPause};
+use connect::{CredentialFiles, OpenedClient, open};
 
 use super::access_error::AccessError;
-use super::credential_files::CredentialFiles;
-use super::error::{ApiStatusError, RequestError};
+use super::error::{ApiStatusError, RequestError, retry_after};
 use super::rate_limit::RateLimiter;
 use super::request::ApiRequest;
 use super::streaming::ListReader;
 use super::transport::{RequestSent, TransportError};
-use super::turns::{BusyRule, TurnTimeout, Turns};
+use super::turns::Turns;
+use crate::backoff::Backoff;
 use crate::config::KubernetesConfig;
 use crate::deadline::Deadline;
 
 /// Number of parallel short requests in a long-running process if the server supports only HTTP/1.1. In a short-lived
 /// process, the additional handshakes would cost more time than they save.
 const LASTING_CONNECTIONS: usize = 8;
+/// Minimum and maximum pause before a retry that the server does not ask for.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
 /// A process's client of the API server. The first request opens the connection.
 pub(super) struct ApiClient {
     config: KubernetesConfig,
@@ -43,8 +44,8 @@ pub(super) struct ApiClient {
     requests: AtomicU64,
     opened: Mutex<Option<(OpenedClient, Option<CredentialFiles>)>>,
     rate_limiter: RateLimiter,
-    turns: Turns,
-    deadline: Deadline,
+    pub(super) turns: Turns,
+    pub(super) deadline: Deadline,
 }
 
 /// A mark on a request whose sender limits its duration itself.
@@ -75,26 +76,6 @@ impl ApiClient {
         }
     }
 
-    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
-    pub(super) fn expect_first_answer_within(&self, patience: Duration) {
-        self.deadline.expect_first_answer_within(patience);
-    }
-
-    /// See [`Datastore::wait_while_busy`](crate::Datastore::wait_while_busy).
-    pub(super) fn wait_while_busy(&self, rule: BusyRule) {
-        self.turns.set_rule(rule);
-    }
-
-    /// See [`Datastore::was_busy`](crate::Datastore::was_busy).
-    pub(super) fn was_busy(&self) -> bool {
-        self.turns.was_busy()
-    }
-
-    /// Returns true if requests no longer wait for a busy server, but fail at once.
-    pub(super) fn has_given_up(&self) -> bool {
-        self.turns.have_expired()
-    }
-
     /// Returns the number of requests sent so far, including retries.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
@@ -120,27 +101,20 @@ impl ApiClient {
         self.send_for(request, None).await
     }
 
-    /// Does the same as [`send`](Self::send) for a list, and passes each item to `list` as it arrives. Returns the list
-    /// without its items.
-    pub(super) async fn send_for_list(
-        &self,
-        request: &ApiRequest,
-        list: &mut ListReader<'_>,
-    ) -> Result<Value, RequestError> {
-        self.send_for(request, Some(list)).await
-    }
-
-    async fn send_for(
+    /// Does the same as [`send`](Self::send). With `list`, passes each item of the list to it as it arrives, and returns
+    /// the list without its items.
+    pub(super) async fn send_for(
         &self,
         request: &ApiRequest,
         mut list: Option<&mut ListReader<'_>>,
     ) -> Result<Value, RequestError> {
         self.rate_limiter.admit().await;
         let mut request = Cow::Borrowed(request);
-        let (mut begun, mut pause, mut renewed, mut turn) = (Instant::now(), FIRST_PAUSE, false, None);
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let (mut begun, mut renewed, mut turn) = (Instant::now(), false, None);
         loop {
             if turn.is_none() {
-                turn = self.turns.admit().await.map_err(|TurnTimeout| self.never_admitted())?;
+                turn = self.turns.admit().await.map_err(|late| RequestError::NotSent(late.to_string()))?;
                 if turn.is_some() {
                     // The server has responded to another process, or to another request of this process.
                     self.deadline.answered();
@@ -172,13 +146,12 @@ impl ApiClient {
             };
             let wait = match &failure {
                 RequestError::Refused(refusal) if refusal.is_throttling() && self.turns.are_enabled() => {
-                    let wait = RetryPause::new(pause, refusal.retry_after).within(Duration::MAX);
+                    let wait = backoff.next_advised(refusal.retry_after).within(Duration::MAX);
                     turn = self.turns.pause(turn.take(), wait).await;
                     if turn.is_none() {
                         return Err(failure);
                     }
                     begun = Instant::now();
-                    pause = (pause * 2).min(LONGEST_PAUSE);
                     continue;
                 }
                 RequestError::Refused(refusal) if refusal.status.code == 401 && !renewed => {
@@ -187,12 +160,13 @@ impl ApiClient {
                     *self.opened.lock().await = None;
                     continue;
                 }
-                RequestError::Refused(refusal) if refusal.is_busy() => RetryPause::new(pause, refusal.retry_after),
-                RequestError::Refused(refusal) if refusal.is_doubtful() && request.is_reading() => {
-                    RetryPause::new(pause, refusal.retry_after)
+                RequestError::Refused(refusal)
+                    if refusal.is_busy() || refusal.is_doubtful() && request.is_reading() =>
+                {
+                    backoff.next_advised(refusal.retry_after)
                 }
-                RequestError::NotSent(_) => RetryPause::new(pause, None),
-                RequestError::NoAnswer(_) if request.is_reading() => RetryPause::new(pause, None),
+                RequestError::NotSent(_) => backoff.next_advised(None),
+                RequestError::NoAnswer(_) if request.is_reading() => backoff.next_advised(None),
                 _ => return Err(failure),
             };
             let remaining = self.deadline.until(begun).saturating_duration_since(Instant::now());
@@ -201,20 +175,12 @@ impl ApiClient {
             }
             turn = None;
             sleep(wait.within(remaining)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
     /// Converts the failure of a request about the object `key` into the error for the store's caller.
     pub(super) async fn explain(&self, failure: RequestError, key: &str, writing: bool) -> StoreError {
         failure.explain(key, &self.server().await, writing)
-    }
-
-    fn never_admitted(&self) -> RequestError {
-        RequestError::NotSent(
-            "the API server is busy (429), and this process's turn to ask did not come: others of this node wait too"
-                .into(),
-        )
     }
 
     /// Returns the end of an attempt, unless the deadline is earlier.

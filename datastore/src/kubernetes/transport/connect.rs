@@ -1,4 +1,5 @@
-//! Opens a connection to the API server: TCP, TLS and the HTTP version that the server selects.
+//! Opens a connection to the API server: TCP, TLS and the HTTP version that the server selects. [`TransportError`] is
+//! also the error of requests on the connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,6 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::outcome::TransportError;
 use crate::dial::{dial, host, port};
 
 /// Interval between keep-alive messages on a silent connection, and the timeout of their response.
@@ -23,6 +23,25 @@ const PING: Duration = Duration::from_secs(15);
 
 /// Time limit for opening a connection, for which all requests wait.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The reason why a request got no response.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::kubernetes) enum TransportError {
+    /// There was no connection, so nothing was sent.
+    #[error("cannot connect to {server}: {reason}")]
+    Connect {
+        /// Host and port.
+        server: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The connection exists, but no complete response arrived.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// The connection broke while the request was under way.
+    #[error("the connection broke: {0}")]
+    Broken(#[from] hyper::Error),
+}
 
 /// The address of the API server.
 pub(super) struct Server {

@@ -8,18 +8,12 @@ use hyper::{Request, Response};
 use kube::client::Body;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::outcome::TransportError;
+use super::connect::TransportError;
 
 /// The idle connections, and the permits to use one.
 pub(super) struct Http1Pool {
     permits: Arc<Semaphore>,
-    idle: IdleConnections,
-}
-
-/// Connections without a request.
-#[derive(Clone)]
-struct IdleConnections {
-    senders: Arc<Mutex<Vec<SendRequest<Body>>>>,
+    idle: Mutex<Vec<SendRequest<Body>>>,
     capacity: usize,
 }
 
@@ -27,26 +21,32 @@ struct IdleConnections {
 pub(super) struct Http1Permit {
     /// Absent for a watch, which does not count towards the limit.
     permit: Option<OwnedSemaphorePermit>,
-    idle: IdleConnections,
+    pool: Arc<Http1Pool>,
 }
 
 impl Http1Pool {
-    /// Creates the permits for `count` short requests at a time.
-    pub(super) fn new(count: usize) -> Self {
-        let idle = IdleConnections { senders: Arc::default(), capacity: count };
-        Http1Pool { permits: Arc::new(Semaphore::new(count)), idle }
+    /// Creates the permits for `capacity` short requests at a time.
+    pub(super) fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Http1Pool { permits: Arc::new(Semaphore::new(capacity)), idle: Mutex::default(), capacity })
     }
 
     /// Returns the permission for a request. Waits until a permit is free.
-    pub(super) async fn acquire(&self, is_watch: bool) -> Http1Permit {
+    pub(super) async fn acquire(self: &Arc<Self>, is_watch: bool) -> Http1Permit {
         // The semaphore is never closed.
         let permit = if is_watch { None } else { Arc::clone(&self.permits).acquire_owned().await.ok() };
-        Http1Permit { permit, idle: self.idle.clone() }
+        Http1Permit { permit, pool: Arc::clone(self) }
     }
 
     /// Stores an idle connection for later requests.
     pub(super) fn put_back(&self, sender: SendRequest<Body>) {
-        self.idle.put(sender);
+        let mut idle = self.idle();
+        if idle.len() < self.capacity {
+            idle.push(sender);
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<SendRequest<Body>>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,7 +54,7 @@ impl Http1Permit {
     /// Returns an idle connection that is still open, if there is one.
     pub(super) async fn idle_connection(&self) -> Option<SendRequest<Body>> {
         loop {
-            let mut sender = self.idle.take()?;
+            let mut sender = self.pool.idle().pop()?;
             if sender.ready().await.is_ok() {
                 return Some(sender);
             }
@@ -69,31 +69,14 @@ impl Http1Permit {
         request: Request<Body>,
     ) -> Result<Response<Incoming>, TransportError> {
         let answer = sender.send_request(request).await?;
-        let Http1Permit { permit, idle } = self;
+        let Http1Permit { permit, pool } = self;
         tokio::spawn(async move {
             if sender.ready().await.is_ok() {
-                idle.put(sender);
+                pool.put_back(sender);
             }
             drop(permit);
         });
         Ok(answer)
-    }
-}
-
-impl IdleConnections {
-    fn put(&self, sender: SendRequest<Body>) {
-        let mut senders = self.senders();
-        if senders.len() < self.capacity {
-            senders.push(sender);
-        }
-    }
-
-    fn take(&self) -> Option<SendRequest<Body>> {
-        self.senders().pop()
-    }
-
-    fn senders(&self) -> MutexGuard<'_, Vec<SendRequest<Body>>> {
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,8 +6,7 @@
 
 mod connect;
 mod http1_pool;
-mod outcome;
 mod service;
 
-pub(super) use outcome::{RequestSent, TransportError};
-pub(super) use service::Transport;
+pub(super) use connect::TransportError;
+pub(super) use service::{RequestSent, Transport};

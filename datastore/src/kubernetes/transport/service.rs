@@ -1,8 +1,9 @@
-//! [`Transport`]: the service below `kube::Client`.
+//! [`Transport`]: the service below `kube::Client`. [`RequestSent`] tells its caller whether a request left.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use hyper::body::Incoming;
@@ -13,9 +14,8 @@ use tokio::sync::Mutex;
 use tokio_rustls::rustls::ClientConfig;
 use tower::Service;
 
-use super::connect::{Connection, Server, authority};
+use super::connect::{Connection, Server, TransportError, authority};
 use super::http1_pool::{Http1Pool, is_watch};
-use super::outcome::{RequestSent, TransportError};
 
 /// A service for [`kube::Client::new`]. Clones share the connection.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ pub(in crate::kubernetes) struct Transport {
 struct Shared {
     server: Server,
     version: Mutex<Option<HttpVersion>>,
-    http1: Http1Pool,
+    http1: Arc<Http1Pool>,
 }
 
 /// The HTTP version of the server.
@@ -118,4 +118,23 @@ fn to_origin_form(request: Request<Body>, server: &Uri) -> Request<Body> {
         parts.headers.insert(hyper::header::HOST, host);
     }
     Request::from_parts(parts, body)
+}
+
+/// A mark that a request was sent. The caller uses it to distinguish a request that was never sent from one that the
+/// server may have executed.
+#[derive(Debug, Clone, Default)]
+pub(in crate::kubernetes) struct RequestSent {
+    is_set: Arc<AtomicBool>,
+}
+
+impl RequestSent {
+    pub(in crate::kubernetes) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Relaxed)
+    }
+
+    fn record(request: &Request<Body>) {
+        if let Some(sent) = request.extensions().get::<RequestSent>() {
+            sent.is_set.store(true, Ordering::Relaxed);
+        }
+    }
 }

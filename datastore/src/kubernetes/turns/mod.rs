@@ -58,7 +58,8 @@ pub(super) struct Turn<'t> {
 }
 
 /// The time limit for waiting was reached before the turn came.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the API server is busy (429), and this process's turn to ask did not come: others of this node wait too")]
 pub(super) struct TurnTimeout;
 
 impl Turns {

@@ -8,7 +8,7 @@ use libcalico::store::{Entry, Kind, Range, ReadBatch};
 use serde_json::{Value, json};
 
 use super::source::{ApiSource, ClientProvider, CollectionError, Decode};
-use crate::kubernetes::response::PrunedObject;
+use crate::kubernetes::request::PrunedObject;
 use crate::kubernetes::store::Kubernetes;
 use crate::watch::ObjectChange;
 
@@ -24,7 +24,7 @@ pub struct CalicoObjects<K: Kind> {
 impl Kubernetes {
     /// Returns the source of a watch of one kind.
     pub fn source<K: Kind>(self: &Arc<Self>, select: &K::Select) -> ApiSource<CalicoObjects<K>> {
-        let client = Arc::clone(self.client());
+        let client = Arc::clone(&self.client);
         let provider: ClientProvider = Box::new(move |renewed| {
             let client = Arc::clone(&client);
             Box::pin(async move { client.kube(renewed).await })

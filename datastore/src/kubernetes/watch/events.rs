@@ -59,7 +59,7 @@ impl Events {
                         self.buffer.extend_from_slice(data);
                     }
                 }
-                Some(Err(error)) => return Err(lost(error.into())),
+                Some(Err(error)) => return Err(error.into()),
                 None if self.buffer.is_empty() => return Ok(None),
                 None => return Err(WatchFailure::lost("the watch ended within an event")),
             }
@@ -71,9 +71,10 @@ impl Events {
     }
 }
 
-/// Returns the failure of a watch whose request failed.
-pub(super) fn lost(failure: RequestError) -> WatchFailure {
-    WatchFailure::lost(failure.to_string())
+impl From<kube::Error> for WatchFailure {
+    fn from(error: kube::Error) -> Self {
+        WatchFailure::lost(RequestError::from(error).to_string())
+    }
 }
 
 #[derive(Deserialize)]

@@ -11,11 +11,11 @@ use libcalico::kubernetes::escaped;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::events::{Event, Events, lost};
+use super::events::{Event, Events};
+use crate::error::describe_error_chain;
 use crate::kubernetes::access_error::AccessError;
-use crate::kubernetes::client::{OwnDeadline, retry_after};
-use crate::kubernetes::error::ApiStatusError;
-use crate::ranges_and_errors::describe_error_chain;
+use crate::kubernetes::client::OwnDeadline;
+use crate::kubernetes::error::{ApiStatusError, retry_after};
 use crate::watch::{NextPage, ObjectChange, Page, PageSize, WatchFailure, WatchSource, WatchStep};
 
 /// Time after which the server is asked to end a watch.
@@ -94,14 +94,15 @@ impl<D: Decode> ApiSource<D> {
         self.decode.collection().await.map_err(|error| WatchFailure::lost(error.to_string()))
     }
 
-    async fn fetch(&mut self, target: &str) -> Result<hyper::body::Bytes, WatchFailure> {
+    /// Sends a request and returns the body of a successful response.
+    async fn send(&mut self, target: &str) -> Result<Body, WatchFailure> {
         let client = self.client().await?;
-        let answer = client.send(get(target)?).await.map_err(|error| lost(error.into()))?;
+        let answer = client.send(get(target)?).await?;
         let (parts, body) = answer.into_parts();
-        let bytes = body.collect_bytes().await.map_err(|error| lost(error.into()))?;
         if parts.status.is_success() {
-            return Ok(bytes);
+            return Ok(body);
         }
+        let bytes = body.collect_bytes().await?;
         Err(self.refused(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
     }
 
@@ -146,7 +147,7 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         if let Some(token) = &page {
             target.push_str(&format!("&continue={}", escaped(token)));
         }
-        let body = self.fetch(&target).await?;
+        let body = self.send(&target).await?.collect_bytes().await?;
         let unreadable = |e: serde_json::Error| WatchFailure::lost(format!("the list cannot be read: {e}"));
         let list: List<'_> = serde_json::from_slice(&body).map_err(unreadable)?;
         if list.kind.strip_suffix("List") != Some(self.decode.object_kind()) {
@@ -178,15 +179,8 @@ impl<D: Decode> WatchSource for ApiSource<D> {
             "{collection}?watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
             escaped(from)
         );
-        let client = self.client().await?;
-        let answer = client.send(get(&target)?).await.map_err(|error| lost(error.into()))?;
-        let (parts, body) = answer.into_parts();
-        if parts.status.is_success() {
-            self.events = Some(Events::new(body));
-            return Ok(());
-        }
-        let bytes = body.collect_bytes().await.map_err(|error| lost(error.into()))?;
-        Err(self.refused(&ApiStatusError::parse(parts.status, &bytes, retry_after(&parts.headers))).await)
+        self.events = Some(Events::new(self.send(&target).await?));
+        Ok(())
     }
 
     async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {

@@ -2,7 +2,7 @@
 
 use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
 
 use crate::affinity::repair::{clear_affinity_of_block, release_affinity};
 use crate::clock::Clock;
@@ -43,8 +43,8 @@ async fn host_affinities<S: Store, C: Clock>(
     let mut batch = ReadBatch::new();
     let labelled = batch.list::<BlockAffinity>(&AffinitySelect::of(owner.clone()));
     // Affinities that releases before the labels wrote. A list by owner does not contain them.
-    let unlabelled =
-        (!store.has_transactions()).then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
+    let unlabelled = (store.write_model() == WriteModel::PerObject)
+        .then(|| batch.list::<BlockAffinity>(&AffinitySelect::without_labels()));
     let answers = store.read(&batch).await?;
     let mut affinities = answers.list(&labelled);
     let of_owner =

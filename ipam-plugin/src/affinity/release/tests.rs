@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
-use libcalico::store::{Answers, Revision, Write, WriteError};
+use libcalico::store::{Answers, Revision, Write, WriteError, WriteModel};
 
 /// A gate that admits a number of writes.
 struct Counting(AtomicUsize);
@@ -43,7 +43,11 @@ async fn no_write_is_sent_after_the_gate_has_closed() {
             assert!(matches!(outcome, Err(IpamError::Stopped)), "{outcome:?}");
             // All admitted writes are used, as far as whole transactions fit.
             let used = allowed - gate.0.into_inner();
-            let unsplit = if cluster.store.has_transactions() { [0, 0, 2, 3, 3, 5][allowed] } else { allowed };
+            let unsplit = if cluster.store.write_model() == WriteModel::Transactional {
+                [0, 0, 2, 3, 3, 5][allowed]
+            } else {
+                allowed
+            };
             assert_eq!(used, unsplit);
             // The next leader completes the release.
             let outcome =
@@ -89,8 +93,8 @@ impl Store for Unlabelled {
         Ok(Answers::new(lists))
     }
 
-    fn has_transactions(&self) -> bool {
-        self.0.has_transactions()
+    fn write_model(&self) -> WriteModel {
+        self.0.write_model()
     }
 
     async fn write(&self, writes: &[Write]) -> Result<Vec<Revision>, WriteError> {

@@ -8,7 +8,7 @@ use libcalico::ipam::{
     refusal_by_namespace,
 };
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::alloc::assignment::{Assignment, BlockAssignment, log_assigned};
 use crate::alloc::commit::{CommitError, commit};
@@ -98,7 +98,7 @@ impl<'a> WantedAddress<'a> {
             missing.affinities.push(self.affinity_key());
         }
         let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
-        if creates_handle && !store.has_transactions() {
+        if creates_handle && store.write_model() == WriteModel::PerObject {
             let reserved = BlockCounts::from([(self.cidr, 1)]);
             read_beside_handle(store, self.request, &mut self.snapshot, &missing, reserved).await?;
         } else if missing != MissingReads::default() {

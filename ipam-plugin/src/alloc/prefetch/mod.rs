@@ -16,7 +16,7 @@ use std::time::Duration;
 use futures::future::join;
 use libcalico::ipam::HandleId;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError};
+use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, WriteModel};
 
 use crate::alloc::block_hints::BlockHints;
 use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHandle};
@@ -67,7 +67,8 @@ pub struct Prefetch {
 impl Prefetch {
     /// Returns the prefetch for a request, or `None` if there is no hint or a prefetch saves nothing.
     pub fn new<S: Store>(hints: &PrefetchHints<'_>, store: &S) -> Option<Self> {
-        if store.has_transactions() || hints.has_address || hints.pod.starts_with(VIRT_LAUNCHER) {
+        if store.write_model() == WriteModel::Transactional || hints.has_address || hints.pod.starts_with(VIRT_LAUNCHER)
+        {
             return None;
         }
         let lock = HostLock::try_acquire(hints.lock_file?)?;

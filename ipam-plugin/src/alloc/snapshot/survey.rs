@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libcalico::ipam::{Block, Room, Sighting};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey};
+use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey, WriteModel};
 
 use super::state::{BlockRead, Snapshot, reservations};
 use crate::exhausted::SearchedPool;
@@ -101,7 +101,7 @@ pub(super) fn add_range_reads<S: Store>(
     store: &S,
     families: BTreeSet<IpVersion>,
 ) -> (Vec<(IpVersion, KeysTicket<Block>)>, BTreeSet<IpVersion>) {
-    if !store.has_transactions() {
+    if store.write_model() == WriteModel::PerObject {
         return (Vec::new(), families);
     }
     (families.iter().map(|version| (*version, batch.list_keys::<Block>(&Some(*version)))).collect(), BTreeSet::new())

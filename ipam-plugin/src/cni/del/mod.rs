@@ -1,7 +1,7 @@
 //! DEL: releases the addresses of a container.
 
 use libcalico::ipam::{Block, OldHandle};
-use libcalico::store::Store;
+use libcalico::store::{Store, WriteModel};
 use netconf::CniError;
 
 use super::call::IpamRequest;
@@ -37,7 +37,7 @@ pub async fn release_call<S: Store, C: Clock, L: Listings>(
     let old = call.old_handle();
     // Releases before v3 did not support VMIs that keep addresses.
     let inputs = match &old {
-        Some(old) if inputs.is_empty() && call.vmi.is_none() && !store.has_transactions() => {
+        Some(old) if inputs.is_empty() && call.vmi.is_none() && store.write_model() == WriteModel::PerObject => {
             inputs.with_handles(store, std::slice::from_ref(old.id())).await?
         }
         _ => inputs,

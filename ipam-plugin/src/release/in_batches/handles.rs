@@ -4,7 +4,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream;
 use libcalico::ipam::{Handle, HandleId};
-use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, WriteModel};
 
 use super::outcome::{HandleCounts, ReleasedBatch};
 use crate::clock::Clock;
@@ -36,7 +36,10 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
 ) {
     let ids: Vec<HandleId> = counts.keys().cloned().collect();
     // Without transactions, each handle is a separate request, and no request waits for others.
-    let (part, at_once) = if store.has_transactions() { (MOST_IN_TRANSACTION, TRANSACTIONS) } else { (1, parallel) };
+    let (part, at_once) = match store.write_model() {
+        WriteModel::Transactional => (MOST_IN_TRANSACTION, TRANSACTIONS),
+        WriteModel::PerObject => (1, parallel),
+    };
     let parts: Vec<Vec<HandleId>> = ids.chunks(part).map(<[HandleId]>::to_vec).collect();
     let parts = parts.into_iter().map(|ids| decrement_some(store, clock, gate, &counts, ids));
     let mut updates = stream::iter(parts).buffer_unordered(at_once);
@@ -69,10 +72,9 @@ async fn decrement_some<S: Store, C: Clock, G: WriteGate>(
             }
         };
         ids.clear();
-        if store.has_transactions() {
-            send_together(store, gate, writes, &mut ids, &mut updates).await;
-        } else {
-            send_apart(store, gate, writes, &mut ids, &mut updates).await;
+        match store.write_model() {
+            WriteModel::Transactional => send_together(store, gate, writes, &mut ids, &mut updates).await,
+            WriteModel::PerObject => send_apart(store, gate, writes, &mut ids, &mut updates).await,
         }
         if ids.is_empty() || updates.stopped || !retry.pause().await {
             break;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use datastore::Datastore;
 use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
 use libcalico::host_endpoints::{Desired, HostNode, desired, differs, is_ours};
-use libcalico::store::{Entry, Store, StoreError};
+use libcalico::store::{Entry, Store, StoreError, WriteModel};
 use libcalico::validation::validate_host_endpoint;
 use regex::bytes::{Regex, RegexBuilder};
 use time::OffsetDateTime;
@@ -102,7 +102,7 @@ impl HostEndpointReconciler {
             DueWrite::Create(mut endpoint) => {
                 validate(&endpoint)?;
                 // An API server assigns uid and creation time itself.
-                if self.store.has_transactions() {
+                if self.store.write_model() == WriteModel::Transactional {
                     endpoint.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
                 }
                 match self.store.create(&endpoint.key(), &endpoint).await {

@@ -13,7 +13,9 @@ use tokio::net::TcpListener;
 
 use self::server::{Reply, Server};
 use super::*;
+use crate::backoff::RetryPause;
 use crate::kubernetes::request::{Cache, JSON, METADATA};
+use crate::kubernetes::turns::BusyRule;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -252,7 +254,7 @@ async fn patience_is_with_the_server_not_with_the_pauses() {
 /// Returns the client of a CNI call that may wait for `limit`. No other process of its node uses the server.
 fn client_of_call(server: &Server, limit: Duration) -> ApiClient {
     let (client, file) = (server.client(Duration::from_secs(1)), server.kubeconfig.path().join("turns"));
-    client.wait_while_busy(BusyRule { file, until: Instant::now() + limit, before_waiting: || {} });
+    client.turns.set_rule(BusyRule { file, until: Instant::now() + limit, before_waiting: || {} });
     client
 }
 
@@ -274,7 +276,7 @@ async fn a_call_gives_up_on_a_busy_server_at_its_limit() {
         let failure = failure.explain("Pod(p)", "k", true).to_string();
         assert!(failure.contains("429") && failure.contains("unavailable"), "{failure}");
     }
-    assert_eq!((server.requests().len(), one.was_busy(), other.was_busy()), (1, true, true));
+    assert_eq!((server.requests().len(), one.turns.was_busy(), other.turns.was_busy()), (1, true, true));
 }
 
 /// The cache does not have the revision, fails, breaks off or does not respond.
@@ -320,7 +322,7 @@ async fn what_the_server_answers_to_a_read_from_its_cache_is_not_asked_again() {
 async fn requests_to_a_silent_server_share_the_time_of_the_first_answer() {
     let server = Server::start(&["h2"], &[Reply::Never; 2]).await;
     let client = server.client(LONG);
-    client.expect_first_answer_within(Duration::from_millis(200));
+    client.deadline.expect_first_answer_within(Duration::from_millis(200));
     for _ in 0..2 {
         let failure = client.send(&ApiRequest::get("/a")).await.unwrap_err();
         assert!(failure.to_string().ends_with("within 200ms"), "{failure}");

@@ -1,4 +1,7 @@
-//! [`ConfigError`]: a configuration that selects no usable datastore.
+//! [`ConfigError`]: a configuration that selects no usable datastore. [`describe_error_chain`] is the text of any error
+//! with its causes.
+
+use std::error::Error;
 
 /// Default path of the embedded datastore.
 pub const DEFAULT_PATH: &str = "/var/lib/calico/calico.db";
@@ -87,4 +90,24 @@ pub enum ConfigError {
         /// The problem, and the file that has it.
         reason: String,
     },
+}
+
+/// Returns an error and its causes as one line, without repeating a cause that the text already contains.
+pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error) {
+        let message = cause.to_string();
+        if message == "transport error" || text.contains(&message) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&message);
+    }
+    text
+}
+
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| <dyn Error>::source(*error))
 }

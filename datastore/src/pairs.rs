@@ -1,8 +1,6 @@
-//! Ranges of stored pairs, the check of a list of writes, and the text of an error with its causes. All datastores use them.
+//! Stored pairs of a path and a value: ranges of them, and lists of writes to them.
 
-use std::error::Error;
-
-use libcalico::store::{Freshness, Range, StoreError, Write, WriteError};
+use libcalico::store::{Freshness, Range, Revision, StoreError, Write, WriteError};
 
 /// Returns the range of all pairs whose path begins with `prefix`.
 pub(crate) fn prefix_range(prefix: &str) -> Range {
@@ -32,24 +30,18 @@ pub(crate) fn check_distinct(writes: &[Write]) -> Result<(), WriteError> {
     Ok(())
 }
 
-/// Returns an error and its causes as one line, without repeating a cause that the text already contains.
-pub fn describe_error_chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = String::new();
-    for cause in causes(error) {
-        let message = cause.to_string();
-        if message == "transport error" || text.contains(&message) {
-            continue;
-        }
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text.push_str(&message);
+/// Writes a list as one transaction. `transaction` is not started for an empty list; it returns the revision that all
+/// written pairs get.
+pub(crate) async fn write_in_transaction(
+    writes: &[Write],
+    transaction: impl Future<Output = Result<i64, WriteError>>,
+) -> Result<Vec<Revision>, WriteError> {
+    check_distinct(writes)?;
+    if writes.is_empty() {
+        return Ok(Vec::new());
     }
-    text
-}
-
-pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error| <dyn Error>::source(*error))
+    let revision = transaction.await?;
+    Ok(vec![Revision(revision.to_string()); writes.len()])
 }
 
 #[cfg(test)]

@@ -1,0 +1,81 @@
+//! [`Backoff`]: the pauses between retries. They double from one to the next, and half of each is random, so that
+//! clients that failed together do not retry at the same time.
+
+use std::time::Duration;
+
+/// Pauses that double up to a limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backoff {
+    first: Duration,
+    longest: Duration,
+    pause: Duration,
+}
+
+impl Backoff {
+    /// Creates pauses that begin with `first` and are never longer than `longest`.
+    pub(crate) const fn new(first: Duration, longest: Duration) -> Self {
+        Backoff { first, longest, pause: first }
+    }
+
+    /// Returns the pause after one more failure.
+    pub(crate) fn next(&mut self) -> Duration {
+        self.next_advised(None).within(Duration::MAX)
+    }
+
+    /// Returns the pause after one more failure of a server that asks for a pause of `advice`.
+    pub(crate) fn next_advised(&mut self, advice: Option<Duration>) -> RetryPause {
+        let pause = RetryPause::new(self.pause, advice);
+        self.pause = (self.pause * 2).min(self.longest);
+        pause
+    }
+
+    /// Starts again with the shortest pause after a success.
+    pub(crate) fn reset(&mut self) {
+        self.pause = self.first;
+    }
+}
+
+/// The pause before a retry.
+#[derive(Debug)]
+pub(crate) struct RetryPause {
+    /// The shortest pause.
+    pub(crate) least: Duration,
+    /// Maximum random addition to `least`.
+    spread: Duration,
+}
+
+impl RetryPause {
+    /// Creates a pause between half of `pause` and all of it. It is never shorter than the time that the server asks
+    /// for, and not much longer if that time is the longer one.
+    pub(crate) fn new(pause: Duration, advice: Option<Duration>) -> RetryPause {
+        let advice = advice.unwrap_or_default();
+        RetryPause { least: advice.max(pause / 2), spread: (advice / 8).max(pause / 2) }
+    }
+
+    /// Returns a random pause that leaves at least half of the remaining time after `least` for the request.
+    pub(crate) fn within(&self, remaining: Duration) -> Duration {
+        let spread = self.spread.min(remaining.saturating_sub(self.least) / 2);
+        self.least + spread.mul_f64(fastrand::f64())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST_PAUSE: Duration = Duration::from_millis(100);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn waits_double_up_to_a_limit() {
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        for expected in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
+            let wait = backoff.next().as_millis();
+            assert!((expected / 2..=expected).contains(&wait), "{wait} of {expected}");
+        }
+        (0..100).for_each(|_| _ = backoff.next());
+        assert!(backoff.next() <= LONGEST_PAUSE);
+        backoff.reset();
+        assert!(backoff.next() <= FIRST_PAUSE);
+    }
+}

@@ -71,13 +71,12 @@ impl PodQueries {
         }
         let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
         // A DEL of a pod that is deleted already releases the addresses under the container's own handle.
-        if let Some(pod) = pod {
-            let detected = vmi::detect(api, store, &pod.value).await.map_err(VmiError::from)?;
-            lookup.vmi = match call.command {
-                Command::Add => detected.map(vmi::DetectedVmi::for_add).transpose()?.flatten(),
-                _ => detected.and_then(vmi::DetectedVmi::for_del),
-            };
-        }
+        let pod = pod.map(|entry| entry.value);
+        let detected = vmi::detect(Some(api), store, pod.as_ref()).await.map_err(VmiError::from)?;
+        lookup.vmi = match call.command {
+            Command::Add => detected.map(vmi::DetectedVmi::for_add).transpose()?.flatten(),
+            _ => detected.and_then(vmi::DetectedVmi::for_del),
+        };
         Ok(lookup)
     }
 }

@@ -35,9 +35,14 @@ impl DetectedVmi {
     }
 }
 
-/// Reads the VMI of a pod from `api`. Reads from `store`, which may be the same, if VMIs keep their addresses. Returns
-/// `None` for a pod without a VMI, which takes no request.
-pub async fn detect<A: Store, S: Store>(api: &A, store: &S, pod: &Pod) -> Result<Option<DetectedVmi>, StoreError> {
+/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the same,
+/// if VMIs keep their addresses. Returns `None` for a pod without a VMI, which takes no request.
+pub async fn detect<A: Store, S: Store>(
+    api: Option<&A>,
+    store: &S,
+    pod: Option<&Pod>,
+) -> Result<Option<DetectedVmi>, StoreError> {
+    let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
     let owner = pod.instance().filter(|_| may_be_machine(&pod.metadata.name));
     let Some(owner) = owner else { return Ok(None) };
     let mut batch = ReadBatch::new();

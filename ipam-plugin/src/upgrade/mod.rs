@@ -26,7 +26,7 @@ use self::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned, attribute
 use self::leases::{Lease, Leases};
 use crate::alloc::request::AssignRequest;
 use crate::clock::{Clock, SystemClock};
-use crate::logging::Subject;
+use crate::logging::{self, Subject};
 use crate::process;
 
 /// The network of host-local's addresses.
@@ -50,7 +50,7 @@ pub(crate) fn run() -> Result<String, CallError> {
         let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
         return Err(missing.into());
     }
-    process::start_log(&LogConf::default(), "ipam-upgrade", Subject::default());
+    logging::init(&LogConf::default(), "ipam-upgrade", &Subject::default());
     let places =
         Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
     let config = KubernetesConfig::for_datastore(&DatastoreSettings::default(), |name| std::env::var(name).ok())

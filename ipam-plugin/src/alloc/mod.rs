@@ -16,9 +16,7 @@ mod repair;
 pub mod request;
 mod reserved_handle;
 mod snapshot;
-mod undo;
 mod unknown_outcome;
-mod write_list;
 
 use std::mem;
 
@@ -28,14 +26,13 @@ use libcalico::store::{Revision, Store};
 pub use crate::alloc::assignment::{Assigned, Assignment};
 use crate::alloc::assignment::{BlockAssignment, log_assigned};
 use crate::alloc::block_hints::HintedBlocks;
-use crate::alloc::commit::{CommitError, commit};
+use crate::alloc::commit::{CommitError, commit, undo};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::planner::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::reserved_handle::{read_beside_handle, release_counts, release_reserved};
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::alloc::undo::undo;
 use crate::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
 use crate::retry::{OPERATION, Retry};

@@ -9,9 +9,9 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
 
 use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::assignment::{WriteList, consume_reserved};
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
-use crate::alloc::write_list::{WriteList, consume_reserved};
 use crate::block_writes::create_first;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;

@@ -7,11 +7,10 @@
 //! lock. Otherwise a late replay could release the addresses that the ADD has just assigned.
 
 mod files;
-mod identities;
 mod pending_del;
 
 pub use files::JournalError;
-use files::{EXTENSIONS, is_damage, is_entry, read, write};
+use files::{EXTENSIONS, find_identity, is_damage, is_entry, read, write};
 pub use pending_del::{DatastoreIdentity, PendingDel, name_of, short_age};
 
 use std::fs::{self, File};
@@ -63,7 +62,7 @@ impl Journal {
     pub fn record(&self, pending_del: &PendingDel) -> Result<(), JournalError> {
         let mut pending_del = pending_del.clone();
         if pending_del.identity.is_empty() {
-            pending_del.identity = identities::find(&self.directory, &pending_del.datastore);
+            pending_del.identity = find_identity(&self.directory, &pending_del.datastore);
         }
         self.record_without_identity(&pending_del)
     }
@@ -153,7 +152,7 @@ impl Journal {
 
     /// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
     pub fn identity_of(&self, name: &str) -> String {
-        identities::find(&self.directory, name)
+        find_identity(&self.directory, name)
     }
 
     /// Removes the stored identities of datastores, for a journal that is to be removed.
@@ -161,7 +160,7 @@ impl Journal {
     /// # Errors
     /// Returns an error if a file cannot be removed.
     pub fn remove_identities(&self) -> io::Result<()> {
-        identities::remove_all(&self.directory)
+        files::remove_identities(&self.directory)
     }
 
     /// Takes the lock if no other process replays deferred DELs now.
@@ -255,7 +254,7 @@ impl LockedJournal<'_> {
         if target.identity.is_empty() {
             return Ok(());
         }
-        identities::record(&self.journal.directory, target)?;
+        files::record_identity(&self.journal.directory, target)?;
         for (path, mut pending_del) in self.readable() {
             if pending_del.identity.is_empty() && pending_del.datastore == target.name {
                 pending_del.identity.clone_from(&target.identity);

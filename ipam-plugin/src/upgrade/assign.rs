@@ -1,11 +1,16 @@
-//! Assigns an address in one pass of the migration. [`UpgradeError`]: the error of a failed pass.
+//! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With host-local the device
+//! has the first address of the node's range. Calico must have it before it assigns others of the range to pods.
+//! [`UpgradeError`]: the error of a failed pass.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use libcalico::kubernetes::PodCidrError;
+use libcalico::api::{AllowedUse, Node, NodeBgp, ObjectKey};
+use libcalico::ipam::Tunnel;
+use libcalico::kubernetes::{PodCidrError, PodCidrs};
+use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 
 use crate::alloc::inputs::AllocationInputs;
@@ -70,4 +75,46 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
 /// Returns attributes of an allocation.
 pub(super) fn attributes_of<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
+/// only an IPv6 range has no such device.
+pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    name: &str,
+) -> Result<(), UpgradeError> {
+    let key = ObjectKey::global(name);
+    let mut tries = 1;
+    loop {
+        let mut node = store.get::<Node>(&key).await?;
+        if node.value.spec.bgp.as_ref().is_some_and(|bgp| !bgp.ipv4_ipip_tunnel_addr.is_empty()) {
+            return Ok(());
+        }
+        let range = PodCidrs::of(&node.value)?.of_family(IpVersion::V4).ok();
+        let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
+        assign_tunnel_address(store, clock, name, ip).await?;
+        node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
+        match store.update(&key, &node.value, &node.revision).await {
+            Ok(_) => return Ok(()),
+            // The kubelet writes its Node frequently.
+            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
+            Err(error) => return Err(error.into()),
+        }
+        clock.sleep(PAUSE).await;
+    }
+}
+
+async fn assign_tunnel_address<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    node: &str,
+    ip: IpAddr,
+) -> Result<(), UpgradeError> {
+    let request = AssignRequest {
+        attributes: Tunnel::IPIP.attributes_of(node),
+        purpose: AllowedUse::Tunnel,
+        ..AssignRequest::workload(Tunnel::IPIP.handle_of(node), node)
+    };
+    assign_unless_assigned(store, clock, &request, ip).await
 }

@@ -6,7 +6,6 @@
 
 mod assign;
 mod leases;
-mod tunnel;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,7 +21,7 @@ use libcalico::store::{Store, StoreError};
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
 
-use self::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned, attributes_of};
+use self::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned, attributes_of, ensure_tunnel_address};
 use self::leases::{Lease, Leases};
 use crate::alloc::request::AssignRequest;
 use crate::clock::{Clock, SystemClock};
@@ -73,7 +72,7 @@ pub(crate) fn run() -> Result<String, CallError> {
 /// Runs one pass.
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
-    tunnel::ensure_address(store, clock, node).await?;
+    ensure_tunnel_address(store, clock, node).await?;
     if leases.is_empty()? {
         return leases.remove();
     }

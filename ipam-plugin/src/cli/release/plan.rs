@@ -7,8 +7,7 @@ use libcalico::ipam::{Finding, HandleId, HeldAddress, ReleaseRequest};
 use libcalico::net::Cidr;
 use time::Duration;
 
-use super::blocks::repair_step;
-use super::handles::{OtherWork, fix_steps};
+use super::repairs::{OtherWork, fix_steps, repair_step};
 use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, owner_of};
 use crate::cli::check::Report;
 use crate::cli::cluster_read::ClusterRead;

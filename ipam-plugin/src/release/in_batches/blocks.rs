@@ -7,7 +7,7 @@ use libcalico::ipam::{Block, ReleaseError, Released};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 
-use super::outcome::{ReleasedBatch, Requests};
+use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;

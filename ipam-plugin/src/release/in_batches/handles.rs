@@ -6,7 +6,7 @@ use futures::stream;
 use libcalico::ipam::{Handle, HandleId};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
-use super::outcome::{HandleCounts, ReleasedBatch};
+use super::{HandleCounts, ReleasedBatch};
 use crate::clock::Clock;
 use crate::handle_refs;
 use crate::retry::{Retry, UNDO};

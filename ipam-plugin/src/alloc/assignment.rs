@@ -58,67 +58,43 @@ pub(crate) struct BlockAssignment {
 }
 
 impl BlockAssignment {
-    /// Assigns up to `n` addresses of an existing block. Returns `None` if the block has none for this owner.
-    pub(crate) fn from_block(
-        request: &AssignRequest,
-        owner: &Owner,
-        snapshot: &Snapshot,
-        block: &Entry<Block>,
-        n: usize,
-        prior_affinity: Option<PriorAffinity>,
-    ) -> Result<Option<BlockAssignment>, IpamError> {
-        let revision = Some(block.revision.clone());
-        Self::assign(request, owner, snapshot, block.value.clone(), revision, n, prior_affinity)
+    /// Starts with no address of a block that was read at `revision`, or that is to be created.
+    pub(crate) fn of(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
+        BlockAssignment { addresses: Vec::new(), block, revision, prior_affinity }
     }
 
-    /// Assigns up to `n` addresses of a block to be created.
-    pub(crate) fn from_new_block(
+    /// Assigns up to `n` addresses. Returns `None` if the block has none for this owner.
+    pub(crate) fn assign(
+        mut self,
         request: &AssignRequest,
         owner: &Owner,
         snapshot: &Snapshot,
-        cidr: Cidr,
         n: usize,
-        prior_affinity: PriorAffinity,
-    ) -> Result<Option<BlockAssignment>, IpamError> {
-        let block = Block::new(cidr, owner, snapshot.now)?;
-        Self::assign(request, owner, snapshot, block, None, n, Some(prior_affinity))
-    }
-
-    fn assign(
-        request: &AssignRequest,
-        owner: &Owner,
-        snapshot: &Snapshot,
-        mut block: Block,
-        revision: Option<Revision>,
-        n: usize,
-        prior_affinity: Option<PriorAffinity>,
     ) -> Result<Option<BlockAssignment>, IpamError> {
         let from = block_request(request, owner, snapshot.config().strict_affinity);
-        match block.assign(n, &from, &snapshot.reservations) {
-            Ok(addresses) if addresses.is_empty() => Ok(None),
-            Ok(addresses) => {
-                block.count_write();
-                Ok(Some(BlockAssignment { addresses, block, revision, prior_affinity }))
-            }
+        match self.block.assign(n, &from, &snapshot.reservations) {
+            Ok(addresses) if addresses.is_empty() => return Ok(None),
+            Ok(addresses) => self.addresses = addresses,
             Err(AssignError::AffinityMismatch { .. } | AssignError::NoAffinity(_) | AssignError::Corrupt(_)) => {
-                Ok(None)
+                return Ok(None);
             }
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
         }
+        self.block.count_write();
+        Ok(Some(self))
     }
 
-    /// Assigns a requested address of a block that exists or is to be created.
-    pub(crate) fn from_address(
+    /// Assigns a requested address.
+    pub(crate) fn assign_address(
+        mut self,
         request: &AssignRequest,
         strict: bool,
         ip: IpAddr,
-        mut block: Block,
-        revision: Option<Revision>,
-        prior_affinity: Option<PriorAffinity>,
     ) -> Result<BlockAssignment, AssignError> {
-        block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
-        block.count_write();
-        Ok(BlockAssignment { addresses: vec![ip], block, revision, prior_affinity })
+        self.block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
+        self.addresses.push(ip);
+        self.block.count_write();
+        Ok(self)
     }
 
     pub(crate) fn cidr(&self) -> Cidr {

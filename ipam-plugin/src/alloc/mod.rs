@@ -26,12 +26,12 @@ use libcalico::store::{Revision, Store};
 pub use crate::alloc::assignment::{Assigned, Assignment};
 use crate::alloc::assignment::{BlockAssignment, log_assigned};
 use crate::alloc::block_hints::HintedBlocks;
-use crate::alloc::commit::{CommitError, commit, undo};
+use crate::alloc::commit::{Commit, CommitError, undo};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::planner::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::{read_beside_handle, release_counts, release_reserved};
+use crate::alloc::reserved_handle::release_counts;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
@@ -119,9 +119,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             Box::pin(self.undo()).await;
             self.committed_assignments.clear();
         }
-        if !self.snapshot.reserved().is_empty() {
-            Box::pin(release_reserved(self.store, self.clock, self.request, &mut self.snapshot)).await;
-        }
+        let unused = self.snapshot.take_reserved();
+        Box::pin(release_counts(self.store, self.clock, &self.request.handle, unused)).await;
         outcome.map(|()| self.outcome())
     }
 
@@ -137,8 +136,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             if round.missing != MissingReads::default() {
                 match self.reserved(&round) {
                     Some(reserved) => {
-                        let (store, request, snapshot) = (self.store, self.request, &mut self.snapshot);
-                        Box::pin(read_beside_handle(store, request, snapshot, &round.missing, reserved)).await?;
+                        Box::pin(self.snapshot.read_beside_handle(self.store, &round.missing, reserved)).await?;
                     }
                     None => self.snapshot.read(self.store, &round.missing).await?,
                 }
@@ -200,7 +198,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<(), IpamError> {
         let touched: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
-        match commit(self.store, self.clock, &mut self.snapshot, self.request, assignments).await {
+        let (store, clock, request, snapshot) = (self.store, self.clock, self.request, &mut self.snapshot);
+        match (Commit { store, clock, request, snapshot }).write(assignments).await {
             Ok(committed) => {
                 let last = committed.last().and_then(|assignment| self.snapshot.readable_block(&assignment.cidr()));
                 self.last_write = last.map(|block| block.revision.clone());

@@ -11,11 +11,11 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError};
 
 use crate::alloc::assignment::{Assignment, BlockAssignment, log_assigned};
-use crate::alloc::commit::{CommitError, commit};
+use crate::alloc::commit::{Commit, CommitError};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::predecessor::Predecessor;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::{read_beside_handle, release_reserved};
+use crate::alloc::reserved_handle::release_counts;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
 use crate::clock::Clock;
@@ -38,9 +38,7 @@ pub async fn assign_address<S: Store, C: Clock>(
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
     let mut wanted = WantedAddress { request, ip, cidr, snapshot };
     let outcome = wanted.assign(store, clock).await;
-    if !wanted.snapshot.reserved().is_empty() {
-        release_reserved(store, clock, request, &mut wanted.snapshot).await;
-    }
+    release_counts(store, clock, &request.handle, wanted.snapshot.take_reserved()).await;
     outcome?;
     log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
     Ok(wanted.assignment())
@@ -59,7 +57,8 @@ impl<'a> WantedAddress<'a> {
         loop {
             self.read(store).await?;
             let Some((assignment, predecessor)) = self.assign_in_memory()? else { return Ok(()) };
-            match commit(store, clock, &mut self.snapshot, self.request, vec![assignment]).await {
+            let mut commit = Commit { store, clock, request: self.request, snapshot: &mut self.snapshot };
+            match commit.write(vec![assignment]).await {
                 Err(CommitError { committed, cause }) if committed.is_empty() => {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
                         return Err(cause.into());
@@ -100,7 +99,7 @@ impl<'a> WantedAddress<'a> {
         let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
         if creates_handle && !store.has_transactions() {
             let reserved = BlockCounts::from([(self.cidr, 1)]);
-            read_beside_handle(store, self.request, &mut self.snapshot, &missing, reserved).await?;
+            self.snapshot.read_beside_handle(store, &missing, reserved).await?;
         } else if missing != MissingReads::default() {
             self.snapshot.read(store, &missing).await?;
         }
@@ -144,7 +143,8 @@ impl<'a> WantedAddress<'a> {
             _ => None,
         };
         let strict = self.snapshot.config().strict_affinity;
-        let assigned = BlockAssignment::from_address(self.request, strict, self.ip, block, revision, prior_affinity);
+        let assigned =
+            BlockAssignment::of(block, revision, prior_affinity).assign_address(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
             other => other.into(),

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectKey};
-use libcalico::ipam::{Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::ipam::{Block, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{StoreError, identifier};
 
@@ -139,17 +139,15 @@ impl<'a> FamilyPlanner<'a> {
         n: usize,
         prior_affinity: Option<PriorAffinity>,
     ) -> Result<Option<BlockAssignment>, IpamError> {
-        match snapshot.block(cidr) {
-            Some(BlockRead::Present(block)) => {
-                BlockAssignment::from_block(self.request, &self.owner, snapshot, block, n, prior_affinity)
+        let (block, revision, prior_affinity) = match snapshot.block(cidr) {
+            Some(BlockRead::Present(block)) => (block.value.clone(), Some(block.revision.clone()), prior_affinity),
+            Some(BlockRead::Absent) if snapshot.overlapping(cidr).is_none() => {
+                let block = Block::new(*cidr, &self.owner, snapshot.now)?;
+                (block, None, Some(prior_affinity.unwrap_or(PriorAffinity::Absent)))
             }
-            Some(BlockRead::Absent) if snapshot.overlapping(cidr).is_some() => Ok(None),
-            Some(BlockRead::Absent) => {
-                let prior_affinity = prior_affinity.unwrap_or(PriorAffinity::Absent);
-                BlockAssignment::from_new_block(self.request, &self.owner, snapshot, *cidr, n, prior_affinity)
-            }
-            Some(BlockRead::Corrupt | BlockRead::Surveyed(_)) | None => Ok(None),
-        }
+            Some(BlockRead::Absent | BlockRead::Corrupt | BlockRead::Surveyed(_)) | None => return Ok(None),
+        };
+        BlockAssignment::of(block, revision, prior_affinity).assign(self.request, &self.owner, snapshot, n)
     }
 
     pub(super) fn block_limit(&self, snapshot: &Snapshot) -> usize {

@@ -12,7 +12,6 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::alloc::inputs::{BlockCounts, StoredHandle};
-use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
@@ -93,30 +92,22 @@ async fn find<S: Store>(
     Ok((answers.get(&handle)?, blocks.iter().any(holds)))
 }
 
-/// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists
-/// already do not count for this operation.
-pub(crate) async fn read_beside_handle<S: Store>(
-    store: &S,
-    request: &AssignRequest,
-    snapshot: &mut Snapshot,
-    missing: &MissingReads,
-    reserved: BlockCounts,
-) -> Result<(), StoreError> {
-    let (read, created) = join(snapshot.read(store, missing), create_reserved(store, &request.handle, &reserved)).await;
-    let created = created?;
-    let is_ours = created.is_ours();
-    snapshot.insert_handle(created.into(), if is_ours { reserved } else { BlockCounts::new() });
-    read
-}
-
-/// Takes off the handle the counts that a finished operation did not use.
-pub(crate) async fn release_reserved<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    request: &AssignRequest,
-    snapshot: &mut Snapshot,
-) {
-    release_counts(store, clock, &request.handle, snapshot.take_reserved()).await;
+impl Snapshot {
+    /// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists
+    /// already do not count for this operation.
+    pub(crate) async fn read_beside_handle<S: Store>(
+        &mut self,
+        store: &S,
+        missing: &MissingReads,
+        reserved: BlockCounts,
+    ) -> Result<(), StoreError> {
+        let handle = self.query.handle.clone();
+        let (read, created) = join(self.read(store, missing), create_reserved(store, &handle, &reserved)).await;
+        let created = created?;
+        let is_ours = created.is_ours();
+        self.insert_handle(created.into(), if is_ours { reserved } else { BlockCounts::new() });
+        read
+    }
 }
 
 /// Takes off the handle the counts of addresses that will not be assigned.

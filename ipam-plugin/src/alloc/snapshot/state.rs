@@ -37,7 +37,7 @@ pub(crate) struct Snapshot {
     pub(crate) reservations: Reservations,
     /// Time of the read, which searches and claims use as the current time.
     pub(crate) now: OffsetDateTime,
-    pub(super) query: InputsQuery,
+    pub(crate) query: InputsQuery,
     pub(super) passed_over: BTreeSet<IpAddr>,
     pub(super) blocks: BTreeMap<Cidr, BlockRead>,
     pub(super) listed: BTreeSet<IpVersion>,

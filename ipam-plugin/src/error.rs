@@ -213,19 +213,23 @@ pub struct Shortfall {
 }
 
 /// The reason why no more addresses are available.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Exhaustion {
     /// The node's blocks are full and it has reached its limit of blocks. As in upstream, the node does not borrow
     /// addresses then, even if affinity is not strict (IPAM-103).
+    #[error("Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this node")]
     BlockLimit {
         /// The limit.
         limit: usize,
     },
     /// The node's blocks are full and it may not claim others.
+    #[error("failed to find or claim a block")]
     AutoAllocateOff,
     /// The node's blocks are full, no block is free to be claimed, and blocks of others must not be used.
+    #[error("No more free affine blocks and strict affinity enabled")]
     StrictAffinity,
     /// No block of the pools has a free address.
+    #[error("No IPs available in pools: [{}]", SpaceSeparated(pools))]
     PoolsFull {
         /// The pools.
         pools: Vec<Cidr>,
@@ -239,7 +243,7 @@ impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Exhaustion::BlockLimit { .. } => f.write_str("cannot allocate new block due to per host block limit"),
-            Exhaustion::AutoAllocateOff => f.write_str("failed to find or claim a block"),
+            cause @ Exhaustion::AutoAllocateOff => write!(f, "{cause}"),
             Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. } => {
                 let Shortfall { version, wanted, assigned, cause, .. } = self;
                 write!(
@@ -248,20 +252,6 @@ impl fmt::Display for Shortfall {
                      IPv{version} addresses; {cause}"
                 )
             }
-        }
-    }
-}
-
-impl fmt::Display for Exhaustion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Exhaustion::BlockLimit { limit } => write!(
-                f,
-                "Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this node"
-            ),
-            Exhaustion::AutoAllocateOff => f.write_str("failed to find or claim a block"),
-            Exhaustion::StrictAffinity => f.write_str("No more free affine blocks and strict affinity enabled"),
-            Exhaustion::PoolsFull { pools } => write!(f, "No IPs available in pools: [{}]", SpaceSeparated(pools)),
         }
     }
 }

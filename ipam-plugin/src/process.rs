@@ -60,18 +60,13 @@ pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
     exit_code(print_outcome(outcome))
 }
 
-/// Prints an error in the CNI format and returns the exit code.
-pub fn fail(error: CallError) -> ExitCode {
-    finish(Err(error))
-}
-
 /// Ends a call that cannot be decoded. Prints the error for the runtime, and logs it with the attachment from the
 /// environment, to the log file of the configuration as far as that was readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
     logging::init(&conf, component, &Subject::of_environment(&env_value, error.node.as_deref()));
     tracing::error!(error = %error.error, "{} is refused", env_value("CNI_COMMAND").unwrap_or_default());
-    fail(error)
+    finish(Err(error))
 }
 
 /// Prints the outcome and returns the exit status.

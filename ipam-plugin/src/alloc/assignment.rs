@@ -71,7 +71,7 @@ impl BlockAssignment {
         snapshot: &Snapshot,
         n: usize,
     ) -> Result<Option<BlockAssignment>, IpamError> {
-        let from = block_request(request, owner, snapshot.config().strict_affinity);
+        let from = block_request(request, owner, snapshot.inputs.config.strict_affinity);
         match self.block.assign(n, &from, &snapshot.reservations) {
             Ok(addresses) if addresses.is_empty() => return Ok(None),
             Ok(addresses) => self.addresses = addresses,
@@ -195,7 +195,7 @@ pub(crate) fn write_list(
 fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
-    for (block, n) in snapshot.reserved() {
+    for (block, n) in &snapshot.reserved {
         if let Err(error) = handle.decrement(&request.handle, *block, *n) {
             tracing::warn!(%error, "handle");
         }

@@ -116,7 +116,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.releasing());
             // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
-            Box::pin(self.undo()).await;
+            Box::pin(undo(self.store, self.clock, self.request, &self.committed_assignments)).await;
             self.committed_assignments.clear();
         }
         let unused = self.snapshot.take_reserved();
@@ -250,10 +250,6 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     fn is_short(&self) -> bool {
         self.families.iter().any(|family| family.exhausted.is_some())
-    }
-
-    async fn undo(&mut self) {
-        undo(self.store, self.clock, self.request, &self.committed_assignments).await;
     }
 
     fn has_room(&self, cidr: &Cidr) -> bool {

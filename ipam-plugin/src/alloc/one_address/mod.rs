@@ -142,7 +142,7 @@ impl<'a> WantedAddress<'a> {
             Some(predecessor) if predecessor.release_in(&mut block, self.ip)? => Some(predecessor),
             _ => None,
         };
-        let strict = self.snapshot.config().strict_affinity;
+        let strict = self.snapshot.inputs.config.strict_affinity;
         let assigned =
             BlockAssignment::of(block, revision, prior_affinity).assign_address(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {

@@ -80,7 +80,7 @@ impl FamilyPlanner<'_> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));
         }
-        let of_family = snapshot.blocks().filter(|(cidr, _)| cidr.version() == self.version);
+        let of_family = snapshot.blocks.iter().filter(|(cidr, _)| cidr.version() == self.version);
         let with_room: Vec<Cidr> = of_family
             .filter(|(_, block)| snapshot.room(block).is_some_and(|room| room.has_free))
             .map(|(cidr, _)| *cidr)

@@ -151,7 +151,7 @@ impl<'a> FamilyPlanner<'a> {
     }
 
     pub(super) fn block_limit(&self, snapshot: &Snapshot) -> usize {
-        let configured = usize::try_from(snapshot.config().max_blocks_per_host).unwrap_or(0);
+        let configured = usize::try_from(snapshot.inputs.config.max_blocks_per_host).unwrap_or(0);
         let limits = [self.request.max_blocks, configured];
         limits.into_iter().filter(|&limit| limit > 0).min().unwrap_or(DEFAULT_BLOCK_LIMIT)
     }

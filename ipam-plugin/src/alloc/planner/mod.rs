@@ -44,7 +44,7 @@ impl FamilyPlanner<'_> {
         }
         match self.claim_and_assign(snapshot, remaining)? {
             Some(step) => Ok(step),
-            None if snapshot.config().strict_affinity => Ok(PlannerStep::Exhausted(self.exhaustion(snapshot))),
+            None if snapshot.inputs.config.strict_affinity => Ok(PlannerStep::Exhausted(self.exhaustion(snapshot))),
             None => self.borrow(snapshot, remaining),
         }
     }

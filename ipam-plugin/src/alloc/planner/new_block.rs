@@ -28,7 +28,8 @@ impl FamilyPlanner<'_> {
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
         let step = self.claim(snapshot, remaining)?;
-        if !snapshot.affinities_may_lag() || self.owned(snapshot) + UNSEEN_AFFINITIES < self.block_limit(snapshot) {
+        if !snapshot.inputs.affinities_may_lag || self.owned(snapshot) + UNSEEN_AFFINITIES < self.block_limit(snapshot)
+        {
             return Ok(step);
         }
         Ok(step.map(|step| match step {
@@ -51,7 +52,7 @@ impl FamilyPlanner<'_> {
         if self.owned(snapshot) >= limit {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::BlockLimit { limit })));
         }
-        if !snapshot.config().auto_allocate_blocks {
+        if !snapshot.inputs.config.auto_allocate_blocks {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::AutoAllocateOff)));
         }
         if let Some(exhaustion) = self.exhaustion_by_note(snapshot) {

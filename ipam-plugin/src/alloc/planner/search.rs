@@ -33,7 +33,7 @@ impl FamilyPlanner<'_> {
     /// Returns the note's entry for an own block that was full, if no read contradicts the entry.
     pub(super) fn noted_full(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&FullBlock> {
         let full = self.note(snapshot)?.own.get(cidr)?;
-        (!snapshot.has_changed(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
+        (!snapshot.changed.contains(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
     }
 
     /// Returns true if the owner's affinity to the block is confirmed.
@@ -49,7 +49,7 @@ impl FamilyPlanner<'_> {
 
     /// Returns the reason for a search without a free address.
     pub(super) fn exhaustion(&self, snapshot: &Snapshot) -> Exhaustion {
-        if snapshot.config().strict_affinity {
+        if snapshot.inputs.config.strict_affinity {
             return Exhaustion::StrictAffinity;
         }
         Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() }

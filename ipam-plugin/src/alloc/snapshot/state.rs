@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, IpamConfig, Reservations, Room};
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, Reservations, Room};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, Kind, Revision, StoreError};
 use time::OffsetDateTime;
@@ -39,7 +39,7 @@ pub(crate) struct Snapshot {
     pub(crate) now: OffsetDateTime,
     pub(crate) query: InputsQuery,
     pub(super) passed_over: BTreeSet<IpAddr>,
-    pub(super) blocks: BTreeMap<Cidr, BlockRead>,
+    pub(crate) blocks: BTreeMap<Cidr, BlockRead>,
     pub(super) listed: BTreeSet<IpVersion>,
     pub(super) ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
     pub(super) affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
@@ -47,9 +47,10 @@ pub(crate) struct Snapshot {
     pub(super) read_with_affinities: BTreeSet<Cidr>,
     /// Blocks that were read before, or concurrently with, a later read of the affinities.
     pub(super) read_before_affinities: BTreeSet<Cidr>,
-    pub(super) reserved: BlockCounts,
+    /// The part of [`Snapshot::handle`] that counts for this operation's blocks, which are not written yet.
+    pub(crate) reserved: BlockCounts,
     /// Blocks that differ from the note about them.
-    pub(super) changed: BTreeSet<Cidr>,
+    pub(crate) changed: BTreeSet<Cidr>,
     /// The use of each pool of the families whose blocks were all surveyed.
     pub(super) searched: BTreeMap<Cidr, SearchedPool>,
 }
@@ -102,10 +103,6 @@ impl Snapshot {
         true
     }
 
-    pub(crate) fn config(&self) -> &IpamConfig {
-        &self.inputs.config
-    }
-
     /// Returns the handle, if it was read and exists.
     pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
         match &self.inputs.handle {
@@ -116,11 +113,6 @@ impl Snapshot {
 
     pub(crate) fn handle_is_unread(&self) -> bool {
         self.inputs.handle == StoredHandle::Unread
-    }
-
-    /// Returns the part of [`Snapshot::handle`] that counts for this operation's blocks, which are not written yet.
-    pub(crate) fn reserved(&self) -> &BlockCounts {
-        &self.reserved
     }
 
     /// Returns the state of a block, or `None` if the block was not read yet.
@@ -140,11 +132,6 @@ impl Snapshot {
             Some(BlockRead::Present(entry)) => Some(entry),
             _ => None,
         }
-    }
-
-    /// Returns true if a read showed that the block differs from the note about it.
-    pub(crate) fn has_changed(&self, cidr: &Cidr) -> bool {
-        self.changed.contains(cidr)
     }
 
     /// Returns the number of allocated addresses in the block, or 0 if that is unknown.
@@ -177,16 +164,6 @@ impl Snapshot {
         self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
     }
 
-    /// Returns true if the list of the owner's affinities may be stale.
-    pub(crate) fn affinities_may_lag(&self) -> bool {
-        self.inputs.affinities_may_lag
-    }
-
-    /// Returns all blocks of the snapshot.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = (&Cidr, &BlockRead)> {
-        self.blocks.iter()
-    }
-
     /// Returns true if every block of the family was read.
     pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
         self.listed.contains(&version)
@@ -217,12 +194,6 @@ impl Snapshot {
             Some(entry) => Some(Some(entry)),
             None => self.affinities.get(key).map(Option::as_ref),
         }
-    }
-
-    /// Records the handle from a separate read, and the counts in it that belong to this operation.
-    pub(crate) fn insert_handle(&mut self, found: StoredHandle, reserved: BlockCounts) {
-        self.inputs.handle = found;
-        self.reserved = reserved;
     }
 
     /// Records that a block was just read or written.
@@ -265,7 +236,7 @@ impl Snapshot {
     }
 
     fn with_cooled_addresses(&self, mut entry: Entry<Block>) -> BlockRead {
-        match entry.value.collect_garbage(self.config().ip_cooldown_seconds, self.now) {
+        match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
             Ok(_) => BlockRead::Present(Box::new(entry)),
             Err(problem) => {
                 tracing::warn!(%problem, "leaving a block alone");

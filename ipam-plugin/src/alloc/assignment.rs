@@ -16,6 +16,7 @@ use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
 use crate::error::{IpamError, Shortfall};
 use crate::exhausted::Outcome;
+use crate::handle_refs::take_off;
 
 /// An assigned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,11 +196,7 @@ pub(crate) fn write_list(
 fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
     let before = snapshot.handle().map(|entry| &entry.value);
     let mut handle = before.cloned().unwrap_or_default();
-    for (block, n) in &snapshot.reserved {
-        if let Err(error) = handle.decrement(&request.handle, *block, *n) {
-            tracing::warn!(%error, "handle");
-        }
-    }
+    take_off(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
     for assignment in assignments {
         handle.increment(assignment.cidr(), assignment.addresses.len());
     }

@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::read_blocks::{names_with, pooled};
+use crate::reads::{all_pools, names_with, pooled};
 use crate::release::{ReleasedBatch, release_batch};
 use crate::write_gate::OpenGate;
 
@@ -60,9 +59,8 @@ impl Predecessor {
         clock: &C,
         addresses: &[IpAddr],
     ) -> Result<Vec<IpAddr>, IpamError> {
-        let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
-        let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-        let outcome = self.release_from(store, clock, pooled(&pools, addresses), addresses).await?;
+        let blocks = pooled(&all_pools(store).await?, addresses);
+        let outcome = self.release_from(store, clock, blocks, addresses).await?;
         let is_astray = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
         let astray: BTreeSet<IpAddr> = addresses.iter().filter(is_astray).copied().collect();
         let named = names_with(store, &astray).await?.into_values().collect();

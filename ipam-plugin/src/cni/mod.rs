@@ -18,4 +18,4 @@ pub use self::del::{del, release_call, release_handles};
 pub use self::error::cni_error;
 pub use self::gc::{GcResult, LeakedAddresses, gc, leaked};
 pub use self::status::{status, status_of};
-pub use crate::read_blocks::attributes_of;
+pub use crate::reads::attributes_of;

@@ -10,7 +10,7 @@ use libcalico::store::{Entry, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::read_blocks::names_with;
+use crate::reads::names_with;
 use crate::release::release_batch;
 use crate::release::{ReleaseInputs, release};
 use crate::write_gate::OpenGate;

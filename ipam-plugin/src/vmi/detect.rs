@@ -6,6 +6,7 @@ use libcalico::kubernetes::{MachinePod, OwnerReference, Pod, VirtualMachine, Vir
 use libcalico::store::{ReadBatch, Store, StoreError};
 
 use crate::error::VmiError;
+use crate::reads::find;
 
 /// A pod with a VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,11 +57,7 @@ pub async fn detect<A: Store, S: Store>(
     let mut vm = answers.get(&vm)?.map(|entry| entry.value);
     let named = instance.as_ref().and_then(VirtualMachineInstance::machine);
     if let Some(named) = named.as_ref().filter(|named| named.name != owner.name) {
-        vm = match api.get::<VirtualMachine>(&key(&named.name)).await {
-            Ok(found) => Some(found.value),
-            Err(StoreError::NotFound { .. }) => None,
-            Err(error) => return Err(error),
-        };
+        vm = find::<VirtualMachine>(api, &key(&named.name)).await?.map(|entry| entry.value);
     }
     let missing = missing(pod, &owner, instance.as_ref(), named.as_ref().filter(|_| vm.is_none()));
     let vmi = MachinePod::new(pod, &owner, instance.as_ref(), vm.as_ref());

@@ -6,6 +6,7 @@ use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
 
 use crate::affinity::repair::{confirm, exactly, reconfirm, release_affinity};
 use crate::error::IpamError;
+use crate::reads::find;
 use crate::write_gate::{GatedStore, WriteGate};
 
 /// The outcome for an affinity.
@@ -73,11 +74,8 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     };
     match finished {
         FinishedAffinity::Deleted | FinishedAffinity::Released => {
-            let block = match store.get::<Block>(&key.cidr).await {
-                Ok(block) => Some(block).filter(|block| block.value.owner().as_ref() == Some(&key.owner)),
-                Err(StoreError::NotFound { .. }) => None,
-                Err(error) => return Err(error),
-            };
+            let block = find::<Block>(store, &key.cidr).await?;
+            let block = block.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
             Ok(match restore_affinity(store, key, block).await? {
                 FinishedAffinity::Unchanged => finished,
                 restored => restored,

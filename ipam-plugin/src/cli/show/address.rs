@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::cli::app::App;
 use crate::cli::error::CliError;
 use crate::cli::{cluster_read, documents, endpoints};
-use crate::read_blocks::blocks_of;
+use crate::reads::blocks_of;
 
 /// The state of an address.
 #[derive(Debug, PartialEq, Eq, Serialize)]

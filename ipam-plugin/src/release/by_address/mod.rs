@@ -13,7 +13,7 @@ use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs::{self, LostWrite};
-use crate::read_blocks::names_with;
+use crate::reads::names_with;
 use crate::retry::{OPERATION, Retry};
 
 /// The outcome for the addresses.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use libcalico::ipam::{Block, ReleaseError, Released};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, Store};
 
 use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::reads::find_each;
 use crate::retry::{OPERATION, Retry};
 use crate::write_gate::WriteGate;
 
@@ -48,7 +49,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     // Changes whose write has an unknown outcome or lost a race.
     let mut unconfirmed: BTreeMap<Cidr, BlockUpdate> = BTreeMap::new();
     while !remaining.is_empty() {
-        let blocks = match read(store, &remaining).await {
+        let blocks = match find_each::<Block>(store, &remaining).await {
             Ok(blocks) => blocks,
             Err(error) => {
                 outcome.failed.extend(remaining.into_iter().map(|cidr| (cidr, error.clone().into())));
@@ -56,7 +57,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
             }
         };
         let mut updates = Vec::new();
-        for (cidr, block) in blocks {
+        for (cidr, block) in remaining.drain(..).zip(blocks) {
             let sent = unconfirmed.remove(&cidr);
             match block {
                 Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
@@ -77,7 +78,6 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 Err(error) => outcome.failed.push((cidr, error.into())),
             }
         }
-        remaining.clear();
         for written in join_all(updates.into_iter().map(|update| write(store, gate, update))).await {
             match written {
                 WriteOutcome::Written(update) => record(update, outcome),
@@ -99,15 +99,6 @@ impl BlockUpdate {
     fn deletes(&self) -> bool {
         self.after.is_empty() && self.after.owner().is_none()
     }
-}
-
-type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
-
-async fn read<S: Store>(store: &S, blocks: &[Cidr]) -> Result<Vec<(Cidr, ReadBlock)>, StoreError> {
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
-    let answers = store.read(&batch).await?;
-    Ok(tickets.into_iter().map(|(cidr, ticket)| (cidr, answers.get(&ticket))).collect())
 }
 
 fn plan<C: Clock>(

@@ -8,13 +8,14 @@ use std::net::IpAddr;
 
 use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 
 use self::blocks::release_from;
 use self::handles::decrement_handles;
 use crate::affinity::release_if_deselected;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::reads::find;
 use crate::write_gate::{GatedStore, OpenGate, WriteGate};
 
 /// Releases addresses of `blocks`, `parallel` blocks or handles at a time. Each address is compared with its request
@@ -39,11 +40,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     if blocks.is_empty() {
         return Ok(outcome);
     }
-    let cooldown = match store.get::<IpamConfig>(&TheConfig).await {
-        Ok(entry) => entry.value.ip_cooldown_seconds,
-        Err(StoreError::NotFound { .. }) => 0,
-        Err(error) => return Err(error.into()),
-    };
+    let cooldown = find::<IpamConfig>(store, &TheConfig).await?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
     let parallel = parallel.clamp(1, MOST_AT_ONCE);
     for wave in blocks.chunks(parallel) {
         release_from(store, clock, gate, &requests, wave, cooldown, &mut outcome).await;
@@ -53,7 +50,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     }
     // Handles of released addresses are decremented even if no further block may be written. The gate is asked here
     // again.
-    decrement_handles(store, clock, gate, std::mem::take(&mut outcome.counts), parallel, &mut outcome).await;
+    decrement_handles(store, clock, gate, parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
     let gated = GatedStore::new(store, gate);
     for wave in emptied.chunks(MOST_AT_ONCE) {

@@ -1,6 +1,7 @@
 //! [`CliError`]: the error of a command, with advice.
 
 use std::io;
+use std::path::Path;
 
 use datastore::ConfigError;
 use datastore::config::DEFAULT_PATH;
@@ -8,7 +9,6 @@ use datastore::export::TransferError;
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
 use libcalico::validation::ValidationError;
-use libcalico::validation::manifest::ManifestError;
 
 use crate::error::IpamError;
 use crate::journal::JournalError;
@@ -46,19 +46,13 @@ pub(super) enum CliError {
     Journal(#[from] JournalError),
     /// The datastore has no identity, so no deferred DEL can be assigned to it.
     #[error(
-        "datastore {datastore} has no identity: its ClusterInformation has no clusterGUID; calico-node or \
+        "datastore {0} has no identity: its ClusterInformation has no clusterGUID; calico-node or \
          `calico-ipam init` writes it"
     )]
-    NoIdentity {
-        /// The datastore.
-        datastore: String,
-    },
+    NoIdentity(String),
     /// The datastore's file does not exist yet.
-    #[error("{datastore} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
-    NoSuchFile {
-        /// The datastore.
-        datastore: String,
-    },
+    #[error("{0} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
+    NoSuchFile(String),
     /// The container has its interface again.
     #[error(
         "container {container} has its interface {interface}: it was added again after the DEL, and the debt would \
@@ -73,13 +67,8 @@ pub(super) enum CliError {
         entry: String,
     },
     /// The journal has no deferred DEL of the container.
-    #[error(
-        "no debt of a container whose id begins with {container} is in the journal; `calico-ipam journal` lists them"
-    )]
-    NoEntry {
-        /// The beginning of the container ID.
-        container: String,
-    },
+    #[error("no debt of a container whose id begins with {0} is in the journal; `calico-ipam journal` lists them")]
+    NoEntry(String),
     /// A file cannot be read or written.
     #[error("{what} {path}: {cause}")]
     File {
@@ -90,32 +79,19 @@ pub(super) enum CliError {
         /// The system's error.
         cause: io::Error,
     },
-    /// A document is neither YAML nor JSON.
+    /// A document is neither YAML nor JSON, or not an object that this program supports.
     #[error("{file}, document {number}: {reason}")]
     Document {
         /// The file.
         file: String,
         /// The document's number, from 1.
         number: usize,
-        /// The parser's error.
+        /// The reason.
         reason: String,
     },
-    /// A document is not an object that this program supports.
-    #[error("{file}, document {number}: {cause}")]
-    Manifest {
-        /// The file.
-        file: String,
-        /// The document's number, from 1.
-        number: usize,
-        /// The reason.
-        cause: ManifestError,
-    },
     /// The file contains no object.
-    #[error("{file} holds no object; write documents with apiVersion, kind, metadata and spec")]
-    NoDocuments {
-        /// The file.
-        file: String,
-    },
+    #[error("{0} holds no object; write documents with apiVersion, kind, metadata and spec")]
+    NoDocuments(String),
     /// An object is invalid.
     #[error("{kind} {name}: {cause}")]
     Invalid {
@@ -140,17 +116,11 @@ pub(super) enum CliError {
         stored: String,
     },
     /// Other processes changed the object before each write.
-    #[error("{object} was changed by others each time it was to be written; try again")]
-    Contended {
-        /// The object.
-        object: String,
-    },
+    #[error("{0} was changed by others each time it was to be written; try again")]
+    Contended(String),
     /// No pool has this name or CIDR.
-    #[error("no pool is called `{pool}` or has that CIDR; `calico-ipam get ippools` lists them")]
-    NoSuchPool {
-        /// The name or CIDR.
-        pool: String,
-    },
+    #[error("no pool is called `{0}` or has that CIDR; `calico-ipam get ippools` lists them")]
+    NoSuchPool(String),
     /// The range of `--pool` is invalid.
     #[error("--pool {text}: {cause}; write it like 10.65.0.0/16 or fd65::/112")]
     PoolRange {
@@ -194,10 +164,7 @@ pub(super) enum CliError {
         /// Number of endpoints.
         endpoints: usize,
     },
-    /// A value cannot be encoded.
-    #[error("print the result: {0}")]
-    Encode(String),
-    /// Writing to stdout failed.
+    /// The result cannot be encoded, or writing to stdout failed.
     #[error("print the result: {0}")]
     Output(io::Error),
 }
@@ -210,6 +177,16 @@ fn advice(error: &TransferError) -> String {
 }
 
 impl CliError {
+    /// Creates the error for a file that cannot be read or written. `what` is the action.
+    pub(super) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| CliError::File { what, path: path.display().to_string(), cause }
+    }
+
+    /// Creates the error for a value that cannot be encoded.
+    pub(super) fn encode(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        CliError::Output(io::Error::other(error))
+    }
+
     /// Creates the error for an invalid object.
     pub(super) fn invalid(kind: &'static str, name: &str, cause: ValidationError) -> Self {
         CliError::Invalid { kind, name: name.into(), cause: Box::new(cause) }

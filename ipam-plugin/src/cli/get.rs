@@ -98,7 +98,7 @@ fn rows<S: Spec, const N: usize>(
         table.add_row(row(object).map(documents::table_cell));
     }
     let encoded: Result<Vec<Value>, _> = objects.iter().map(serde_json::to_value).collect();
-    Ok(Found { objects: encoded.map_err(|error| CliError::Encode(error.to_string()))?, table })
+    Ok(Found { objects: encoded.map_err(CliError::encode)?, table })
 }
 
 fn pool_row(pool: &IpPool) -> [String; 6] {

@@ -51,6 +51,13 @@ pub enum JournalError {
     Lock(#[from] LockError),
 }
 
+impl JournalError {
+    /// Returns the error of a file or directory from the system's error.
+    pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| JournalError::File { action, path: path.to_owned(), source }
+    }
+}
+
 /// Returns true if a path has the name of an entry.
 pub(super) fn is_entry(path: &Path) -> bool {
     path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|own| extension == *own))
@@ -68,11 +75,7 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
 
 /// Writes a file of the journal atomically.
 pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), JournalError> {
-    let text = serde_json::to_vec_pretty(content).map_err(|error| JournalError::File {
-        action: "encode",
-        path: path.to_owned(),
-        source: error.into(),
-    })?;
+    let text = serde_json::to_vec_pretty(content).map_err(io::Error::from).map_err(JournalError::at("encode", path))?;
     // Entries name pods and containers; only root may read them.
     atomic_file::replace(path, &text, 0o600)?;
     Ok(())

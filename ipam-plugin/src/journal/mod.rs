@@ -73,11 +73,7 @@ impl Journal {
     /// # Errors
     /// Returns an error if the directory cannot be written.
     pub fn record_without_identity(&self, pending_del: &PendingDel) -> Result<(), JournalError> {
-        let at = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| JournalError::File { action, path, source }
-        };
-        fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
+        fs::create_dir_all(&self.directory).map_err(JournalError::at("create", &self.directory))?;
         let mut pending_del = pending_del.clone();
         // A directory that is writable but not readable gets the entry nevertheless: a second replay is harmless.
         let entries =
@@ -303,8 +299,7 @@ impl LockedJournal<'_> {
     /// # Errors
     /// Returns an error if the entry cannot be read or written.
     pub fn adopt(&self, entry: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
-        let unreadable = |source| JournalError::File { action: "read", path: entry.to_owned(), source };
-        let pending_del = read(entry).map_err(unreadable)?;
+        let pending_del = read(entry).map_err(JournalError::at("read", entry))?;
         write(entry, &PendingDel { identity: target.identity.clone(), datastore: target.name.clone(), ..pending_del })
     }
 
@@ -314,7 +309,7 @@ impl LockedJournal<'_> {
     /// Returns an error if the entry's time cannot be changed.
     pub fn postpone(&self, entry: &Path) -> Result<(), JournalError> {
         let postponed = File::options().write(true).open(entry).and_then(|file| file.set_modified(SystemTime::now()));
-        postponed.map_err(|source| JournalError::File { action: "postpone", path: entry.to_owned(), source })
+        postponed.map_err(JournalError::at("postpone", entry))
     }
 
     /// Removes the drafts of processes that were killed while they wrote an entry.
@@ -328,10 +323,8 @@ impl LockedJournal<'_> {
     /// Returns an error if the entry cannot be removed.
     pub fn remove(&self, entry: &Path) -> Result<(), JournalError> {
         match fs::remove_file(entry) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(JournalError::File { action: "remove", path: entry.to_owned(), source })
-            }
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(JournalError::at("remove", entry)),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Store};
 
 use crate::affinity::repair::{clear_affinity_of_block, release_affinity};
 use crate::clock::Clock;
@@ -131,21 +131,16 @@ async fn release_block<S: Store, C: Clock>(
         let (affinity, block) = (batch.get::<BlockAffinity>(&key), batch.get::<Block>(&key.cidr));
         let answers = store.read(&batch).await?;
         let Some(affinity) = answers.get(&affinity)? else { return Ok(()) };
-        let outcome = match answers.get(&block)? {
+        let block = answers.get(&block)?.filter(|block| block.value.owner().is_none_or(|owner| owner == key.owner));
+        let outcome = match block {
             // An affinity without a block is useless, and a block of another owner must not be released here.
             None => store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await,
-            Some(block) if block.value.owner().is_some_and(|owner| owner != key.owner) => {
-                store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await
-            }
             Some(block) if block.value.is_empty() => release_affinity(store, &affinity, &block).await,
             Some(_) if only_empty => return Err(IpamError::BlockNotEmpty(key.cidr)),
             Some(block) => clear_affinity_of_block(store, &affinity, &block).await,
         };
         match outcome {
             Ok(()) => return Ok(()),
-            Err(StoreError::Unavailable { datastore, reason, outcome_unknown }) => {
-                return Err(StoreError::Unavailable { datastore, reason, outcome_unknown }.into());
-            }
             Err(error) if !error.is_race() => return Err(error.into()),
             Err(_) if !retry.pause().await => return Err(IpamError::Contention),
             Err(_) => {}

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
+use libcalico::store::StoreError;
 use libcalico::store::{Answers, Revision, Write, WriteError};
 
 /// A gate that admits a number of writes.

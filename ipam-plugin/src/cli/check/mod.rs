@@ -140,17 +140,16 @@ impl Report {
 
     /// Writes the report to a file.
     pub(super) fn write(&self, path: &Path) -> Result<(), CliError> {
-        let text = serde_json::to_string_pretty(self).map_err(|error| CliError::Encode(error.to_string()))?;
-        let written = std::fs::write(path, text + "\n");
-        written.map_err(|cause| CliError::File { what: "write", path: path.display().to_string(), cause })
+        let text = serde_json::to_string_pretty(self).map_err(CliError::encode)?;
+        std::fs::write(path, text + "\n").map_err(CliError::file("write", path))
     }
 
     /// Reads a report that [`Report::write`] wrote.
     pub(super) fn read(path: &Path) -> Result<Self, CliError> {
-        let shown = path.display().to_string();
-        let text = std::fs::read(path);
-        let text = text.map_err(|cause| CliError::File { what: "read", path: shown.clone(), cause })?;
-        serde_json::from_slice(&text).map_err(|error| CliError::Report { path: shown, reason: error.to_string() })
+        let text = std::fs::read(path).map_err(CliError::file("read", path))?;
+        let unreadable =
+            |error: serde_json::Error| CliError::Report { path: path.display().to_string(), reason: error.to_string() };
+        serde_json::from_slice(&text).map_err(unreadable)
     }
 }
 

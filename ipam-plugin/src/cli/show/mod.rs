@@ -146,7 +146,7 @@ fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPo
     };
     let missing = wanted.iter().find(|text| !pools.iter().any(|pool| is(pool, text)));
     match missing {
-        Some(pool) => Err(CliError::NoSuchPool { pool: pool.clone() }),
+        Some(pool) => Err(CliError::NoSuchPool(pool.clone())),
         None => Ok(pools.into_iter().filter(|pool| wanted.iter().any(|text| is(pool, text))).collect()),
     }
 }

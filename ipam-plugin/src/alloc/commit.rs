@@ -9,16 +9,16 @@ use libcalico::net::Cidr;
 use libcalico::store::{Revision, Store, StoreError, WriteError};
 
 use crate::affinity::repair::{confirm, no_revision};
-use crate::alloc::assignment::{BlockAssignment, comma_separated, is_as_assigned};
-use crate::alloc::assignment::{WriteList, consume_reserved, write_list};
+use crate::alloc::assignment::{
+    BlockAssignment, WriteList, comma_separated, consume_reserved, is_as_assigned, write_list,
+};
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
 use crate::alloc::unknown_outcome::UnknownWrite;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
-use crate::release::release_batch;
-use crate::write_gate::OpenGate;
+use crate::release::{ReleasedBatch, release_from_blocks};
 
 /// The error of a list of writes that was not applied in full.
 #[derive(Debug)]
@@ -152,7 +152,6 @@ pub(crate) async fn undo<S: Store, C: Clock>(
     assignments: &[BlockAssignment],
 ) {
     let blocks: BTreeSet<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
-    let blocks: Vec<Cidr> = blocks.into_iter().collect();
     let requests = |block: &Block| {
         let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
         let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
@@ -161,11 +160,8 @@ pub(crate) async fn undo<S: Store, C: Clock>(
             .collect()
     };
     let handle = &request.handle;
-    let error = match release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await {
-        Ok(outcome) => outcome.failed.into_iter().next().map(|(_, error)| error),
-        Err(error) => Some(error),
-    };
-    if let Some(error) = error {
+    let released = release_from_blocks(store, clock, blocks, requests).await;
+    if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
         tracing::error!(%handle, %error, "cannot release what a failed allocation took; DEL will");
     }
 }

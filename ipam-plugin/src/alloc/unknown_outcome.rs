@@ -8,8 +8,7 @@ use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
 
-use crate::alloc::assignment::BlockAssignment;
-use crate::alloc::assignment::{WriteList, consume_reserved};
+use crate::alloc::assignment::{BlockAssignment, WriteList, consume_reserved};
 use crate::alloc::commit::Commit;
 use crate::block_writes::create_first;
 use crate::clock::Clock;

@@ -8,7 +8,6 @@
 mod amend;
 mod draft;
 mod exchange;
-mod read_file;
 pub mod regular_file;
 
 use std::fs::{self, File};
@@ -18,7 +17,7 @@ use std::path::Path;
 pub use amend::{amend, read_complete};
 use draft::sync_directory;
 pub use draft::{AtomicFileError, Change, Draft, Finished, draft_name, is_draft};
-pub use read_file::ReadFile;
+pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
 /// a wider mode.

@@ -10,8 +10,7 @@ use libcalico::store::{Entry, Store};
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
-use crate::release::release_addresses;
-use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_unlisted};
+use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]

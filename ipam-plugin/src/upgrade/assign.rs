@@ -21,7 +21,7 @@ use crate::error::IpamError;
 use crate::lock::LockError;
 
 /// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
-pub(super) const TRIES: u32 = 5;
+const TRIES: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// The error of a failed pass.
@@ -85,8 +85,7 @@ pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
     name: &str,
 ) -> Result<(), UpgradeError> {
     let key = ObjectKey::global(name);
-    let mut tries = 1;
-    loop {
+    until_written(clock, async || {
         let mut node = store.get::<Node>(&key).await?;
         if node.value.spec.bgp.as_ref().is_some_and(|bgp| !bgp.ipv4_ipip_tunnel_addr.is_empty()) {
             return Ok(());
@@ -95,14 +94,26 @@ pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
         let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
         assign_tunnel_address(store, clock, name, ip).await?;
         node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
-        match store.update(&key, &node.value, &node.revision).await {
-            Ok(_) => return Ok(()),
-            // The kubelet writes its Node frequently.
-            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
-            Err(error) => return Err(error.into()),
+        // The kubelet writes its Node frequently.
+        store.update(&key, &node.value, &node.revision).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// Runs `attempt`, which reads an object and writes it, again after a pause as long as another process wrote the object
+/// in between, a few times.
+pub(super) async fn until_written<C: Clock>(
+    clock: &C,
+    attempt: impl AsyncFn() -> Result<(), UpgradeError>,
+) -> Result<(), UpgradeError> {
+    for _ in 1..TRIES {
+        match attempt().await {
+            Err(UpgradeError::Store(StoreError::Conflict { .. })) => clock.sleep(PAUSE).await,
+            outcome => return outcome,
         }
-        clock.sleep(PAUSE).await;
     }
+    attempt().await
 }
 
 async fn assign_tunnel_address<S: Store, C: Clock>(

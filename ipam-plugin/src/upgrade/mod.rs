@@ -17,11 +17,11 @@ use datastore::{DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, PodOnNode};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
 
-use self::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned, attributes_of, ensure_tunnel_address};
+use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, attributes_of, ensure_tunnel_address, until_written};
 use self::leases::{Lease, Leases};
 use crate::alloc::request::AssignRequest;
 use crate::clock::{Clock, SystemClock};
@@ -124,20 +124,15 @@ async fn assign<S: Store, C: Clock>(
 /// Stops or starts the plugins of the whole cluster.
 async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Result<(), UpgradeError> {
     let key = ObjectKey::global("default");
-    let mut tries = 1;
-    loop {
+    until_written(clock, async || {
         let mut cluster = store.get::<ClusterInformation>(&key).await?;
-        if cluster.value.spec.datastore_ready == Some(ready) {
-            return Ok(());
+        if cluster.value.spec.datastore_ready != Some(ready) {
+            cluster.value.spec.datastore_ready = Some(ready);
+            store.update(&key, &cluster.value, &cluster.revision).await?;
         }
-        cluster.value.spec.datastore_ready = Some(ready);
-        match store.update(&key, &cluster.value, &cluster.revision).await {
-            Ok(_) => return Ok(()),
-            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
-            Err(error) => return Err(error.into()),
-        }
-        clock.sleep(PAUSE).await;
-    }
+        Ok(())
+    })
+    .await
 }
 
 #[cfg(test)]

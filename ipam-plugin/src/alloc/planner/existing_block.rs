@@ -5,7 +5,7 @@ use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use super::family::{FamilyPlanner, PlannerStep};
+use super::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
-use super::family::{FamilyPlanner, PlannerStep};
+use super::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;

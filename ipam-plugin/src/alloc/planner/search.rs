@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use libcalico::ipam::{AffinityState, Refusal, RefusedPool};
 use libcalico::net::Cidr;
 
-use super::family::FamilyPlanner;
+use super::FamilyPlanner;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::error::{Exhaustion, Shortfall};
 use crate::exhausted::{FullBlock, Note, Outcome, SearchedPool};

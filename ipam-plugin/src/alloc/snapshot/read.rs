@@ -8,8 +8,8 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Answers, ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::state::{BlockRead, Snapshot};
 use super::survey::{add_range_reads, all_ranges};
+use super::{BlockRead, Snapshot};
 use crate::alloc::inputs::AllocationInputs;
 use crate::exhausted::FullBlock;
 

@@ -6,7 +6,7 @@ use libcalico::ipam::{Block, Room, Sighting};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey};
 
-use super::state::{BlockRead, Snapshot, reservations};
+use super::{BlockRead, Snapshot, reservations};
 use crate::exhausted::SearchedPool;
 
 /// The result of a survey. It keeps only the range of a block that can give no address, as most blocks of a large

@@ -1,8 +1,7 @@
 //! The handles of a batch: read together, each written once.
 
-use futures::StreamExt;
 use futures::future::join_all;
-use futures::stream;
+use futures::{StreamExt, stream};
 use libcalico::ipam::{Handle, HandleId};
 use libcalico::store::{Entry, Store, StoreError, Write};
 

@@ -6,7 +6,7 @@ mod handles;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
+use libcalico::ipam::{Block, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
@@ -62,21 +62,28 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     Ok(outcome)
 }
 
-/// Releases those of a handle's addresses that `requests` selects from its blocks, and returns them.
+/// Releases the addresses that `requests` selects from `blocks`, all blocks at a time and without a gate.
 ///
 /// # Errors
-/// Returns an error if the addresses of a block could not be released; those of other blocks are.
-pub async fn release_chosen<S: Store, C: Clock>(
+/// Returns an error if the allocator's settings cannot be read.
+pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    handle: &Handle,
+    blocks: impl IntoIterator<Item = Cidr>,
     requests: impl Requests,
-) -> Result<Vec<IpAddr>, IpamError> {
-    let blocks: Vec<Cidr> = handle.block.keys().copied().collect();
-    let outcome = release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await?;
-    match outcome.failed.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None => Ok(outcome.released.into_iter().map(|(_, ip)| ip).collect()),
+) -> Result<ReleasedBatch, IpamError> {
+    let blocks: Vec<Cidr> = blocks.into_iter().collect();
+    release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await
+}
+
+impl ReleasedBatch {
+    /// Returns the released addresses, or the first error: the addresses of a block could not be released; those of
+    /// other blocks are.
+    pub(crate) fn into_addresses(self) -> Result<Vec<IpAddr>, IpamError> {
+        match self.failed.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(self.released.into_iter().map(|(_, ip)| ip).collect()),
+        }
     }
 }
 

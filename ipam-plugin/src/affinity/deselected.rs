@@ -1,40 +1,12 @@
 //! Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
 
 use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
-use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Owner, Pool, enabled_pool};
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Owner, enabled_pool};
 use libcalico::net::Cidr;
 use libcalico::selector::Selector;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{ReadBatch, Store, StoreError};
 
 use crate::affinity::repair::release_affinity;
-
-/// The pools.
-#[derive(Debug, Clone)]
-pub(crate) struct PoolView {
-    pools: Vec<IpPool>,
-}
-
-impl PoolView {
-    pub(crate) fn new(pools: Vec<Entry<IpPool>>) -> Self {
-        PoolView { pools: pools.into_iter().map(|entry| entry.value).collect() }
-    }
-
-    pub(crate) fn pools(&self) -> &[IpPool] {
-        &self.pools
-    }
-
-    /// Returns true if the pool of `cidr` is enabled and does not select this node.
-    fn deselects(&self, cidr: &Cidr, node: &Node) -> bool {
-        self.in_service(cidr).is_some_and(|pool| {
-            Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(&node.metadata.labels))
-        })
-    }
-
-    fn in_service(&self, cidr: &Cidr) -> Option<Pool> {
-        let mut in_service = self.pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
-        in_service.find(|pool| pool.cidr.contains(cidr.network()))
-    }
-}
 
 /// Releases those of the emptied blocks whose pools no longer select their nodes. The addresses are released already,
 /// so failure is only logged.
@@ -65,14 +37,23 @@ async fn deselected<'a, S: Store>(
     let pools = batch.list::<IpPool>(&ObjectSelect::default());
     let nodes: Vec<_> = of_nodes().map(|(_, owner)| batch.get::<Node>(&ObjectKey::global(owner.name()))).collect();
     let answers = store.read(&batch).await?;
-    let view = PoolView::new(answers.list(&pools));
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
     let mut found = Vec::new();
     for ((cidr, owner), node) in of_nodes().zip(&nodes) {
-        if answers.get(node)?.is_some_and(|node| view.deselects(cidr, &node.value)) {
+        if answers.get(node)?.is_some_and(|node| deselects(&pools, cidr, &node.value)) {
             found.push((cidr, owner));
         }
     }
     Ok(found)
+}
+
+/// Returns true if the pool of `cidr` is enabled and does not select this node.
+fn deselects(pools: &[IpPool], cidr: &Cidr, node: &Node) -> bool {
+    let mut enabled = pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
+    let pool = enabled.find(|pool| pool.cidr.contains(cidr.network()));
+    pool.is_some_and(|pool| {
+        Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(&node.metadata.labels))
+    })
 }
 
 async fn release_one<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<(), StoreError> {

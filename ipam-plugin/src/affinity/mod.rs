@@ -7,7 +7,7 @@ mod labels;
 mod release;
 pub(crate) mod repair;
 
-pub(crate) use self::deselected::{PoolView, release_if_deselected};
+pub(crate) use self::deselected::release_if_deselected;
 pub use self::finish::{FinishedAffinity, finish_affinity};
 pub use self::labels::{add_labels, ensure_labels};
 pub use self::release::{

@@ -2,9 +2,10 @@
 //! (IPAM-121).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 
-use crate::affinity::repair::{confirm, exactly, reconfirm, release_affinity};
+use crate::affinity::repair::{reconfirm, release_affinity};
+use crate::block_writes::PriorAffinity;
 use crate::error::IpamError;
 use crate::reads::find;
 use crate::write_gate::{GatedStore, WriteGate};
@@ -63,7 +64,7 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
                 FinishedAffinity::Released
             }
             AffinityState::Pending | AffinityState::PendingDeletion => {
-                reconfirm(store, affinity, block).await?;
+                reconfirm(store, &key.owner, &PriorAffinity::Existing(affinity), block).await?;
                 FinishedAffinity::Confirmed
             }
         },
@@ -92,16 +93,7 @@ async fn restore_affinity<S: Store>(
     block: Option<Entry<Block>>,
 ) -> Result<FinishedAffinity, StoreError> {
     let Some(block) = block else { return Ok(FinishedAffinity::Unchanged) };
-    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
-    let mut rewritten = block.value;
-    rewritten.count_write();
-    let writes = [
-        Write::create::<BlockAffinity>(key, &pending)?,
-        Write::update::<Block>(&block.key, &rewritten, &block.revision)?,
-    ];
-    let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
-    let [revision, _] = exactly(revisions)?;
-    confirm(store, Entry { key: key.clone(), value: pending, revision }).await?;
+    reconfirm(store, &key.owner, &PriorAffinity::Absent, block).await?;
     Ok(FinishedAffinity::Confirmed)
 }
 

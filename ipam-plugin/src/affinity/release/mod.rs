@@ -4,7 +4,7 @@ use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 
-use crate::affinity::repair::{clear_affinity_of_block, release_affinity};
+use crate::affinity::repair::release_affinity;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::retry::{OPERATION, Retry};
@@ -135,9 +135,8 @@ async fn release_block<S: Store, C: Clock>(
         let outcome = match block {
             // An affinity without a block is useless, and a block of another owner must not be released here.
             None => store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await,
-            Some(block) if block.value.is_empty() => release_affinity(store, &affinity, &block).await,
-            Some(_) if only_empty => return Err(IpamError::BlockNotEmpty(key.cidr)),
-            Some(block) => clear_affinity_of_block(store, &affinity, &block).await,
+            Some(block) if only_empty && !block.value.is_empty() => return Err(IpamError::BlockNotEmpty(key.cidr)),
+            Some(block) => release_affinity(store, &affinity, &block).await,
         };
         match outcome {
             Ok(()) => return Ok(()),

@@ -55,8 +55,8 @@ impl FamilyPlanner<'_> {
         if !snapshot.inputs.config.auto_allocate_blocks {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::AutoAllocateOff)));
         }
-        if let Some(exhaustion) = self.exhaustion_by_note(snapshot) {
-            return Ok(Some(PlannerStep::Exhausted(exhaustion)));
+        if self.note(snapshot).is_some() {
+            return Ok(Some(PlannerStep::Exhausted(self.exhaustion(snapshot))));
         }
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
             None | Some(BlockRead::Absent) => None,

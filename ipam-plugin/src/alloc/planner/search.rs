@@ -42,11 +42,6 @@ impl FamilyPlanner<'_> {
         snapshot.own_affinities(self.version).any(|entry| entry.key.cidr == *cidr && is_settled(entry.value.state))
     }
 
-    /// Returns the reason for a shortfall by the note, or `None` without a note.
-    pub(super) fn exhaustion_by_note(&self, snapshot: &Snapshot) -> Option<Exhaustion> {
-        self.note(snapshot).map(|_| self.exhaustion(snapshot))
-    }
-
     /// Returns the reason for a search without a free address.
     pub(super) fn exhaustion(&self, snapshot: &Snapshot) -> Exhaustion {
         if snapshot.inputs.config.strict_affinity {

@@ -8,7 +8,7 @@ use libcalico::ipam::{Block, Handle, HandleId, IpamConfig, ReleaseRequest, Relea
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
 
-use crate::affinity::{PoolView, release_if_deselected};
+use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
@@ -36,8 +36,14 @@ pub async fn release_addresses<S: Store, C: Clock>(
     let (pools, config) = (batch.list::<IpPool>(&ObjectSelect::default()), batch.get::<IpamConfig>(&TheConfig));
     let answers = store.read(&batch).await?;
     let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
-    let view = PoolView::new(answers.list(&pools));
-    let (by_block, mut astray) = by_block(&view, requests);
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+    let (mut by_block, mut astray) = (BTreeMap::<_, Vec<ReleaseRequest>>::new(), Vec::new());
+    for request in requests {
+        match any_pool_of(&pools, request.ip).and_then(|pool| pool.block_of(request.ip)) {
+            Some(cidr) => by_block.entry(cidr).or_default().push(request.clone()),
+            None => astray.push(request.clone()),
+        }
+    }
     let (mut outcome, mut first_error) = (ReleasedAddresses::default(), None);
     let mut note = |released: Result<Released, IpamError>| match released {
         Ok(released) => {
@@ -68,22 +74,6 @@ pub async fn release_addresses<S: Store, C: Clock>(
         note(released.map(|released| released.unwrap_or_else(nothing)));
     }
     first_error.map_or(Ok(outcome), Err)
-}
-
-/// Returns the requests by block, as far as pools determine it, and the requests for addresses of no pool.
-fn by_block(
-    view: &PoolView,
-    requests: &[ReleaseRequest],
-) -> (BTreeMap<Cidr, Vec<ReleaseRequest>>, Vec<ReleaseRequest>) {
-    let mut found = BTreeMap::<_, Vec<ReleaseRequest>>::new();
-    let mut unpooled = Vec::new();
-    for request in requests {
-        match any_pool_of(view.pools(), request.ip).and_then(|pool| pool.block_of(request.ip)) {
-            Some(cidr) => found.entry(cidr).or_default().push(request.clone()),
-            None => unpooled.push(request.clone()),
-        }
-    }
-    (found, unpooled)
 }
 
 type StoredHandles = BTreeMap<HandleId, Entry<Handle>>;

@@ -159,7 +159,10 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
         );
         match store.write(&plan.writes).await {
             Ok(revisions) => {
-                released.last_write = plan.last_update().and_then(|last| revisions.get(last).cloned());
+                let updates_block =
+                    |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
+                let last = plan.writes.iter().rposition(updates_block);
+                released.last_write = last.and_then(|last| revisions.get(last).cloned());
                 released.addresses += plan.addresses;
                 released.ips = leaving.into_iter().map(|address| address.ip).collect();
                 released.unreadable = plan.unreadable;
@@ -194,14 +197,6 @@ struct Plan {
     unreadable: Vec<Cidr>,
     /// Blocks that have no address after the release, with their owners.
     emptied: Vec<(Cidr, Owner)>,
-}
-
-impl Plan {
-    /// Returns the index of the last write that updates a block.
-    fn last_update(&self) -> Option<usize> {
-        let leaves_block = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
-        self.writes.iter().rposition(leaves_block)
-    }
 }
 
 impl State {

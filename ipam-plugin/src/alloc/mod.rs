@@ -20,8 +20,9 @@ mod unknown_outcome;
 
 use std::mem;
 
+use libcalico::ipam::Block;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Revision, Store};
+use libcalico::store::{Entry, Revision, Store};
 
 pub use crate::alloc::assignment::{Assigned, Assignment};
 use crate::alloc::assignment::{BlockAssignment, log_assigned};
@@ -252,10 +253,6 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         self.families.iter().any(|family| family.exhausted.is_some())
     }
 
-    fn has_room(&self, cidr: &Cidr) -> bool {
-        self.snapshot.readable_block(cidr).is_some_and(|block| block.value.free(&self.snapshot.reservations) > 0)
-    }
-
     fn outcome(&mut self) -> Assigned {
         let mut addresses = mem::take(&mut self.already_held);
         for assignment in &self.committed_assignments {
@@ -286,7 +283,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
     fn recent(&self) -> HintedBlocks {
         let first_with_room = |family: &FamilyProgress<'_>| {
             let mut own = family.plan.affine_blocks(&self.snapshot);
-            own.find(|cidr| self.has_room(cidr))
+            let free = |block: &Entry<Block>| block.value.free(&self.snapshot.reservations);
+            own.find(|cidr| self.snapshot.readable_block(cidr).is_some_and(|block| free(block) > 0))
         };
         let with_room: Vec<Cidr> = self.families.iter().filter_map(first_with_room).collect();
         let read_first = self.families.iter().flat_map(|family| family.plan.blocks_to_read_first(&self.snapshot));

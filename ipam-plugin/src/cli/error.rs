@@ -29,12 +29,7 @@ pub(super) enum CliError {
     Config(#[from] ConfigError),
     /// The network configuration of `--config` is invalid.
     #[error("network configuration {path}: {reason}")]
-    NetworkConf {
-        /// The file.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
+    NetworkConf { path: String, reason: String },
     /// An error of the datastore.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -58,63 +53,28 @@ pub(super) enum CliError {
         "container {container} has its interface {interface}: it was added again after the DEL, and the debt would \
          take its addresses; if nothing else is owed, remove {entry}"
     )]
-    InterfaceExists {
-        /// The container.
-        container: String,
-        /// The interface on the host.
-        interface: String,
-        /// The journal entry.
-        entry: String,
-    },
+    InterfaceExists { container: String, interface: String, entry: String },
     /// The journal has no deferred DEL of the container.
     #[error("no debt of a container whose id begins with {0} is in the journal; `calico-ipam journal` lists them")]
     NoEntry(String),
-    /// A file cannot be read or written.
+    /// A file cannot be read or written. `what` is the action.
     #[error("{what} {path}: {cause}")]
-    File {
-        /// The action: `read` or `write`.
-        what: &'static str,
-        /// The file.
-        path: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// A document is neither YAML nor JSON, or not an object that this program supports.
+    File { what: &'static str, path: String, cause: io::Error },
+    /// A document is neither YAML nor JSON, or not an object that this program supports. Documents count from 1.
     #[error("{file}, document {number}: {reason}")]
-    Document {
-        /// The file.
-        file: String,
-        /// The document's number, from 1.
-        number: usize,
-        /// The reason.
-        reason: String,
-    },
+    Document { file: String, number: usize, reason: String },
     /// The file contains no object.
     #[error("{0} holds no object; write documents with apiVersion, kind, metadata and spec")]
     NoDocuments(String),
     /// An object is invalid.
     #[error("{kind} {name}: {cause}")]
-    Invalid {
-        /// The kind.
-        kind: &'static str,
-        /// The name.
-        name: String,
-        /// The invalid fields.
-        cause: Box<ValidationError>,
-    },
+    Invalid { kind: &'static str, name: String, cause: Box<ValidationError> },
     /// The manifest's revision differs from the stored one.
     #[error(
         "{object} changed since it was read: the manifest has resourceVersion {given}, stored is {stored}; get it \
          again, or drop metadata.resourceVersion to replace what is there"
     )]
-    Outdated {
-        /// The object.
-        object: String,
-        /// The revision in the manifest.
-        given: String,
-        /// The stored revision.
-        stored: String,
-    },
+    Outdated { object: String, given: String, stored: String },
     /// Other processes changed the object before each write.
     #[error("{0} was changed by others each time it was to be written; try again")]
     Contended(String),
@@ -123,12 +83,7 @@ pub(super) enum CliError {
     NoSuchPool(String),
     /// The range of `--pool` is invalid.
     #[error("--pool {text}: {cause}; write it like 10.65.0.0/16 or fd65::/112")]
-    PoolRange {
-        /// The argument.
-        text: String,
-        /// The reason.
-        cause: CidrParseError,
-    },
+    PoolRange { text: String, cause: CidrParseError },
     /// The name of this node cannot be determined.
     #[error("{0}; name the node with --node")]
     NodeName(String),
@@ -137,33 +92,16 @@ pub(super) enum CliError {
     Transfer(#[from] TransferError),
     /// A file is not a report of `check`.
     #[error("report {path}: {reason}; write it with `calico-ipam check --json-report {path}`")]
-    Report {
-        /// The file.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
+    Report { path: String, reason: String },
     /// The object to delete is missing.
     #[error(transparent)]
     Missing(StoreError),
-    /// A block cannot be released.
+    /// A block of a pool or node cannot be released.
     #[error("block {block} of {of} could not be given up: {cause}; {of} was not deleted, try again")]
-    BlockKept {
-        /// The pool or node.
-        of: String,
-        /// The block.
-        block: Cidr,
-        /// The error from releasing it.
-        cause: Box<IpamError>,
-    },
-    /// The node to delete has endpoints.
+    BlockKept { of: String, block: Cidr, cause: Box<IpamError> },
+    /// The node to delete has this number of endpoints.
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
-    NodeInUse {
-        /// The node.
-        node: String,
-        /// Number of endpoints.
-        endpoints: usize,
-    },
+    NodeInUse { node: String, endpoints: usize },
     /// The result cannot be encoded, or writing to stdout failed.
     #[error("print the result: {0}")]
     Output(io::Error),

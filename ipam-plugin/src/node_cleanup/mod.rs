@@ -15,7 +15,7 @@ use libcalico::api::{
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Write};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::affinity::remove_host;
 use crate::clock::Clock;
@@ -157,20 +157,7 @@ fn gone(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
     }
 }
 
-/// The part that is read of these objects. The plugins need no other fields.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct OfNode {
-    spec: Named,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Named {
-    node: String,
-}
-
-/// Deletes the objects and returns their number.
+/// Deletes the objects that exist for the node alone, and returns their number.
 async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, StoreError> {
     let mut batch = ReadBatch::new();
     let peers = batch.list::<BgpPeer>(&ObjectSelect::default());
@@ -195,7 +182,7 @@ async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, 
 /// Returns deletions of the objects that name the node. An unreadable object is skipped.
 fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
     let names_it = move |pair: &&RawEntry| {
-        serde_json::from_slice::<OfNode>(&pair.value).is_ok_and(|object| object.spec.node == node)
+        serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)
     };
     pairs
         .iter()

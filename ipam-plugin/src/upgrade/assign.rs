@@ -32,23 +32,13 @@ pub(super) enum UpgradeError {
     Store(#[from] StoreError),
     /// An address could not be assigned.
     #[error("cannot give {ip} to Calico: {cause}")]
-    Address {
-        /// The address.
-        ip: IpAddr,
-        /// The error from assigning it.
-        cause: IpamError,
-    },
+    Address { ip: IpAddr, cause: IpamError },
     /// The node has no range for a tunnel address.
     #[error(transparent)]
     PodCidr(#[from] PodCidrError),
     /// A file or directory cannot be accessed.
     #[error("{path}: {cause}")]
-    File {
-        /// The path.
-        path: String,
-        /// The system's error.
-        cause: io::Error,
-    },
+    File { path: String, cause: io::Error },
     /// host-local has the lock.
     #[error(transparent)]
     Lock(#[from] LockError),

@@ -58,13 +58,9 @@ pub async fn leaving_of<S: Store>(
 ) -> Result<Vec<Leaving>, StoreError> {
     let mut leaving = Vec::new();
     for block in read_blocks(store, handle.block.keys().copied().collect()).await? {
-        let named = requests(&block.value);
-        leaving.extend(
-            named
-                .iter()
-                .filter_map(|request| block.value.allocation(request.ip))
-                .map(|held| Leaving::new(block.key, &held)),
-        );
+        let requests = requests(&block.value);
+        let held = requests.iter().filter_map(|request| block.value.allocation(request.ip));
+        leaving.extend(held.map(|held| Leaving::new(block.key, &held)));
     }
     Ok(leaving)
 }

@@ -2,7 +2,6 @@
 //! has the first address of the node's range. Calico must have it before it assigns others of the range to pods.
 //! [`UpgradeError`]: the error of a failed pass.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -62,11 +61,6 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
     }
 }
 
-/// Returns attributes of an allocation.
-pub(super) fn attributes_of<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
-}
-
 /// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
 /// only an IPv6 range has no such device.
 pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
@@ -82,7 +76,12 @@ pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
         }
         let range = PodCidrs::of(&node.value)?.of_family(IpVersion::V4).ok();
         let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
-        assign_tunnel_address(store, clock, name, ip).await?;
+        let request = AssignRequest {
+            attributes: Tunnel::IPIP.attributes_of(name),
+            purpose: AllowedUse::Tunnel,
+            ..AssignRequest::workload(Tunnel::IPIP.handle_of(name), name)
+        };
+        assign_unless_assigned(store, clock, &request, ip).await?;
         node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
         // The kubelet writes its Node frequently.
         store.update(&key, &node.value, &node.revision).await?;
@@ -104,18 +103,4 @@ pub(super) async fn until_written<C: Clock>(
         }
     }
     attempt().await
-}
-
-async fn assign_tunnel_address<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    node: &str,
-    ip: IpAddr,
-) -> Result<(), UpgradeError> {
-    let request = AssignRequest {
-        attributes: Tunnel::IPIP.attributes_of(node),
-        purpose: AllowedUse::Tunnel,
-        ..AssignRequest::workload(Tunnel::IPIP.handle_of(node), node)
-    };
-    assign_unless_assigned(store, clock, &request, ip).await
 }

@@ -21,8 +21,8 @@ use libcalico::store::Store;
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
 
-use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, attributes_of, ensure_tunnel_address, until_written};
-use self::leases::{Lease, Leases};
+use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_address, until_written};
+use self::leases::Leases;
 use crate::alloc::request::AssignRequest;
 use crate::clock::{Clock, SystemClock};
 use crate::logging::{self, Subject};
@@ -84,9 +84,17 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
     let lock = leases.lock()?;
     let pods: Vec<Pod> = store.list::<PodOnNode>(&node.to_owned()).await?.into_iter().map(|pod| pod.value.0).collect();
     for lease in leases.read()? {
-        match pods.iter().find(|pod| has_address(pod, lease.ip)) {
-            Some(pod) => assign(store, clock, node, &lease, pod).await?,
-            None => tracing::info!(ip = %lease.ip, "no pod has this address any more"),
+        if let Some(pod) = pods.iter().find(|pod| has_address(pod, lease.ip)) {
+            let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+            let attributes = [("node", node), ("namespace", namespace), ("pod", name)];
+            let request = AssignRequest {
+                attributes: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
+            };
+            assign_unless_assigned(store, clock, &request, lease.ip).await?;
+            tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
+        } else {
+            tracing::info!(ip = %lease.ip, "no pod has this address any more");
         }
         leases::remove_file(&lease.file)?;
     }
@@ -101,24 +109,6 @@ fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     let ended = matches!(status.phase.as_str(), "Succeeded" | "Failed");
     let all: BTreeSet<&str> = status.pod_ips.iter().map(|ip| ip.ip.as_str()).chain([status.pod_ip.as_str()]).collect();
     !ended && all.into_iter().any(|text| text.parse() == Ok(ip))
-}
-
-async fn assign<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    node: &str,
-    lease: &Lease,
-    pod: &Pod,
-) -> Result<(), UpgradeError> {
-    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-    let attributes = [("node", node), ("namespace", namespace), ("pod", name)];
-    let request = AssignRequest {
-        attributes: attributes_of(attributes),
-        ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
-    };
-    assign_unless_assigned(store, clock, &request, lease.ip).await?;
-    tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
-    Ok(())
 }
 
 /// Stops or starts the plugins of the whole cluster.

@@ -2,7 +2,7 @@
 
 use futures::future::join;
 use libcalico::api::{IpamConfiguration, ObjectKey};
-use libcalico::kubernetes::{MachinePod, OwnerReference, Pod, VirtualMachine, VirtualMachineInstance, may_be_machine};
+use libcalico::kubernetes::{MachinePod, Pod, VirtualMachine, VirtualMachineInstance, may_be_machine};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
 use crate::error::VmiError;
@@ -59,23 +59,14 @@ pub async fn detect<A: Store, S: Store>(
     if let Some(named) = named.as_ref().filter(|named| named.name != owner.name) {
         vm = find::<VirtualMachine>(api, &key(&named.name)).await?.map(|entry| entry.value);
     }
-    let missing = missing(pod, &owner, instance.as_ref(), named.as_ref().filter(|_| vm.is_none()));
+    let namespace = pod.metadata.namespace.clone();
+    let missing = if instance.as_ref().is_none_or(|instance| instance.metadata.uid != owner.uid) {
+        Some(VmiError::NoVmi { namespace, name: owner.name.clone(), uid: owner.uid.clone() })
+    } else {
+        named.filter(|_| vm.is_none()).map(|named| VmiError::NoVm { namespace, name: named.name })
+    };
     let vmi = MachinePod::new(pod, &owner, instance.as_ref(), vm.as_ref());
     Ok(Some(DetectedVmi { vmi, persistent, missing }))
-}
-
-fn missing(
-    pod: &Pod,
-    owner: &OwnerReference,
-    instance: Option<&VirtualMachineInstance>,
-    vm: Option<&OwnerReference>,
-) -> Option<VmiError> {
-    let namespace = pod.metadata.namespace.clone();
-    if instance.is_none_or(|instance| instance.metadata.uid != owner.uid) {
-        let (name, uid) = (owner.name.clone(), owner.uid.clone());
-        return Some(VmiError::NoVmi { namespace, name, uid });
-    }
-    vm.map(|vm| VmiError::NoVm { namespace, name: vm.name.clone() })
 }
 
 /// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no

@@ -41,7 +41,7 @@ pub async fn assign_address<S: Store, C: Clock>(
     release_counts(store, clock, &request.handle, wanted.snapshot.take_reserved()).await;
     outcome?;
     log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
-    Ok(wanted.assignment())
+    Ok(Assignment { ip, prefix: IpVersion::of(ip).bits() })
 }
 
 struct WantedAddress<'a> {
@@ -77,10 +77,6 @@ impl<'a> WantedAddress<'a> {
                 }
             }
         }
-    }
-
-    fn assignment(&self) -> Assignment {
-        Assignment { ip: self.ip, prefix: IpVersion::of(self.ip).bits() }
     }
 
     fn affinity_key(&self) -> AffinityKey {
@@ -175,20 +171,15 @@ pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
         return "nobody: it was released a moment ago and is resting".into();
     }
-    let handle = held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"));
     let attributes = held.attributes();
     let say = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
-    let mut words = handle;
-    if let (Some(namespace), Some(pod)) = (say("namespace"), say("pod")) {
-        words.push_str(&format!(", pod {namespace}/{pod}"));
-    }
-    if let Some(node) = say("node") {
-        words.push_str(&format!(", node {node}"));
-    }
-    if let Some(since) = say("timestamp") {
-        words.push_str(&format!(", since {since}"));
-    }
-    words
+    let words = [
+        Some(held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"))),
+        say("namespace").zip(say("pod")).map(|(namespace, pod)| format!("pod {namespace}/{pod}")),
+        say("node").map(|node| format!("node {node}")),
+        say("timestamp").map(|since| format!("since {since}")),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr, IpamError> {

@@ -46,10 +46,9 @@ impl PodQueries {
     /// Reads the objects.
     pub(crate) async fn read(self, call: &Call, api: &KubernetesApi, store: &Datastore) -> Result<PodLookup, CniError> {
         let mut lookup = PodLookup::default();
-        let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(lookup) };
-        if !self.is_any() {
+        let (Some(api), Some(pod), true) = (api.reached(store), call.args.pod(), self.is_any()) else {
             return Ok(lookup);
-        }
+        };
         let mut batch = ReadBatch::new();
         let namespace = self.namespace.then(|| batch.get::<Namespace>(&ObjectKey::global(pod.namespace)));
         let key = ObjectKey::namespaced(pod.namespace, pod.name);

@@ -175,13 +175,10 @@ pub(crate) fn write_list(
     }
     let mut places = Vec::with_capacity(assignments.len());
     for assignment in assignments {
-        let affinity = match &assignment.prior_affinity {
-            None => None,
-            Some(prior) => {
-                writes.push(prior.pending(owner, assignment.cidr())?);
-                Some(writes.len() - 1)
-            }
-        };
+        let pending =
+            assignment.prior_affinity.as_ref().map(|prior| prior.pending(owner, assignment.cidr())).transpose()?;
+        let affinity = pending.as_ref().map(|_| writes.len());
+        writes.extend(pending);
         writes.push(match &assignment.revision {
             Some(revision) => Write::update::<Block>(&assignment.cidr(), &assignment.block, revision)?,
             None => Write::create::<Block>(&assignment.cidr(), &assignment.block)?,

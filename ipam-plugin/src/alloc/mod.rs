@@ -282,7 +282,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     fn recent(&self) -> HintedBlocks {
         let first_with_room = |family: &FamilyProgress<'_>| {
-            let mut own = family.plan.affine_blocks(&self.snapshot);
+            let mut own = family.plan.affine_blocks(&self.snapshot).map(|entry| entry.key.cidr);
             let free = |block: &Entry<Block>| block.value.free(&self.snapshot.reservations);
             own.find(|cidr| self.snapshot.readable_block(cidr).is_some_and(|block| free(block) > 0))
         };

@@ -18,10 +18,7 @@ impl FamilyPlanner<'_> {
         snapshot: &Snapshot,
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
-        for cidr in self.affine_blocks(snapshot) {
-            let Some(affinity) = snapshot.own_affinities(self.version).find(|entry| entry.key.cidr == cidr) else {
-                continue;
-            };
+        for affinity in self.affine_blocks(snapshot) {
             if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {
                 return Ok(Some(step));
             }

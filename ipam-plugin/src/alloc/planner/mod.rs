@@ -16,9 +16,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use libcalico::api::{IpPool, Node, ObjectKey};
-use libcalico::ipam::{Block, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::ipam::{Block, BlockAffinity, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{StoreError, identifier};
+use libcalico::store::{Entry, StoreError, identifier};
 
 use crate::alloc::assignment::BlockAssignment;
 use crate::alloc::inputs::AllocationInputs;
@@ -109,13 +109,17 @@ impl<'a> FamilyPlanner<'a> {
 
     /// Returns the node's blocks that are read before an address is taken from any of them.
     pub(crate) fn blocks_to_read_first<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = Cidr> + 'k {
-        self.affine_blocks(snapshot).chain(self.stale(snapshot))
+        self.affine_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale(snapshot))
     }
 
-    /// Returns the node's blocks that the request may use. They are read before the node claims another block.
-    pub(crate) fn affine_blocks<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = Cidr> + 'k {
-        let affine = snapshot.own_affinities(self.version).map(|entry| entry.key.cidr);
-        affine.filter(|cidr| {
+    /// Returns the affinities to the node's blocks that the request may use. The blocks are read before the node claims
+    /// another block.
+    pub(crate) fn affine_blocks<'k>(
+        &'k self,
+        snapshot: &'k Snapshot,
+    ) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
+        snapshot.own_affinities(self.version).filter(|entry| {
+            let cidr = &entry.key.cidr;
             self.is_allowed(cidr) && !self.excluded.contains(cidr) && !snapshot.reservations.covers(cidr)
         })
     }
@@ -123,7 +127,8 @@ impl<'a> FamilyPlanner<'a> {
     /// Returns the node's first unread block that probably has a free address.
     pub(crate) fn likely_block(&self, snapshot: &Snapshot) -> Option<Cidr> {
         let may_have = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.noted_full(snapshot, cidr).is_none();
-        self.affine_blocks(snapshot).find(|cidr| may_have(cidr) && self.is_confirmed(snapshot, cidr))
+        let mut blocks = self.affine_blocks(snapshot).map(|entry| entry.key.cidr);
+        blocks.find(|cidr| may_have(cidr) && self.is_confirmed(snapshot, cidr))
     }
 
     /// Returns the node's blocks that it should release if they are empty (IPAM-99).

@@ -91,17 +91,14 @@ impl FamilyPlanner<'_> {
             _ => {}
         }
         let key = AffinityKey { owner: self.owner.clone(), cidr };
-        let step = match (snapshot.block(&cidr), snapshot.affinity(&key)) {
-            (Some(BlockRead::Absent), None | Some(None)) => {
-                self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?.map(PlannerStep::Assign)
+        match (snapshot.block(&cidr), snapshot.affinity(&key)) {
+            (Some(BlockRead::Absent), None) | (_, Some(None)) => {
+                let assignment = self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?;
+                Ok(assignment.map(PlannerStep::Assign))
             }
-            (_, None) => Some(PlannerStep::Read(MissingReads::affinity(key))),
-            (_, Some(None)) => {
-                self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?.map(PlannerStep::Assign)
-            }
-            (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining)?,
-        };
-        Ok(step)
+            (_, None) => Ok(Some(PlannerStep::Read(MissingReads::affinity(key)))),
+            (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining),
+        }
     }
 
     /// Returns the reads of the walk's first blocks, of which usually at least one is usable. They include the ranges

@@ -8,7 +8,7 @@ use libcalico::ipam::{Block, Handle, HandleId, HandleRepair, SuspectHandle, repa
 use libcalico::net::Cidr;
 use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write, WriteOp};
 
-use crate::write_gate::WriteGate;
+use crate::write_gate::{WriteGate, write_admitted};
 
 /// The outcome for the suspects.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -89,9 +89,7 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
         let sent = sent.into_iter().map(|correction| async move {
             let HandleWrite { suspect, write, lowered } = correction;
             let deletes = matches!(write.op, WriteOp::Delete(_));
-            let is_admitted = gate.admit(1).await;
-            let outcome = if is_admitted { Some(store.write_one(write).await) } else { None };
-            (suspect, deletes, !lowered.is_empty(), outcome)
+            (suspect, deletes, !lowered.is_empty(), write_admitted(store, gate, write).await)
         });
         for (suspect, deletes, lowers, outcome) in join_all(sent).await {
             let id = suspect.id.clone();

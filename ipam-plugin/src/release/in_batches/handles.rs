@@ -10,7 +10,7 @@ use crate::clock::Clock;
 use crate::handle_refs;
 use crate::reads::find_each;
 use crate::retry::{Retry, UNDO};
-use crate::write_gate::WriteGate;
+use crate::write_gate::{WriteGate, write_admitted};
 
 /// Maximum number of handles in a transaction, within etcd's limit.
 const MOST_IN_TRANSACTION: usize = 64;
@@ -125,10 +125,7 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
     /// repeated, because a second decrement would lose another address.
     async fn send_apart(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         let (store, gate) = (self.store, self.gate);
-        let sent = writes.into_iter().map(|(id, write)| async move {
-            let is_admitted = gate.admit(1).await;
-            (id, if is_admitted { Some(store.write_one(write).await) } else { None })
-        });
+        let sent = writes.into_iter().map(async |(id, write)| (id, write_admitted(store, gate, write).await));
         let mut again = Vec::new();
         for (id, result) in join_all(sent).await {
             match result {

@@ -8,8 +8,8 @@ use libcalico::kubernetes::{MachinePod, Namespace, Pod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
-use crate::cni::{IpamRequest, cni_error};
-use crate::error::VmiError;
+use crate::cni::IpamRequest;
+use crate::error::{VmiError, cni_error};
 use crate::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
 use crate::vmi;
 

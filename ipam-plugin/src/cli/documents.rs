@@ -1,6 +1,7 @@
 //! Documents of operators: manifests as input (YAML or JSON, one document or several, lists are split into their
 //! items), and results as output (tables for operators, JSON and YAML for programs).
 
+use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -37,23 +38,14 @@ pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, C
     Ok(manifests)
 }
 
-/// The error of a parser.
-#[derive(Debug, thiserror::Error)]
-enum ParseError {
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    #[error(transparent)]
-    Yaml(#[from] serde_norway::Error),
-}
-
 /// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
-fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, ParseError>> + '_> {
+fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, Box<dyn Error>>> + '_> {
     if text.trim_start().starts_with(['{', '[']) {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-        return Box::new(values.map(|value| value.map_err(ParseError::from)));
+        return Box::new(values.map(|value| value.map_err(Box::from)));
     }
     let values = serde_norway::Deserializer::from_str(text);
-    Box::new(values.map(|value| Value::deserialize(value).map_err(ParseError::from)))
+    Box::new(values.map(|value| Value::deserialize(value).map_err(Box::from)))
 }
 
 /// Returns the objects of a document: none for an empty document, the items of a list.

@@ -8,8 +8,8 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use super::error::cni_error;
 use crate::alloc::one_address::holder;
+use crate::error::cni_error;
 use crate::reads::blocks_of;
 
 /// Compares the addresses and returns an error whose details list each difference.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Finding, HandleId, HeldAddress, ReleaseRequest};
+use libcalico::ipam::{Finding, HeldAddress};
 use libcalico::net::Cidr;
 use time::Duration;
 
@@ -103,11 +103,7 @@ impl Leaks {
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
-        let handle = held.handle.as_deref().map(HandleId::new);
-        StepVerdict::Do(ReleaseChange::Release {
-            request: ReleaseRequest { ip, handle, sequence: held.sequence_number },
-            held,
-        })
+        StepVerdict::Do(ReleaseChange::Release(held))
     }
 
     /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.

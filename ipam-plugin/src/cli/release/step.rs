@@ -51,7 +51,7 @@ impl StepVerdict {
 #[derive(Debug, PartialEq)]
 pub(super) enum ReleaseChange {
     /// Releases the address, if its allocation is unchanged since it was read.
-    Release { request: ReleaseRequest, held: HeldAddress },
+    Release(HeldAddress),
     /// Corrects the handle's counts, if the handle is still at the revision read.
     Handle(HandleFix),
     /// Repairs the block, if it is still at the revision read.
@@ -62,8 +62,12 @@ impl ReleaseChange {
     /// Returns the change in one word.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            ReleaseChange::Release { .. } => "released",
-            ReleaseChange::Handle(correction) => correction.name(),
+            ReleaseChange::Release(_) => "released",
+            ReleaseChange::Handle(HandleFix { suspect, held }) => match (&suspect.revision, held.is_empty()) {
+                (_, true) => "deleted",
+                (None, false) => "created",
+                (Some(_), false) => "corrected",
+            },
             ReleaseChange::Block(_) => "repaired",
         }
     }
@@ -71,8 +75,12 @@ impl ReleaseChange {
     /// Returns a description of the state before the change.
     pub(super) fn reason(&self) -> String {
         match self {
-            ReleaseChange::Release { held, .. } => owner_of(held),
-            ReleaseChange::Handle(correction) => correction.reason(),
+            ReleaseChange::Release(held) => owner_of(held),
+            ReleaseChange::Handle(HandleFix { held, .. }) if held.is_empty() => "no block names it".into(),
+            ReleaseChange::Handle(HandleFix { held, .. }) => {
+                let counts: Vec<String> = held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
+                format!("it holds {}", counts.join(", "))
+            }
             ReleaseChange::Block(repair) => repair.reason(),
         }
     }
@@ -84,24 +92,6 @@ pub(super) struct HandleFix {
     pub(super) suspect: SuspectHandle,
     /// Number of the handle's addresses in each block. An empty map deletes the handle.
     pub(super) held: BTreeMap<Cidr, i64>,
-}
-
-impl HandleFix {
-    pub(super) fn name(&self) -> &'static str {
-        match (&self.suspect.revision, self.held.is_empty()) {
-            (_, true) => "deleted",
-            (None, false) => "created",
-            (Some(_), false) => "corrected",
-        }
-    }
-
-    pub(super) fn reason(&self) -> String {
-        if self.held.is_empty() {
-            return "no block names it".into();
-        }
-        let counts: Vec<String> = self.held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
-        format!("it holds {}", counts.join(", "))
-    }
 }
 
 /// The planned repair of a block.
@@ -159,15 +149,17 @@ pub(super) enum ChangeOutcome {
 pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
     let _releasing = Releasing::here();
     match change {
-        ReleaseChange::Release { request, .. } => release_address(store, &request).await,
+        ReleaseChange::Release(held) => release_address(store, &held).await,
         ReleaseChange::Handle(fix) => fix_handle(store, fix).await,
         ReleaseChange::Block(repair) => store_block(store, *repair).await,
     }
 }
 
-/// Releases an address if its handle and sequence number still match the request.
-async fn release_address(store: &Datastore, request: &ReleaseRequest) -> Result<ChangeOutcome, CliError> {
-    match release_addresses(store, &SystemClock::start(), std::slice::from_ref(request)).await {
+/// Releases an address if its handle and sequence number are still the same.
+async fn release_address(store: &Datastore, held: &HeldAddress) -> Result<ChangeOutcome, CliError> {
+    let handle = held.handle.as_deref().map(HandleId::new);
+    let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
+    match release_addresses(store, &SystemClock::start(), &[request]).await {
         Ok(outcome) if outcome.released.is_empty() => {
             Ok(ChangeOutcome::Refused("it was released by another just now".into()))
         }

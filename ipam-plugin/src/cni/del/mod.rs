@@ -5,10 +5,9 @@ use libcalico::store::Store;
 use netconf::CniError;
 
 use super::call::IpamRequest;
-use super::error::cni_error;
 use crate::alloc::assignment::comma_separated;
 use crate::clock::Clock;
-use crate::error::IpamError;
+use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
 use crate::release::{
     Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, leaving_of, release_from_blocks, release_unlisted,

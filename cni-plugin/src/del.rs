@@ -15,6 +15,7 @@ use ipam_plugin::busy_server;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
+use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::kubernetes::{MachinePod, Pod};
 use libcalico::store::Entry;
@@ -30,7 +31,7 @@ use crate::ipam::release::ReleaseError;
 use crate::kubernetes::FactsError;
 use crate::reads::{self, DelReads, NotReady};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint, ipam, vmi};
+use crate::{deferred_del, endpoint, ipam};
 
 /// The time limit of all requests of a DEL to the datastore. Runtimes kill a DEL after a minute.
 const WHOLE_CALL: Duration = Duration::from_secs(30);
@@ -188,11 +189,11 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
         let is_postponable = error.is_postponable();
         ReleaseError::new(error, is_postponable)
     })?;
-    let vmi = vmi::for_del(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await;
-    vmi.map_err(|error| {
+    let detected = reads::detect_vmi(cx, pod.as_ref()).await.map_err(|error| {
         let is_postponable = error.is_postponable();
         ReleaseError::new(error, is_postponable)
-    })
+    })?;
+    Ok(detected.and_then(DetectedVmi::for_del))
 }
 
 /// Removes the addresses from the endpoint and then releases them. Writes the endpoint and reads the blocks at the same

@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
         Ok(Invocation::Call(call)) => serve(call, timings),
         Ok(Invocation::TestConnection) => process::finish(test_connection::run()),
         // The parser accepts -upgrade for `calico-ipam` only.
-        Ok(Invocation::Upgrade) => process::fail(CniError::internal("-upgrade belongs to calico-ipam").into()),
+        Ok(Invocation::Upgrade) => process::finish(Err(CniError::internal("-upgrade belongs to calico-ipam").into())),
         Err(error) => process::refuse(error, COMPONENT),
     }
 }

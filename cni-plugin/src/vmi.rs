@@ -1,5 +1,4 @@
-//! Pods with a VMI of KubeVirt: determines the VMI of a pod, if the VMI keeps its addresses, before the plugin reads or
-//! changes the addresses.
+//! Pods of deferred DELs with a VMI of KubeVirt: removes the pod from the owners of the VMI's addresses.
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
@@ -18,35 +17,6 @@ use netconf::CniError;
 
 use crate::cni_error::{naming_error, store_error};
 use crate::endpoint;
-
-/// Returns the VMI of a pod that an ADD connects; `None` for a pod without one. `api` is the Kubernetes API if the call
-/// needs it.
-pub async fn for_add(
-    api: Option<&Datastore>,
-    store: &Datastore,
-    pod: Option<&Pod>,
-) -> Result<Option<MachinePod>, CniError> {
-    let detected = Box::pin(detected(api, store, pod)).await?;
-    Ok(detected.map(DetectedVmi::for_add).transpose()?.flatten())
-}
-
-/// Returns the VMI of a pod that an earlier ADD connected.
-pub async fn for_del(
-    api: Option<&Datastore>,
-    store: &Datastore,
-    pod: Option<&Pod>,
-) -> Result<Option<MachinePod>, VmiError> {
-    Ok(Box::pin(detected(api, store, pod)).await?.and_then(DetectedVmi::for_del))
-}
-
-async fn detected(
-    api: Option<&Datastore>,
-    store: &Datastore,
-    pod: Option<&Pod>,
-) -> Result<Option<DetectedVmi>, VmiError> {
-    let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
-    Ok(detect(api, store, pod).await?)
-}
 
 /// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.
 pub fn may_have_had_vmi(pending_del: &PendingDel) -> bool {
@@ -95,6 +65,6 @@ async fn vmi_of(
         Err(StoreError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
-    let detected = detect(api, store, &pod).await.map_err(VmiError::from)?;
+    let detected = detect(Some(api), store, Some(&pod)).await.map_err(VmiError::from)?;
     Ok(detected.and_then(DetectedVmi::for_del))
 }

@@ -1,5 +1,5 @@
-//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. An error that
-//! upstream also has keeps upstream's text, because people search for it.
+//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. [`cni_error`]: their
+//! CNI errors. An error that upstream also has keeps upstream's text, because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -213,19 +213,23 @@ pub struct Shortfall {
 }
 
 /// The reason why no more addresses are available.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Exhaustion {
     /// The node's blocks are full and it has reached its limit of blocks. As in upstream, the node does not borrow
     /// addresses then, even if affinity is not strict (IPAM-103).
+    #[error("Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this node")]
     BlockLimit {
         /// The limit.
         limit: usize,
     },
     /// The node's blocks are full and it may not claim others.
+    #[error("failed to find or claim a block")]
     AutoAllocateOff,
     /// The node's blocks are full, no block is free to be claimed, and blocks of others must not be used.
+    #[error("No more free affine blocks and strict affinity enabled")]
     StrictAffinity,
     /// No block of the pools has a free address.
+    #[error("No IPs available in pools: [{}]", SpaceSeparated(pools))]
     PoolsFull {
         /// The pools.
         pools: Vec<Cidr>,
@@ -239,7 +243,7 @@ impl fmt::Display for Shortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
             Exhaustion::BlockLimit { .. } => f.write_str("cannot allocate new block due to per host block limit"),
-            Exhaustion::AutoAllocateOff => f.write_str("failed to find or claim a block"),
+            cause @ Exhaustion::AutoAllocateOff => write!(f, "{cause}"),
             Exhaustion::StrictAffinity | Exhaustion::PoolsFull { .. } => {
                 let Shortfall { version, wanted, assigned, cause, .. } = self;
                 write!(
@@ -248,20 +252,6 @@ impl fmt::Display for Shortfall {
                      IPv{version} addresses; {cause}"
                 )
             }
-        }
-    }
-}
-
-impl fmt::Display for Exhaustion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Exhaustion::BlockLimit { limit } => write!(
-                f,
-                "Need to allocate an IPAM block but could not - limit of {limit} blocks reached for this node"
-            ),
-            Exhaustion::AutoAllocateOff => f.write_str("failed to find or claim a block"),
-            Exhaustion::StrictAffinity => f.write_str("No more free affine blocks and strict affinity enabled"),
-            Exhaustion::PoolsFull { pools } => write!(f, "No IPs available in pools: [{}]", SpaceSeparated(pools)),
         }
     }
 }
@@ -291,6 +281,58 @@ impl<T: fmt::Debug> fmt::Display for SpaceSeparated<'_, T> {
         }
         Ok(())
     }
+}
+
+/// Returns the error with the CNI code that fits and upstream's text. The details contain the facts that an operator
+/// needs, such as the reason why each pool gave no address.
+pub fn cni_error(error: &IpamError) -> CniError {
+    if let IpamError::Vmi(error) = error {
+        return error.clone().into();
+    }
+    CniError::new(code_of(error), error.to_string()).with_details(details_of(error))
+}
+
+fn code_of(error: &IpamError) -> Code {
+    match error {
+        IpamError::Contention => Code::TRY_AGAIN,
+        IpamError::PoolName { .. } | IpamError::PoolFamily { .. } => Code::INVALID_CONFIG,
+        IpamError::Store(StoreError::Unavailable { .. }) => Code::TRY_AGAIN,
+        IpamError::Store(StoreError::DiskFull { .. }) => Code::IO,
+        IpamError::StillListed { .. } => Code::TRY_AGAIN,
+        _ => Code::INTERNAL,
+    }
+}
+
+fn details_of(error: &IpamError) -> String {
+    match error {
+        IpamError::AlreadyAssigned { holder, .. } if holder.is_empty() => String::new(),
+        IpamError::AlreadyAssigned { holder, .. } => format!("it is held by {holder}"),
+        IpamError::NotInPool { ip, refused } if refused.is_empty() => {
+            format!("no IPPool contains {ip}; `calico-ipam show` lists the pools")
+        }
+        IpamError::Withheld { .. } => {
+            "feature_control.restrict_annotations keeps the pod's annotations to what its namespace may have".into()
+        }
+        IpamError::PoolName { pool, .. } => {
+            format!("`{pool}` is neither the CIDR nor the name of an IPPool; `calico-ipam show` lists them")
+        }
+        IpamError::Store(StoreError::NotFound { key }) if key.starts_with("Node(") => {
+            "the node is not in the datastore: calico-node creates it at its first start; by hand: calico-ipam init"
+                .into()
+        }
+        IpamError::Shortfall(shortfall) => match &shortfall.cause {
+            limit @ Exhaustion::BlockLimit { .. } => format!("{limit}; {}", listed(&shortfall.refused)),
+            _ => listed(&shortfall.refused),
+        },
+        IpamError::Pools(_) if error.refused_pools().is_empty() => {
+            "there is no IPPool; make one with: calico-ipam apply -f pool.yaml".into()
+        }
+        _ => listed(error.refused_pools()),
+    }
+}
+
+fn listed(refused: &[RefusedPool]) -> String {
+    refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -22,10 +22,7 @@ impl KubernetesApi {
     /// Returns the access that the configuration describes, if the call `is_used` to read any object. Opens no file or
     /// connection.
     pub fn for_call(conf: &NetConf, datastore: &DatastoreConfig, is_used: bool) -> Result<Self, CniError> {
-        if matches!(datastore, DatastoreConfig::Kubernetes(_)) {
-            return Ok(KubernetesApi::Datastore);
-        }
-        if !is_used {
+        if !is_used && !matches!(datastore, DatastoreConfig::Kubernetes(_)) {
             return Ok(KubernetesApi::Unused);
         }
         Self::with_environment(conf, datastore, |name| std::env::var(name).ok())

@@ -39,7 +39,7 @@ mod pod_lookup;
 pub mod process;
 #[cfg(test)]
 mod races;
-mod read_blocks;
+mod reads;
 pub mod release;
 pub mod retry;
 pub mod run;

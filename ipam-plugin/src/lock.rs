@@ -41,17 +41,11 @@ pub fn let_others_in() {
 /// The reason why an operation continues without the lock.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The file or its directory cannot be opened.
-    #[error("cannot open lock file {path}: {cause}")]
-    Open {
-        /// The lock file.
-        path: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// The file cannot be locked.
-    #[error("cannot lock lock file {path}: {cause}")]
-    Lock {
+    /// The file or its directory cannot be opened, or the file cannot be locked.
+    #[error("cannot {action} lock file {path}: {cause}")]
+    File {
+        /// The attempted action: `open` or `lock`.
+        action: &'static str,
         /// The lock file.
         path: String,
         /// The system's error.
@@ -118,17 +112,17 @@ impl HostLock {
         try_lock: fn(&File) -> Result<(), TryLockError>,
         lock: fn(&File) -> io::Result<()>,
     ) -> Result<HostLock, LockError> {
-        let named = || path.display().to_string();
-        let file = open(path).map_err(|cause| LockError::Open { path: named(), cause })?;
+        let failed = |action| move |cause| LockError::File { action, path: path.display().to_string(), cause };
+        let busy = || LockError::Busy { path: path.display().to_string(), waited: wait };
+        let file = open(path).map_err(failed("open"))?;
         match try_lock(&file) {
             Ok(()) => Ok(HostLock::new(file)),
-            Err(TryLockError::WouldBlock) if wait.is_zero() => Err(LockError::Busy { path: named(), waited: wait }),
-            Err(TryLockError::WouldBlock) => match lock_within(file, wait, lock) {
-                Some(Ok(file)) => Ok(HostLock::new(file)),
-                Some(Err(cause)) => Err(LockError::Lock { path: named(), cause }),
-                None => Err(LockError::Busy { path: named(), waited: wait }),
-            },
-            Err(TryLockError::Error(cause)) => Err(LockError::Lock { path: named(), cause }),
+            Err(TryLockError::WouldBlock) if wait.is_zero() => Err(busy()),
+            Err(TryLockError::WouldBlock) => {
+                let waited = lock_within(file, wait, lock).ok_or_else(busy)?;
+                waited.map(HostLock::new).map_err(failed("lock"))
+            }
+            Err(TryLockError::Error(cause)) => Err(failed("lock")(cause)),
         }
     }
 }

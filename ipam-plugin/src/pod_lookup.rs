@@ -8,8 +8,8 @@ use libcalico::kubernetes::{MachinePod, Namespace, Pod};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::{Call, CniError, Code, Command};
 
-use crate::cni::{IpamRequest, cni_error};
-use crate::error::VmiError;
+use crate::cni::IpamRequest;
+use crate::error::{VmiError, cni_error};
 use crate::kubernetes_api::{KubernetesApi, may_have_vmi, selects_by_namespace};
 use crate::vmi;
 
@@ -46,10 +46,9 @@ impl PodQueries {
     /// Reads the objects.
     pub(crate) async fn read(self, call: &Call, api: &KubernetesApi, store: &Datastore) -> Result<PodLookup, CniError> {
         let mut lookup = PodLookup::default();
-        let (Some(api), Some(pod)) = (api.reached(store), call.args.pod()) else { return Ok(lookup) };
-        if !self.is_any() {
+        let (Some(api), Some(pod), true) = (api.reached(store), call.args.pod(), self.is_any()) else {
             return Ok(lookup);
-        }
+        };
         let mut batch = ReadBatch::new();
         let namespace = self.namespace.then(|| batch.get::<Namespace>(&ObjectKey::global(pod.namespace)));
         let key = ObjectKey::namespaced(pod.namespace, pod.name);
@@ -71,13 +70,12 @@ impl PodQueries {
         }
         let pod = pod_ticket.map(|ticket| answers.get(&ticket)).transpose().map_err(VmiError::from)?.flatten();
         // A DEL of a pod that is deleted already releases the addresses under the container's own handle.
-        if let Some(pod) = pod {
-            let detected = vmi::detect(api, store, &pod.value).await.map_err(VmiError::from)?;
-            lookup.vmi = match call.command {
-                Command::Add => detected.map(vmi::DetectedVmi::for_add).transpose()?.flatten(),
-                _ => detected.and_then(vmi::DetectedVmi::for_del),
-            };
-        }
+        let pod = pod.map(|entry| entry.value);
+        let detected = vmi::detect(Some(api), store, pod.as_ref()).await.map_err(VmiError::from)?;
+        lookup.vmi = match call.command {
+            Command::Add => detected.map(vmi::DetectedVmi::for_add).transpose()?.flatten(),
+            _ => detected.and_then(vmi::DetectedVmi::for_del),
+        };
         Ok(lookup)
     }
 }

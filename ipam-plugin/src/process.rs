@@ -9,16 +9,15 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{self, PanicHookInfo};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use netconf::CommandOutput;
-use netconf::conf::{LogConf, LogLevel as ConfLevel};
 use netconf::invocation::{Invocation, Plugin, invocation as decide};
 use netconf::{Call, CallError, CniError, MAX_INPUT, printable};
 use tokio::runtime::Runtime;
 
-use crate::logging::{self, LogConfig, LogLevel, Subject};
+use crate::logging::{self, Subject};
 
 /// Returns the version of this build, as `-v` prints it. The build may set it with `CALICO_VERSION`.
 pub fn build_version() -> &'static str {
@@ -61,18 +60,13 @@ pub fn finish(outcome: Result<String, CallError>) -> ExitCode {
     exit_code(print_outcome(outcome))
 }
 
-/// Prints an error in the CNI format and returns the exit code.
-pub fn fail(error: CallError) -> ExitCode {
-    finish(Err(error))
-}
-
 /// Ends a call that cannot be decoded. Prints the error for the runtime, and logs it with the attachment from the
 /// environment, to the log file of the configuration as far as that was readable.
 pub fn refuse(error: CallError, component: &'static str) -> ExitCode {
     let conf = error.log.as_deref().cloned().unwrap_or_default();
-    start_log(&conf, component, Subject::of_environment(&env_value, error.node.as_deref()));
+    logging::init(&conf, component, &Subject::of_environment(&env_value, error.node.as_deref()));
     tracing::error!(error = %error.error, "{} is refused", env_value("CNI_COMMAND").unwrap_or_default());
-    fail(error)
+    finish(Err(error))
 }
 
 /// Prints the outcome and returns the exit status.
@@ -115,30 +109,12 @@ fn panic_error(info: &PanicHookInfo<'_>) -> CniError {
 
 /// Starts logging by the configuration of a call, and logs the settings that were skipped.
 pub fn start_call_log(call: &Call, component: &'static str) {
-    start_log(&call.conf.log, component, Subject::of_call(call));
+    logging::init(&call.conf.log, component, &Subject::of_call(call));
     let (network, netns, ifname) = (&call.conf.name, &call.netns, &call.ifname);
     tracing::debug!(network, netns, ifname, "{} begins", call.command.as_str());
     for error in &call.passed_over {
         tracing::warn!(%error, "{} does not need this setting, which is wrong, and goes on", call.command.as_str());
     }
-}
-
-/// Starts logging by the network configuration. `component` is the first part of the source in each line, and each line
-/// ends with the fields of `subject`.
-pub fn start_log(conf: &LogConf, component: &'static str, subject: Subject) {
-    logging::init(LogConfig {
-        level: match conf.log_level {
-            ConfLevel::Debug => LogLevel::Debug,
-            ConfLevel::Info => LogLevel::Info,
-            ConfLevel::Error => LogLevel::Error,
-        },
-        file: (!conf.log_file_path.is_empty()).then(|| PathBuf::from(&conf.log_file_path)),
-        max_size_mib: conf.log_file_max_size.into(),
-        max_age_days: conf.log_file_max_age.into(),
-        max_count: conf.log_file_max_count as usize,
-        component,
-        subject,
-    });
 }
 
 /// Runs an operation to completion on this thread. The runtime is created only here, because `-v` and malformed calls

@@ -10,6 +10,15 @@ pub trait WriteGate: Sync {
     fn admit(&self, writes: usize) -> impl Future<Output = bool> + Send;
 }
 
+/// Sends a write through the gate. Returns `None` if the gate refuses it.
+pub(crate) async fn write_admitted<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    write: Write,
+) -> Option<Result<Revision, StoreError>> {
+    if gate.admit(1).await { Some(store.write_one(write).await) } else { None }
+}
+
 /// A gate that admits every write.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenGate;

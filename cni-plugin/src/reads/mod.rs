@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use ipam_plugin::alloc::inputs::AllocationInputs;
 use ipam_plugin::alloc::prefetch::Prefetch;
 use ipam_plugin::cni::IpamRequest;
+use ipam_plugin::error::VmiError;
 use ipam_plugin::own_node;
 use ipam_plugin::release::ReleaseInputs;
+use ipam_plugin::vmi::{self, DetectedVmi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{MachinePod, Pod};
@@ -27,7 +29,6 @@ use crate::ipam::pod_cidr::Subnets;
 use crate::ipam::{AddressRequest, CalicoRequest};
 use crate::kubernetes::{Facts, FactsError};
 use crate::pod::Described;
-use crate::vmi;
 
 use self::batch::{Found, Query, discard_prefetch, read, try_read};
 
@@ -179,7 +180,8 @@ async fn prepare(
     if let (Some(pod), Some(labels)) = (request.as_deref_mut().and_then(|request| request.pod.as_mut()), facts.labels) {
         pod.namespace.labels = labels;
     }
-    let vmi = vmi::for_add(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let detected = detect_vmi(cx, facts.machine_pod.as_ref()).await?;
+    let vmi = detected.map(DetectedVmi::for_add).transpose()?.flatten();
     if let Some(request) = request {
         request.vmi.clone_from(&vmi);
     }
@@ -207,8 +209,14 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let found = *read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;
     let facts = found.kubernetes?;
-    let vmi = vmi::for_del(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let detected = detect_vmi(cx, facts.machine_pod.as_ref()).await?;
+    let vmi = detected.and_then(DetectedVmi::for_del);
     Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
+}
+
+/// Reads the VMI of the pod; `None` for a pod without one.
+pub async fn detect_vmi(cx: &Context, pod: Option<&Pod>) -> Result<Option<DetectedVmi>, VmiError> {
+    Ok(Box::pin(vmi::detect(cx.api.reached(&cx.store), &cx.store, pod)).await?)
 }
 
 /// Reads the objects that a STATUS needs: the inputs of an allocation by `request`.

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::logging::{self, Subject};
 use ipam_plugin::process;
 use ipam_plugin::process::variables_help;
+use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, run_with};
 use super::node_command::{CommandError, exit_code, read_environment, run_agent};
@@ -30,7 +31,7 @@ pub fn install(
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
     run_with("install", help, SPEC.parse(arguments), |given| {
-        logging::init(LogConfig::new("cni-installer"));
+        logging::init(&LogConf::default(), "cni-installer", &Subject::default());
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
         exit_code(run(&layout, network, replay))

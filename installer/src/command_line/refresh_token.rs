@@ -3,8 +3,9 @@
 
 use std::process::ExitCode;
 
-use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::logging::{self, Subject};
 use ipam_plugin::process::variables_help;
+use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, run_with};
 use super::node_command::{CommandError, exit_code, read_environment, run_agent};
@@ -23,7 +24,7 @@ pub fn refresh_token(
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
     run_with("refresh-token", help, SPEC.parse(arguments), |given| {
-        logging::init(LogConfig::new("cni-agent"));
+        logging::init(&LogConf::default(), "cni-agent", &Subject::default());
         exit_code(run(&given.layout(), network, replay))
     })
 }

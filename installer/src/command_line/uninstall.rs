@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use ipam_plugin::logging::{self, LogConfig};
+use ipam_plugin::logging::{self, Subject};
 use ipam_plugin::process;
+use netconf::conf::LogConf;
 
 use super::arguments::{OptionSpec, print, print_error, run_with};
 use crate::host_network::HostNetwork;
@@ -46,7 +47,7 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn Host
         || HELP.into(),
         SPEC.parse(arguments),
         |given| {
-            logging::init(LogConfig::new("cni-installer"));
+            logging::init(&LogConf::default(), "cni-installer", &Subject::default());
             let options = Options {
                 yes: given.is_on("yes"),
                 tear_down_pods: given.is_on("tear-down-pods"),

@@ -17,7 +17,9 @@ pub async fn ensure_labels<S: Store>(store: &S, owner: &Owner, marker: Option<&P
     }
     add_labels(store, owner, &OpenGate).await?;
     // Without the marker, the next ADD of a requested address lists the affinities again.
-    if let Some((marker, Err(error))) = marker.map(|marker| (marker, leave_marker(marker))) {
+    let Some(marker) = marker else { return Ok(()) };
+    let noted = marker.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(marker, ""));
+    if let Err(error) = noted {
         tracing::warn!(file = %marker.display(), %error, "cannot note that old affinities have labels");
     }
     Ok(())
@@ -44,11 +46,6 @@ pub async fn add_labels<S: Store, G: WriteGate>(store: &S, owner: &Owner, gate: 
         }
     }
     Ok(true)
-}
-
-fn leave_marker(path: &Path) -> std::io::Result<()> {
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    fs::write(path, "")
 }
 
 #[cfg(test)]

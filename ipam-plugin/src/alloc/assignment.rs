@@ -1,13 +1,14 @@
 //! [`BlockAssignment`]: addresses assigned in memory, with the block that has to be written to assign them.
-//! [`Assigned`]: the addresses assigned to a request.
+//! [`Assigned`]: the addresses assigned to a request. [`WriteList`]: the writes of an allocation, in their order: the
+//! handle, then each block after its affinity.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use libcalico::api::IpPool;
-use libcalico::ipam::{Allocation, AssignError, AssignRequest as BlockRequest, Block, HandleId, Owner};
+use libcalico::ipam::{Allocation, AssignError, AssignRequest as BlockRequest, Block, Handle, HandleId, Owner};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Revision};
+use libcalico::store::{Entry, Revision, StoreError, Write};
 
 use crate::alloc::block_hints::HintedBlocks;
 use crate::alloc::request::AssignRequest;
@@ -15,6 +16,7 @@ use crate::alloc::snapshot::Snapshot;
 use crate::block_writes::PriorAffinity;
 use crate::error::{IpamError, Shortfall};
 use crate::exhausted::Outcome;
+use crate::handle_refs::take_off;
 
 /// An assigned address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,67 +59,43 @@ pub(crate) struct BlockAssignment {
 }
 
 impl BlockAssignment {
-    /// Assigns up to `n` addresses of an existing block. Returns `None` if the block has none for this owner.
-    pub(crate) fn from_block(
-        request: &AssignRequest,
-        owner: &Owner,
-        snapshot: &Snapshot,
-        block: &Entry<Block>,
-        n: usize,
-        prior_affinity: Option<PriorAffinity>,
-    ) -> Result<Option<BlockAssignment>, IpamError> {
-        let revision = Some(block.revision.clone());
-        Self::assign(request, owner, snapshot, block.value.clone(), revision, n, prior_affinity)
+    /// Starts with no address of a block that was read at `revision`, or that is to be created.
+    pub(crate) fn of(block: Block, revision: Option<Revision>, prior_affinity: Option<PriorAffinity>) -> Self {
+        BlockAssignment { addresses: Vec::new(), block, revision, prior_affinity }
     }
 
-    /// Assigns up to `n` addresses of a block to be created.
-    pub(crate) fn from_new_block(
+    /// Assigns up to `n` addresses. Returns `None` if the block has none for this owner.
+    pub(crate) fn assign(
+        mut self,
         request: &AssignRequest,
         owner: &Owner,
         snapshot: &Snapshot,
-        cidr: Cidr,
         n: usize,
-        prior_affinity: PriorAffinity,
     ) -> Result<Option<BlockAssignment>, IpamError> {
-        let block = Block::new(cidr, owner, snapshot.now)?;
-        Self::assign(request, owner, snapshot, block, None, n, Some(prior_affinity))
-    }
-
-    fn assign(
-        request: &AssignRequest,
-        owner: &Owner,
-        snapshot: &Snapshot,
-        mut block: Block,
-        revision: Option<Revision>,
-        n: usize,
-        prior_affinity: Option<PriorAffinity>,
-    ) -> Result<Option<BlockAssignment>, IpamError> {
-        let from = block_request(request, owner, snapshot.config().strict_affinity);
-        match block.assign(n, &from, &snapshot.reservations) {
-            Ok(addresses) if addresses.is_empty() => Ok(None),
-            Ok(addresses) => {
-                block.count_write();
-                Ok(Some(BlockAssignment { addresses, block, revision, prior_affinity }))
-            }
+        let from = block_request(request, owner, snapshot.inputs.config.strict_affinity);
+        match self.block.assign(n, &from, &snapshot.reservations) {
+            Ok(addresses) if addresses.is_empty() => return Ok(None),
+            Ok(addresses) => self.addresses = addresses,
             Err(AssignError::AffinityMismatch { .. } | AssignError::NoAffinity(_) | AssignError::Corrupt(_)) => {
-                Ok(None)
+                return Ok(None);
             }
-            Err(error) => Err(error.into()),
+            Err(error) => return Err(error.into()),
         }
+        self.block.count_write();
+        Ok(Some(self))
     }
 
-    /// Assigns a requested address of a block that exists or is to be created.
-    pub(crate) fn from_address(
+    /// Assigns a requested address.
+    pub(crate) fn assign_address(
+        mut self,
         request: &AssignRequest,
         strict: bool,
         ip: IpAddr,
-        mut block: Block,
-        revision: Option<Revision>,
-        prior_affinity: Option<PriorAffinity>,
     ) -> Result<BlockAssignment, AssignError> {
-        block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
-        block.count_write();
-        Ok(BlockAssignment { addresses: vec![ip], block, revision, prior_affinity })
+        self.block.assign_address(ip, &block_request(request, &request.owner(), strict))?;
+        self.addresses.push(ip);
+        self.block.count_write();
+        Ok(self)
     }
 
     pub(crate) fn cidr(&self) -> Cidr {
@@ -170,4 +148,59 @@ pub(crate) fn log_assigned(
 /// Returns addresses as the value of a log field.
 pub(crate) fn comma_separated(ips: &[IpAddr]) -> String {
     ips.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// A list of writes, with the positions of its parts.
+pub(crate) struct WriteList {
+    pub(crate) writes: Vec<Write>,
+    /// The handle, which is written first; `None` if its stored counts are already right.
+    pub(crate) handle: Option<Handle>,
+    /// For each assignment, the index of its affinity's write and of its block's write.
+    pub(crate) assignments: Vec<(Option<usize>, usize)>,
+}
+
+/// Returns the writes of `assignments`.
+pub(crate) fn write_list(
+    snapshot: &Snapshot,
+    request: &AssignRequest,
+    owner: &Owner,
+    assignments: &[BlockAssignment],
+) -> Result<WriteList, StoreError> {
+    let handle = handle_with(snapshot, request, assignments);
+    let mut writes = Vec::with_capacity(1 + 2 * assignments.len());
+    match (snapshot.handle(), &handle) {
+        (_, None) => {}
+        (Some(read), Some(handle)) => writes.push(Write::update::<Handle>(&request.handle, handle, &read.revision)?),
+        (None, Some(handle)) => writes.push(Write::create::<Handle>(&request.handle, handle)?),
+    }
+    let mut places = Vec::with_capacity(assignments.len());
+    for assignment in assignments {
+        let pending =
+            assignment.prior_affinity.as_ref().map(|prior| prior.pending(owner, assignment.cidr())).transpose()?;
+        let affinity = pending.as_ref().map(|_| writes.len());
+        writes.extend(pending);
+        writes.push(match &assignment.revision {
+            Some(revision) => Write::update::<Block>(&assignment.cidr(), &assignment.block, revision)?,
+            None => Write::create::<Block>(&assignment.cidr(), &assignment.block)?,
+        });
+        places.push((affinity, writes.len() - 1));
+    }
+    Ok(WriteList { writes, handle, assignments: places })
+}
+
+/// Returns the handle with the counts of `assignments` in place of the expected ones, or `None` if the handle does not
+/// change.
+fn handle_with(snapshot: &Snapshot, request: &AssignRequest, assignments: &[BlockAssignment]) -> Option<Handle> {
+    let before = snapshot.handle().map(|entry| &entry.value);
+    let mut handle = before.cloned().unwrap_or_default();
+    take_off(&mut handle, &request.handle, snapshot.reserved.iter().map(|(block, n)| (*block, *n)));
+    for assignment in assignments {
+        handle.increment(assignment.cidr(), assignment.addresses.len());
+    }
+    (before != Some(&handle)).then_some(handle)
+}
+
+/// Records that `committed` took addresses that the handle counted beforehand.
+pub(crate) fn consume_reserved(snapshot: &mut Snapshot, committed: &[BlockAssignment]) {
+    committed.iter().for_each(|assignment| snapshot.consume_reserved(&assignment.cidr(), assignment.addresses.len()));
 }

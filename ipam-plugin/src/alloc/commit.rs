@@ -1,19 +1,24 @@
-//! [`commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
-//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect.
+//! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
+//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that a
+//! failed allocation had already assigned. Upstream leaves them allocated until the DEL.
 
-use libcalico::ipam::{AffinityKey, AffinityState, BlockAffinity, Owner};
+use std::collections::BTreeSet;
+
+use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Revision, Store, StoreError, WriteError, WriteModel};
 
 use crate::affinity::repair::{confirm, no_revision};
-use crate::alloc::assignment::{BlockAssignment, comma_separated};
+use crate::alloc::assignment::{
+    BlockAssignment, WriteList, comma_separated, consume_reserved, is_as_assigned, write_list,
+};
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
-use crate::alloc::unknown_outcome::{UnknownWrite, resolve_unknown_outcome};
-use crate::alloc::write_list::{WriteList, consume_reserved, write_list};
+use crate::alloc::unknown_outcome::UnknownWrite;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
+use crate::release::{ReleasedBatch, release_from_blocks};
 
 /// The error of a list of writes that was not applied in full.
 #[derive(Debug)]
@@ -24,117 +29,113 @@ pub(crate) struct CommitError {
     pub(crate) cause: StoreError,
 }
 
-/// Writes the assignments. With `Ok`, the handle counts each address, each block is written, and each new affinity is
-/// confirmed, or will be by the node's next allocation from the block. After an error
-/// `snapshot` is out of date, and assignments that are not in `committed` have been undone if the datastore was
-/// reachable.
-pub(crate) async fn commit<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    snapshot: &mut Snapshot,
-    request: &AssignRequest,
-    assignments: Vec<BlockAssignment>,
-) -> Result<Vec<BlockAssignment>, CommitError> {
-    let owner = request.owner();
-    let list = match write_list(snapshot, request, &owner, &assignments) {
-        Ok(list) => list,
-        Err(cause) => return Err(CommitError { committed: Vec::new(), cause }),
-    };
-    for assignment in &assignments {
-        let (block, claims, addresses) =
-            (assignment.cidr(), assignment.prior_affinity.is_some(), comma_separated(&assignment.addresses));
-        tracing::debug!(addresses, %block, claims, "writing handle and block");
-    }
-    match store.write(&list.writes).await {
-        Ok(revisions) => finish(store, snapshot, &owner, list, assignments, revisions).await,
-        Err(WriteError { index, applied, cause }) => {
-            let committed = match &cause {
-                StoreError::Unavailable { outcome_unknown: true, .. } => {
-                    let sent = match store.write_model() {
-                        WriteModel::Transactional => None,
-                        WriteModel::PerObject => Some(index),
-                    };
-                    resolve_unknown_outcome(
-                        store,
-                        clock,
-                        snapshot,
-                        request,
-                        &UnknownWrite { list: &list, assignments: &assignments, sent },
-                    )
-                    .await
-                }
-                _ => split(store, clock, snapshot, request, &list, &assignments, applied).await,
-            };
-            confirm_again(store, &owner, &committed).await;
-            Err(CommitError { committed, cause })
-        }
-    }
+/// The writes of one attempt of an allocation.
+pub(crate) struct Commit<'a, S, C> {
+    pub(crate) store: &'a S,
+    pub(crate) clock: &'a C,
+    pub(crate) request: &'a AssignRequest,
+    pub(crate) snapshot: &'a mut Snapshot,
 }
 
-/// Records the successful writes in `snapshot` and confirms the affinities.
-async fn finish<S: Store>(
-    store: &S,
-    snapshot: &mut Snapshot,
-    owner: &Owner,
-    list: WriteList,
-    assignments: Vec<BlockAssignment>,
-    revisions: Vec<Revision>,
-) -> Result<Vec<BlockAssignment>, CommitError> {
-    if revisions.len() != list.writes.len() {
-        return Err(CommitError { committed: assignments, cause: no_revision() });
-    }
-    match list.handle {
-        Some(handle) => snapshot.record_handle(handle, revisions[0].clone(), BlockCounts::new()),
-        None => consume_reserved(snapshot, &assignments),
-    }
-    for (assignment, (affinity, block)) in assignments.iter().zip(&list.assignments) {
-        snapshot.record_block(assignment.block.clone(), revisions[*block].clone());
-        if let (Some(index), Some(prior)) = (affinity, &assignment.prior_affinity) {
-            match confirm(store, prior.written(owner, assignment.cidr(), revisions[*index].clone())).await {
-                Ok(confirmed) => snapshot.record_affinity(confirmed),
-                Err(error) => warn_unconfirmed(assignment.cidr(), &error),
+impl<S: Store, C: Clock> Commit<'_, S, C> {
+    /// Writes the assignments. With `Ok`, the handle counts each address, each block is written, and each new affinity
+    /// is confirmed, or will be by the node's next allocation from the block. After an error the snapshot is out of
+    /// date, and assignments that are not in `committed` have been undone if the datastore was reachable.
+    pub(crate) async fn write(
+        &mut self,
+        assignments: Vec<BlockAssignment>,
+    ) -> Result<Vec<BlockAssignment>, CommitError> {
+        let list = match write_list(self.snapshot, self.request, &self.request.owner(), &assignments) {
+            Ok(list) => list,
+            Err(cause) => return Err(CommitError { committed: Vec::new(), cause }),
+        };
+        for assignment in &assignments {
+            let (block, claims, addresses) =
+                (assignment.cidr(), assignment.prior_affinity.is_some(), comma_separated(&assignment.addresses));
+            tracing::debug!(addresses, %block, claims, "writing handle and block");
+        }
+        match self.store.write(&list.writes).await {
+            Ok(revisions) => self.finish(list, assignments, revisions).await,
+            Err(WriteError { index, applied, cause }) => {
+                let committed = match &cause {
+                    StoreError::Unavailable { outcome_unknown: true, .. } => {
+                        let sent = match self.store.write_model() {
+                            WriteModel::Transactional => None,
+                            WriteModel::PerObject => Some(index),
+                        };
+                        self.resolve_unknown_outcome(&UnknownWrite { list: &list, assignments: &assignments, sent })
+                            .await
+                    }
+                    _ => self.split(&list, &assignments, applied).await,
+                };
+                self.confirm_again(&committed).await;
+                Err(CommitError { committed, cause })
             }
         }
     }
-    Ok(assignments)
-}
 
-/// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the others.
-/// Counts that were stored before this write stay, because the next attempt uses them.
-async fn split<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    snapshot: &mut Snapshot,
-    request: &AssignRequest,
-    list: &WriteList,
-    assignments: &[BlockAssignment],
-    applied: usize,
-) -> Vec<BlockAssignment> {
-    let (committed, undone): (Vec<_>, Vec<_>) =
-        assignments.iter().zip(&list.assignments).partition(|(_, (_, block))| *block < applied);
-    let committed: Vec<BlockAssignment> = committed.into_iter().map(|(assignment, _)| assignment.clone()).collect();
-    if list.handle.is_none() {
-        consume_reserved(snapshot, &committed);
-    } else if applied > 0 {
-        snapshot.take_reserved();
-        let surplus: Vec<(Cidr, usize)> =
-            undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len())).collect();
-        decrement(store, clock, &request.handle, &surplus).await;
+    /// Records the successful writes in the snapshot and confirms the affinities.
+    async fn finish(
+        &mut self,
+        list: WriteList,
+        assignments: Vec<BlockAssignment>,
+        revisions: Vec<Revision>,
+    ) -> Result<Vec<BlockAssignment>, CommitError> {
+        if revisions.len() != list.writes.len() {
+            return Err(CommitError { committed: assignments, cause: no_revision() });
+        }
+        match list.handle {
+            Some(handle) => self.snapshot.record_handle(handle, revisions[0].clone(), BlockCounts::new()),
+            None => consume_reserved(self.snapshot, &assignments),
+        }
+        let owner = self.request.owner();
+        for (assignment, (affinity, block)) in assignments.iter().zip(&list.assignments) {
+            self.snapshot.record_block(assignment.block.clone(), revisions[*block].clone());
+            if let (Some(index), Some(prior)) = (affinity, &assignment.prior_affinity) {
+                let written = prior.written(&owner, assignment.cidr(), revisions[*index].clone());
+                match confirm(self.store, written).await {
+                    Ok(confirmed) => self.snapshot.record_affinity(confirmed),
+                    Err(error) => warn_unconfirmed(assignment.cidr(), &error),
+                }
+            }
+        }
+        Ok(assignments)
     }
-    committed
-}
 
-/// Confirms the affinities of assignments whose revisions were lost with the response.
-async fn confirm_again<S: Store>(store: &S, owner: &Owner, committed: &[BlockAssignment]) {
-    for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
-        let key = AffinityKey { owner: owner.clone(), cidr: assignment.cidr() };
-        let outcome = match store.get::<BlockAffinity>(&key).await {
-            Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
-            Ok(found) => confirm(store, found).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = outcome {
-            warn_unconfirmed(assignment.cidr(), &error);
+    /// Returns the assignments whose blocks are among the first `applied` writes, and decrements the handle for the
+    /// others. Counts that were stored before this write stay, because the next attempt uses them.
+    async fn split(
+        &mut self,
+        list: &WriteList,
+        assignments: &[BlockAssignment],
+        applied: usize,
+    ) -> Vec<BlockAssignment> {
+        let (committed, undone): (Vec<_>, Vec<_>) =
+            assignments.iter().zip(&list.assignments).partition(|(_, (_, block))| *block < applied);
+        let committed: Vec<BlockAssignment> = committed.into_iter().map(|(assignment, _)| assignment.clone()).collect();
+        if list.handle.is_none() {
+            consume_reserved(self.snapshot, &committed);
+        } else if applied > 0 {
+            self.snapshot.take_reserved();
+            let surplus: Vec<(Cidr, usize)> =
+                undone.iter().map(|(assignment, _)| (assignment.cidr(), assignment.addresses.len())).collect();
+            decrement(self.store, self.clock, &self.request.handle, &surplus).await;
+        }
+        committed
+    }
+
+    /// Confirms the affinities of assignments whose revisions were lost with the response.
+    async fn confirm_again(&self, committed: &[BlockAssignment]) {
+        for assignment in committed.iter().filter(|assignment| assignment.prior_affinity.is_some()) {
+            let key = AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
+            let outcome = match self.store.get::<BlockAffinity>(&key).await {
+                Ok(found) if found.value.state == AffinityState::Confirmed => Ok(found),
+                Ok(found) => confirm(self.store, found).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = outcome {
+                warn_unconfirmed(assignment.cidr(), &error);
+            }
         }
     }
 }
@@ -142,4 +143,73 @@ async fn confirm_again<S: Store>(store: &S, owner: &Owner, committed: &[BlockAss
 /// Logs an unconfirmed affinity. The addresses are assigned nevertheless.
 fn warn_unconfirmed(block: Cidr, error: &StoreError) {
     tracing::warn!(%block, %error, "claim not confirmed; until a later allocation does, the block is not advertised");
+}
+
+/// Releases the addresses of `assignments` whose allocations are unchanged. A VMI's address may have passed to another
+/// launcher pod under the same handle. Failure is only logged: the handle still counts the addresses, so DEL finds
+/// them.
+pub(crate) async fn undo<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    request: &AssignRequest,
+    assignments: &[BlockAssignment],
+) {
+    let blocks: BTreeSet<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
+    let requests = |block: &Block| {
+        let here = assignments.iter().filter(|assignment| assignment.cidr() == block.cidr);
+        let held = here.flat_map(|assignment| &assignment.addresses).filter_map(|ip| block.allocation(*ip));
+        held.filter(|held| is_as_assigned(request, held))
+            .map(|held| ReleaseRequest { ip: held.ip, handle: held.handle(), sequence: held.sequence })
+            .collect()
+    };
+    let handle = &request.handle;
+    let released = release_from_blocks(store, clock, blocks, requests).await;
+    if let Err(error) = released.and_then(ReleasedBatch::into_addresses) {
+        tracing::error!(%handle, %error, "cannot release what a failed allocation took; DEL will");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use libcalico::ipam::OwnerSlot;
+
+    use super::*;
+    use crate::alloc::one_address::assign_address;
+    use crate::alloc::request::workload_attributes;
+    use crate::testing::{Cluster, MemoryStore, held};
+
+    /// Another launcher of the VMI uses the VMI's handle and has become the owner.
+    #[tokio::test]
+    async fn undo_of_an_address_that_passed_to_another_launcher_leaves_it() {
+        let ip: IpAddr = "10.65.0.9".parse().unwrap();
+        // The other address of the assignment was released in the meantime.
+        let free: IpAddr = "10.65.0.10".parse().unwrap();
+        for (owner, kept) in [("launcher-1", false), ("launcher-2", true)] {
+            let cluster = Cluster::on(MemoryStore::sequential());
+            cluster.pool("pool4", "10.65.0.0/16", 26);
+            let mut request = cluster.request("node1", "net.vmi.ns.db");
+            let pod = Some(("ns", "launcher-1"));
+            request.attributes = workload_attributes("node1", pod, cluster.clock.now());
+            let inputs = cluster.inputs(&request).await.unwrap();
+            assign_address(&cluster.store, &cluster.clock, &request, ip, inputs).await.unwrap();
+            let mut block = cluster.block("10.65.0.0/26").unwrap();
+            let assignment = BlockAssignment {
+                addresses: vec![free, ip],
+                block: block.clone(),
+                revision: None,
+                prior_affinity: None,
+            };
+            let attributes = match owner {
+                "launcher-1" => request.attributes.clone(),
+                _ => workload_attributes("node2", Some(("ns", owner)), cluster.clock.now()),
+            };
+            block.set_owner(&request.handle, OwnerSlot::Active, &attributes);
+            let stored = cluster.store.get::<Block>(&block.cidr).await.unwrap();
+            cluster.store.update(&block.cidr, &block, &stored.revision).await.unwrap();
+            undo(&cluster.store, &cluster.clock, &request, &[assignment]).await;
+            assert_eq!(!held(&cluster.store.pairs()).is_empty(), kept, "owned by {owner}");
+        }
+    }
 }

@@ -16,26 +16,24 @@ mod repair;
 pub mod request;
 mod reserved_handle;
 mod snapshot;
-mod undo;
 mod unknown_outcome;
-mod write_list;
 
 use std::mem;
 
+use libcalico::ipam::Block;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Revision, Store, WriteModel};
+use libcalico::store::{Entry, Revision, Store, WriteModel};
 
 pub use crate::alloc::assignment::{Assigned, Assignment};
 use crate::alloc::assignment::{BlockAssignment, log_assigned};
 use crate::alloc::block_hints::HintedBlocks;
-use crate::alloc::commit::{CommitError, commit};
+use crate::alloc::commit::{Commit, CommitError, undo};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::planner::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::{read_beside_handle, release_counts, release_reserved};
+use crate::alloc::reserved_handle::release_counts;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::alloc::undo::undo;
 use crate::clock::Clock;
 use crate::error::{Exhaustion, IpamError};
 use crate::retry::{OPERATION, Retry};
@@ -119,12 +117,11 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         if outcome.is_err() || self.request.all_or_nothing && self.is_short() {
             let _releasing = (!self.committed_assignments.is_empty()).then(|| self.request.notes.releasing());
             // Boxed, because the future is large and rarely used; the usual ADD should not contain it.
-            Box::pin(self.undo()).await;
+            Box::pin(undo(self.store, self.clock, self.request, &self.committed_assignments)).await;
             self.committed_assignments.clear();
         }
-        if !self.snapshot.reserved().is_empty() {
-            Box::pin(release_reserved(self.store, self.clock, self.request, &mut self.snapshot)).await;
-        }
+        let unused = self.snapshot.take_reserved();
+        Box::pin(release_counts(self.store, self.clock, &self.request.handle, unused)).await;
         outcome.map(|()| self.outcome())
     }
 
@@ -140,8 +137,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             if round.missing != MissingReads::default() {
                 match self.reserved(&round) {
                     Some(reserved) => {
-                        let (store, request, snapshot) = (self.store, self.request, &mut self.snapshot);
-                        Box::pin(read_beside_handle(store, request, snapshot, &round.missing, reserved)).await?;
+                        Box::pin(self.snapshot.read_beside_handle(self.store, &round.missing, reserved)).await?;
                     }
                     None => self.snapshot.read(self.store, &round.missing).await?,
                 }
@@ -206,7 +202,8 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     async fn commit(&mut self, assignments: Vec<BlockAssignment>) -> Result<(), IpamError> {
         let touched: Vec<Cidr> = assignments.iter().map(BlockAssignment::cidr).collect();
-        match commit(self.store, self.clock, &mut self.snapshot, self.request, assignments).await {
+        let (store, clock, request, snapshot) = (self.store, self.clock, self.request, &mut self.snapshot);
+        match (Commit { store, clock, request, snapshot }).write(assignments).await {
             Ok(committed) => {
                 let last = committed.last().and_then(|assignment| self.snapshot.readable_block(&assignment.cidr()));
                 self.last_write = last.map(|block| block.revision.clone());
@@ -259,14 +256,6 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
         self.families.iter().any(|family| family.exhausted.is_some())
     }
 
-    async fn undo(&mut self) {
-        undo(self.store, self.clock, self.request, &self.committed_assignments).await;
-    }
-
-    fn has_room(&self, cidr: &Cidr) -> bool {
-        self.snapshot.readable_block(cidr).is_some_and(|block| block.value.free(&self.snapshot.reservations) > 0)
-    }
-
     fn outcome(&mut self) -> Assigned {
         let mut addresses = mem::take(&mut self.already_held);
         for assignment in &self.committed_assignments {
@@ -296,8 +285,9 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
 
     fn recent(&self) -> HintedBlocks {
         let first_with_room = |family: &FamilyProgress<'_>| {
-            let mut own = family.plan.affine_blocks(&self.snapshot);
-            own.find(|cidr| self.has_room(cidr))
+            let mut own = family.plan.affine_blocks(&self.snapshot).map(|entry| entry.key.cidr);
+            let free = |block: &Entry<Block>| block.value.free(&self.snapshot.reservations);
+            own.find(|cidr| self.snapshot.readable_block(cidr).is_some_and(|block| free(block) > 0))
         };
         let with_room: Vec<Cidr> = self.families.iter().filter_map(first_with_room).collect();
         let read_first = self.families.iter().flat_map(|family| family.plan.blocks_to_read_first(&self.snapshot));

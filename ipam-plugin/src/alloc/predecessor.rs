@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Block, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::Store;
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::read_blocks::{names_with, pooled};
-use crate::release::{ReleasedBatch, release_batch};
-use crate::write_gate::OpenGate;
+use crate::reads::{all_pools, names_with, pooled};
+use crate::release::release_from_blocks;
 
 /// The earlier sandbox of a pod. The pod's annotations name it, and a tenant can change these. An address is therefore
 /// treated as the sandbox's only if its allocation has the sandbox's handle and its attributes name this pod.
@@ -60,28 +58,16 @@ impl Predecessor {
         clock: &C,
         addresses: &[IpAddr],
     ) -> Result<Vec<IpAddr>, IpamError> {
-        let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
-        let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-        let outcome = self.release_from(store, clock, pooled(&pools, addresses), addresses).await?;
+        let blocks = pooled(&all_pools(store).await?, addresses);
+        let requests = |block: &Block| self.requests(block, addresses);
+        let mut outcome = release_from_blocks(store, clock, blocks, requests).await?;
         let is_astray = |ip: &&IpAddr| outcome.missing.iter().any(|block| block.contains(**ip));
         let astray: BTreeSet<IpAddr> = addresses.iter().filter(is_astray).copied().collect();
-        let named = names_with(store, &astray).await?.into_values().collect();
-        let further = self.release_from(store, clock, named, addresses).await?;
-        match outcome.failed.into_iter().chain(further.failed).next() {
-            Some((_, error)) => Err(error),
-            None => Ok(outcome.released.into_iter().chain(further.released).map(|(_, ip)| ip).collect()),
-        }
-    }
-
-    async fn release_from<S: Store, C: Clock>(
-        &self,
-        store: &S,
-        clock: &C,
-        blocks: BTreeSet<Cidr>,
-        addresses: &[IpAddr],
-    ) -> Result<ReleasedBatch, IpamError> {
-        let blocks: Vec<Cidr> = blocks.into_iter().collect();
-        release_batch(store, clock, &OpenGate, &blocks, |block| self.requests(block, addresses), blocks.len()).await
+        let named: BTreeSet<Cidr> = names_with(store, &astray).await?.into_values().collect();
+        let further = release_from_blocks(store, clock, named, requests).await?;
+        outcome.failed.extend(further.failed);
+        outcome.released.extend(further.released);
+        outcome.into_addresses()
     }
 }
 

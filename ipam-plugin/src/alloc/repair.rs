@@ -6,6 +6,7 @@ use libcalico::store::{Entry, Store, StoreError};
 
 use super::snapshot::Snapshot;
 use crate::affinity::repair::{reconfirm, release_affinity};
+use crate::block_writes::PriorAffinity;
 
 /// A repair of an affinity. Each write is a compare-and-swap against the objects read, so any change in between makes
 /// it fail.
@@ -37,7 +38,8 @@ impl AffinityRepair {
                 snapshot.remove_affinity(&affinity.key);
             }
             AffinityRepair::Confirm { affinity, block } => {
-                let (affinity, block) = reconfirm(store, affinity, block).await?;
+                let owner = affinity.key.owner.clone();
+                let (affinity, block) = reconfirm(store, &owner, &PriorAffinity::Existing(affinity), block).await?;
                 snapshot.record_block(block.value, block.revision);
                 snapshot.record_affinity(affinity);
             }

@@ -106,15 +106,7 @@ impl AssignRequest {
 
     /// Returns the query for the first read.
     pub fn inputs_query(&self) -> InputsQuery {
-        InputsQuery {
-            node: self.node.clone(),
-            owner: self.owner(),
-            handle: self.handle.clone(),
-            reads_handle: true,
-            may_lag: false,
-            blocks: Vec::new(),
-            blocks_since: None,
-        }
+        InputsQuery { owner: self.owner(), ..InputsQuery::workload(&self.node, self.handle.clone()) }
     }
 
     /// Returns the owner of the blocks that are claimed for this request.

@@ -8,10 +8,8 @@ use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteModel};
 
-use crate::alloc::assignment::BlockAssignment;
-use crate::alloc::request::AssignRequest;
-use crate::alloc::snapshot::Snapshot;
-use crate::alloc::write_list::{WriteList, consume_reserved};
+use crate::alloc::assignment::{BlockAssignment, WriteList, consume_reserved};
+use crate::alloc::commit::Commit;
 use crate::block_writes::create_first;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
@@ -26,38 +24,6 @@ pub(crate) struct UnknownWrite<'a> {
     pub(crate) sent: Option<usize>,
 }
 
-/// Returns the assignments that took effect. All others never will, and the handle does not count them. There are two
-/// exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long. The
-/// handle may then count too many addresses, and a DEL corrects that.
-pub(crate) async fn resolve_unknown_outcome<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    snapshot: &mut Snapshot,
-    request: &AssignRequest,
-    unknown: &UnknownWrite<'_>,
-) -> Vec<BlockAssignment> {
-    let mut retry = Retry::new(clock, UNDO);
-    loop {
-        let error = match observe(store, request, unknown).await {
-            Ok(observed) => match invalidate_pending(store, snapshot, request, &observed).await {
-                Ok(()) => {
-                    correct_handle(store, clock, snapshot, request, unknown, &observed).await;
-                    return observed.committed;
-                }
-                Err(error) => error,
-            },
-            Err(error) => error,
-        };
-        if !store.has_given_up() && retry.pause().await {
-            tracing::debug!(%error, "cannot yet tell what became of a write");
-        } else {
-            tracing::error!(handle = %request.handle, %error, "cannot tell what became of a write; DEL will");
-            snapshot.take_reserved();
-            return Vec::new();
-        }
-    }
-}
-
 /// The handle and the blocks as read after the lost write.
 struct ObservedWrite {
     handle: Option<Entry<Handle>>,
@@ -69,126 +35,131 @@ struct ObservedWrite {
     open: Vec<(BlockAssignment, Option<Entry<Block>>)>,
 }
 
-async fn observe<S: Store>(
-    store: &S,
-    request: &AssignRequest,
-    unknown: &UnknownWrite<'_>,
-) -> Result<ObservedWrite, StoreError> {
-    let mut batch = ReadBatch::new();
-    let handle = batch.get::<Handle>(&request.handle);
-    let blocks: Vec<_> = unknown.assignments.iter().map(|assignment| batch.get::<Block>(&assignment.cidr())).collect();
-    let of_list = unknown.assignments.iter().filter(|_| unknown.sent.is_none());
-    let affinities: Vec<_> =
-        of_list.map(|assignment| batch.get::<BlockAffinity>(&affinity_key(request, assignment))).collect();
-    let answers = store.read(&batch).await?;
-    let handle = answers.get(&handle)?;
-    let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
-    for (n, assignment) in unknown.assignments.iter().enumerate() {
-        let found = answers.get(&blocks[n])?;
-        let may_be_under_way = match (unknown.sent, &assignment.prior_affinity) {
-            (Some(sent), _) => sent == unknown.list.assignments[n].1,
-            (None, None) => true,
-            // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
-            // read before.
-            (None, Some(prior)) => {
-                answers.get(&affinities[n]).is_ok_and(|affinity| prior.is_unchanged(affinity.as_ref()))
+impl<S: Store, C: Clock> Commit<'_, S, C> {
+    /// Returns the assignments that took effect. All others never will, and the handle does not count them. There are
+    /// two exceptions: the handle's own write is still in progress, or the datastore stayed unreachable for too long.
+    /// The handle may then count too many addresses, and a DEL corrects that.
+    pub(super) async fn resolve_unknown_outcome(&mut self, unknown: &UnknownWrite<'_>) -> Vec<BlockAssignment> {
+        let mut retry = Retry::new(self.clock, UNDO);
+        loop {
+            let error = match self.observe(unknown).await {
+                Ok(observed) => match self.invalidate_pending(&observed).await {
+                    Ok(()) => {
+                        self.correct_handle(unknown, &observed).await;
+                        return observed.committed;
+                    }
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if !self.store.has_given_up() && retry.pause().await {
+                tracing::debug!(%error, "cannot yet tell what became of a write");
+            } else {
+                tracing::error!(handle = %self.request.handle, %error, "cannot tell what became of a write; DEL will");
+                self.snapshot.take_reserved();
+                return Vec::new();
             }
-        };
-        if found.as_ref().is_some_and(|found| assignment.is_in(request, &found.value)) {
-            observed.committed.push(assignment.clone());
-            continue;
-        }
-        let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&request.handle).len());
-        observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
-        let is_as_read =
-            version_of(found.as_ref().map(|found| &found.revision)) == version_of(assignment.revision.as_ref());
-        if may_be_under_way && is_as_read {
-            observed.open.push((assignment.clone(), found));
         }
     }
-    Ok(observed)
+
+    async fn observe(&self, unknown: &UnknownWrite<'_>) -> Result<ObservedWrite, StoreError> {
+        let mut batch = ReadBatch::new();
+        let handle = batch.get::<Handle>(&self.request.handle);
+        let blocks: Vec<_> =
+            unknown.assignments.iter().map(|assignment| batch.get::<Block>(&assignment.cidr())).collect();
+        let of_list = unknown.assignments.iter().filter(|_| unknown.sent.is_none());
+        let key = |assignment: &BlockAssignment| AffinityKey { owner: self.request.owner(), cidr: assignment.cidr() };
+        let affinities: Vec<_> = of_list.map(|assignment| batch.get::<BlockAffinity>(&key(assignment))).collect();
+        let answers = self.store.read(&batch).await?;
+        let handle = answers.get(&handle)?;
+        let mut observed = ObservedWrite { handle, committed: Vec::new(), undone: Vec::new(), open: Vec::new() };
+        for (n, assignment) in unknown.assignments.iter().enumerate() {
+            let found = answers.get(&blocks[n])?;
+            let may_be_under_way = match (unknown.sent, &assignment.prior_affinity) {
+                (Some(sent), _) => sent == unknown.list.assignments[n].1,
+                (None, None) => true,
+                // In a transaction, the write also depends on the affinity. An unreadable affinity differs from the one
+                // read before.
+                (None, Some(prior)) => {
+                    answers.get(&affinities[n]).is_ok_and(|affinity| prior.is_unchanged(affinity.as_ref()))
+                }
+            };
+            if found.as_ref().is_some_and(|found| assignment.is_in(self.request, &found.value)) {
+                observed.committed.push(assignment.clone());
+                continue;
+            }
+            let held = found.as_ref().map_or(0, |found| found.value.addresses_of(&self.request.handle).len());
+            observed.undone.push((assignment.cidr(), assignment.addresses.len(), held));
+            let is_as_read =
+                version_of(found.as_ref().map(|found| &found.revision)) == version_of(assignment.revision.as_ref());
+            if may_be_under_way && is_as_read {
+                observed.open.push((assignment.clone(), found));
+            }
+        }
+        Ok(observed)
+    }
+
+    /// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
+    async fn invalidate_pending(&self, observed: &ObservedWrite) -> Result<(), StoreError> {
+        for (assignment, found) in &observed.open {
+            let writes = self.writes_without(assignment, found.as_ref())?;
+            self.store.write(&writes).await.map_err(|error| error.cause)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the writes that leave the block without the assignment.
+    fn writes_without(
+        &self,
+        assignment: &BlockAssignment,
+        found: Option<&Entry<Block>>,
+    ) -> Result<Vec<Write>, StoreError> {
+        let Some(found) = found else {
+            let owner = self.request.owner();
+            let empty = Block::new(assignment.cidr(), &owner, self.snapshot.now)
+                .map_err(|error| StoreError::Other(error.to_string()))?;
+            // Without transactions, the affinity's write has already completed before the block's write begins.
+            let prior = match self.store.write_model() {
+                WriteModel::Transactional => assignment.prior_affinity.as_ref(),
+                WriteModel::PerObject => None,
+            };
+            return create_first(empty, &owner, prior);
+        };
+        let mut block = found.value.clone();
+        block.count_write();
+        Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
+    }
+
+    /// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the
+    /// next attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that
+    /// a later attempt has to write the handle, and that write invalidates the lost one.
+    async fn correct_handle(&mut self, unknown: &UnknownWrite<'_>, observed: &ObservedWrite) {
+        let Some(sent) = &unknown.list.handle else { return consume_reserved(self.snapshot, &observed.committed) };
+        let (read, now) = (self.snapshot.handle(), observed.handle.as_ref());
+        let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
+        let reserved = self.snapshot.take_reserved();
+        let surplus: Vec<(Cidr, usize)> = match now {
+            // The handle's write is the first of the list, so it took effect if a later write was lost.
+            _ if unknown.sent.is_some_and(|lost| lost > 0) => {
+                observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
+            }
+            _ if is_unchanged => reserved.into_iter().collect(),
+            Some(now) if now.value == *sent => {
+                observed.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
+            }
+            // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
+            _ => Vec::new(),
+        };
+        if !surplus.is_empty() {
+            decrement(self.store, self.clock, &self.request.handle, &surplus).await;
+        }
+    }
 }
 
 /// Returns the part of a revision that a write compares. On Kubernetes, a revision has other parts, which may depend on
 /// the request that read the object.
 fn version_of(revision: Option<&Revision>) -> Option<&str> {
     revision.map(Revision::resource_version)
-}
-
-fn affinity_key(request: &AssignRequest, assignment: &BlockAssignment) -> AffinityKey {
-    AffinityKey { owner: request.owner(), cidr: assignment.cidr() }
-}
-
-/// Ensures that no open assignment can take effect any more. After an error, the caller reads again.
-async fn invalidate_pending<S: Store>(
-    store: &S,
-    snapshot: &Snapshot,
-    request: &AssignRequest,
-    observed: &ObservedWrite,
-) -> Result<(), StoreError> {
-    for (assignment, found) in &observed.open {
-        store
-            .write(&writes_without(store, snapshot, request, assignment, found.as_ref())?)
-            .await
-            .map_err(|error| error.cause)?;
-    }
-    Ok(())
-}
-
-/// Returns the writes that leave the block without the assignment.
-fn writes_without<S: Store>(
-    store: &S,
-    snapshot: &Snapshot,
-    request: &AssignRequest,
-    assignment: &BlockAssignment,
-    found: Option<&Entry<Block>>,
-) -> Result<Vec<Write>, StoreError> {
-    let owner = request.owner();
-    let Some(found) = found else {
-        let empty = Block::new(assignment.cidr(), &owner, snapshot.now)
-            .map_err(|error| StoreError::Other(error.to_string()))?;
-        // Without transactions, the affinity's write has already completed before the block's write begins.
-        let affinity = match store.write_model() {
-            WriteModel::Transactional => assignment.prior_affinity.as_ref(),
-            WriteModel::PerObject => None,
-        };
-        return create_first(empty, &owner, affinity);
-    };
-    let mut block = found.value.clone();
-    block.count_write();
-    Ok(vec![Write::update::<Block>(&found.key, &block, &found.revision)?])
-}
-
-/// Takes off the handle the counts of assignments that did not take effect. Counts made beforehand stay for the next
-/// attempt, unless the lost write changes the handle and may still take effect. They are then dropped, so that a later
-/// attempt has to write the handle, and that write invalidates the lost one.
-async fn correct_handle<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    snapshot: &mut Snapshot,
-    request: &AssignRequest,
-    unknown: &UnknownWrite<'_>,
-    observed: &ObservedWrite,
-) {
-    let Some(sent) = &unknown.list.handle else { return consume_reserved(snapshot, &observed.committed) };
-    let (read, now) = (snapshot.handle(), observed.handle.as_ref());
-    let is_unchanged = version_of(now.map(|now| &now.revision)) == version_of(read.map(|read| &read.revision));
-    let reserved = snapshot.take_reserved();
-    let surplus: Vec<(Cidr, usize)> = match now {
-        // The handle's write is the first of the list, so it took effect if a later write was lost.
-        _ if unknown.sent.is_some_and(|lost| lost > 0) => {
-            observed.undone.iter().map(|(cidr, n, _)| (*cidr, *n)).collect()
-        }
-        _ if is_unchanged => reserved.into_iter().collect(),
-        Some(now) if now.value == *sent => {
-            observed.undone.iter().filter_map(|undone| surplus(&now.value, undone)).collect()
-        }
-        // Another operation changed the handle. At worst it counts too many addresses, and DEL corrects that.
-        _ => Vec::new(),
-    };
-    if !surplus.is_empty() {
-        decrement(store, clock, &request.handle, &surplus).await;
-    }
 }
 
 /// Returns the surplus count for an undone assignment in a handle that equals the one sent. The handle may have had

@@ -8,7 +8,7 @@ use std::time::Duration;
 use netconf::MAX_INPUT;
 
 use super::draft::{AtomicFileError, Change, Draft};
-use super::read_file::ReadFile;
+use super::regular_file::ReadFile;
 use super::regular_file::too_large;
 
 /// Maximum number of times that another program writes between a read and a write here.

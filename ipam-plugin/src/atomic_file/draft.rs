@@ -80,17 +80,14 @@ impl Draft {
                     let name = DraftName { target: target.into(), path, in_place: false, _lock: lock };
                     return Ok(Draft { name, file });
                 }
-                // Another process has that name, or removed the draft before it was locked.
-                Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {
-                    let is_missing = !target.parent().is_none_or(Path::exists);
+                Err(error) => {
+                    // Another process has that name, or removed the draft before it was locked.
+                    let is_taken = matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound)
+                        && target.parent().is_none_or(Path::exists);
                     refused = error;
-                    if is_missing {
+                    if !is_taken {
                         break;
                     }
-                }
-                Err(error) => {
-                    refused = error;
-                    break;
                 }
             }
         }

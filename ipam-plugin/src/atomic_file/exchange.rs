@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
 use super::draft::{ATTEMPTS, AtomicFileError, DraftName, Finished, sync_directory};
-use super::read_file::ReadFile;
+use super::regular_file::ReadFile;
 
 /// Renames the first path to the second, as the kernel's `renameat2` does.
 type Rename<'r> = &'r mut dyn FnMut(&Path, &Path, RenameFlags) -> Result<(), Errno>;

@@ -8,17 +8,16 @@
 mod amend;
 mod draft;
 mod exchange;
-mod read_file;
 pub mod regular_file;
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 pub use amend::{amend, read_complete};
 use draft::sync_directory;
 pub use draft::{AtomicFileError, Change, Draft, Finished, draft_name, is_draft};
-pub use read_file::ReadFile;
+pub use regular_file::ReadFile;
 
 /// Makes `path` a file with these contents and this mode. Readers see the previous or the new contents only, and never
 /// a wider mode.
@@ -35,14 +34,10 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> Result<Change, Atomic
     Ok(Change::Written)
 }
 
-/// Returns true if `path` is a file with these contents and this mode.
+/// Returns true if `path` is a regular file with these contents and this mode. A link to such a file does not count.
 pub fn has_contents(path: &Path, contents: &[u8], mode: u32) -> bool {
-    has_mode(path, mode) && fs::read(path).is_ok_and(|found| found == contents)
-}
-
-/// Returns true if `path` is a regular file with this mode. A link to such a file does not count.
-fn has_mode(path: &Path, mode: u32) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o7777 == mode)
+    let has_mode = |found: Metadata| found.is_file() && found.permissions().mode() & 0o7777 == mode;
+    fs::symlink_metadata(path).is_ok_and(has_mode) && fs::read(path).is_ok_and(|found| found == contents)
 }
 
 /// Gives a file a second name in its directory, replacing any file of that name.

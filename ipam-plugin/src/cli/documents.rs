@@ -1,7 +1,8 @@
 //! Documents of operators: manifests as input (YAML or JSON, one document or several, lists are split into their
 //! items), and results as output (tables for operators, JSON and YAML for programs).
 
-use std::io::{self, Read, Write};
+use std::error::Error;
+use std::io::{self, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -17,56 +18,34 @@ use super::error::CliError;
 /// Reads all manifests of `path`, or of stdin for `-`. An invalid manifest rejects all of them.
 pub(super) fn read_manifests(path: &Path) -> Result<Vec<Manifest>, CliError> {
     let from_stdin = path.as_os_str() == "-";
-    let file = if from_stdin { "stdin".to_owned() } else { path.display().to_string() };
-    let text = if from_stdin { read_stdin() } else { std::fs::read_to_string(path) };
-    let text = text.map_err(|cause| CliError::File { what: "read", path: file.clone(), cause })?;
-    parse_manifests(&file, &text)
-}
-
-fn read_stdin() -> io::Result<String> {
-    let mut text = String::new();
-    io::stdin().lock().read_to_string(&mut text)?;
-    Ok(text)
+    let file = if from_stdin { Path::new("stdin") } else { path };
+    let text = if from_stdin { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(path) };
+    parse_manifests(&file.display().to_string(), &text.map_err(CliError::file("read", file))?)
 }
 
 /// Parses the manifests in `text`. `file` is the name for errors.
 pub(super) fn parse_manifests(file: &str, text: &str) -> Result<Vec<Manifest>, CliError> {
     let mut manifests = Vec::new();
     for (index, document) in documents(text).enumerate() {
-        let number = index + 1;
-        let unreadable = |error: ParseError| {
-            let (file, reason) = (file.into(), error.to_string());
-            CliError::Document { file, number, reason }
-        };
-        let document = document.map_err(unreadable)?;
-        for object in objects(document) {
-            let decoded = manifest::decode(object);
-            manifests.push(decoded.map_err(|cause| CliError::Manifest { file: file.into(), number, cause })?);
+        let refused = |reason: String| CliError::Document { file: file.into(), number: index + 1, reason };
+        for object in objects(document.map_err(|error| refused(error.to_string()))?) {
+            manifests.push(manifest::decode(object).map_err(|cause| refused(cause.to_string()))?);
         }
     }
     if manifests.is_empty() {
-        return Err(CliError::NoDocuments { file: file.into() });
+        return Err(CliError::NoDocuments(file.into()));
     }
     Ok(manifests)
 }
 
-/// The error of a parser.
-#[derive(Debug, thiserror::Error)]
-enum ParseError {
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-    #[error(transparent)]
-    Yaml(#[from] serde_norway::Error),
-}
-
 /// Returns the documents in `text`. The YAML parser accepts JSON, but neither consecutive JSON values nor tabs.
-fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, ParseError>> + '_> {
+fn documents(text: &str) -> Box<dyn Iterator<Item = Result<Value, Box<dyn Error>>> + '_> {
     if text.trim_start().starts_with(['{', '[']) {
         let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-        return Box::new(values.map(|value| value.map_err(ParseError::from)));
+        return Box::new(values.map(|value| value.map_err(Box::from)));
     }
     let values = serde_norway::Deserializer::from_str(text);
-    Box::new(values.map(|value| Value::deserialize(value).map_err(ParseError::from)))
+    Box::new(values.map(|value| Value::deserialize(value).map_err(Box::from)))
 }
 
 /// Returns the objects of a document: none for an empty document, the items of a list.
@@ -104,7 +83,7 @@ pub(super) fn print_document(format: Format, out: &mut dyn Write, value: &impl S
         Format::Table => return Ok(false),
         Format::Json => print_json(out, value)?,
         Format::Yaml => {
-            let text = serde_norway::to_string(value).map_err(|error| CliError::Encode(error.to_string()))?;
+            let text = serde_norway::to_string(value).map_err(CliError::encode)?;
             // YAML escapes only in quoted strings, and leaves some control characters as they are. JSON is also valid
             // YAML.
             if printable::lines(&text) != text {

@@ -1,12 +1,14 @@
 //! [`CliError`]: the error of a command, with advice.
 
 use std::io;
+use std::path::Path;
 
 use datastore::ConfigError;
 use datastore::config::DEFAULT_PATH;
 use datastore::export::TransferError;
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
+use libcalico::validation::ValidationError;
 use libcalico::validation::manifest::ManifestError;
 use libcalico::validation_error::ValidationError;
 
@@ -29,12 +31,7 @@ pub(super) enum CliError {
     Config(#[from] ConfigError),
     /// The network configuration of `--config` is invalid.
     #[error("network configuration {path}: {reason}")]
-    NetworkConf {
-        /// The file.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
+    NetworkConf { path: String, reason: String },
     /// An error of the datastore.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -46,119 +43,49 @@ pub(super) enum CliError {
     Journal(#[from] JournalError),
     /// The datastore has no identity, so no deferred DEL can be assigned to it.
     #[error(
-        "datastore {datastore} has no identity: its ClusterInformation has no clusterGUID; calico-node or \
+        "datastore {0} has no identity: its ClusterInformation has no clusterGUID; calico-node or \
          `calico-ipam init` writes it"
     )]
-    NoIdentity {
-        /// The datastore.
-        datastore: String,
-    },
+    NoIdentity(String),
     /// The datastore's file does not exist yet.
-    #[error("{datastore} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
-    NoSuchFile {
-        /// The datastore.
-        datastore: String,
-    },
+    #[error("{0} does not exist, so nothing can be owed to it; name the datastore that the debts are owed to")]
+    NoSuchFile(String),
     /// The container has its interface again.
     #[error(
         "container {container} has its interface {interface}: it was added again after the DEL, and the debt would \
          take its addresses; if nothing else is owed, remove {entry}"
     )]
-    InterfaceExists {
-        /// The container.
-        container: String,
-        /// The interface on the host.
-        interface: String,
-        /// The journal entry.
-        entry: String,
-    },
+    InterfaceExists { container: String, interface: String, entry: String },
     /// The journal has no deferred DEL of the container.
-    #[error(
-        "no debt of a container whose id begins with {container} is in the journal; `calico-ipam journal` lists them"
-    )]
-    NoEntry {
-        /// The beginning of the container ID.
-        container: String,
-    },
-    /// A file cannot be read or written.
+    #[error("no debt of a container whose id begins with {0} is in the journal; `calico-ipam journal` lists them")]
+    NoEntry(String),
+    /// A file cannot be read or written. `what` is the action.
     #[error("{what} {path}: {cause}")]
-    File {
-        /// The action: `read` or `write`.
-        what: &'static str,
-        /// The file.
-        path: String,
-        /// The system's error.
-        cause: io::Error,
-    },
-    /// A document is neither YAML nor JSON.
+    File { what: &'static str, path: String, cause: io::Error },
+    /// A document is neither YAML nor JSON, or not an object that this program supports. Documents count from 1.
     #[error("{file}, document {number}: {reason}")]
-    Document {
-        /// The file.
-        file: String,
-        /// The document's number, from 1.
-        number: usize,
-        /// The parser's error.
-        reason: String,
-    },
-    /// A document is not an object that this program supports.
-    #[error("{file}, document {number}: {cause}")]
-    Manifest {
-        /// The file.
-        file: String,
-        /// The document's number, from 1.
-        number: usize,
-        /// The reason.
-        cause: ManifestError,
-    },
+    Document { file: String, number: usize, reason: String },
     /// The file contains no object.
-    #[error("{file} holds no object; write documents with apiVersion, kind, metadata and spec")]
-    NoDocuments {
-        /// The file.
-        file: String,
-    },
+    #[error("{0} holds no object; write documents with apiVersion, kind, metadata and spec")]
+    NoDocuments(String),
     /// An object is invalid.
     #[error("{kind} {name}: {cause}")]
-    Invalid {
-        /// The kind.
-        kind: &'static str,
-        /// The name.
-        name: String,
-        /// The invalid fields.
-        cause: Box<ValidationError>,
-    },
+    Invalid { kind: &'static str, name: String, cause: Box<ValidationError> },
     /// The manifest's revision differs from the stored one.
     #[error(
         "{object} changed since it was read: the manifest has resourceVersion {given}, stored is {stored}; get it \
          again, or drop metadata.resourceVersion to replace what is there"
     )]
-    Outdated {
-        /// The object.
-        object: String,
-        /// The revision in the manifest.
-        given: String,
-        /// The stored revision.
-        stored: String,
-    },
+    Outdated { object: String, given: String, stored: String },
     /// Other processes changed the object before each write.
-    #[error("{object} was changed by others each time it was to be written; try again")]
-    Contended {
-        /// The object.
-        object: String,
-    },
+    #[error("{0} was changed by others each time it was to be written; try again")]
+    Contended(String),
     /// No pool has this name or CIDR.
-    #[error("no pool is called `{pool}` or has that CIDR; `calico-ipam get ippools` lists them")]
-    NoSuchPool {
-        /// The name or CIDR.
-        pool: String,
-    },
+    #[error("no pool is called `{0}` or has that CIDR; `calico-ipam get ippools` lists them")]
+    NoSuchPool(String),
     /// The range of `--pool` is invalid.
     #[error("--pool {text}: {cause}; write it like 10.65.0.0/16 or fd65::/112")]
-    PoolRange {
-        /// The argument.
-        text: String,
-        /// The reason.
-        cause: CidrParseError,
-    },
+    PoolRange { text: String, cause: CidrParseError },
     /// The name of this node cannot be determined.
     #[error("{0}; name the node with --node")]
     NodeName(String),
@@ -167,37 +94,17 @@ pub(super) enum CliError {
     Transfer(#[from] TransferError),
     /// A file is not a report of `check`.
     #[error("report {path}: {reason}; write it with `calico-ipam check --json-report {path}`")]
-    Report {
-        /// The file.
-        path: String,
-        /// The reason.
-        reason: String,
-    },
+    Report { path: String, reason: String },
     /// The object to delete is missing.
     #[error(transparent)]
     Missing(StoreError),
-    /// A block cannot be released.
+    /// A block of a pool or node cannot be released.
     #[error("block {block} of {of} could not be given up: {cause}; {of} was not deleted, try again")]
-    BlockKept {
-        /// The pool or node.
-        of: String,
-        /// The block.
-        block: Cidr,
-        /// The error from releasing it.
-        cause: Box<IpamError>,
-    },
-    /// The node to delete has endpoints.
+    BlockKept { of: String, block: Cidr, cause: Box<IpamError> },
+    /// The node to delete has this number of endpoints.
     #[error("node {node} has {endpoints} endpoints (`calico-ipam endpoints --node {node}`); --force deletes them too")]
-    NodeInUse {
-        /// The node.
-        node: String,
-        /// Number of endpoints.
-        endpoints: usize,
-    },
-    /// A value cannot be encoded.
-    #[error("print the result: {0}")]
-    Encode(String),
-    /// Writing to stdout failed.
+    NodeInUse { node: String, endpoints: usize },
+    /// The result cannot be encoded, or writing to stdout failed.
     #[error("print the result: {0}")]
     Output(io::Error),
 }
@@ -210,6 +117,16 @@ fn advice(error: &TransferError) -> String {
 }
 
 impl CliError {
+    /// Creates the error for a file that cannot be read or written. `what` is the action.
+    pub(super) fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| CliError::File { what, path: path.display().to_string(), cause }
+    }
+
+    /// Creates the error for a value that cannot be encoded.
+    pub(super) fn encode(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        CliError::Output(io::Error::other(error))
+    }
+
     /// Creates the error for an invalid object.
     pub(super) fn invalid(kind: &'static str, name: &str, cause: ValidationError) -> Self {
         CliError::Invalid { kind, name: name.into(), cause: Box::new(cause) }

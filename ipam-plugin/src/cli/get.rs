@@ -35,20 +35,17 @@ pub(super) struct GetArgs {
     name: Option<String>,
 }
 
-/// Objects of one kind, in both output forms.
-struct Found {
-    objects: Vec<Value>,
-    table: Table,
-}
+/// Objects of one kind, as documents and as a table.
+type Found = (Vec<Value>, Table);
 
 pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let found = find(args, app).await?;
-    let document = match (&args.name, found.objects) {
+    let (objects, table) = find(args, app).await?;
+    let document = match (&args.name, objects) {
         (Some(_), mut objects) => objects.pop().unwrap_or_default(),
         (None, items) => json!({"apiVersion": API_VERSION, "kind": format!("{}List", args.kind), "items": items}),
     };
     if !documents::print_document(app.format, app.out, &document)? {
-        documents::print_table(app.out, &found.table)?;
+        documents::print_table(app.out, &table)?;
     }
     Ok(CommandOutcome::Fine)
 }
@@ -98,7 +95,7 @@ fn rows<S: Spec, const N: usize>(
         table.add_row(row(object).map(documents::table_cell));
     }
     let encoded: Result<Vec<Value>, _> = objects.iter().map(serde_json::to_value).collect();
-    Ok(Found { objects: encoded.map_err(|error| CliError::Encode(error.to_string()))?, table })
+    Ok((encoded.map_err(CliError::encode)?, table))
 }
 
 fn pool_row(pool: &IpPool) -> [String; 6] {

@@ -13,6 +13,7 @@ use super::error::CliError;
 use super::store_object::{Applied, until_won};
 use super::{apply, documents};
 use crate::node_name;
+use crate::reads::find;
 
 /// Prepare an empty datastore: cluster information, tiers, this node, pools
 #[derive(Debug, Args)]
@@ -71,9 +72,9 @@ fn block_size(args: &InitArgs, pool: Cidr) -> Option<u8> {
 async fn ready(app: &App<'_>) -> Result<Row, CliError> {
     let store = app.store;
     let key = ObjectKey::global("default");
-    let before = apply::read::<ClusterInformation>(store, &key).await?;
+    let before = find::<ClusterInformation>(store, &key).await?;
     store.ensure_initialized().await?;
-    let after = apply::read::<ClusterInformation>(store, &key).await?;
+    let after = find::<ClusterInformation>(store, &key).await?;
     let action = match (before, after) {
         (None, _) => Applied::Created,
         _ if app.is_new => Applied::Created,
@@ -85,7 +86,7 @@ async fn ready(app: &App<'_>) -> Result<Row, CliError> {
 
 async fn ensure_node(store: &Datastore, name: &str) -> Result<Row, CliError> {
     let node = Node::new(name, NodeSpec::default());
-    let action = until_won(&format!("Node {name}"), async || match apply::read::<Node>(store, &node.key()).await? {
+    let action = until_won(&format!("Node {name}"), async || match find::<Node>(store, &node.key()).await? {
         Some(_) => Ok(Applied::Unchanged),
         None => apply::apply_node(store, &node).await,
     })
@@ -123,7 +124,7 @@ fn pool_name<'a>(range: Cidr, mut taken: impl Iterator<Item = &'a str>) -> Strin
 
 /// Warns if the datastore is locked for an upgrade. It stays locked, and the plugins refuse to work.
 async fn warn_if_switched_off(app: &mut App<'_>) -> Result<(), CliError> {
-    let information = apply::read::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
+    let information = find::<ClusterInformation>(app.store, &ObjectKey::global("default")).await?;
     if information.is_some_and(|entry| entry.value.spec.datastore_ready == Some(false)) {
         app.notice(
             "note: ClusterInformation says datastoreReady: false (an upgrade is under way?); plugins refuse to work \

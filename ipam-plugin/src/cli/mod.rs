@@ -6,11 +6,10 @@
 //! ```
 //!
 //! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `App` and can
-//! thus be tested without a process. Read `arguments`, `connection` and `app` first, then the commands.
+//! thus be tested without a process. Read `connection` and `app` first, then the commands.
 
 mod app;
 mod apply;
-mod arguments;
 mod check;
 mod cluster_read;
 mod completions;
@@ -38,17 +37,58 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, Subcommand};
 use datastore::Datastore;
 use netconf::printable;
 
 use self::app::{App, CommandOutcome};
-use self::arguments::{Arguments, Command};
-use self::documents::Terminal;
+use self::connection::ConnectionArgs;
+use self::documents::{Format, Terminal};
 use self::error::CliError;
 use crate::host_link::HostLinks;
 use crate::journal::name_of;
 use crate::process;
+
+const AFTER_HELP: &str = "\
+Examples:
+  calico-ipam init --datastore-type local --pool 10.65.0.0/16
+  calico-ipam trace web-0
+  calico-ipam show --show-blocks --config /etc/cni/net.d/10-calico.conflist
+  DATASTORE_TYPE=etcdv3 ETCD_ENDPOINTS=http://127.0.0.1:2379 calico-ipam check
+
+Container runtimes call the same program with CNI_COMMAND set. `calico-ipam -v` prints its version, `calico-ipam \
+-upgrade`
+moves the addresses of host-local to Calico.";
+
+/// Show, check and set up Calico's IP addresses
+#[derive(Debug, Parser)]
+#[command(name = "calico-ipam", bin_name = "calico-ipam", after_help = AFTER_HELP, subcommand_required = true)]
+struct Arguments {
+    /// Output format
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table, value_name = "FORMAT")]
+    output: Format,
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Show(show::ShowArgs),
+    Trace(trace::TraceArgs),
+    Check(check::CheckArgs),
+    Release(release::ReleaseArgs),
+    Apply(apply::ApplyArgs),
+    Get(get::GetArgs),
+    Delete(delete::DeleteArgs),
+    Endpoints(endpoints::EndpointsArgs),
+    Init(init::InitArgs),
+    Journal(journal::JournalArgs),
+    Export(transfer::ExportArgs),
+    Import(transfer::ImportArgs),
+    Completions(completions::CompletionsArgs),
+}
 
 /// Options that may precede the command. `-v` and `-upgrade` belong to the plugin (CNI-7).
 const LEADING_OPTIONS: [&str; 12] = [

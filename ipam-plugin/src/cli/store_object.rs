@@ -42,7 +42,7 @@ pub(super) async fn until_won<T>(
             done => return done,
         }
     }
-    Err(CliError::Contended { object: object.into() })
+    Err(CliError::Contended(object.into()))
 }
 
 /// Returns the write that stores `wanted`, if it differs from the stored object.

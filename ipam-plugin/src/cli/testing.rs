@@ -16,9 +16,8 @@ use tempfile::TempDir;
 use time::{Duration, OffsetDateTime};
 
 use super::app::{App, CommandOutcome};
-use super::arguments::Arguments;
 use super::documents::Terminal;
-use super::execute;
+use super::{Arguments, execute};
 use crate::alloc::assign;
 use crate::alloc::inputs::{AllocationInputs, InputsQuery};
 use crate::alloc::request::{AssignRequest, workload_attributes};

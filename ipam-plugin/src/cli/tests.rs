@@ -2,10 +2,9 @@
 
 use clap::{CommandFactory, Parser};
 
-use super::arguments::Arguments;
 use super::error::CliError;
 use super::testing::Shell;
-use super::{LEADING_OPTIONS, is_ours};
+use super::{Arguments, LEADING_OPTIONS, is_ours};
 
 fn parse(line: &[&str]) -> Result<Arguments, clap::Error> {
     Arguments::try_parse_from(std::iter::once(&"calico-ipam").chain(line))

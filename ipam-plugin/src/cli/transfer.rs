@@ -42,7 +42,7 @@ pub(super) async fn export(args: &ExportArgs, app: &mut App<'_>) -> Result<Comma
 /// Creates a file that only its owner may read: the data name every pod, and may contain keys.
 fn create_private(path: &Path) -> Result<File, CliError> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    opened.map_err(|cause| CliError::File { what: "write", path: path.display().to_string(), cause })
+    opened.map_err(CliError::file("write", path))
 }
 
 /// Load data that `export` wrote
@@ -77,10 +77,7 @@ fn open_input(path: &Path) -> Result<Box<dyn BufRead>, CliError> {
     if path.as_os_str() == "-" {
         return Ok(Box::new(BufReader::new(io::stdin())));
     }
-    match File::open(path) {
-        Ok(file) => Ok(Box::new(BufReader::new(file))),
-        Err(cause) => Err(CliError::File { what: "read", path: path.display().to_string(), cause }),
-    }
+    Ok(Box::new(BufReader::new(File::open(path).map_err(CliError::file("read", path))?)))
 }
 
 #[cfg(test)]

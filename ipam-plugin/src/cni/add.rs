@@ -11,14 +11,13 @@ use netconf::result::{IpConfig, IpNet, Route};
 use netconf::{CniError, CniResult};
 
 use super::call::IpamRequest;
-use super::error::cni_error;
 use crate::affinity::ensure_labels;
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::one_address::assign_address;
 use crate::alloc::prefetch;
 use crate::alloc::{Assignment, assign};
 use crate::clock::Clock;
-use crate::error::{IpamError, VmiError};
+use crate::error::{IpamError, VmiError, cni_error};
 use crate::lock::HostLock;
 use crate::vmi::{self, AdoptedAddresses};
 

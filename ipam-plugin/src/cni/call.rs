@@ -15,7 +15,7 @@ use time::OffsetDateTime;
 use crate::alloc::block_hints::BlockHints;
 use crate::alloc::inputs::InputsQuery;
 use crate::alloc::predecessor::Predecessor;
-use crate::alloc::prefetch::{self, Prefetch, PrefetchHints};
+use crate::alloc::prefetch::{self, Prefetch};
 use crate::alloc::request::{AssignRequest, Namespace, workload_attributes};
 use crate::busy;
 use crate::exhausted::{self, Notes, Releasing};
@@ -126,18 +126,14 @@ impl IpamRequest {
 
     /// Returns the prefetch of this request, or `None` if there is no hint or a prefetch saves nothing.
     pub fn prefetch<S: Store>(&self, store: &S) -> Option<Prefetch> {
+        if self.ip.is_some() {
+            return None;
+        }
         let wanted = [(IpVersion::V4, self.assign_ipv4), (IpVersion::V6, self.assign_ipv6)];
         let families: Vec<_> = wanted.into_iter().filter_map(|(version, wanted)| wanted.then_some(version)).collect();
-        let hints = PrefetchHints {
-            network: &self.network,
-            namespace: self.namespace(),
-            pod: self.pod.as_ref().map_or("", |pod| pod.name.as_str()),
-            families: &families,
-            has_address: self.ip.is_some(),
-            lock_file: self.lock_file.as_deref(),
-            recent_file: self.recent_file.as_deref(),
-        };
-        Prefetch::new(&hints, store)
+        let files = (self.lock_file.as_deref()?, self.recent_file.as_deref()?);
+        let pod = self.pod.as_ref().map_or("", |pod| pod.name.as_str());
+        Prefetch::new(store, files, &self.network, (self.namespace(), pod), &families)
     }
 
     /// Disables the prefetch on this node until another ADD has succeeded; see [`prefetch::stop`].

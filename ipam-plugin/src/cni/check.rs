@@ -8,9 +8,9 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use super::error::cni_error;
 use crate::alloc::one_address::holder;
-use crate::read_blocks::blocks_of;
+use crate::error::cni_error;
+use crate::reads::blocks_of;
 
 /// Compares the addresses and returns an error whose details list each difference.
 pub async fn check<S: Store>(store: &S, call: &IpamRequest, recorded: &[IpAddr]) -> Result<(), CniError> {

@@ -10,8 +10,7 @@ use libcalico::store::{Entry, Store};
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
-use crate::release::release_addresses;
-use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_unlisted};
+use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, release_addresses, release_unlisted};
 
 /// Result of a garbage collection.
 #[derive(Debug, Default)]
@@ -141,7 +140,7 @@ impl LeakedAddresses {
         let mut outcome = GcResult::default();
         for (handle, leak) in self.leaks.into_iter().filter(|(_, leak)| !keep.contains(&leak.container)) {
             let listings = listings_of(&leak.container);
-            match collect(store, clock, &self.node, &handle, &leak, &listings).await {
+            match leak.release(store, clock, &self.node, &handle, &listings).await {
                 Ok(()) => outcome.released.push(handle),
                 Err(error) => outcome.failed.push((handle, error)),
             }
@@ -150,20 +149,22 @@ impl LeakedAddresses {
     }
 }
 
-/// Releases a leaked handle. If the handle object is lost, this releases the addresses one by one, except those
-/// reallocated since the blocks were read (IPAM-184).
-async fn collect<S: Store, C: Clock, L: Listings>(
-    store: &S,
-    clock: &C,
-    node: &str,
-    handle: &HandleId,
-    leak: &Leak,
-    listings: &L,
-) -> Result<(), IpamError> {
-    let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
-    if inputs.is_empty() {
-        listings.unlist(&leak.leaving).await?;
-        return release_addresses(store, clock, &leak.requests).await.map(|_| ());
+impl Leak {
+    /// Releases the handle. If the handle object is lost, this releases the addresses one by one, except those
+    /// reallocated since the blocks were read (IPAM-184).
+    async fn release<S: Store, C: Clock, L: Listings>(
+        &self,
+        store: &S,
+        clock: &C,
+        node: &str,
+        handle: &HandleId,
+        listings: &L,
+    ) -> Result<(), IpamError> {
+        let inputs = ReleaseInputs::read(store, std::slice::from_ref(handle)).await?;
+        if inputs.is_empty() {
+            listings.unlist(&self.leaving).await?;
+            return release_addresses(store, clock, &self.requests).await.map(|_| ());
+        }
+        release_unlisted(store, clock, inputs.on_node(node), listings, &mut ReleaseLock::default()).await.map(|_| ())
     }
-    release_unlisted(store, clock, inputs.on_node(node), listings, &mut ReleaseLock::default()).await.map(|_| ())
 }

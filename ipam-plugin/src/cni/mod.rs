@@ -5,7 +5,6 @@ mod add;
 mod call;
 mod check;
 mod del;
-mod error;
 mod gc;
 mod status;
 #[cfg(test)]
@@ -15,7 +14,7 @@ pub use self::add::{AddResult, add};
 pub use self::call::{IpamRequest, Pod};
 pub use self::check::{check, differences};
 pub use self::del::{del, release_call, release_handles};
-pub use self::error::cni_error;
 pub use self::gc::{GcResult, LeakedAddresses, gc, leaked};
 pub use self::status::{status, status_of};
-pub use crate::read_blocks::attributes_of;
+pub use crate::error::cni_error;
+pub use crate::reads::attributes_of;

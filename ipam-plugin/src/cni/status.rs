@@ -6,9 +6,9 @@ use libcalico::store::{ReadBatch, Store};
 use netconf::{CniError, Code};
 
 use super::call::IpamRequest;
-use super::error::cni_error;
 use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::planner::FamilyPlanner;
+use crate::error::cni_error;
 
 /// Verifies that the datastore is reachable and ready, that the node exists, and that each requested family has a pool.
 /// This takes one read. Full pools are not detected: that needs all blocks, and any DEL may change the outcome.

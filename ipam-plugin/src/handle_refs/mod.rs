@@ -5,6 +5,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 
 use crate::clock::Clock;
+use crate::reads::find;
 use crate::retry::{Retry, UNDO};
 
 /// Decrements the handle by `counts`, and deletes it with its last block. Failure is only logged, because a handle that
@@ -64,23 +65,14 @@ async fn try_decrement<S: Store>(
     counts: &[(Cidr, usize)],
     attempt: &mut Option<LostWrite>,
 ) -> Result<(), StoreError> {
-    let mut entry = match store.get::<Handle>(id).await {
-        Err(StoreError::NotFound { .. }) => return Ok(()),
-        found => found?,
-    };
+    let Some(mut entry) = find::<Handle>(store, id).await? else { return Ok(()) };
     if let Some(attempt) = attempt.as_ref().filter(|attempt| attempt.may_be_done(&entry)) {
         if entry.value != attempt.sent {
             tracing::warn!(handle = %id, "somebody changed the handle meanwhile: it may count too many addresses");
         }
         return Ok(());
     }
-    let before = entry.value.clone();
-    for (cidr, n) in counts {
-        if let Err(error) = entry.value.decrement(id, *cidr, *n) {
-            tracing::warn!(%error, "handle");
-        }
-    }
-    if entry.value == before {
+    if !take_off(&mut entry.value, id, counts.iter().copied()) {
         return Ok(());
     }
     let outcome = store.write_one(write(&entry)?).await;
@@ -88,6 +80,18 @@ async fn try_decrement<S: Store>(
         *attempt = Some(LostWrite::new(&entry));
     }
     outcome.map(|_| ())
+}
+
+/// Takes `counts` off the handle in memory, except those that it does not have. Returns false if it has none of them.
+pub(crate) fn take_off(handle: &mut Handle, id: &HandleId, counts: impl IntoIterator<Item = (Cidr, usize)>) -> bool {
+    let mut has_changed = false;
+    for (cidr, n) in counts {
+        match handle.decrement(id, cidr, n) {
+            Ok(()) => has_changed = true,
+            Err(error) => tracing::warn!(%error, "handle"),
+        }
+    }
+    has_changed
 }
 
 /// Returns the write that stores a decremented handle: an update, or a deletion if no block is left.

@@ -1,11 +1,16 @@
 //! The files of the journal: their names, and the errors from reading and writing them.
+//!
+//! Besides the entries, the directory has one small file per datastore name, with the known identity of that datastore.
+//! A DEL that cannot reach its datastore takes the identity from there, so that its entry can still be replayed after
+//! endpoints or paths in the configuration were corrected.
 
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::pending_del::PendingDel;
+use super::pending_del::{DatastoreIdentity, PendingDel};
 use crate::atomic_file::{self, AtomicFileError};
 use crate::lock::LockError;
 
@@ -46,6 +51,13 @@ pub enum JournalError {
     Lock(#[from] LockError),
 }
 
+impl JournalError {
+    /// Returns the error of a file or directory from the system's error.
+    pub(super) fn at(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| JournalError::File { action, path: path.to_owned(), source }
+    }
+}
+
 /// Returns true if a path has the name of an entry.
 pub(super) fn is_entry(path: &Path) -> bool {
     path.extension().is_some_and(|extension| EXTENSIONS.iter().any(|own| extension == *own))
@@ -63,12 +75,80 @@ pub(super) fn is_damage(error: &io::Error) -> bool {
 
 /// Writes a file of the journal atomically.
 pub(super) fn write(path: &Path, content: &impl Serialize) -> Result<(), JournalError> {
-    let text = serde_json::to_vec_pretty(content).map_err(|error| JournalError::File {
-        action: "encode",
-        path: path.to_owned(),
-        source: error.into(),
-    })?;
+    let text = serde_json::to_vec_pretty(content).map_err(io::Error::from).map_err(JournalError::at("encode", path))?;
     // Entries name pods and containers; only root may read them.
     atomic_file::replace(path, &text, 0o600)?;
     Ok(())
+}
+
+/// The extension of the files with identities. Entries have others.
+const SUFFIX: &str = "datastore";
+
+/// The content of a file with an identity.
+#[derive(Serialize, Deserialize)]
+struct RecordedIdentity {
+    datastore: String,
+    identity: String,
+}
+
+/// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
+pub(super) fn find_identity(directory: &Path, name: &str) -> String {
+    let Ok(text) = fs::read(identity_file(directory, name)) else { return String::new() };
+    let recorded: Option<RecordedIdentity> = serde_json::from_slice(&text).ok();
+    recorded.filter(|recorded| recorded.datastore == name).map(|recorded| recorded.identity).unwrap_or_default()
+}
+
+/// Stores the identity of `target`. The file is written only if its contents change.
+pub(super) fn record_identity(directory: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
+    let DatastoreIdentity { name, identity } = target.clone();
+    write(&identity_file(directory, &name), &RecordedIdentity { datastore: name, identity })
+}
+
+/// Removes all stored identities, for a journal that is to be removed.
+///
+/// # Errors
+/// Returns an error if a file cannot be removed.
+pub(super) fn remove_identities(directory: &Path) -> std::io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == SUFFIX) {
+            fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn identity_file(directory: &Path, name: &str) -> PathBuf {
+    // Names of datastores contain slashes, and may be longer than a file name.
+    let id = uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_URL, name.as_bytes());
+    directory.join(format!("{id}.{SUFFIX}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_kept_for_its_spelling_and_replaced_when_another_is_learned() {
+        let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path();
+        let learn = |name: &str, identity: &str| {
+            record_identity(directory, &DatastoreIdentity { name: name.into(), identity: identity.into() }).unwrap();
+        };
+        assert_eq!(find_identity(directory, "etcd a"), "");
+        learn("etcd a", "etcd 1");
+        learn("etcd b", "etcd 2");
+        assert_eq!([find_identity(directory, "etcd a"), find_identity(directory, "etcd b")], ["etcd 1", "etcd 2"]);
+        learn("etcd a", "etcd 3");
+        assert_eq!([find_identity(directory, "etcd a"), find_identity(directory, "etcd b")], ["etcd 3", "etcd 2"]);
+        fs::write(identity_file(directory, "etcd b"), "{").unwrap();
+        assert_eq!(find_identity(directory, "etcd b"), "", "a damaged file tells nothing");
+        fs::write(directory.join("x.json"), "").unwrap();
+        remove_identities(directory).unwrap();
+        assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
+    }
 }

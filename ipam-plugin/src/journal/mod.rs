@@ -7,11 +7,10 @@
 //! lock. Otherwise a late replay could release the addresses that the ADD has just assigned.
 
 mod files;
-mod identities;
 mod pending_del;
 
 pub use files::JournalError;
-use files::{EXTENSIONS, is_damage, is_entry, read, write};
+use files::{EXTENSIONS, find_identity, is_damage, is_entry, read, write};
 pub use pending_del::{DatastoreIdentity, PendingDel, name_of, short_age};
 
 use std::fs::{self, File};
@@ -63,7 +62,7 @@ impl Journal {
     pub fn record(&self, pending_del: &PendingDel) -> Result<(), JournalError> {
         let mut pending_del = pending_del.clone();
         if pending_del.identity.is_empty() {
-            pending_del.identity = identities::find(&self.directory, &pending_del.datastore);
+            pending_del.identity = find_identity(&self.directory, &pending_del.datastore);
         }
         self.record_without_identity(&pending_del)
     }
@@ -74,11 +73,7 @@ impl Journal {
     /// # Errors
     /// Returns an error if the directory cannot be written.
     pub fn record_without_identity(&self, pending_del: &PendingDel) -> Result<(), JournalError> {
-        let at = |action, path: &Path| {
-            let path = path.to_owned();
-            move |source| JournalError::File { action, path, source }
-        };
-        fs::create_dir_all(&self.directory).map_err(at("create", &self.directory))?;
+        fs::create_dir_all(&self.directory).map_err(JournalError::at("create", &self.directory))?;
         let mut pending_del = pending_del.clone();
         // A directory that is writable but not readable gets the entry nevertheless: a second replay is harmless.
         let entries =
@@ -153,7 +148,7 @@ impl Journal {
 
     /// Returns the identity of the datastore that the configuration names `name`; empty if the node does not know it.
     pub fn identity_of(&self, name: &str) -> String {
-        identities::find(&self.directory, name)
+        find_identity(&self.directory, name)
     }
 
     /// Removes the stored identities of datastores, for a journal that is to be removed.
@@ -161,7 +156,7 @@ impl Journal {
     /// # Errors
     /// Returns an error if a file cannot be removed.
     pub fn remove_identities(&self) -> io::Result<()> {
-        identities::remove_all(&self.directory)
+        files::remove_identities(&self.directory)
     }
 
     /// Takes the lock if no other process replays deferred DELs now.
@@ -255,7 +250,7 @@ impl LockedJournal<'_> {
         if target.identity.is_empty() {
             return Ok(());
         }
-        identities::record(&self.journal.directory, target)?;
+        files::record_identity(&self.journal.directory, target)?;
         for (path, mut pending_del) in self.readable() {
             if pending_del.identity.is_empty() && pending_del.datastore == target.name {
                 pending_del.identity.clone_from(&target.identity);
@@ -304,8 +299,7 @@ impl LockedJournal<'_> {
     /// # Errors
     /// Returns an error if the entry cannot be read or written.
     pub fn adopt(&self, entry: &Path, target: &DatastoreIdentity) -> Result<(), JournalError> {
-        let unreadable = |source| JournalError::File { action: "read", path: entry.to_owned(), source };
-        let pending_del = read(entry).map_err(unreadable)?;
+        let pending_del = read(entry).map_err(JournalError::at("read", entry))?;
         write(entry, &PendingDel { identity: target.identity.clone(), datastore: target.name.clone(), ..pending_del })
     }
 
@@ -315,7 +309,7 @@ impl LockedJournal<'_> {
     /// Returns an error if the entry's time cannot be changed.
     pub fn postpone(&self, entry: &Path) -> Result<(), JournalError> {
         let postponed = File::options().write(true).open(entry).and_then(|file| file.set_modified(SystemTime::now()));
-        postponed.map_err(|source| JournalError::File { action: "postpone", path: entry.to_owned(), source })
+        postponed.map_err(JournalError::at("postpone", entry))
     }
 
     /// Removes the drafts of processes that were killed while they wrote an entry.
@@ -329,10 +323,8 @@ impl LockedJournal<'_> {
     /// Returns an error if the entry cannot be removed.
     pub fn remove(&self, entry: &Path) -> Result<(), JournalError> {
         match fs::remove_file(entry) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(JournalError::File { action: "remove", path: entry.to_owned(), source })
-            }
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(JournalError::at("remove", entry)),
         }
     }
 }

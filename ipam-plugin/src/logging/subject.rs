@@ -37,56 +37,45 @@ impl Subject {
         if call.container_id.is_empty() {
             return Subject::default();
         }
-        let pod = call.args.pod();
-        Subject {
-            container_id: call.container_id.clone(),
-            namespace: pod.map(|pod| pod.namespace.to_owned()).unwrap_or_default(),
-            pod: pod.map(|pod| pod.name.to_owned()).unwrap_or_default(),
-            endpoint: String::new(),
-        }
-        .with_endpoint(&node_of(&call.conf), &call.ifname)
+        let pod = call.args.pod().map(|pod| (pod.namespace, pod.name)).unwrap_or_default();
+        Subject::new(&call.container_id, pod, &node_of(&call.conf), &call.ifname)
     }
 
     /// Returns the attachment of an endpoint.
     #[must_use]
     pub fn of_attachment(facts: &EndpointFacts) -> Self {
-        let (namespace, pod) = match &facts.orchestrator {
-            Orchestrator::Kubernetes(pod) => (pod.namespace.clone(), pod.name.clone()),
+        let pod = match &facts.orchestrator {
+            Orchestrator::Kubernetes(pod) => (pod.namespace.as_str(), pod.name.as_str()),
             Orchestrator::Cni(_) => Default::default(),
         };
         let node = if facts.node.is_empty() { UNKNOWN_NODE } else { &facts.node };
-        let subject = Subject { container_id: facts.container_id.clone(), namespace, pod, endpoint: String::new() };
-        subject.with_endpoint(node, &facts.endpoint)
+        Subject::new(&facts.container_id, pod, node, &facts.endpoint)
     }
 
     /// Returns the attachment of a call that cannot be decoded, from the runtime's environment. `node` is the
     /// configuration's node section, as far as it was readable.
     #[must_use]
     pub fn of_environment(lookup: Lookup<'_>, node: Option<&NodeConf>) -> Self {
-        let args = lookup("CNI_ARGS").unwrap_or_default();
+        let text = |name: &str| lookup(name).unwrap_or_default();
+        let args = text("CNI_ARGS");
         let pod = CniArgs::pod_as_written(&args);
         let node = node.map(|node| node_of(&NetConf { node: node.clone(), ..NetConf::default() }));
-        Subject {
-            container_id: lookup("CNI_CONTAINERID").unwrap_or_default(),
-            namespace: pod.namespace.to_owned(),
-            pod: pod.name.to_owned(),
-            endpoint: String::new(),
-        }
-        .with_endpoint(node.as_deref().unwrap_or(UNKNOWN_NODE), &lookup("CNI_IFNAME").unwrap_or_default())
+        let node = node.as_deref().unwrap_or(UNKNOWN_NODE);
+        Subject::new(&text("CNI_CONTAINERID"), (pod.namespace, pod.name), node, &text("CNI_IFNAME"))
     }
 
-    fn with_endpoint(mut self, node: &str, ifname: &str) -> Self {
+    fn new(container_id: &str, (namespace, pod): (&str, &str), node: &str, ifname: &str) -> Self {
         let identifiers = EndpointIdentifiers {
             node: node.to_owned(),
-            orchestrator: if self.pod.is_empty() { "cni" } else { "k8s" }.to_owned(),
+            orchestrator: if pod.is_empty() { "cni" } else { "k8s" }.to_owned(),
             endpoint: ifname.to_owned(),
-            pod: self.pod.clone(),
-            container_id: self.container_id.clone(),
+            pod: pod.to_owned(),
+            container_id: container_id.to_owned(),
             ..EndpointIdentifiers::default()
         };
         // A call whose endpoint cannot have a name is refused with the reason.
-        self.endpoint = identifiers.name().unwrap_or_default();
-        self
+        let endpoint = identifiers.name().unwrap_or_default();
+        Subject { container_id: container_id.into(), namespace: namespace.into(), pod: pod.into(), endpoint }
     }
 
     /// Creates the span for work on this attachment during a call for the container `within`, or outside of such a call

@@ -10,10 +10,8 @@ use libcalico::store::{Entry, Store, StoreError};
 
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::read_blocks::names_with;
-use crate::release::release_batch;
-use crate::release::{ReleaseInputs, release};
-use crate::write_gate::OpenGate;
+use crate::reads::names_with;
+use crate::release::{ReleaseInputs, release, release_from_blocks};
 
 /// Releases the addresses that these endpoints list, and those that the Node lists for its tunnels, as far as they are
 /// still allocated to these pods and tunnels on this node. Returns their number.
@@ -32,8 +30,7 @@ pub(super) async fn release_listed<S: Store, C: Clock>(
         return Ok(0);
     }
     let blocks: BTreeSet<Cidr> = names_with(store, &addresses).await?.into_values().collect();
-    let blocks: Vec<Cidr> = blocks.into_iter().collect();
-    let outcome = release_batch(store, clock, &OpenGate, &blocks, |block| listed.requests(block), blocks.len()).await?;
+    let outcome = release_from_blocks(store, clock, blocks, |block| listed.requests(block)).await?;
     for (block, error) in outcome.failed {
         match error {
             IpamError::Store(StoreError::Corrupt { reason, .. }) => {

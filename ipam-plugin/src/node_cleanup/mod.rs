@@ -3,16 +3,19 @@
 //! In Kubernetes a Node is the API server's own object, and dependent objects are deleted in other ways.
 
 mod addresses;
-mod owned_objects;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use libcalico::api::{Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::api::{
+    BgpConfiguration, BgpPeer, FelixConfiguration, HostEndpoint, Node, ObjectKey, ObjectSelect, WorkloadEndpoint,
+    configuration_of_node,
+};
 use libcalico::names::EndpointIdentifiers;
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, Kind, RawEntry, ReadBatch, Store, StoreError, Write};
+use serde_json::Value;
 
 use crate::affinity::remove_host;
 use crate::clock::Clock;
@@ -78,7 +81,7 @@ pub async fn delete_node<S: Store, C: Clock>(
         return Err(NodeCleanupError::BlockKept { node: name.into(), block, cause: Box::new(cause) });
     }
     cleanup.blocks = released.released.len();
-    cleanup.attached = owned_objects::delete(store, name).await?;
+    cleanup.attached = delete_owned_objects(store, name).await?;
     delete_node_object(store, node).await?;
     Ok(cleanup)
 }
@@ -152,4 +155,37 @@ fn gone(outcome: Result<(), StoreError>) -> Result<(), StoreError> {
         Err(StoreError::NotFound { .. }) => Ok(()),
         outcome => outcome,
     }
+}
+
+/// Deletes the objects that exist for the node alone, and returns their number.
+async fn delete_owned_objects<S: Store>(store: &S, node: &str) -> Result<usize, StoreError> {
+    let mut batch = ReadBatch::new();
+    let peers = batch.list::<BgpPeer>(&ObjectSelect::default());
+    let endpoints = batch.list::<HostEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&batch).await?;
+    let configuration = ObjectKey::global(configuration_of_node(node));
+    let mut writes: Vec<Write> = of_node::<BgpPeer>(answers.pairs(&peers), node).collect();
+    writes.push(Write::delete::<FelixConfiguration>(&configuration, None));
+    writes.push(Write::delete::<BgpConfiguration>(&configuration, None));
+    writes.extend(of_node::<HostEndpoint>(answers.pairs(&endpoints), node));
+    let mut deleted = 0;
+    for write in writes {
+        match store.write_one(write).await {
+            Ok(_) => deleted += 1,
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(deleted)
+}
+
+/// Returns deletions of the objects that name the node. An unreadable object is skipped.
+fn of_node<K: Kind>(pairs: &[RawEntry], node: &str) -> impl Iterator<Item = Write> {
+    let names_it = move |pair: &&RawEntry| {
+        serde_json::from_slice::<Value>(&pair.value).is_ok_and(|object| object["spec"]["node"] == node)
+    };
+    pairs
+        .iter()
+        .filter(names_it)
+        .filter_map(|pair| Some(Write::delete::<K>(&K::parse_path(&pair.path)?, Some(&pair.revision))))
 }

@@ -4,13 +4,12 @@
 use std::future::Future;
 use std::net::IpAddr;
 
-use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Allocation, Block, Handle, HandleId, ReleaseRequest};
 use libcalico::net::Cidr;
 use libcalico::store::{Store, StoreError};
 
 use crate::error::IpamError;
-use crate::read_blocks::{blocks_of, read_blocks};
+use crate::reads::{all_pools, blocks_of, read_blocks};
 
 /// An address that a release is about to free.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +40,7 @@ pub async fn still_held<S: Store>(store: &S, leaving: &[Leaving]) -> Result<Vec<
     let unread: Vec<IpAddr> = unread.map(|address| address.ip).collect();
     let mut pools = Vec::new();
     if !unread.is_empty() {
-        pools = store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|pool| pool.value).collect();
+        pools = all_pools(store).await?;
     }
     let blocks = blocks_of(store, &pools, &unread, blocks_read).await?;
     let is_held = |address: &&Leaving| {
@@ -59,13 +58,9 @@ pub async fn leaving_of<S: Store>(
 ) -> Result<Vec<Leaving>, StoreError> {
     let mut leaving = Vec::new();
     for block in read_blocks(store, handle.block.keys().copied().collect()).await? {
-        let named = requests(&block.value);
-        leaving.extend(
-            named
-                .iter()
-                .filter_map(|request| block.value.allocation(request.ip))
-                .map(|held| Leaving::new(block.key, &held)),
-        );
+        let requests = requests(&block.value);
+        let held = requests.iter().filter_map(|request| block.value.allocation(request.ip));
+        leaving.extend(held.map(|held| Leaving::new(block.key, &held)));
     }
     Ok(leaving)
 }

@@ -13,5 +13,6 @@ mod missing_blocks;
 
 pub use self::by_address::{ReleasedAddresses, release_addresses};
 pub use self::by_handle::*;
-pub use self::in_batches::{ReleasedBatch, Requests, release_batch, release_chosen};
+pub(crate) use self::in_batches::release_from_blocks;
+pub use self::in_batches::{ReleasedBatch, Requests, release_batch};
 pub use self::listings::{Leaving, Listings, NoListings, leaving_of, still_held};

@@ -1,11 +1,15 @@
-//! Assigns an address in one pass of the migration. [`UpgradeError`]: the error of a failed pass.
+//! Assigns an address in one pass of the migration: of a pod, or of the node's IPIP device. With host-local the device
+//! has the first address of the node's range. Calico must have it before it assigns others of the range to pods.
+//! [`UpgradeError`]: the error of a failed pass.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use libcalico::kubernetes::PodCidrError;
+use libcalico::api::{AllowedUse, Node, NodeBgp, ObjectKey};
+use libcalico::ipam::Tunnel;
+use libcalico::kubernetes::{PodCidrError, PodCidrs};
+use libcalico::net::IpVersion;
 use libcalico::store::{Store, StoreError};
 
 use crate::alloc::inputs::AllocationInputs;
@@ -16,7 +20,7 @@ use crate::error::IpamError;
 use crate::lock::LockError;
 
 /// Number of attempts of a write that loses races. `PAUSE` is the time between two attempts.
-pub(super) const TRIES: u32 = 5;
+const TRIES: u32 = 5;
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// The error of a failed pass.
@@ -27,23 +31,13 @@ pub(super) enum UpgradeError {
     Store(#[from] StoreError),
     /// An address could not be assigned.
     #[error("cannot give {ip} to Calico: {cause}")]
-    Address {
-        /// The address.
-        ip: IpAddr,
-        /// The error from assigning it.
-        cause: IpamError,
-    },
+    Address { ip: IpAddr, cause: IpamError },
     /// The node has no range for a tunnel address.
     #[error(transparent)]
     PodCidr(#[from] PodCidrError),
     /// A file or directory cannot be accessed.
     #[error("{path}: {cause}")]
-    File {
-        /// The path.
-        path: String,
-        /// The system's error.
-        cause: io::Error,
-    },
+    File { path: String, cause: io::Error },
     /// host-local has the lock.
     #[error(transparent)]
     Lock(#[from] LockError),
@@ -67,7 +61,46 @@ pub(super) async fn assign_unless_assigned<S: Store, C: Clock>(
     }
 }
 
-/// Returns attributes of an allocation.
-pub(super) fn attributes_of<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-    pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+/// Assigns an address for the node's IPIP device if there is none: the second of its podCIDR's addresses. A node with
+/// only an IPv6 range has no such device.
+pub(super) async fn ensure_tunnel_address<S: Store, C: Clock>(
+    store: &S,
+    clock: &C,
+    name: &str,
+) -> Result<(), UpgradeError> {
+    let key = ObjectKey::global(name);
+    until_written(clock, async || {
+        let mut node = store.get::<Node>(&key).await?;
+        if node.value.spec.bgp.as_ref().is_some_and(|bgp| !bgp.ipv4_ipip_tunnel_addr.is_empty()) {
+            return Ok(());
+        }
+        let range = PodCidrs::of(&node.value)?.of_family(IpVersion::V4).ok();
+        let Some(ip) = range.and_then(|range| range.nth(1)) else { return Ok(()) };
+        let request = AssignRequest {
+            attributes: Tunnel::IPIP.attributes_of(name),
+            purpose: AllowedUse::Tunnel,
+            ..AssignRequest::workload(Tunnel::IPIP.handle_of(name), name)
+        };
+        assign_unless_assigned(store, clock, &request, ip).await?;
+        node.value.spec.bgp.get_or_insert_with(NodeBgp::default).ipv4_ipip_tunnel_addr = ip.to_string();
+        // The kubelet writes its Node frequently.
+        store.update(&key, &node.value, &node.revision).await?;
+        Ok(())
+    })
+    .await
+}
+
+/// Runs `attempt`, which reads an object and writes it, again after a pause as long as another process wrote the object
+/// in between, a few times.
+pub(super) async fn until_written<C: Clock>(
+    clock: &C,
+    attempt: impl AsyncFn() -> Result<(), UpgradeError>,
+) -> Result<(), UpgradeError> {
+    for _ in 1..TRIES {
+        match attempt().await {
+            Err(UpgradeError::Store(StoreError::Conflict { .. })) => clock.sleep(PAUSE).await,
+            outcome => return outcome,
+        }
+    }
+    attempt().await
 }

@@ -6,7 +6,6 @@
 
 mod assign;
 mod leases;
-mod tunnel;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,15 +17,15 @@ use datastore::{DatastoreSettings, Kubernetes, KubernetesConfig};
 use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::{Pod, PodOnNode};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 use netconf::conf::LogConf;
 use netconf::{CallError, CniError, Code};
 
-use self::assign::{PAUSE, TRIES, UpgradeError, assign_unless_assigned, attributes_of};
-use self::leases::{Lease, Leases};
+use self::assign::{PAUSE, UpgradeError, assign_unless_assigned, ensure_tunnel_address, until_written};
+use self::leases::Leases;
 use crate::alloc::request::AssignRequest;
 use crate::clock::{Clock, SystemClock};
-use crate::logging::Subject;
+use crate::logging::{self, Subject};
 use crate::process;
 
 /// The network of host-local's addresses.
@@ -50,7 +49,7 @@ pub(crate) fn run() -> Result<String, CallError> {
         let missing = CniError::new(Code::INVALID_ENVIRONMENT, "required env variables [KUBERNETES_NODE_NAME] missing");
         return Err(missing.into());
     }
-    process::start_log(&LogConf::default(), "ipam-upgrade", Subject::default());
+    logging::init(&LogConf::default(), "ipam-upgrade", &Subject::default());
     let places =
         Places { leases: Path::new("/var/lib/cni/networks").join(NETWORK), plugins: "/host/opt/cni/bin".into() };
     let config = KubernetesConfig::for_datastore(&DatastoreSettings::default(), |name| std::env::var(name).ok())
@@ -73,7 +72,7 @@ pub(crate) fn run() -> Result<String, CallError> {
 /// Runs one pass.
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
-    tunnel::ensure_address(store, clock, node).await?;
+    ensure_tunnel_address(store, clock, node).await?;
     if leases.is_empty()? {
         return leases.remove();
     }
@@ -85,9 +84,17 @@ async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node
     let lock = leases.lock()?;
     let pods: Vec<Pod> = store.list::<PodOnNode>(&node.to_owned()).await?.into_iter().map(|pod| pod.value.0).collect();
     for lease in leases.read()? {
-        match pods.iter().find(|pod| has_address(pod, lease.ip)) {
-            Some(pod) => assign(store, clock, node, &lease, pod).await?,
-            None => tracing::info!(ip = %lease.ip, "no pod has this address any more"),
+        if let Some(pod) = pods.iter().find(|pod| has_address(pod, lease.ip)) {
+            let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+            let attributes = [("node", node), ("namespace", namespace), ("pod", name)];
+            let request = AssignRequest {
+                attributes: attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
+                ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
+            };
+            assign_unless_assigned(store, clock, &request, lease.ip).await?;
+            tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
+        } else {
+            tracing::info!(ip = %lease.ip, "no pod has this address any more");
         }
         leases::remove_file(&lease.file)?;
     }
@@ -104,41 +111,18 @@ fn has_address(pod: &Pod, ip: IpAddr) -> bool {
     !ended && all.into_iter().any(|text| text.parse() == Ok(ip))
 }
 
-async fn assign<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    node: &str,
-    lease: &Lease,
-    pod: &Pod,
-) -> Result<(), UpgradeError> {
-    let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-    let attributes = [("node", node), ("namespace", namespace), ("pod", name)];
-    let request = AssignRequest {
-        attributes: attributes_of(attributes),
-        ..AssignRequest::workload(HandleId::for_container(NETWORK, &lease.container_id), node)
-    };
-    assign_unless_assigned(store, clock, &request, lease.ip).await?;
-    tracing::info!(ip = %lease.ip, pod = %format!("{namespace}/{name}"), "moved from host-local");
-    Ok(())
-}
-
 /// Stops or starts the plugins of the whole cluster.
 async fn set_ready<S: Store, C: Clock>(store: &S, clock: &C, ready: bool) -> Result<(), UpgradeError> {
     let key = ObjectKey::global("default");
-    let mut tries = 1;
-    loop {
+    until_written(clock, async || {
         let mut cluster = store.get::<ClusterInformation>(&key).await?;
-        if cluster.value.spec.datastore_ready == Some(ready) {
-            return Ok(());
+        if cluster.value.spec.datastore_ready != Some(ready) {
+            cluster.value.spec.datastore_ready = Some(ready);
+            store.update(&key, &cluster.value, &cluster.revision).await?;
         }
-        cluster.value.spec.datastore_ready = Some(ready);
-        match store.update(&key, &cluster.value, &cluster.revision).await {
-            Ok(_) => return Ok(()),
-            Err(StoreError::Conflict { .. }) if tries < TRIES => tries += 1,
-            Err(error) => return Err(error.into()),
-        }
-        clock.sleep(PAUSE).await;
-    }
+        Ok(())
+    })
+    .await
 }
 
 #[cfg(test)]

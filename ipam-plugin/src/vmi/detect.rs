@@ -2,10 +2,11 @@
 
 use futures::future::join;
 use libcalico::api::{IpamConfiguration, ObjectKey};
-use libcalico::kubernetes::{MachinePod, OwnerReference, Pod, VirtualMachine, VirtualMachineInstance, may_be_machine};
+use libcalico::kubernetes::{MachinePod, Pod, VirtualMachine, VirtualMachineInstance, may_be_machine};
 use libcalico::store::{ReadBatch, Store, StoreError};
 
 use crate::error::VmiError;
+use crate::reads::find;
 
 /// A pod with a VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,9 +36,14 @@ impl DetectedVmi {
     }
 }
 
-/// Reads the VMI of a pod from `api`. Reads from `store`, which may be the same, if VMIs keep their addresses. Returns
-/// `None` for a pod without a VMI, which takes no request.
-pub async fn detect<A: Store, S: Store>(api: &A, store: &S, pod: &Pod) -> Result<Option<DetectedVmi>, StoreError> {
+/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the same,
+/// if VMIs keep their addresses. Returns `None` for a pod without a VMI, which takes no request.
+pub async fn detect<A: Store, S: Store>(
+    api: Option<&A>,
+    store: &S,
+    pod: Option<&Pod>,
+) -> Result<Option<DetectedVmi>, StoreError> {
+    let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
     let owner = pod.instance().filter(|_| may_be_machine(&pod.metadata.name));
     let Some(owner) = owner else { return Ok(None) };
     let mut batch = ReadBatch::new();
@@ -51,29 +57,16 @@ pub async fn detect<A: Store, S: Store>(api: &A, store: &S, pod: &Pod) -> Result
     let mut vm = answers.get(&vm)?.map(|entry| entry.value);
     let named = instance.as_ref().and_then(VirtualMachineInstance::machine);
     if let Some(named) = named.as_ref().filter(|named| named.name != owner.name) {
-        vm = match api.get::<VirtualMachine>(&key(&named.name)).await {
-            Ok(found) => Some(found.value),
-            Err(StoreError::NotFound { .. }) => None,
-            Err(error) => return Err(error),
-        };
+        vm = find::<VirtualMachine>(api, &key(&named.name)).await?.map(|entry| entry.value);
     }
-    let missing = missing(pod, &owner, instance.as_ref(), named.as_ref().filter(|_| vm.is_none()));
+    let namespace = pod.metadata.namespace.clone();
+    let missing = if instance.as_ref().is_none_or(|instance| instance.metadata.uid != owner.uid) {
+        Some(VmiError::NoVmi { namespace, name: owner.name.clone(), uid: owner.uid.clone() })
+    } else {
+        named.filter(|_| vm.is_none()).map(|named| VmiError::NoVm { namespace, name: named.name })
+    };
     let vmi = MachinePod::new(pod, &owner, instance.as_ref(), vm.as_ref());
     Ok(Some(DetectedVmi { vmi, persistent, missing }))
-}
-
-fn missing(
-    pod: &Pod,
-    owner: &OwnerReference,
-    instance: Option<&VirtualMachineInstance>,
-    vm: Option<&OwnerReference>,
-) -> Option<VmiError> {
-    let namespace = pod.metadata.namespace.clone();
-    if instance.is_none_or(|instance| instance.metadata.uid != owner.uid) {
-        let (name, uid) = (owner.name.clone(), owner.uid.clone());
-        return Some(VmiError::NoVmi { namespace, name, uid });
-    }
-    vm.map(|vm| VmiError::NoVm { namespace, name: vm.name.clone() })
 }
 
 /// Returns true if VMIs keep their addresses. As in upstream, an unreadable setting counts as enabled, so that no

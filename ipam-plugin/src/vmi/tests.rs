@@ -73,7 +73,7 @@ fn call(pod: &Pod, vmi: Option<MachinePod>) -> IpamRequest {
 }
 
 async fn add(cluster: &Cluster, pod: &Pod) -> Result<CniResult, CniError> {
-    let detected = detect(&cluster.store, &cluster.store, pod).await.unwrap().unwrap();
+    let detected = detect(Some(&cluster.store), &cluster.store, Some(pod)).await.unwrap().unwrap();
     let vmi = detected.for_add()?;
     let call = call(pod, vmi);
     let inputs = AllocationInputs::read(&cluster.store, &call.inputs_query()).await.unwrap();
@@ -81,7 +81,7 @@ async fn add(cluster: &Cluster, pod: &Pod) -> Result<CniResult, CniError> {
 }
 
 async fn del(cluster: &Cluster, pod: &Pod) {
-    let detected = detect(&cluster.store, &cluster.store, pod).await.unwrap().unwrap();
+    let detected = detect(Some(&cluster.store), &cluster.store, Some(pod)).await.unwrap().unwrap();
     let call = call(pod, detected.for_del());
     let inputs = ReleaseInputs::read(&cluster.store, &call.handles()).await.unwrap();
     cni::del(&cluster.store, &cluster.clock, &call, inputs).await.unwrap();
@@ -255,7 +255,7 @@ async fn leaving_looks_at_the_machines_handle_alone() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
     add(&cluster, &source).await.unwrap();
-    let vmi = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().for_del();
+    let vmi = detect(Some(&cluster.store), &cluster.store, Some(&source)).await.unwrap().unwrap().for_del();
     let call = call(&source, vmi);
     let inputs = ReleaseInputs::read(&cluster.store, &call.handles_to_read(&cluster.store)).await.unwrap();
     cluster.store.take_counts();
@@ -269,10 +269,10 @@ async fn other_pods_cost_no_request() {
     cluster.store.take_counts();
     let mut ordinary = pod("a", "i-1", None);
     ordinary.metadata.name = "web".into();
-    assert_eq!(detect(&cluster.store, &cluster.store, &ordinary).await, Ok(None));
+    assert_eq!(detect(Some(&cluster.store), &cluster.store, Some(&ordinary)).await, Ok(None));
     let mut orphan = pod("a", "i-1", None);
     orphan.metadata.unknown.clear();
-    assert_eq!(detect(&cluster.store, &cluster.store, &orphan).await, Ok(None));
+    assert_eq!(detect(Some(&cluster.store), &cluster.store, Some(&orphan)).await, Ok(None));
     assert_eq!(cluster.store.take_counts(), (0, 0));
 }
 
@@ -295,7 +295,7 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
     assert_eq!(owners(&cluster), ["a", "b"]);
 
     cluster.store.before_each(|_, _, _| Fault::Refused);
-    let error = detect(&cluster.store, &cluster.store, &source).await.unwrap_err();
+    let error = detect(Some(&cluster.store), &cluster.store, Some(&source)).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable { .. }), "{error}");
     assert!(VmiError::from(error).is_postponable());
 }
@@ -305,7 +305,7 @@ async fn lost_races_are_run_again_and_an_outage_is_told_as_one() {
 async fn a_machine_gets_one_address_per_family() {
     let cluster = cluster();
     let source = pod("a", "i-1", None);
-    let vmi = detect(&cluster.store, &cluster.store, &source).await.unwrap().unwrap().for_add().unwrap();
+    let vmi = detect(Some(&cluster.store), &cluster.store, Some(&source)).await.unwrap().unwrap().for_add().unwrap();
     let call = call(&source, vmi);
     assert_eq!(call.handle(), HandleId::new(HANDLE));
     let request = call.assign_request(time::OffsetDateTime::UNIX_EPOCH);

@@ -2,10 +2,12 @@
 //! (IPAM-121).
 
 use libcalico::ipam::{AffinityKey, AffinityState, Block, BlockAffinity};
-use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write};
+use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
 
-use crate::affinity::repair::{confirm, exactly, reconfirm, release_affinity};
+use crate::affinity::repair::{reconfirm, release_affinity};
+use crate::block_writes::PriorAffinity;
 use crate::error::IpamError;
+use crate::reads::find;
 use crate::write_gate::{GatedStore, WriteGate};
 
 /// The outcome for an affinity.
@@ -62,7 +64,7 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
                 FinishedAffinity::Released
             }
             AffinityState::Pending | AffinityState::PendingDeletion => {
-                reconfirm(store, affinity, block).await?;
+                reconfirm(store, &key.owner, &PriorAffinity::Existing(affinity), block).await?;
                 FinishedAffinity::Confirmed
             }
         },
@@ -73,11 +75,8 @@ async fn finish<S: Store>(store: &S, key: &AffinityKey, revision: &Revision) -> 
     };
     match finished {
         FinishedAffinity::Deleted | FinishedAffinity::Released => {
-            let block = match store.get::<Block>(&key.cidr).await {
-                Ok(block) => Some(block).filter(|block| block.value.owner().as_ref() == Some(&key.owner)),
-                Err(StoreError::NotFound { .. }) => None,
-                Err(error) => return Err(error),
-            };
+            let block = find::<Block>(store, &key.cidr).await?;
+            let block = block.filter(|block| block.value.owner().as_ref() == Some(&key.owner));
             Ok(match restore_affinity(store, key, block).await? {
                 FinishedAffinity::Unchanged => finished,
                 restored => restored,
@@ -94,16 +93,7 @@ async fn restore_affinity<S: Store>(
     block: Option<Entry<Block>>,
 ) -> Result<FinishedAffinity, StoreError> {
     let Some(block) = block else { return Ok(FinishedAffinity::Unchanged) };
-    let pending = BlockAffinity { state: AffinityState::Pending, ..BlockAffinity::default() };
-    let mut rewritten = block.value;
-    rewritten.count_write();
-    let writes = [
-        Write::create::<BlockAffinity>(key, &pending)?,
-        Write::update::<Block>(&block.key, &rewritten, &block.revision)?,
-    ];
-    let revisions = store.write(&writes).await.map_err(|error| error.cause)?;
-    let [revision, _] = exactly(revisions)?;
-    confirm(store, Entry { key: key.clone(), value: pending, revision }).await?;
+    reconfirm(store, &key.owner, &PriorAffinity::Absent, block).await?;
     Ok(FinishedAffinity::Confirmed)
 }
 

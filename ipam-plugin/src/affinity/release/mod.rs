@@ -1,10 +1,13 @@
 //! Releases all blocks of a host or of a pool. Addresses in these blocks stay allocated; the blocks then have no owner.
+//! Releases a block that became empty if its pool no longer selects the owning node (IPAM-149).
 
-use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner};
+use libcalico::api::{IpPool, Node, ObjectKey, ObjectSelect};
+use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Owner, enabled_pool};
 use libcalico::net::Cidr;
+use libcalico::selector::Selector;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError, WriteModel};
 
-use crate::affinity::repair::{clear_affinity_of_block, release_affinity};
+use crate::affinity::repair::release_affinity;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::retry::{OPERATION, Retry};
@@ -131,25 +134,80 @@ async fn release_block<S: Store, C: Clock>(
         let (affinity, block) = (batch.get::<BlockAffinity>(&key), batch.get::<Block>(&key.cidr));
         let answers = store.read(&batch).await?;
         let Some(affinity) = answers.get(&affinity)? else { return Ok(()) };
-        let outcome = match answers.get(&block)? {
+        let block = answers.get(&block)?.filter(|block| block.value.owner().is_none_or(|owner| owner == key.owner));
+        let outcome = match block {
             // An affinity without a block is useless, and a block of another owner must not be released here.
             None => store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await,
-            Some(block) if block.value.owner().is_some_and(|owner| owner != key.owner) => {
-                store.delete::<BlockAffinity>(&key, Some(&affinity.revision)).await
-            }
-            Some(block) if block.value.is_empty() => release_affinity(store, &affinity, &block).await,
-            Some(_) if only_empty => return Err(IpamError::BlockNotEmpty(key.cidr)),
-            Some(block) => clear_affinity_of_block(store, &affinity, &block).await,
+            Some(block) if only_empty && !block.value.is_empty() => return Err(IpamError::BlockNotEmpty(key.cidr)),
+            Some(block) => release_affinity(store, &affinity, &block).await,
         };
         match outcome {
             Ok(()) => return Ok(()),
-            Err(StoreError::Unavailable { datastore, reason, outcome_unknown }) => {
-                return Err(StoreError::Unavailable { datastore, reason, outcome_unknown }.into());
-            }
             Err(error) if !error.is_race() => return Err(error.into()),
             Err(_) if !retry.pause().await => return Err(IpamError::Contention),
             Err(_) => {}
         }
+    }
+}
+
+/// Releases those of the emptied blocks whose pools no longer select their nodes. The addresses are released already,
+/// so failure is only logged.
+pub(crate) async fn release_if_deselected<S: Store>(store: &S, emptied: &[(Cidr, Owner)]) {
+    if emptied.is_empty() {
+        return;
+    }
+    let deselected = match deselected(store, emptied).await {
+        Ok(deselected) => deselected,
+        Err(error) => return tracing::warn!(%error, "cannot tell whether pools still select the nodes of empty blocks"),
+    };
+    for (cidr, owner) in deselected {
+        match release_one(store, cidr, owner).await {
+            Ok(()) => {}
+            Err(error) if error.is_race() => tracing::debug!(block = %cidr, %error, "block is in use again"),
+            Err(error) => tracing::warn!(block = %cidr, %error, "cannot give up a block its pool deselected"),
+        }
+    }
+}
+
+/// Returns the blocks whose pools do not select their nodes.
+async fn deselected<'a, S: Store>(
+    store: &S,
+    emptied: &'a [(Cidr, Owner)],
+) -> Result<Vec<(&'a Cidr, &'a Owner)>, StoreError> {
+    let of_nodes = || emptied.iter().filter(|(_, owner)| matches!(owner, Owner::Host(_)));
+    let mut batch = ReadBatch::new();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let nodes: Vec<_> = of_nodes().map(|(_, owner)| batch.get::<Node>(&ObjectKey::global(owner.name()))).collect();
+    let answers = store.read(&batch).await?;
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+    let mut found = Vec::new();
+    for ((cidr, owner), node) in of_nodes().zip(&nodes) {
+        if answers.get(node)?.is_some_and(|node| deselects(&pools, cidr, &node.value)) {
+            found.push((cidr, owner));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns true if the pool of `cidr` is enabled and does not select this node.
+fn deselects(pools: &[IpPool], cidr: &Cidr, node: &Node) -> bool {
+    let mut enabled = pools.iter().filter_map(|object| enabled_pool(object, cidr.version()).ok());
+    let pool = enabled.find(|pool| pool.cidr.contains(cidr.network()));
+    pool.is_some_and(|pool| {
+        Selector::parse(&pool.node_selector).is_ok_and(|selector| !selector.matches(&node.metadata.labels))
+    })
+}
+
+async fn release_one<S: Store>(store: &S, cidr: &Cidr, owner: &Owner) -> Result<(), StoreError> {
+    let mut batch = ReadBatch::new();
+    let block = batch.get::<Block>(cidr);
+    let affinity = batch.get::<BlockAffinity>(&AffinityKey { owner: owner.clone(), cidr: *cidr });
+    let answers = store.read(&batch).await?;
+    match (answers.get(&block)?, answers.get(&affinity)?) {
+        (Some(block), Some(affinity)) if block.value.is_empty() && block.value.owner().as_ref() == Some(owner) => {
+            release_affinity(store, &affinity, &block).await
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::testing::{Cluster, MemoryStore, affinity_key, cidr};
 use libcalico::ipam::AffinityState;
-use libcalico::store::{Answers, Revision, Write, WriteError, WriteModel};
+use libcalico::store::{Answers, Revision, StoreError, Write, WriteError, WriteModel};
 
 /// A gate that admits a number of writes.
 struct Counting(AtomicUsize);

@@ -11,11 +11,11 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Store, StoreError, WriteModel};
 
 use crate::alloc::assignment::{Assignment, BlockAssignment, log_assigned};
-use crate::alloc::commit::{CommitError, commit};
+use crate::alloc::commit::{Commit, CommitError};
 use crate::alloc::inputs::{AllocationInputs, BlockCounts};
 use crate::alloc::predecessor::Predecessor;
 use crate::alloc::request::AssignRequest;
-use crate::alloc::reserved_handle::{read_beside_handle, release_reserved};
+use crate::alloc::reserved_handle::release_counts;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
 use crate::clock::Clock;
@@ -38,12 +38,10 @@ pub async fn assign_address<S: Store, C: Clock>(
     let snapshot = Snapshot::new(inputs, request.inputs_query(), clock.now())?;
     let mut wanted = WantedAddress { request, ip, cidr, snapshot };
     let outcome = wanted.assign(store, clock).await;
-    if !wanted.snapshot.reserved().is_empty() {
-        release_reserved(store, clock, request, &mut wanted.snapshot).await;
-    }
+    release_counts(store, clock, &request.handle, wanted.snapshot.take_reserved()).await;
     outcome?;
     log_assigned(&request.handle, &wanted.snapshot.inputs.pools, [(ip, wanted.cidr)]);
-    Ok(wanted.assignment())
+    Ok(Assignment { ip, prefix: IpVersion::of(ip).bits() })
 }
 
 struct WantedAddress<'a> {
@@ -59,7 +57,8 @@ impl<'a> WantedAddress<'a> {
         loop {
             self.read(store).await?;
             let Some((assignment, predecessor)) = self.assign_in_memory()? else { return Ok(()) };
-            match commit(store, clock, &mut self.snapshot, self.request, vec![assignment]).await {
+            let mut commit = Commit { store, clock, request: self.request, snapshot: &mut self.snapshot };
+            match commit.write(vec![assignment]).await {
                 Err(CommitError { committed, cause }) if committed.is_empty() => {
                     if !cause.is_race() && !cause.has_unknown_outcome() {
                         return Err(cause.into());
@@ -80,10 +79,6 @@ impl<'a> WantedAddress<'a> {
         }
     }
 
-    fn assignment(&self) -> Assignment {
-        Assignment { ip: self.ip, prefix: IpVersion::of(self.ip).bits() }
-    }
-
     fn affinity_key(&self) -> AffinityKey {
         AffinityKey { owner: self.request.owner(), cidr: self.cidr }
     }
@@ -100,7 +95,7 @@ impl<'a> WantedAddress<'a> {
         let creates_handle = !missing.blocks.is_empty() && !missing.handle && self.snapshot.handle_is_unread();
         if creates_handle && store.write_model() == WriteModel::PerObject {
             let reserved = BlockCounts::from([(self.cidr, 1)]);
-            read_beside_handle(store, self.request, &mut self.snapshot, &missing, reserved).await?;
+            self.snapshot.read_beside_handle(store, &missing, reserved).await?;
         } else if missing != MissingReads::default() {
             self.snapshot.read(store, &missing).await?;
         }
@@ -143,8 +138,9 @@ impl<'a> WantedAddress<'a> {
             Some(predecessor) if predecessor.release_in(&mut block, self.ip)? => Some(predecessor),
             _ => None,
         };
-        let strict = self.snapshot.config().strict_affinity;
-        let assigned = BlockAssignment::from_address(self.request, strict, self.ip, block, revision, prior_affinity);
+        let strict = self.snapshot.inputs.config.strict_affinity;
+        let assigned =
+            BlockAssignment::of(block, revision, prior_affinity).assign_address(self.request, strict, self.ip);
         assigned.map(|assignment| Some((assignment, predecessor))).map_err(|error| match error {
             AssignError::AlreadyAssigned(ip) => IpamError::AlreadyAssigned { ip, holder: self.holder() },
             other => other.into(),
@@ -175,20 +171,15 @@ pub(crate) fn holder(held: &libcalico::ipam::Allocation<'_>) -> String {
     if held.is_cooling() {
         return "nobody: it was released a moment ago and is resting".into();
     }
-    let handle = held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"));
     let attributes = held.attributes();
     let say = |key: &str| attributes.and_then(|attributes| attributes.get(key)).filter(|value| !value.is_empty());
-    let mut words = handle;
-    if let (Some(namespace), Some(pod)) = (say("namespace"), say("pod")) {
-        words.push_str(&format!(", pod {namespace}/{pod}"));
-    }
-    if let Some(node) = say("node") {
-        words.push_str(&format!(", node {node}"));
-    }
-    if let Some(since) = say("timestamp") {
-        words.push_str(&format!(", since {since}"));
-    }
-    words
+    let words = [
+        Some(held.handle().map_or_else(|| "no handle".into(), |handle| format!("handle {handle}"))),
+        say("namespace").zip(say("pod")).map(|(namespace, pod)| format!("pod {namespace}/{pod}")),
+        say("node").map(|node| format!("node {node}")),
+        say("timestamp").map(|since| format!("since {since}")),
+    ];
+    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn block_of(inputs: &AllocationInputs, request: &AssignRequest, ip: IpAddr) -> Result<Cidr, IpamError> {

@@ -5,7 +5,7 @@ use libcalico::ipam::{AffinityState, BlockAffinity, borrow_order};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use super::family::{FamilyPlanner, PlannerStep};
+use super::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
@@ -18,10 +18,7 @@ impl FamilyPlanner<'_> {
         snapshot: &Snapshot,
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
-        for cidr in self.affine_blocks(snapshot) {
-            let Some(affinity) = snapshot.own_affinities(self.version).find(|entry| entry.key.cidr == cidr) else {
-                continue;
-            };
+        for affinity in self.affine_blocks(snapshot) {
             if let Some(step) = self.assign_from_own_block(snapshot, affinity, remaining)? {
                 return Ok(Some(step));
             }
@@ -80,7 +77,7 @@ impl FamilyPlanner<'_> {
         if !snapshot.has_all_blocks(self.version) {
             return Ok(PlannerStep::Read(MissingReads::list(self.version)));
         }
-        let of_family = snapshot.blocks().filter(|(cidr, _)| cidr.version() == self.version);
+        let of_family = snapshot.blocks.iter().filter(|(cidr, _)| cidr.version() == self.version);
         let with_room: Vec<Cidr> = of_family
             .filter(|(_, block)| snapshot.room(block).is_some_and(|room| room.has_free))
             .map(|(cidr, _)| *cidr)

@@ -1,25 +1,175 @@
-//! Plans the next step for one family of a request, as a function of the snapshot and without I/O.
+//! [`FamilyPlanner`]: plans the next step for one family of a request, as a function of the snapshot and without I/O.
 //!
 //! The order is upstream's (IPAM-110): first the node's own blocks in list order ([`existing_block`]), then another
-//! block of the chosen pools ([`new_block`]), then other nodes' blocks ([`existing_block`]). [`search`] keeps the notes
-//! of earlier searches, and [`shortage`] says why pools gave no more addresses.
+//! block of the chosen pools ([`new_block`]), then other nodes' blocks ([`existing_block`]). [`search`] uses the notes
+//! of earlier searches, and says why pools gave no more addresses.
 
 mod existing_block;
-mod family;
 mod new_block;
 mod search;
-mod shortage;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use libcalico::net::Cidr;
+use libcalico::api::{IpPool, Node, ObjectKey};
+use libcalico::ipam::{Block, BlockAffinity, Labels, Owner, Pool, PoolChoice, PoolRequest, choose_pools, stale_blocks};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, StoreError, identifier};
 
-pub(crate) use self::family::{FamilyPlanner, PlannerStep};
+use crate::alloc::assignment::BlockAssignment;
+use crate::alloc::inputs::AllocationInputs;
 use crate::alloc::repair::AffinityRepair;
+use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
-use crate::error::IpamError;
+use crate::block_writes::PriorAffinity;
+use crate::error::{Exhaustion, IpamError};
+use crate::exhausted::Search;
+
+/// Maximum number of blocks of a node, if neither the request nor the cluster sets a limit (IPAM-103).
+const DEFAULT_BLOCK_LIMIT: usize = 20;
+
+/// The next step of a plan.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum PlannerStep {
+    /// Read these objects.
+    Read(MissingReads),
+    /// Repair an affinity first.
+    Repair(AffinityRepair),
+    /// Assign these addresses.
+    Assign(BlockAssignment),
+    /// Return these addresses: the handle has reached its limit (IPAM-115).
+    AlreadyHeld(Vec<IpAddr>),
+    /// No further address is available.
+    Exhausted(Exhaustion),
+}
+
+/// The plan of one family of a request.
+#[derive(Debug)]
+pub(crate) struct FamilyPlanner<'a> {
+    pub(crate) request: &'a AssignRequest,
+    pub(crate) version: IpVersion,
+    owner: Owner,
+    choice: PoolChoice,
+    node_labels: Labels,
+    search: Search,
+    /// Blocks whose affinity could not be repaired.
+    excluded: BTreeSet<Cidr>,
+}
+
+impl<'a> FamilyPlanner<'a> {
+    /// Creates the plan and chooses the pools.
+    pub(crate) fn new(
+        request: &'a AssignRequest,
+        inputs: &AllocationInputs,
+        version: IpVersion,
+    ) -> Result<FamilyPlanner<'a>, IpamError> {
+        let owner = request.owner();
+        let node_labels = match (&owner, &inputs.node) {
+            (Owner::Virtual(_), _) => Labels::new(),
+            (Owner::Host(_), Some(node)) => node.value.metadata.labels.clone(),
+            (Owner::Host(name), None) => {
+                let key = identifier::<Node>(&ObjectKey::global(name));
+                return Err(StoreError::NotFound { key }.into());
+            }
+        };
+        let pools: Vec<IpPool> = inputs.pools.iter().map(|entry| entry.value.clone()).collect();
+        let requested = requested_pools(request.pools(version), version, &pools)?;
+        let choice = choose_pools(
+            &pools,
+            &PoolRequest {
+                version,
+                requested: &requested,
+                purpose: request.purpose,
+                node: owner.name(),
+                node_labels: &node_labels,
+                namespace: request.selected_namespace(),
+                restricted: request.restricted.contains(&version),
+            },
+        )?;
+        let search = search_of(&owner, version, &choice, inputs);
+        Ok(FamilyPlanner { request, version, owner, choice, node_labels, search, excluded: BTreeSet::new() })
+    }
+
+    /// Chooses the pools again, after the inputs were read again.
+    pub(crate) fn choose_again(&mut self, inputs: &AllocationInputs) -> Result<(), IpamError> {
+        let fresh = FamilyPlanner::new(self.request, inputs, self.version)?;
+        *self = FamilyPlanner { excluded: std::mem::take(&mut self.excluded), ..fresh };
+        Ok(())
+    }
+
+    /// Excludes `cidr` from the plan, because its affinity cannot be repaired.
+    pub(crate) fn exclude(&mut self, cidr: Cidr) {
+        self.excluded.insert(cidr);
+    }
+
+    /// Returns the node's blocks that are read before an address is taken from any of them.
+    pub(crate) fn blocks_to_read_first<'k>(&'k self, snapshot: &'k Snapshot) -> impl Iterator<Item = Cidr> + 'k {
+        self.affine_blocks(snapshot).map(|entry| entry.key.cidr).chain(self.stale(snapshot))
+    }
+
+    /// Returns the affinities to the node's blocks that the request may use. The blocks are read before the node claims
+    /// another block.
+    pub(crate) fn affine_blocks<'k>(
+        &'k self,
+        snapshot: &'k Snapshot,
+    ) -> impl Iterator<Item = &'k Entry<BlockAffinity>> {
+        snapshot.own_affinities(self.version).filter(|entry| {
+            let cidr = &entry.key.cidr;
+            self.is_allowed(cidr) && !self.excluded.contains(cidr) && !snapshot.reservations.covers(cidr)
+        })
+    }
+
+    /// Returns the node's first unread block that probably has a free address.
+    pub(crate) fn likely_block(&self, snapshot: &Snapshot) -> Option<Cidr> {
+        let may_have = |cidr: &Cidr| snapshot.block(cidr).is_none() && self.noted_full(snapshot, cidr).is_none();
+        let mut blocks = self.affine_blocks(snapshot).map(|entry| entry.key.cidr);
+        blocks.find(|cidr| may_have(cidr) && self.is_confirmed(snapshot, cidr))
+    }
+
+    /// Returns the node's blocks that it should release if they are empty (IPAM-99).
+    fn stale(&self, snapshot: &Snapshot) -> Vec<Cidr> {
+        let owned: Vec<Cidr> = snapshot.own_affinities(self.version).map(|entry| entry.key.cidr).collect();
+        let mut stale = stale_blocks(&owned, &self.choice, &self.node_labels);
+        stale.retain(|cidr| !self.excluded.contains(cidr));
+        stale
+    }
+
+    pub(crate) fn is_allowed(&self, cidr: &Cidr) -> bool {
+        self.choice.chosen.iter().any(|pool| pool.cidr.contains(cidr.network()))
+    }
+
+    fn pools(&self) -> &[Pool] {
+        &self.choice.chosen
+    }
+
+    fn assign(
+        &self,
+        snapshot: &Snapshot,
+        cidr: &Cidr,
+        n: usize,
+        prior_affinity: Option<PriorAffinity>,
+    ) -> Result<Option<BlockAssignment>, IpamError> {
+        let (block, revision, prior_affinity) = match snapshot.block(cidr) {
+            Some(BlockRead::Present(block)) => (block.value.clone(), Some(block.revision.clone()), prior_affinity),
+            Some(BlockRead::Absent) if snapshot.overlapping(cidr).is_none() => {
+                let block = Block::new(*cidr, &self.owner, snapshot.now)?;
+                (block, None, Some(prior_affinity.unwrap_or(PriorAffinity::Absent)))
+            }
+            Some(BlockRead::Absent | BlockRead::Corrupt | BlockRead::Surveyed(_)) | None => return Ok(None),
+        };
+        BlockAssignment::of(block, revision, prior_affinity).assign(self.request, &self.owner, snapshot, n)
+    }
+
+    fn block_limit(&self, snapshot: &Snapshot) -> usize {
+        let configured = usize::try_from(snapshot.inputs.config.max_blocks_per_host).unwrap_or(0);
+        let limits = [self.request.max_blocks, configured];
+        limits.into_iter().filter(|&limit| limit > 0).min().unwrap_or(DEFAULT_BLOCK_LIMIT)
+    }
+}
 
 impl FamilyPlanner<'_> {
     /// Returns the next step towards `remaining` more addresses.
@@ -45,7 +195,7 @@ impl FamilyPlanner<'_> {
         }
         match self.claim_and_assign(snapshot, remaining)? {
             Some(step) => Ok(step),
-            None if snapshot.config().strict_affinity => Ok(PlannerStep::Exhausted(self.exhaustion(snapshot))),
+            None if snapshot.inputs.config.strict_affinity => Ok(PlannerStep::Exhausted(self.exhaustion(snapshot))),
             None => self.borrow(snapshot, remaining),
         }
     }
@@ -96,4 +246,39 @@ impl FamilyPlanner<'_> {
         // wait forever.
         if is_readable && held.len() + remaining <= limit { Ok(None) } else { Err(full.into()) }
     }
+}
+
+/// Returns the ranges of the pools that a request names. An entry is a CIDR, or the name of a pool (IPAM-34).
+fn requested_pools(texts: &[String], version: IpVersion, pools: &[IpPool]) -> Result<Vec<Cidr>, IpamError> {
+    let by_name: BTreeMap<&str, &IpPool> = pools.iter().map(|pool| (pool.metadata.name.as_str(), pool)).collect();
+    let resolve = |text: &String| {
+        let cidr: Cidr = match (text.parse(), by_name.get(text.as_str())) {
+            (Ok(cidr), _) => cidr,
+            (Err(_), Some(pool)) => {
+                pool.spec.range().map_err(|cause| IpamError::PoolName { pool: text.clone(), cause })?
+            }
+            (Err(cause), None) => return Err(IpamError::PoolName { pool: text.clone(), cause }),
+        };
+        if cidr.version() == version { Ok(cidr) } else { Err(IpamError::PoolFamily { pool: cidr.network(), version }) }
+    };
+    texts.iter().map(resolve).collect()
+}
+
+/// Returns the identity of the search of `owner` in the chosen pools.
+fn search_of(owner: &Owner, version: IpVersion, choice: &PoolChoice, inputs: &AllocationInputs) -> Search {
+    let strict = inputs.config.strict_affinity;
+    let mut key = format!("IPv{version} of {owner}{}", if strict { ", strict" } else { "" });
+    for pool in &choice.chosen {
+        // Writing to a String cannot fail.
+        _ = write!(key, ", {} in /{}", pool.cidr, pool.block_prefix);
+    }
+    let mut state = DefaultHasher::new();
+    for pool in &inputs.pools {
+        (&pool.value.metadata.name, &pool.value.metadata.uid, &pool.revision).hash(&mut state);
+    }
+    for reservation in &inputs.reservations {
+        (&reservation.value.metadata.name, &reservation.revision).hash(&mut state);
+    }
+    inputs.config_revision.hash(&mut state);
+    Search { key, state: state.finish() }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use libcalico::ipam::{AffinityKey, BlockWalk, UsableBlock, usable_block};
 use libcalico::net::Cidr;
 
-use super::family::{FamilyPlanner, PlannerStep};
+use super::{FamilyPlanner, PlannerStep};
 use crate::alloc::repair::AffinityRepair;
 use crate::alloc::snapshot::{BlockRead, MissingReads, Snapshot};
 use crate::block_writes::PriorAffinity;
@@ -28,7 +28,8 @@ impl FamilyPlanner<'_> {
         remaining: usize,
     ) -> Result<Option<PlannerStep>, IpamError> {
         let step = self.claim(snapshot, remaining)?;
-        if !snapshot.affinities_may_lag() || self.owned(snapshot) + UNSEEN_AFFINITIES < self.block_limit(snapshot) {
+        if !snapshot.inputs.affinities_may_lag || self.owned(snapshot) + UNSEEN_AFFINITIES < self.block_limit(snapshot)
+        {
             return Ok(step);
         }
         Ok(step.map(|step| match step {
@@ -51,11 +52,11 @@ impl FamilyPlanner<'_> {
         if self.owned(snapshot) >= limit {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::BlockLimit { limit })));
         }
-        if !snapshot.config().auto_allocate_blocks {
+        if !snapshot.inputs.config.auto_allocate_blocks {
             return Ok(Some(PlannerStep::Exhausted(Exhaustion::AutoAllocateOff)));
         }
-        if let Some(exhaustion) = self.exhaustion_by_note(snapshot) {
-            return Ok(Some(PlannerStep::Exhausted(exhaustion)));
+        if self.note(snapshot).is_some() {
+            return Ok(Some(PlannerStep::Exhausted(self.exhaustion(snapshot))));
         }
         let room_of = |cidr: &Cidr| match snapshot.block(cidr) {
             None | Some(BlockRead::Absent) => None,
@@ -90,17 +91,14 @@ impl FamilyPlanner<'_> {
             _ => {}
         }
         let key = AffinityKey { owner: self.owner.clone(), cidr };
-        let step = match (snapshot.block(&cidr), snapshot.affinity(&key)) {
-            (Some(BlockRead::Absent), None | Some(None)) => {
-                self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?.map(PlannerStep::Assign)
+        match (snapshot.block(&cidr), snapshot.affinity(&key)) {
+            (Some(BlockRead::Absent), None) | (_, Some(None)) => {
+                let assignment = self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?;
+                Ok(assignment.map(PlannerStep::Assign))
             }
-            (_, None) => Some(PlannerStep::Read(MissingReads::affinity(key))),
-            (_, Some(None)) => {
-                self.assign(snapshot, &cidr, remaining, Some(PriorAffinity::Absent))?.map(PlannerStep::Assign)
-            }
-            (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining)?,
-        };
-        Ok(step)
+            (_, None) => Ok(Some(PlannerStep::Read(MissingReads::affinity(key)))),
+            (_, Some(Some(affinity))) => self.assign_from_own_block(snapshot, affinity, remaining),
+        }
     }
 
     /// Returns the reads of the walk's first blocks, of which usually at least one is usable. They include the ranges

@@ -1,14 +1,15 @@
-//! Determines the reads that a note of an earlier search saves, and the outcome of a search for the next note.
+//! Determines the reads that a note of an earlier search saves, the outcome of a search for the next note, and the
+//! reason why each pool gave no more addresses, for the error message.
 
 use std::collections::BTreeMap;
 
-use libcalico::ipam::AffinityState;
+use libcalico::ipam::{AffinityState, Refusal, RefusedPool};
 use libcalico::net::Cidr;
 
-use super::family::FamilyPlanner;
+use super::FamilyPlanner;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
-use crate::error::Exhaustion;
-use crate::exhausted::{FullBlock, Note, Outcome};
+use crate::error::{Exhaustion, Shortfall};
+use crate::exhausted::{FullBlock, Note, Outcome, SearchedPool};
 
 impl FamilyPlanner<'_> {
     /// Returns the note of an earlier equal search, if the note is valid and this plan has not searched itself.
@@ -32,7 +33,7 @@ impl FamilyPlanner<'_> {
     /// Returns the note's entry for an own block that was full, if no read contradicts the entry.
     pub(super) fn noted_full(&self, snapshot: &Snapshot, cidr: &Cidr) -> Option<&FullBlock> {
         let full = self.note(snapshot)?.own.get(cidr)?;
-        (!snapshot.has_changed(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
+        (!snapshot.changed.contains(cidr) && self.is_confirmed(snapshot, cidr)).then_some(full)
     }
 
     /// Returns true if the owner's affinity to the block is confirmed.
@@ -41,14 +42,9 @@ impl FamilyPlanner<'_> {
         snapshot.own_affinities(self.version).any(|entry| entry.key.cidr == *cidr && is_settled(entry.value.state))
     }
 
-    /// Returns the reason for a shortfall by the note, or `None` without a note.
-    pub(super) fn exhaustion_by_note(&self, snapshot: &Snapshot) -> Option<Exhaustion> {
-        self.note(snapshot).map(|_| self.exhaustion(snapshot))
-    }
-
     /// Returns the reason for a search without a free address.
     pub(super) fn exhaustion(&self, snapshot: &Snapshot) -> Exhaustion {
-        if snapshot.config().strict_affinity {
+        if snapshot.inputs.config.strict_affinity {
             return Exhaustion::StrictAffinity;
         }
         Exhaustion::PoolsFull { pools: self.pools().iter().map(|pool| pool.cidr).collect() }
@@ -98,4 +94,45 @@ impl FamilyPlanner<'_> {
         };
         self.blocks_to_read_first(snapshot).filter_map(full).collect()
     }
+}
+
+impl FamilyPlanner<'_> {
+    /// Returns the shortfall for a request that got only `assigned` addresses.
+    pub(crate) fn shortfall(&self, snapshot: &Snapshot, assigned: usize, cause: Exhaustion) -> Shortfall {
+        let refused = refused_pools(self, snapshot, &cause);
+        Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
+    }
+}
+
+/// Returns the pools that were not chosen, with the reason, and the chosen pools with their shortage.
+fn refused_pools(plan: &FamilyPlanner<'_>, snapshot: &Snapshot, cause: &Exhaustion) -> Vec<RefusedPool> {
+    let note = plan.note(snapshot);
+    let chosen = plan.choice.chosen.iter().map(|pool| {
+        let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();
+        let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.searched(&pool.cidr)), cause);
+        RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
+    });
+    let same_family = |refused: &&RefusedPool| !matches!(refused.refusal, Refusal::OtherFamily { .. });
+    chosen.chain(plan.choice.refused.iter().filter(same_family).cloned()).collect()
+}
+
+fn refusal_of(snapshot: &Snapshot, searched: &SearchedPool, cause: &Exhaustion) -> Refusal {
+    let pool = &searched.cidr;
+    if snapshot.reservations.covers(pool) {
+        return Refusal::Reserved;
+    }
+    match cause {
+        Exhaustion::BlockLimit { limit } => Refusal::BlockLimit { limit: *limit },
+        Exhaustion::AutoAllocateOff => Refusal::AutoAllocateOff,
+        Exhaustion::StrictAffinity if searched.has_room => Refusal::StrictAffinity,
+        Exhaustion::PoolsFull { .. } | Exhaustion::StrictAffinity => {
+            let in_use =
+                u128::from(searched.in_use).saturating_add(snapshot.reservations.within(pool)).min(pool.size());
+            Refusal::Full { in_use: saturating(in_use), capacity: saturating(pool.size()) }
+        }
+    }
+}
+
+fn saturating(n: u128) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }

@@ -20,7 +20,7 @@ use libcalico::store::{Answers, ReadBatch, Revision, Store, StoreError, WriteMod
 
 use crate::alloc::block_hints::BlockHints;
 use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, StoredHandle};
-use crate::alloc::reserved_handle::{self, CreatedHandle};
+use crate::alloc::reserved_handle;
 use crate::clock::Clock;
 use crate::lock::HostLock;
 
@@ -36,25 +36,6 @@ const LONGEST_READ: Duration = Duration::from_millis(400);
 /// prefetching.
 const LONGEST_STOP: Duration = Duration::from_secs(1);
 
-/// The parts of a request that decide on its prefetch.
-#[derive(Debug, Clone, Copy)]
-pub struct PrefetchHints<'a> {
-    /// The network's name.
-    pub network: &'a str,
-    /// The pod's namespace; empty outside Kubernetes.
-    pub namespace: &'a str,
-    /// The pod's name; empty outside Kubernetes.
-    pub pod: &'a str,
-    /// The families of which one address each is wanted.
-    pub families: &'a [IpVersion],
-    /// Whether to leave out the prefetch, because the call asks for a certain address.
-    pub has_address: bool,
-    /// The node's lock; `None` does without a lock.
-    pub lock_file: Option<&'a Path>,
-    /// The file with the blocks of recent addresses; `None` does without hints.
-    pub recent_file: Option<&'a Path>,
-}
-
 /// The prefetch of one ADD: the blocks that it expects to use, before any read.
 #[derive(Debug)]
 pub struct Prefetch {
@@ -65,22 +46,29 @@ pub struct Prefetch {
 }
 
 impl Prefetch {
-    /// Returns the prefetch for a request, or `None` if there is no hint or a prefetch saves nothing.
-    pub fn new<S: Store>(hints: &PrefetchHints<'_>, store: &S) -> Option<Self> {
-        if store.write_model() == WriteModel::Transactional || hints.has_address || hints.pod.starts_with(VIRT_LAUNCHER)
-        {
+    /// Returns the prefetch for a request that wants one address each of `families` for the pod `pod` of `namespace`;
+    /// both are empty outside Kubernetes. Returns `None` if there is no hint or a prefetch saves nothing. `files` are the
+    /// node's lock file and the file with the blocks of recent addresses.
+    pub(crate) fn new<S: Store>(
+        store: &S,
+        files: (&Path, &Path),
+        network: &str,
+        (namespace, pod): (&str, &str),
+        families: &[IpVersion],
+    ) -> Option<Self> {
+        if store.write_model() == WriteModel::Transactional || pod.starts_with(VIRT_LAUNCHER) {
             return None;
         }
-        let lock = HostLock::try_acquire(hints.lock_file?)?;
-        let recent = BlockHints::read_locked(&lock, hints.recent_file)?;
-        let last = recent.blocks_of(hints.network, hints.namespace);
-        let blocks = hints.families.iter().map(|version| {
+        let lock = HostLock::try_acquire(files.0)?;
+        let recent = BlockHints::read_locked(&lock, Some(files.1))?;
+        let last = recent.blocks_of(network, namespace);
+        let blocks = families.iter().map(|version| {
             let block = last.with_room.iter().find(|block| block.version() == *version)?;
             Some((*block, 1))
         });
         let reserved: BlockCounts = blocks.collect::<Option<_>>()?;
         let others = last.others.into_iter().filter(|block| !reserved.contains_key(block)).collect();
-        let since = recent.since(hints.network);
+        let since = recent.since(network);
         (!reserved.is_empty()).then_some(Prefetch { lock, reserved, others, since })
     }
 
@@ -100,12 +88,12 @@ impl Prefetch {
     ) -> (Result<Answers, StoreError>, ReservedHandle) {
         let started = clock.elapsed();
         // The write comes first: the server answers the reads while the write waits for its disk.
-        let (created, answers) =
-            join(reserved_handle::create_reserved(store, handle, &self.reserved), store.read(batch)).await;
+        let creation = reserved_handle::create_reserved(store, handle, self.reserved.clone());
+        let (created, answers) = join(creation, store.read(batch)).await;
         let took_long = clock.elapsed().saturating_sub(started) > LONGEST_READ;
-        let unknown = ReservedHandle { created: CreatedHandle::Unknown, reserved: BlockCounts::new(), took_long };
+        let unknown = ReservedHandle { stored: StoredHandle::Unread, reserved: BlockCounts::new(), took_long };
         match created {
-            Ok(created) => (answers, ReservedHandle { created, reserved: self.reserved.clone(), took_long }),
+            Ok((stored, reserved)) => (answers, ReservedHandle { stored, reserved, took_long }),
             // The handle may exist without counting for this operation, so continuing could count twice. The DEL that
             // follows finds it.
             Err(error @ StoreError::Unavailable { outcome_unknown: true, .. }) => (answers.and(Err(error)), unknown),
@@ -126,7 +114,8 @@ impl Prefetch {
 /// A handle that was created before any object was read.
 #[derive(Debug)]
 pub struct ReservedHandle {
-    created: CreatedHandle,
+    stored: StoredHandle,
+    /// The counts of the handle that belong to this operation.
     reserved: BlockCounts,
     took_long: bool,
 }
@@ -135,17 +124,13 @@ impl ReservedHandle {
     /// Merges the handle into the inputs.
     pub fn merge_into(self, inputs: &mut AllocationInputs) {
         inputs.is_old = self.took_long;
-        if self.created.is_ours() {
-            inputs.reserved = self.reserved;
-        }
-        inputs.handle = self.created.into();
+        inputs.reserved = self.reserved;
+        inputs.handle = self.stored;
     }
 
     /// Decrements the handle again, unless it may be another operation's.
     pub async fn discard<S: Store, C: Clock>(self, store: &S, clock: &C, handle: &HandleId) {
-        if let CreatedHandle::New(_) = self.created {
-            reserved_handle::release_counts(store, clock, handle, self.reserved).await;
-        }
+        reserved_handle::release_counts(store, clock, handle, self.reserved).await;
     }
 }
 

@@ -12,53 +12,27 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, GetTicket, ReadBatch, Store, StoreError};
 
 use crate::alloc::inputs::{BlockCounts, StoredHandle};
-use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::{MissingReads, Snapshot};
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
 
-/// Result of creating a handle without reading it first, since it rarely exists.
-#[derive(Debug)]
-pub(crate) enum CreatedHandle {
-    /// This operation created the handle, which has no address yet.
-    New(Entry<Handle>),
-    /// The handle existed already.
-    Found(Entry<Handle>),
-    /// The handle existed and was deleted meanwhile.
-    Absent,
-    /// The creation was not attempted, or its outcome is unknown.
-    Unknown,
-}
-
-impl CreatedHandle {
-    /// Returns true if the handle's counts belong to this operation.
-    pub(crate) fn is_ours(&self) -> bool {
-        matches!(self, CreatedHandle::New(_))
-    }
-}
-
-impl From<CreatedHandle> for StoredHandle {
-    fn from(created: CreatedHandle) -> Self {
-        match created {
-            CreatedHandle::New(entry) | CreatedHandle::Found(entry) => StoredHandle::Existing(entry),
-            CreatedHandle::Absent => StoredHandle::Absent,
-            CreatedHandle::Unknown => StoredHandle::Unread,
-        }
-    }
-}
-
-/// Creates the handle with the counts in `reserved`, and reads it if it exists already. If the response was lost, the
-/// blocks show who created an existing handle: a handle without an address was created just now, or by an operation
-/// that got no further.
+/// Creates the handle with the counts in `reserved`, without reading it first, since it rarely exists. Reads it if it
+/// exists already. Returns the handle, and its counts that belong to this operation: all of `reserved` if this operation
+/// created the handle, otherwise none.
+///
+/// If the response was lost, the blocks show who created an existing handle: a handle without an address was created
+/// just now, or by an operation that got no further.
 pub(crate) async fn create_reserved<S: Store>(
     store: &S,
     id: &HandleId,
-    reserved: &BlockCounts,
-) -> Result<CreatedHandle, StoreError> {
+    reserved: BlockCounts,
+) -> Result<(StoredHandle, BlockCounts), StoreError> {
     let mut value = Handle::default();
     reserved.iter().for_each(|(block, n)| value.increment(*block, *n));
     let error = match store.create::<Handle>(id, &value).await {
-        Ok(revision) => return Ok(CreatedHandle::New(Entry { key: id.clone(), value, revision })),
+        Ok(revision) => {
+            return Ok((StoredHandle::Existing(Entry { key: id.clone(), value, revision }), reserved));
+        }
         Err(error) => error,
     };
     let is_doubtful = error.has_unknown_outcome();
@@ -67,9 +41,8 @@ pub(crate) async fn create_reserved<S: Store>(
     }
     let blocks = reserved.keys().filter(|_| is_doubtful);
     match find(store, id, blocks).await {
-        Ok((Some(found), false)) if is_doubtful && found.value == value => Ok(CreatedHandle::New(found)),
-        Ok((Some(found), _)) => Ok(CreatedHandle::Found(found)),
-        Ok((None, _)) => Ok(CreatedHandle::Absent),
+        Ok((Some(found), false)) if is_doubtful && found.value == value => Ok((Some(found).into(), reserved)),
+        Ok((found, _)) => Ok((found.into(), BlockCounts::new())),
         // The caller needs to know that the creation has an unknown outcome.
         Err(_) if is_doubtful => Err(error),
         Err(error) => Err(error),
@@ -93,30 +66,20 @@ async fn find<S: Store>(
     Ok((answers.get(&handle)?, blocks.iter().any(holds)))
 }
 
-/// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists
-/// already do not count for this operation.
-pub(crate) async fn read_beside_handle<S: Store>(
-    store: &S,
-    request: &AssignRequest,
-    snapshot: &mut Snapshot,
-    missing: &MissingReads,
-    reserved: BlockCounts,
-) -> Result<(), StoreError> {
-    let (read, created) = join(snapshot.read(store, missing), create_reserved(store, &request.handle, &reserved)).await;
-    let created = created?;
-    let is_ours = created.is_ours();
-    snapshot.insert_handle(created.into(), if is_ours { reserved } else { BlockCounts::new() });
-    read
-}
-
-/// Takes off the handle the counts that a finished operation did not use.
-pub(crate) async fn release_reserved<S: Store, C: Clock>(
-    store: &S,
-    clock: &C,
-    request: &AssignRequest,
-    snapshot: &mut Snapshot,
-) {
-    release_counts(store, clock, &request.handle, snapshot.take_reserved()).await;
+impl Snapshot {
+    /// Reads `missing` and concurrently creates the unread handle with `reserved`. The counts of a handle that exists
+    /// already do not count for this operation.
+    pub(crate) async fn read_beside_handle<S: Store>(
+        &mut self,
+        store: &S,
+        missing: &MissingReads,
+        reserved: BlockCounts,
+    ) -> Result<(), StoreError> {
+        let handle = self.query.handle.clone();
+        let (read, created) = join(self.read(store, missing), create_reserved(store, &handle, reserved)).await;
+        (self.inputs.handle, self.reserved) = created?;
+        read
+    }
 }
 
 /// Takes off the handle the counts of addresses that will not be assigned.

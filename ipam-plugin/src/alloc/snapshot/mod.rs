@@ -1,13 +1,321 @@
-//! [`Snapshot`]: the objects that an operation has read so far. [`MissingReads`]: the objects that its plan needs next.
+//! [`Snapshot`]: the objects that an operation has read so far, and its own writes. [`MissingReads`]: the objects that its
+//! plan needs next.
 //!
-//! [`state`] has the snapshot and its queries. [`read`] and [`survey`] fill it from the datastore, and [`record`] adds
-//! the operation's own writes.
+//! [`read`] and [`survey`] fill the snapshot from the datastore.
 
-mod missing_reads;
 mod read;
-mod record;
-mod state;
 mod survey;
 
-pub(crate) use self::missing_reads::MissingReads;
-pub(crate) use self::state::{BlockRead, Snapshot};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle, Reservations, Room};
+use libcalico::net::{Cidr, IpVersion};
+use libcalico::store::{Entry, Kind, Revision, StoreError};
+use time::OffsetDateTime;
+
+use crate::alloc::inputs::{AllocationInputs, BlockCounts, InputsQuery, ReadBlock, StoredHandle};
+use crate::exhausted::SearchedPool;
+
+pub(crate) use self::read::MissingReads;
+
+/// The state of one block in the snapshot.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum BlockRead {
+    /// The block is missing.
+    Absent,
+    /// The block exists, but its content is invalid, so it gives no address and is not written.
+    Corrupt,
+    /// The block exists, and a survey of all blocks, or a note of an earlier one, found this room in it. The block has
+    /// to be read before it gives an address.
+    Surveyed(Room),
+    /// The block exists and was read. Addresses whose cooldown has ended are in its free list again (IPAM-162).
+    Present(Box<Entry<Block>>),
+}
+
+/// A block of which a survey kept the range only, because it can give no address.
+static NOTHING_THERE: BlockRead =
+    BlockRead::Surveyed(Room { in_use: 0, has_free: false, is_own: false, may_be_reclaimed: false });
+
+/// A snapshot of the objects read so far.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) inputs: AllocationInputs,
+    /// Addresses that automatic assignment skips: reserved ranges, and addresses that the request passes over.
+    pub(crate) reservations: Reservations,
+    /// Time of the read, which searches and claims use as the current time.
+    pub(crate) now: OffsetDateTime,
+    pub(crate) query: InputsQuery,
+    passed_over: BTreeSet<IpAddr>,
+    pub(crate) blocks: BTreeMap<Cidr, BlockRead>,
+    listed: BTreeSet<IpVersion>,
+    ranges: BTreeMap<IpVersion, BTreeSet<Cidr>>,
+    affinities: HashMap<AffinityKey, Option<Entry<BlockAffinity>>>,
+    /// Blocks that were read concurrently with the affinities, and may be older than these.
+    read_with_affinities: BTreeSet<Cidr>,
+    /// Blocks that were read before, or concurrently with, a later read of the affinities.
+    read_before_affinities: BTreeSet<Cidr>,
+    /// The part of [`Snapshot::handle`] that counts for this operation's blocks, which are not written yet.
+    pub(crate) reserved: BlockCounts,
+    /// Blocks that differ from the note about them.
+    pub(crate) changed: BTreeSet<Cidr>,
+    /// The use of each pool of the families whose blocks were all surveyed.
+    searched: BTreeMap<Cidr, SearchedPool>,
+}
+
+impl Snapshot {
+    /// Creates the snapshot from `inputs`, the result of `query`.
+    pub(crate) fn new(
+        mut inputs: AllocationInputs,
+        query: InputsQuery,
+        now: OffsetDateTime,
+    ) -> Result<Self, StoreError> {
+        let blocks = std::mem::take(&mut inputs.blocks);
+        let mut snapshot = Snapshot {
+            reservations: reservations(&inputs),
+            reserved: std::mem::take(&mut inputs.reserved),
+            inputs,
+            now,
+            query,
+            passed_over: BTreeSet::new(),
+            blocks: BTreeMap::new(),
+            listed: BTreeSet::new(),
+            ranges: BTreeMap::new(),
+            affinities: HashMap::new(),
+            read_with_affinities: blocks.iter().map(|(cidr, _)| *cidr).collect(),
+            read_before_affinities: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            searched: BTreeMap::new(),
+        };
+        blocks.into_iter().try_for_each(|(cidr, answer)| snapshot.insert_block(cidr, answer))?;
+        Ok(snapshot)
+    }
+
+    /// Treats these addresses as reserved.
+    pub(crate) fn skipping(mut self, addresses: BTreeSet<IpAddr>) -> Self {
+        if !addresses.is_empty() {
+            let busy = addresses.iter().map(|ip| Cidr::host(*ip));
+            self.reservations = Reservations::new(self.reservations.ranges().iter().copied().chain(busy));
+            self.passed_over = addresses;
+        }
+        self
+    }
+
+    /// Stops treating passed-over addresses as reserved. Returns false if there were none.
+    pub(crate) fn stop_skipping(&mut self) -> bool {
+        if self.passed_over.is_empty() {
+            return false;
+        }
+        self.passed_over.clear();
+        self.reservations = reservations(&self.inputs);
+        true
+    }
+
+    /// Returns the handle, if it was read and exists.
+    pub(crate) fn handle(&self) -> Option<&Entry<Handle>> {
+        match &self.inputs.handle {
+            StoredHandle::Existing(entry) => Some(entry),
+            StoredHandle::Unread | StoredHandle::Absent => None,
+        }
+    }
+
+    pub(crate) fn handle_is_unread(&self) -> bool {
+        self.inputs.handle == StoredHandle::Unread
+    }
+
+    /// Returns the state of a block, or `None` if the block was not read yet.
+    pub(crate) fn block(&self, cidr: &Cidr) -> Option<&BlockRead> {
+        match self.blocks.get(cidr) {
+            None if self.listed.contains(&cidr.version()) => {
+                let is_there = self.ranges(cidr.version()).is_some_and(|ranges| ranges.contains(cidr));
+                Some(if is_there { &NOTHING_THERE } else { &BlockRead::Absent })
+            }
+            block => block,
+        }
+    }
+
+    /// Returns the block if it was read and is valid.
+    pub(crate) fn readable_block(&self, cidr: &Cidr) -> Option<&Entry<Block>> {
+        match self.blocks.get(cidr) {
+            Some(BlockRead::Present(entry)) => Some(entry),
+            _ => None,
+        }
+    }
+
+    /// Returns the number of allocated addresses in the block, or 0 if that is unknown.
+    pub(crate) fn in_use(&self, cidr: &Cidr) -> u32 {
+        self.blocks.get(cidr).and_then(|block| self.room(block)).map_or(0, |room| room.in_use)
+    }
+
+    /// Returns the room in a block that exists and is usable, as far as it was read.
+    pub(crate) fn room(&self, block: &BlockRead) -> Option<Room> {
+        match block {
+            BlockRead::Present(entry) => Some(Room::of(&entry.value, &self.reservations, &self.query.owner, self.now)),
+            BlockRead::Surveyed(room) => Some(*room),
+            BlockRead::Absent | BlockRead::Corrupt => None,
+        }
+    }
+
+    /// Returns true if a block may be older than the affinities read. A contradiction between both may then be
+    /// outdated.
+    pub(crate) fn may_predate_affinities(&self, cidr: &Cidr) -> bool {
+        self.read_with_affinities.contains(cidr) || self.read_before_affinities.contains(cidr)
+    }
+
+    /// Returns the blocks of a family that may have more room than the snapshot shows.
+    pub(crate) fn lagging_blocks(&self, version: IpVersion) -> impl Iterator<Item = Cidr> {
+        self.read_with_affinities.iter().filter(move |cidr| self.may_lag(cidr) && cidr.version() == version).copied()
+    }
+
+    /// Returns true if a block may have changed before it was read, because a cache answered.
+    pub(crate) fn may_lag(&self, cidr: &Cidr) -> bool {
+        self.inputs.blocks_may_lag && self.read_with_affinities.contains(cidr)
+    }
+
+    /// Returns true if every block of the family was read.
+    pub(crate) fn has_all_blocks(&self, version: IpVersion) -> bool {
+        self.listed.contains(&version)
+    }
+
+    /// Returns the ranges of all blocks of the family, or `None` if they were not read yet.
+    pub(crate) fn ranges(&self, version: IpVersion) -> Option<&BTreeSet<Cidr>> {
+        self.ranges.get(&version)
+    }
+
+    /// Returns a block of another size in the snapshot that shares addresses with `cidr`.
+    pub(crate) fn overlapping(&self, cidr: &Cidr) -> Option<Cidr> {
+        let ranges = self.ranges(cidr.version())?;
+        ranges.iter().find(|range| range.clashes_with(cidr)).copied()
+    }
+
+    /// Returns the owner's affinities of one family, in the order in which their blocks are tried (IPAM-112).
+    pub(crate) fn own_affinities(&self, version: IpVersion) -> impl Iterator<Item = &Entry<BlockAffinity>> {
+        self.inputs.affinities.iter().filter(move |entry| {
+            entry.key.cidr.version() == version && !entry.value.deleted && entry.key.owner == self.query.owner
+        })
+    }
+
+    /// Returns one affinity, or `None` if it was not read yet. An affinity of this owner that the inputs lack may
+    /// exist nevertheless, because another process may be claiming the block at the same time.
+    pub(crate) fn affinity(&self, key: &AffinityKey) -> Option<Option<&Entry<BlockAffinity>>> {
+        match self.inputs.affinities.iter().find(|entry| entry.key == *key) {
+            Some(entry) => Some(Some(entry)),
+            None => self.affinities.get(key).map(Option::as_ref),
+        }
+    }
+
+    /// Records that a block was just read or written.
+    fn note_fresh_read(&mut self, block: &Cidr) {
+        self.read_with_affinities.remove(block);
+        self.read_before_affinities.remove(block);
+    }
+
+    fn insert_block(&mut self, cidr: Cidr, answer: ReadBlock) -> Result<(), StoreError> {
+        let block = match answer {
+            Ok(None) => BlockRead::Absent,
+            // A tombstone is an object that a deletion in progress has marked; the block is unusable.
+            Ok(Some(entry)) if entry.value.deleted => BlockRead::Corrupt,
+            Ok(Some(entry)) => self.with_cooled_addresses(entry),
+            Err(StoreError::Corrupt { key, reason }) => {
+                tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
+                BlockRead::Corrupt
+            }
+            Err(error) => return Err(error),
+        };
+        self.blocks.insert(cidr, block);
+        Ok(())
+    }
+
+    /// Records an affinity. An unreadable one makes only its own block unusable.
+    fn insert_affinity(
+        &mut self,
+        key: AffinityKey,
+        answer: Result<Option<Entry<BlockAffinity>>, StoreError>,
+    ) -> Result<(), StoreError> {
+        match answer {
+            Ok(found) => _ = self.affinities.insert(key, found.filter(|entry| !entry.value.deleted)),
+            Err(StoreError::Corrupt { key: path, reason }) => {
+                tracing::warn!(affinity = %path, %reason, "leaving a block alone whose claim cannot be read");
+                self.blocks.insert(key.cidr, BlockRead::Corrupt);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn with_cooled_addresses(&self, mut entry: Entry<Block>) -> BlockRead {
+        match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
+            Ok(_) => BlockRead::Present(Box::new(entry)),
+            Err(problem) => {
+                tracing::warn!(%problem, "leaving a block alone");
+                BlockRead::Corrupt
+            }
+        }
+    }
+}
+
+fn reservations(inputs: &AllocationInputs) -> Reservations {
+    let (reservations, malformed) = Reservations::of(inputs.reservations.iter().map(|entry| &entry.value));
+    for problem in malformed {
+        tracing::warn!(%problem, "reservation");
+    }
+    reservations
+}
+
+impl Snapshot {
+    /// Records the stored handle and the counts in it that belong to this operation and are not used yet.
+    pub(crate) fn record_handle(&mut self, value: Handle, revision: Revision, reserved: BlockCounts) {
+        self.inputs.handle = StoredHandle::Existing(Entry { key: self.query.handle.clone(), value, revision });
+        self.reserved = reserved;
+    }
+
+    /// Records that the operation took `n` addresses that the handle counted beforehand.
+    pub(crate) fn consume_reserved(&mut self, block: &Cidr, n: usize) {
+        if let Some(count) = self.reserved.get_mut(block) {
+            *count = count.saturating_sub(n);
+        }
+        self.reserved.retain(|_, count| *count > 0);
+    }
+
+    /// Removes and returns the counts that the operation did not use.
+    pub(crate) fn take_reserved(&mut self) -> BlockCounts {
+        std::mem::take(&mut self.reserved)
+    }
+
+    /// Limits the reserved counts to the handle as read, because another process may have changed or deleted it.
+    fn limit_reserved_to_counted(&mut self) {
+        let StoredHandle::Existing(entry) = &self.inputs.handle else { return self.reserved.clear() };
+        let counted = |block: &Cidr| entry.value.block.get(block).and_then(|count| usize::try_from(*count).ok());
+        self.reserved.iter_mut().for_each(|(block, n)| *n = (*n).min(counted(block).unwrap_or_default()));
+        self.reserved.retain(|_, n| *n > 0);
+    }
+
+    pub(crate) fn record_block(&mut self, block: Block, revision: Revision) {
+        let key = block.cidr;
+        self.note_fresh_read(&key);
+        self.ranges.entry(key.version()).and_modify(|ranges| _ = ranges.insert(key));
+        self.blocks.insert(key, BlockRead::Present(Box::new(Entry { key, value: block, revision })));
+    }
+
+    pub(crate) fn record_affinity(&mut self, written: Entry<BlockAffinity>) {
+        let affinities = &mut self.inputs.affinities;
+        match affinities.iter_mut().find(|entry| entry.key == written.key) {
+            Some(entry) => *entry = written,
+            None => {
+                affinities.push(written);
+                affinities.sort_by_cached_key(|entry| BlockAffinity::path(&entry.key));
+            }
+        }
+    }
+
+    pub(crate) fn remove_affinity(&mut self, key: &AffinityKey) {
+        self.inputs.affinities.retain(|entry| entry.key != *key);
+        self.affinities.insert(key.clone(), None);
+    }
+
+    pub(crate) fn remove_block(&mut self, cidr: Cidr) {
+        self.note_fresh_read(&cidr);
+        self.ranges.entry(cidr.version()).and_modify(|ranges| _ = ranges.remove(&cidr));
+        self.blocks.insert(cidr, BlockRead::Absent);
+    }
+}

@@ -1,6 +1,6 @@
-//! Reads the objects that a plan needs next into the [`Snapshot`].
+//! [`MissingReads`]: the objects that a plan needs next. Reads them into the [`Snapshot`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::{try_join, try_join3};
 use libcalico::ipam::{AffinityKey, AffinitySelect, Block, BlockAffinity, Handle, Room};
@@ -8,10 +8,10 @@ use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Answers, ReadBatch, Store, StoreError};
 use time::OffsetDateTime;
 
-use super::missing_reads::MissingReads;
-use super::state::{BlockRead, Snapshot};
 use super::survey::{add_range_reads, all_ranges};
+use super::{BlockRead, Snapshot};
 use crate::alloc::inputs::AllocationInputs;
+use crate::exhausted::FullBlock;
 
 impl Snapshot {
     /// Reads the wanted objects in one batch, concurrently with a survey of all blocks where one is wanted.
@@ -110,4 +110,59 @@ impl Snapshot {
 
 async fn read_unless_empty<S: Store>(store: &S, batch: &ReadBatch) -> Result<Answers, StoreError> {
     if batch.ranges().is_empty() { Ok(Answers::new(Vec::new())) } else { store.read(batch).await }
+}
+
+/// The reads that a plan needs before it can continue.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct MissingReads {
+    pub(crate) blocks: BTreeSet<Cidr>,
+    /// Families of which the room in every block is wanted.
+    pub(crate) lists: BTreeSet<IpVersion>,
+    /// Families of which only the range of every block is wanted.
+    pub(crate) ranges: BTreeSet<IpVersion>,
+    /// Single affinities: those of other owners, and those newer than the inputs.
+    pub(crate) affinities: Vec<AffinityKey>,
+    /// Whether to read all of the owner's affinities again, without a cache.
+    pub(crate) own_affinities: bool,
+    /// Whether to read the handle, where the inputs did not.
+    pub(crate) handle: bool,
+    /// Blocks that a note lists as full, with the revisions noted. The read verifies that the revisions are unchanged.
+    pub(crate) full: BTreeMap<Cidr, FullBlock>,
+}
+
+impl MissingReads {
+    pub(crate) fn handle() -> Self {
+        MissingReads { handle: true, ..MissingReads::default() }
+    }
+
+    pub(crate) fn blocks(blocks: impl IntoIterator<Item = Cidr>) -> Self {
+        MissingReads { blocks: blocks.into_iter().collect(), ..MissingReads::default() }
+    }
+
+    pub(crate) fn list(version: IpVersion) -> Self {
+        MissingReads { lists: BTreeSet::from([version]), ..MissingReads::default() }
+    }
+
+    pub(crate) fn ranges(version: IpVersion) -> Self {
+        MissingReads { ranges: BTreeSet::from([version]), ..MissingReads::default() }
+    }
+
+    pub(crate) fn affinity(key: AffinityKey) -> Self {
+        MissingReads { affinities: vec![key], ..MissingReads::default() }
+    }
+
+    /// Adds a read of all of the owner's affinities, without a cache.
+    pub(crate) fn and_own_affinities(self) -> Self {
+        MissingReads { own_affinities: true, ..self }
+    }
+
+    pub(crate) fn merge(&mut self, other: MissingReads) {
+        self.blocks.extend(other.blocks);
+        self.lists.extend(other.lists);
+        self.ranges.extend(other.ranges);
+        self.affinities.extend(other.affinities);
+        self.handle |= other.handle;
+        self.own_affinities |= other.own_affinities;
+        self.full.extend(other.full);
+    }
 }

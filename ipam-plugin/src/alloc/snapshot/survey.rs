@@ -6,7 +6,7 @@ use libcalico::ipam::{Block, Room, Sighting};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{KeysTicket, ReadBatch, Store, StoreError, Survey, WriteModel};
 
-use super::state::{BlockRead, Snapshot, reservations};
+use super::{BlockRead, Snapshot, reservations};
 use crate::exhausted::SearchedPool;
 
 /// The result of a survey. It keeps only the range of a block that can give no address, as most blocks of a large
@@ -37,7 +37,7 @@ impl Snapshot {
         let pools = ranges.filter(|range| families.contains(&range.version()));
         surveyed.pools = pools.map(|range| (range, SearchedPool::empty(range))).collect();
         let reserved = reservations(&self.inputs);
-        let (config, owner, now) = (self.config(), &self.query.owner, self.now);
+        let (config, owner, now) = (&self.inputs.config, &self.query.owner, self.now);
         let mut record = |seen: Sighting| {
             let cidr = seen.cidr();
             let room = match seen {
@@ -88,7 +88,7 @@ impl Snapshot {
             return found.clone();
         }
         let mut found = SearchedPool::empty(*pool);
-        let of_pool = self.blocks().filter(|(cidr, _)| pool.covers(cidr));
+        let of_pool = self.blocks.iter().filter(|(cidr, _)| pool.covers(cidr));
         of_pool.filter_map(|(_, block)| self.room(block)).for_each(|room| found.add(room));
         found
     }

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use datastore::Datastore;
-use libcalico::api::{ClusterInformation, IpPool, IpReservation, Node, ObjectSelect};
+use libcalico::api::{IpPool, Node, Object, ObjectSelect, Spec, Unknown};
 use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
 use libcalico::validation::manifest::Manifest;
 use libcalico::validation::{
-    PoolSurroundings, admit_ip_pool, validate_cluster_information, validate_ip_reservation, validate_node,
+    PoolSurroundings, ValidationError, admit_ip_pool, validate_cluster_information, validate_ip_reservation,
+    validate_node,
 };
 use serde::Serialize;
 
@@ -18,6 +19,7 @@ use super::documents::Format;
 use super::error::CliError;
 use super::store_object::{Applied, carry_out, plan, until_won};
 use super::{documents, settings};
+use crate::reads::find;
 
 /// Create or change pools, reservations, settings, nodes and cluster information
 #[derive(Debug, Args)]
@@ -78,21 +80,15 @@ fn identity(manifest: &Manifest) -> (&'static str, String) {
 
 async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliError> {
     let (kind, name) = identity(manifest);
-    let object = format!("{kind} {name}");
-    let invalid = |cause| CliError::invalid(kind, &name, cause);
-    until_won(&object, async || match manifest {
+    until_won(&format!("{kind} {name}"), async || match manifest {
         Manifest::IpPool(pool) => apply_pool(store, pool).await,
         Manifest::IpReservation(reservation) => {
-            validate_ip_reservation(reservation).map_err(invalid)?;
-            let previous = read::<IpReservation>(store, &reservation.key()).await?;
-            Ok(carry_out(store, plan(previous, reservation.clone(), |spec| &mut spec.unknown)?).await?)
+            apply_object(store, kind, reservation, validate_ip_reservation, |spec| &mut spec.unknown).await
         }
         Manifest::IpamConfiguration(wanted) => settings::apply(store, wanted).await,
         Manifest::Node(node) => apply_node(store, node).await,
         Manifest::ClusterInformation(information) => {
-            validate_cluster_information(information).map_err(invalid)?;
-            let previous = read::<ClusterInformation>(store, &information.key()).await?;
-            Ok(carry_out(store, plan(previous, information.clone(), |spec| &mut spec.unknown)?).await?)
+            apply_object(store, kind, information, validate_cluster_information, |spec| &mut spec.unknown).await
         }
     })
     .await
@@ -100,9 +96,20 @@ async fn apply(store: &Datastore, manifest: &Manifest) -> Result<Applied, CliErr
 
 /// Tries once to store a node.
 pub(super) async fn apply_node(store: &Datastore, node: &Node) -> Result<Applied, CliError> {
-    validate_node(node).map_err(|cause| CliError::invalid("Node", &node.metadata.name, cause))?;
-    let previous = read::<Node>(store, &node.key()).await?;
-    Ok(carry_out(store, plan(previous, node.clone(), |spec| &mut spec.unknown)?).await?)
+    apply_object(store, "Node", node, validate_node, |spec| &mut spec.unknown).await
+}
+
+/// Tries once to store an object whose validity depends on no other object.
+async fn apply_object<S: Spec>(
+    store: &Datastore,
+    kind: &'static str,
+    wanted: &Object<S>,
+    validate: fn(&Object<S>) -> Result<(), ValidationError>,
+    unknown_of: fn(&mut S) -> &mut Unknown,
+) -> Result<Applied, CliError> {
+    validate(wanted).map_err(|cause| CliError::invalid(kind, &wanted.metadata.name, cause))?;
+    let previous = find::<Object<S>>(store, &wanted.key()).await?;
+    Ok(carry_out(store, plan(previous, wanted.clone(), unknown_of)?).await?)
 }
 
 /// Tries once to store a pool, validated against all pools and blocks (DS-47).
@@ -120,16 +127,6 @@ pub(super) async fn apply_pool(store: &Datastore, wanted: &IpPool) -> Result<App
     let admitted = admit_ip_pool(wanted.clone(), &surroundings)
         .map_err(|cause| CliError::invalid("IPPool", &wanted.metadata.name, cause))?;
     Ok(carry_out(store, plan(previous, admitted, |spec| &mut spec.unknown)?).await?)
-}
-
-/// Returns the stored object, if it exists.
-pub(super) async fn read<K: libcalico::store::Kind>(
-    store: &Datastore,
-    key: &K::Key,
-) -> Result<Option<libcalico::store::Entry<K>>, CliError> {
-    let mut batch = ReadBatch::new();
-    let ticket = batch.get::<K>(key);
-    Ok(store.read(&batch).await?.get(&ticket)?)
 }
 
 #[cfg(test)]

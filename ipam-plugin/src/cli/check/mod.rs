@@ -1,15 +1,14 @@
 //! `check`: finds inconsistencies between blocks, handles, affinities and endpoints. It changes nothing.
 
-mod report;
-
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
+use libcalico::ipam::Finding;
+use serde::{Deserialize, Serialize};
 
-pub(super) use self::report::Report;
 use super::app::{App, CommandOutcome};
-use super::cluster_read::ClusterRead;
+use super::cluster_read::{ClusterRead, UnreadableObject};
 use super::documents;
 use super::error::CliError;
 
@@ -54,6 +53,104 @@ async fn read_report(app: &App<'_>, settle: Duration) -> Result<Report, CliError
     tokio::time::sleep(settle).await;
     let cluster = ClusterRead::read(app.store).await?;
     Ok(Report::new(&cluster).also_in(&first))
+}
+
+/// The numbers of objects read, and the findings. `release --from-report` reads it as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    /// Numbers of the objects read.
+    pub(super) looked_at: LookedAt,
+    /// Inconsistencies.
+    pub(super) findings: Vec<Finding>,
+    /// Findings worth a note that are not inconsistencies.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) notes: Vec<Finding>,
+    /// Values that cannot be read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) unreadable: Vec<UnreadableObject>,
+}
+
+/// Number of objects of each kind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct LookedAt {
+    pub(super) pools: usize,
+    pub(super) blocks: usize,
+    pub(super) addresses: usize,
+    pub(super) handles: usize,
+    pub(super) endpoints: usize,
+}
+
+impl Report {
+    /// Compares the objects read.
+    pub(super) fn new(cluster: &ClusterRead) -> Self {
+        let looked_at = LookedAt {
+            pools: cluster.pools.len(),
+            blocks: cluster.blocks.len(),
+            addresses: cluster.blocks.iter().map(|block| block.value.allocated().count()).sum(),
+            handles: cluster.handles.len(),
+            endpoints: cluster.endpoints.len(),
+        };
+        // A second read distinguishes operations in progress from inconsistencies; age does not.
+        let (notes, findings) = cluster.audit(time::Duration::ZERO).into_iter().partition(Finding::is_note);
+        Report { looked_at, findings, notes, unreadable: cluster.unreadable.clone() }
+    }
+
+    /// Removes the findings that `earlier` does not contain with the same revisions, because an operation in progress
+    /// causes those.
+    pub(super) fn also_in(mut self, earlier: &Report) -> Self {
+        self.findings.retain(|finding| earlier.findings.contains(finding));
+        self.notes.retain(|note| earlier.notes.contains(note));
+        self.unreadable.retain(|value| earlier.unreadable.contains(value));
+        self
+    }
+
+    /// Returns true if there are no findings and no notes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_clean() && self.notes.is_empty()
+    }
+
+    /// Returns true if there are no inconsistencies.
+    pub(super) fn is_clean(&self) -> bool {
+        self.findings.is_empty() && self.unreadable.is_empty()
+    }
+
+    /// Prints the report as text.
+    pub(super) fn print(&self, app: &mut App<'_>) -> Result<(), CliError> {
+        let LookedAt { pools, blocks, addresses, handles, endpoints } = self.looked_at;
+        app.say(format_args!(
+            "{pools} pools, {blocks} blocks, {addresses} addresses in use, {handles} handles, {endpoints} endpoints"
+        ))?;
+        for finding in &self.findings {
+            app.say(finding)?;
+        }
+        for UnreadableObject { key, reason } in &self.unreadable {
+            app.say(format_args!("unreadable: {key}: {reason}"))?;
+        }
+        for note in &self.notes {
+            app.say(format_args!("note: {note}"))?;
+        }
+        match self.findings.len() + self.unreadable.len() {
+            0 => app.say("nothing is wrong"),
+            1 => app.say("1 thing is wrong"),
+            n => app.say(format_args!("{n} things are wrong")),
+        }
+    }
+
+    /// Writes the report to a file.
+    pub(super) fn write(&self, path: &Path) -> Result<(), CliError> {
+        let text = serde_json::to_string_pretty(self).map_err(CliError::encode)?;
+        std::fs::write(path, text + "\n").map_err(CliError::file("write", path))
+    }
+
+    /// Reads a report that [`Report::write`] wrote.
+    pub(super) fn read(path: &Path) -> Result<Self, CliError> {
+        let text = std::fs::read(path).map_err(CliError::file("read", path))?;
+        let unreadable =
+            |error: serde_json::Error| CliError::Report { path: path.display().to_string(), reason: error.to_string() };
+        serde_json::from_slice(&text).map_err(unreadable)
+    }
 }
 
 #[cfg(test)]

@@ -126,8 +126,9 @@ pub(super) fn list(args: &JournalArgs, format: Format, out: &mut dyn Write) -> R
             ],
             None => {
                 let problem = row.problem.as_deref().unwrap_or_default();
-                let reason = format!("{} cannot be read: {problem}", row.entry);
-                [String::new(), String::new(), String::new(), String::new(), String::new(), String::new(), reason]
+                let mut cells = <[String; 7]>::default();
+                cells[6] = format!("{} cannot be read: {problem}", row.entry);
+                cells
             }
         };
         table.add_row(cells.map(documents::table_cell));
@@ -145,9 +146,9 @@ pub(super) async fn run(args: &JournalArgs, app: &mut App<'_>) -> Result<Command
 
 async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     if app.is_new {
-        return Err(CliError::NoSuchFile { datastore: app.datastore.clone() });
+        return Err(CliError::NoSuchFile(app.datastore.clone()));
     }
-    let no_identity = || CliError::NoIdentity { datastore: app.datastore.clone() };
+    let no_identity = || CliError::NoIdentity(app.datastore.clone());
     let identity = app.store.identity().await?.ok_or_else(no_identity)?;
     let target = DatastoreIdentity { name: app.spelling.clone(), identity };
     let journal = Journal::new(&args.directory);
@@ -156,7 +157,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
         entries(args)?.into_iter().filter_map(|entry| Some((entry.path, entry.pending_del.ok()?))).collect();
     for container in &adopt.containers {
         if !pending_dels.iter().any(|(_, pending_del)| pending_del.container_id.starts_with(container)) {
-            return Err(CliError::NoEntry { container: container.clone() });
+            return Err(CliError::NoEntry(container.clone()));
         }
     }
     let is_chosen = |pending_del: &PendingDel| {
@@ -177,8 +178,7 @@ async fn adopt(args: &JournalArgs, adopt: &AdoptArgs, app: &mut App<'_>) -> Resu
     }
     // This comes before the first entry is assigned, so that no entry is missed if this command ends early. Calls of
     // the plugin then read the identities of their datastores again and find the entries that belong to these now.
-    let directory = args.directory.display().to_string();
-    journal.remove_identities().map_err(|cause| CliError::File { what: "write", path: directory, cause })?;
+    journal.remove_identities().map_err(CliError::file("write", &args.directory))?;
     for (entry, pending_del) in chosen {
         locked.adopt(entry, &target)?;
         let former = if pending_del.identity.is_empty() { "unknown" } else { &pending_del.identity };
@@ -213,8 +213,7 @@ fn recreated_interface(app: &mut App<'_>, pending_del: &PendingDel) -> Option<St
 }
 
 fn entries(args: &JournalArgs) -> Result<Vec<Entry>, CliError> {
-    let path = args.directory.display().to_string();
-    Journal::new(&args.directory).entries().map_err(|cause| CliError::File { what: "read", path, cause })
+    Journal::new(&args.directory).entries().map_err(CliError::file("read", &args.directory))
 }
 
 impl Row {

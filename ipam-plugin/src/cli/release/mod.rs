@@ -1,9 +1,7 @@
 //! `release`: releases unused addresses, and repairs wrong counts of handles and inconsistent blocks.
 
-mod blocks;
-mod execute;
-mod handles;
 mod plan;
+mod repairs;
 mod step;
 
 use std::net::IpAddr;
@@ -12,9 +10,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use self::execute::{ChangeOutcome, execute};
 use self::plan::{steps_for_addresses, steps_for_report};
-use self::step::{ReleaseStep, StepVerdict};
+use self::step::{ChangeOutcome, ReleaseStep, StepVerdict, execute};
 use super::app::{App, CommandOutcome, Progress};
 use super::check::Report;
 use super::cluster_read::ClusterRead;

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Finding, HandleId, HeldAddress, ReleaseRequest};
+use libcalico::ipam::{Finding, HeldAddress};
 use libcalico::net::Cidr;
 use time::Duration;
 
-use super::blocks::repair_step;
-use super::handles::{OtherWork, fix_steps};
+use super::repairs::{OtherWork, fix_steps, repair_step};
 use super::step::{BlockRepair, ReleaseChange, ReleaseStep, StepVerdict, owner_of};
 use crate::cli::check::Report;
 use crate::cli::cluster_read::ClusterRead;
@@ -104,11 +103,7 @@ impl Leaks {
         if !force && let Some(reason) = self.objection(ip, &held, cluster) {
             return StepVerdict::Refuse(format!("{reason}; --force releases it all the same"));
         }
-        let handle = held.handle.as_deref().map(HandleId::new);
-        StepVerdict::Do(ReleaseChange::Release {
-            request: ReleaseRequest { ip, handle, sequence: held.sequence_number },
-            held,
-        })
+        StepVerdict::Do(ReleaseChange::Release(held))
     }
 
     /// Returns the allocation of `ip`, or `None` if the address is free or cooling down.

@@ -1,11 +1,21 @@
-//! [`ReleaseStep`]: the step for one address, handle or block, with the change that it makes.
+//! [`ReleaseStep`]: the step for one address, handle or block, with the change that it makes. Each change is a
+//! compare-and-swap against the objects read.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use datastore::Datastore;
 use libcalico::ipam::{Block, HandleId, HeldAddress, ReleaseRequest, Repaired, SuspectHandle};
 use libcalico::net::Cidr;
-use libcalico::store::Entry;
+use libcalico::store::{Entry, Store, StoreError};
+
+use crate::cli::error::CliError;
+use crate::clock::SystemClock;
+use crate::error::IpamError;
+use crate::exhausted::Releasing;
+use crate::release::handle_repair::repair_unwatched_handles;
+use crate::release::release_addresses;
+use crate::write_gate::OpenGate;
 
 /// The step for one address, handle or block.
 #[derive(Debug, PartialEq)]
@@ -41,7 +51,7 @@ impl StepVerdict {
 #[derive(Debug, PartialEq)]
 pub(super) enum ReleaseChange {
     /// Releases the address, if its allocation is unchanged since it was read.
-    Release { request: ReleaseRequest, held: HeldAddress },
+    Release(HeldAddress),
     /// Corrects the handle's counts, if the handle is still at the revision read.
     Handle(HandleFix),
     /// Repairs the block, if it is still at the revision read.
@@ -52,8 +62,12 @@ impl ReleaseChange {
     /// Returns the change in one word.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            ReleaseChange::Release { .. } => "released",
-            ReleaseChange::Handle(correction) => correction.name(),
+            ReleaseChange::Release(_) => "released",
+            ReleaseChange::Handle(HandleFix { suspect, held }) => match (&suspect.revision, held.is_empty()) {
+                (_, true) => "deleted",
+                (None, false) => "created",
+                (Some(_), false) => "corrected",
+            },
             ReleaseChange::Block(_) => "repaired",
         }
     }
@@ -61,8 +75,12 @@ impl ReleaseChange {
     /// Returns a description of the state before the change.
     pub(super) fn reason(&self) -> String {
         match self {
-            ReleaseChange::Release { held, .. } => owner_of(held),
-            ReleaseChange::Handle(correction) => correction.reason(),
+            ReleaseChange::Release(held) => owner_of(held),
+            ReleaseChange::Handle(HandleFix { held, .. }) if held.is_empty() => "no block names it".into(),
+            ReleaseChange::Handle(HandleFix { held, .. }) => {
+                let counts: Vec<String> = held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
+                format!("it holds {}", counts.join(", "))
+            }
             ReleaseChange::Block(repair) => repair.reason(),
         }
     }
@@ -74,24 +92,6 @@ pub(super) struct HandleFix {
     pub(super) suspect: SuspectHandle,
     /// Number of the handle's addresses in each block. An empty map deletes the handle.
     pub(super) held: BTreeMap<Cidr, i64>,
-}
-
-impl HandleFix {
-    pub(super) fn name(&self) -> &'static str {
-        match (&self.suspect.revision, self.held.is_empty()) {
-            (_, true) => "deleted",
-            (None, false) => "created",
-            (Some(_), false) => "corrected",
-        }
-    }
-
-    pub(super) fn reason(&self) -> String {
-        if self.held.is_empty() {
-            return "no block names it".into();
-        }
-        let counts: Vec<String> = self.held.iter().map(|(block, n)| format!("{n} in {block}")).collect();
-        format!("it holds {}", counts.join(", "))
-    }
 }
 
 /// The planned repair of a block.
@@ -134,4 +134,64 @@ pub(super) fn owner_of(held: &HeldAddress) -> String {
     let text = held.to_string();
     let holder = text.strip_prefix(&format!("{} (", held.address)).and_then(|rest| rest.strip_suffix(')'));
     holder.unwrap_or(&text).to_owned()
+}
+
+/// The outcome of a change.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ChangeOutcome {
+    /// The change was made.
+    Applied,
+    /// The objects have changed since they were read, as the text describes.
+    Refused(String),
+}
+
+/// Makes the change.
+pub(super) async fn execute(store: &Datastore, change: ReleaseChange) -> Result<ChangeOutcome, CliError> {
+    let _releasing = Releasing::here();
+    match change {
+        ReleaseChange::Release(held) => release_address(store, &held).await,
+        ReleaseChange::Handle(fix) => fix_handle(store, fix).await,
+        ReleaseChange::Block(repair) => store_block(store, *repair).await,
+    }
+}
+
+/// Releases an address if its handle and sequence number are still the same.
+async fn release_address(store: &Datastore, held: &HeldAddress) -> Result<ChangeOutcome, CliError> {
+    let handle = held.handle.as_deref().map(HandleId::new);
+    let request = ReleaseRequest { ip: held.address, handle, sequence: held.sequence_number };
+    match release_addresses(store, &SystemClock::start(), &[request]).await {
+        Ok(outcome) if outcome.released.is_empty() => {
+            Ok(ChangeOutcome::Refused("it was released by another just now".into()))
+        }
+        Ok(_) => Ok(ChangeOutcome::Applied),
+        Err(IpamError::Release(changed)) => Ok(ChangeOutcome::Refused(changed.to_string())),
+        Err(IpamError::Corrupt(corrupt)) => Ok(ChangeOutcome::Refused(corrupt.to_string())),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Stores a handle's counts, unless the handle or its blocks have changed.
+async fn fix_handle(store: &Datastore, fix: HandleFix) -> Result<ChangeOutcome, CliError> {
+    let repaired = repair_unwatched_handles(store, &OpenGate, &[fix.suspect]).await?;
+    match repaired.failed.into_iter().next() {
+        Some((_, error)) => Err(error.into()),
+        None if repaired.left.is_empty() => Ok(ChangeOutcome::Applied),
+        None => {
+            let reason = "it or a block of it was changed by another just now, or is corrupt";
+            Ok(ChangeOutcome::Refused(reason.into()))
+        }
+    }
+}
+
+/// Stores a repaired block, unless the block has changed.
+async fn store_block(store: &Datastore, repair: BlockRepair) -> Result<ChangeOutcome, CliError> {
+    let BlockRepair { read, repaired: Repaired { mut block, .. } } = repair;
+    block.count_write();
+    match store.update::<Block>(&read.key, &block, &read.revision).await {
+        Ok(_) => Ok(ChangeOutcome::Applied),
+        Err(StoreError::Conflict { .. } | StoreError::NotFound { .. }) => {
+            Ok(ChangeOutcome::Refused("it was changed by another just now".into()))
+        }
+        Err(error) => Err(error.into()),
+    }
 }

@@ -5,9 +5,8 @@ use libcalico::store::{Entry, Revision, Store, StoreError};
 use serde_json::json;
 use time::OffsetDateTime;
 
-use super::execute::{ChangeOutcome, execute};
 use super::plan::{steps_for_addresses, steps_for_report};
-use super::step::{ReleaseChange, ReleaseStep, StepVerdict};
+use super::step::{ChangeOutcome, ReleaseChange, ReleaseStep, StepVerdict, execute};
 use crate::cli::check::Report;
 use crate::cli::cluster_read::ClusterRead;
 use crate::cli::testing::Shell;

@@ -7,13 +7,13 @@ use datastore::Datastore;
 use libcalico::api::{IpPool, IpReservation, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{Block, IpamConfig, Reservations, TheConfig, any_pool_of};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{ReadBatch, Store};
 use serde::Serialize;
 
 use crate::cli::app::App;
 use crate::cli::error::CliError;
 use crate::cli::{cluster_read, documents, endpoints};
-use crate::read_blocks::blocks_of;
+use crate::reads::blocks_of;
 
 /// The state of an address.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -59,14 +59,6 @@ enum State {
     NotInPool,
 }
 
-/// The other objects read.
-struct AddressContext {
-    pools: Vec<IpPool>,
-    reservations: Vec<IpReservation>,
-    endpoints: Vec<Entry<WorkloadEndpoint>>,
-    cooldown: i64,
-}
-
 pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> {
     let address = look_up(app.store, ip).await?;
     if documents::print_document(app.format, app.out, &address)? {
@@ -76,12 +68,21 @@ pub(super) async fn show(ip: IpAddr, app: &mut App<'_>) -> Result<(), CliError> 
 }
 
 async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
-    let around = AddressContext::read(store).await?;
-    let pool = any_pool_of(&around.pools, ip);
-    let block = blocks_of(store, &around.pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
-    let holding = |entry: &&Entry<WorkloadEndpoint>| cluster_read::facts(&entry.value).addresses.contains(&ip);
-    let endpoints = around.endpoints.iter().filter(holding).map(|entry| endpoint_name(&entry.value)).collect();
-    let (reservations, _) = Reservations::of(&around.reservations);
+    let mut batch = ReadBatch::new();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
+    let endpoints = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
+    let config = batch.get::<IpamConfig>(&TheConfig);
+    let answers = store.read(&batch).await?;
+    let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+    let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
+    let (reservations, _) = Reservations::of(&reservations);
+    let cooldown = answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
+
+    let pool = any_pool_of(&pools, ip);
+    let block = blocks_of(store, &pools, &[ip], BTreeSet::new()).await?.pop().map(|entry| entry.value);
+    let mut endpoints = answers.list(&endpoints);
+    endpoints.retain(|entry| cluster_read::facts(&entry.value).addresses.contains(&ip));
     let mut found = Address {
         address: ip,
         state: match &pool {
@@ -97,8 +98,8 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
         alternate_attributes: BTreeMap::new(),
         since: None,
         sequence_number: None,
-        endpoints,
-        cooldown: around.cooldown,
+        endpoints: endpoints.iter().map(|entry| endpoint_name(&entry.value)).collect(),
+        cooldown,
     };
     if let Some(block) = &block {
         found.fill_from(block);
@@ -109,23 +110,6 @@ async fn look_up(store: &Datastore, ip: IpAddr) -> Result<Address, CliError> {
 fn endpoint_name(endpoint: &WorkloadEndpoint) -> String {
     let (namespace, workload) = (&endpoint.metadata.namespace, endpoints::workload(endpoint));
     format!("{namespace}/{workload} on node {}", endpoint.spec.node)
-}
-
-impl AddressContext {
-    async fn read(store: &Datastore) -> Result<Self, StoreError> {
-        let mut batch = ReadBatch::new();
-        let pools = batch.list::<IpPool>(&ObjectSelect::default());
-        let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
-        let endpoints = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
-        let config = batch.get::<IpamConfig>(&TheConfig);
-        let answers = store.read(&batch).await?;
-        Ok(AddressContext {
-            pools: answers.list(&pools).into_iter().map(|entry| entry.value).collect(),
-            reservations: answers.list(&reservations).into_iter().map(|entry| entry.value).collect(),
-            endpoints: answers.list(&endpoints),
-            cooldown: answers.get(&config)?.map_or(0, |entry| entry.value.ip_cooldown_seconds),
-        })
-    }
 }
 
 impl Address {

@@ -1,13 +1,19 @@
-//! `show`: prints the use of pools and blocks, or the allocation of one address.
+//! `show`: prints the use of pools and blocks (IPAM-158), or the allocation of one address.
 
 mod address;
-mod pools;
 
 use std::net::IpAddr;
 
 use clap::Args;
+use comfy_table::{Cell, CellAlignment, Row};
+use libcalico::api::{IpPool, IpReservation, ObjectSelect};
+use libcalico::ipam::{Block, BlockUse, PoolUse, Reservations, utilization};
+use libcalico::net::Cidr;
+use libcalico::store::{Entry, ReadBatch, Store};
+use serde::Serialize;
 
 use super::app::{App, CommandOutcome};
+use super::documents;
 use super::error::CliError;
 
 /// Show the use of pools, or the owner of an address
@@ -33,9 +39,194 @@ pub(super) struct ShowArgs {
 pub(super) async fn run(args: &ShowArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
     match args.ip {
         Some(ip) => address::show(ip, app).await?,
-        None => pools::show(&args.pool, args.show_blocks, app).await?,
+        None => show_pools(&args.pool, args.show_blocks, app).await?,
     }
     Ok(CommandOutcome::Fine)
+}
+
+/// Width of a full bar.
+const BAR: usize = 10;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownPools {
+    pools: Vec<ShownPool>,
+    /// Blocks outside all pools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks_outside_pools: Option<Vec<ShownBlock>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownPool {
+    name: String,
+    cidr: Cidr,
+    disabled: bool,
+    #[serde(flatten)]
+    counts: Counts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocks: Option<Vec<ShownBlock>>,
+}
+
+#[derive(Serialize)]
+struct ShownBlock {
+    cidr: Cidr,
+    /// The owner, as `host:<node>`; `null` without an owner.
+    affinity: Option<String>,
+    #[serde(flatten)]
+    counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Counts {
+    capacity: Quantity,
+    in_use: Quantity,
+    reserved: Quantity,
+    free: Quantity,
+}
+
+/// A number of addresses. Numbers beyond 64 bits are serialized as text, because JSON readers would round them.
+#[derive(Debug, Clone, Copy)]
+struct Quantity(u128);
+
+async fn show_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<(), CliError> {
+    let shown = read_pools(wanted, with_blocks, app).await?;
+    if documents::print_document(app.format, app.out, &shown)? {
+        return Ok(());
+    }
+    let header = ["GROUPING", "CIDR", "IPS TOTAL", "IPS IN USE", "IPS RESERVED", "IPS FREE", "NAME OR OWNER", "USE"];
+    let mut table = documents::new_table(header);
+    for pool in &shown.pools {
+        let name = if pool.disabled { format!("{} (disabled)", pool.name) } else { pool.name.clone() };
+        table.add_row(row("IP Pool", pool.cidr, pool.counts, &name));
+        for block in pool.blocks.iter().flatten() {
+            table.add_row(block_row(block));
+        }
+    }
+    for block in shown.blocks_outside_pools.iter().flatten() {
+        table.add_row(block_row(block));
+    }
+    documents::print_table(app.out, &table)
+}
+
+async fn read_pools(wanted: &[String], with_blocks: bool, app: &mut App<'_>) -> Result<ShownPools, CliError> {
+    let mut batch = ReadBatch::new();
+    let pools = batch.list::<IpPool>(&ObjectSelect::default());
+    let blocks = batch.list::<Block>(&None);
+    let reservations = batch.list::<IpReservation>(&ObjectSelect::default());
+    let answers = app.store.read(&batch).await?;
+    let pools = select(answers.list(&pools), wanted)?;
+    let blocks: Vec<Block> = answers.list(&blocks).into_iter().map(|entry| entry.value).collect();
+    let reservations: Vec<IpReservation> = answers.list(&reservations).into_iter().map(|entry| entry.value).collect();
+    let (reservations, malformed) = Reservations::of(&reservations);
+    for entry in malformed {
+        app.notice(format_args!("note: {entry}"));
+    }
+    let ranges = pools.iter().filter_map(|pool| Some((pool.key.name.as_str(), pool.value.spec.range().ok()?)));
+    let used = utilization(ranges, &blocks, &reservations);
+    let shown = used.pools.into_iter().map(|used| {
+        let disabled = pools.iter().any(|pool| pool.key.name == used.name && pool.value.spec.disabled);
+        ShownPool::new(used, disabled, with_blocks)
+    });
+    let all = with_blocks && wanted.is_empty();
+    Ok(ShownPools {
+        pools: shown.collect(),
+        blocks_outside_pools: all.then(|| used.orphans.into_iter().map(ShownBlock::new).collect()),
+    })
+}
+
+/// Returns the pools that are selected by name or CIDR, or all.
+fn select(pools: Vec<Entry<IpPool>>, wanted: &[String]) -> Result<Vec<Entry<IpPool>>, CliError> {
+    if wanted.is_empty() {
+        return Ok(pools);
+    }
+    let is = |pool: &Entry<IpPool>, text: &str| {
+        pool.key.name == text || text.parse::<Cidr>().is_ok_and(|cidr| pool.value.spec.range() == Ok(cidr))
+    };
+    let missing = wanted.iter().find(|text| !pools.iter().any(|pool| is(pool, text)));
+    match missing {
+        Some(pool) => Err(CliError::NoSuchPool(pool.clone())),
+        None => Ok(pools.into_iter().filter(|pool| wanted.iter().any(|text| is(pool, text))).collect()),
+    }
+}
+
+fn block_row(block: &ShownBlock) -> Row {
+    row("Block", block.cidr, block.counts, block.affinity.as_deref().unwrap_or("(nobody)"))
+}
+
+/// Returns a row with the columns of `calicoctl ipam show` and two more (INST-124).
+fn row(grouping: &str, cidr: Cidr, counts: Counts, whose: &str) -> Row {
+    let Counts { capacity, in_use, reserved, free } = counts;
+    let number = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    let part = |count: Quantity| number(format!("{count} ({}%)", percent(count.0, capacity.0)));
+    Row::from(vec![
+        Cell::new(grouping),
+        Cell::new(cidr),
+        number(capacity.to_string()),
+        part(in_use),
+        part(reserved),
+        part(free),
+        documents::table_cell(whose),
+        Cell::new(bar(in_use.0, capacity.0)),
+    ])
+}
+
+fn percent(part: u128, whole: u128) -> u64 {
+    (share(part, whole) * 100.0).round() as u64
+}
+
+/// Returns a bar that is empty only without any use, and full only for a full block.
+fn bar(part: u128, whole: u128) -> String {
+    let filled = (share(part, whole) * BAR as f64).round() as usize;
+    let filled = match part {
+        0 => 0,
+        _ if part >= whole => BAR,
+        _ => filled.clamp(1, BAR - 1),
+    };
+    format!("[{}{}]", "#".repeat(filled), "-".repeat(BAR - filled))
+}
+
+fn share(part: u128, whole: u128) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+impl ShownPool {
+    fn new(used: PoolUse, disabled: bool, with_blocks: bool) -> Self {
+        let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);
+        let blocks = with_blocks.then(|| used.blocks.into_iter().map(ShownBlock::new).collect());
+        ShownPool { name: used.name, cidr: used.cidr, disabled, counts, blocks }
+    }
+}
+
+impl ShownBlock {
+    fn new(used: BlockUse) -> Self {
+        let counts = Counts::new(used.capacity, used.in_use, used.reserved, used.available);
+        ShownBlock { cidr: used.cidr, affinity: used.owner, counts }
+    }
+}
+
+impl Counts {
+    fn new(capacity: u128, in_use: u128, reserved: u128, free: u128) -> Self {
+        let [capacity, in_use, reserved, free] = [capacity, in_use, reserved, free].map(Quantity);
+        Counts { capacity, in_use, reserved, free }
+    }
+}
+
+impl Serialize for Quantity {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match u64::try_from(self.0) {
+            Ok(number) => serializer.serialize_u64(number),
+            Err(_) => serializer.collect_str(&self.0),
+        }
+    }
+}
+
+impl std::fmt::Display for Quantity {
+    /// Writes five significant digits, as upstream does.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0 < 1_000_000 { write!(f, "{}", self.0) } else { write!(f, "{:.4e}", self.0 as f64) }
+    }
 }
 
 #[cfg(test)]
@@ -45,6 +236,7 @@ mod tests {
     use libcalico::store::{Kind, Store};
     use serde_json::json;
 
+    use super::{Quantity, bar, percent};
     use crate::cli::testing::Shell;
     use crate::process::block_on;
 
@@ -168,5 +360,22 @@ mod tests {
         assert!(text.contains(&format!("{ip} is not assigned: it was released at 2")), "{text}");
         assert!(text.contains("rests for 600 seconds"), "{text}");
         assert_eq!(shell.json(&["show", "--ip", &ip])["state"], "resting");
+    }
+
+    #[test]
+    fn bars_tell_empty_used_and_full_apart() {
+        assert_eq!(bar(0, 64), format!("[{}]", "-".repeat(10)));
+        assert_eq!(bar(1, 65536), format!("[#{}]", "-".repeat(9)));
+        assert_eq!(bar(32, 64), format!("[{}{}]", "#".repeat(5), "-".repeat(5)));
+        assert_eq!(bar(65535, 65536), format!("[{}-]", "#".repeat(9)));
+        assert_eq!(bar(64, 64), format!("[{}]", "#".repeat(10)));
+    }
+
+    #[test]
+    fn numbers_stay_short_for_people_and_exact_for_programs() {
+        assert_eq!(Quantity(65536).to_string(), "65536");
+        assert_eq!(Quantity(1 << 80).to_string(), "1.2089e24");
+        assert_eq!(percent(5, 64), 8);
+        assert_eq!(serde_json::to_string(&[Quantity(64), Quantity(1 << 64)]).unwrap(), "[64,\"18446744073709551616\"]");
     }
 }

@@ -1,6 +1,6 @@
 //! The lines about one pod in the log file and its rotated files, the oldest first.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -61,13 +61,13 @@ impl<'a> Wanted<'a> {
     /// Returns true if the line is about the pod, or about a container that an earlier line names together with the
     /// pod. Upstream's log lines of a DEL name only the container.
     fn is_wanted(&mut self, line: &str) -> bool {
-        let fields = Fields::parse(line);
-        let of_pod = fields.get("Pod") == Some(self.pod) && fields.get("Namespace") == Some(self.namespace);
-        let Some(container) = fields.get("ContainerID") else { return of_pod };
+        let fields = fields_of(line);
+        let of_pod = fields.get("Pod") == Some(&self.pod) && fields.get("Namespace") == Some(&self.namespace);
+        let Some(&container) = fields.get("ContainerID") else { return of_pod };
         if of_pod {
             self.containers.insert(container.to_owned());
         }
-        of_pod || fields.get("Pod").is_none() && self.containers.contains(container)
+        of_pod || !fields.contains_key("Pod") && self.containers.contains(container)
     }
 
     fn keep(&mut self, line: String) {
@@ -89,24 +89,16 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// The quoted fields at the end of a line, which identify the attachment. The text before them may contain another
-/// pod's name.
-struct Fields<'l>(Vec<(&'l str, &'l str)>);
-
-impl<'l> Fields<'l> {
-    fn parse(line: &'l str) -> Self {
-        let mut rest = line;
-        let mut fields = Vec::new();
-        while let Some((before, key, value)) = last_field(rest) {
-            fields.push((key, value));
-            rest = before;
-        }
-        Fields(fields)
+/// Returns the quoted fields at the end of a line, which identify the attachment. The text before them may contain
+/// another pod's name.
+fn fields_of(line: &str) -> BTreeMap<&str, &str> {
+    let mut rest = line;
+    let mut fields = BTreeMap::new();
+    while let Some((before, key, value)) = last_field(rest) {
+        fields.entry(key).or_insert(value);
+        rest = before;
     }
-
-    fn get(&self, key: &str) -> Option<&'l str> {
-        self.0.iter().find(|(found, _)| *found == key).map(|(_, value)| *value)
-    }
+    fields
 }
 
 /// Splits ` key="value"` off the end of a line, if the line ends with a value without quotes in it.

@@ -94,7 +94,7 @@ pub(super) fn run(
 ) -> Result<CommandOutcome, CliError> {
     let connection = connection.clone().or_configuration(Path::new(CONFIGURATION), |name| std::env::var(name).ok());
     let conf = connection.conf().map_err(DatastoreUnusable::new);
-    let places = Places { node: node(args, conf.as_ref()), log_file: log_file(args, conf.as_ref()), links };
+    let places = Places::new(args, conf.as_ref().ok().and_then(Option::as_ref), links);
     let store = conf.and_then(|_| {
         let connection = connection.resolve(|name| std::env::var(name).ok()).map_err(DatastoreUnusable::new)?;
         // `trace` only reads, so it must not create the file.
@@ -108,20 +108,20 @@ pub(super) fn run(
 
 /// Does the same with an open datastore, and without access to the kernel.
 pub(super) async fn with_app(args: &TraceArgs, app: &mut App<'_>) -> Result<CommandOutcome, CliError> {
-    let places = Places { node: node(args, Ok(&None)), log_file: log_file(args, Ok(&None)), links: &NoHostLinks };
+    let places = Places::new(args, None, &NoHostLinks);
     read_trace(args, Ok(app.store), &places).await.show(app.format, app.out)
 }
 
-fn node(args: &TraceArgs, conf: Result<&Option<NetConf>, &DatastoreUnusable>) -> String {
-    let conf = conf.ok().and_then(Option::as_ref);
-    let name = |conf: &NetConf| node_name::from_conf(conf).unwrap_or_default();
-    args.node.clone().unwrap_or_else(|| conf.map_or_else(|| name(&NetConf::default()), name))
-}
-
-fn log_file(args: &TraceArgs, conf: Result<&Option<NetConf>, &DatastoreUnusable>) -> PathBuf {
-    let of_conf = conf.ok().and_then(Option::as_ref).map(|conf| conf.log.log_file_path.as_str());
-    let of_conf = of_conf.filter(|path| !path.is_empty());
-    args.log_file.clone().unwrap_or_else(|| of_conf.unwrap_or(LOG_FILE).into())
+impl<'a> Places<'a> {
+    fn new(args: &TraceArgs, conf: Option<&NetConf>, links: &'a dyn HostLinks) -> Self {
+        let node = args.node.clone().unwrap_or_else(|| {
+            let name = conf.map_or_else(|| node_name::from_conf(&NetConf::default()), node_name::from_conf);
+            name.unwrap_or_default()
+        });
+        let of_conf = conf.map(|conf| conf.log.log_file_path.as_str()).filter(|path| !path.is_empty());
+        let log_file = args.log_file.clone().unwrap_or_else(|| of_conf.unwrap_or(LOG_FILE).into());
+        Places { node, log_file, links }
+    }
 }
 
 async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusable>, places: &Places<'_>) -> Trace {
@@ -176,11 +176,9 @@ impl Trace {
         if !documents::print_document(format, out, self)? {
             self.print(out)?;
         }
-        Ok(if self.missing.is_empty() && self.found_something() { CommandOutcome::Fine } else { CommandOutcome::Wrong })
-    }
-
-    fn found_something(&self) -> bool {
-        self.endpoint.is_some() || !self.addresses.is_empty() || self.interface.is_some() || !self.log.is_empty()
+        let has_found =
+            self.endpoint.is_some() || !self.addresses.is_empty() || self.interface.is_some() || !self.log.is_empty();
+        Ok(if self.missing.is_empty() && has_found { CommandOutcome::Fine } else { CommandOutcome::Wrong })
     }
 }
 

@@ -53,11 +53,7 @@ impl Trace {
                 say(format!("  interface {}", endpoint.interface))?;
             }
         }
-        if self.addresses.is_empty() {
-            say("Addresses: none".into())?;
-        } else {
-            say("Addresses:".into())?;
-        }
+        say(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
         for address in &self.addresses {
             let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "<none>".into());
             let (handle, pool, since) = (or_none(&address.handle), or_none(&address.pool), or_none(&address.since));

@@ -1,6 +1,7 @@
 //! The datastore's objects for one pod: its endpoint on this node, and the addresses whose allocations name the pod.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::net::IpAddr;
 
 use datastore::Datastore;
@@ -11,17 +12,6 @@ use libcalico::store::{ReadBatch, Store, StoreError};
 use libcalico::validation_error::ValidationError;
 use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 use serde::Serialize;
-
-/// The reason why the objects cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum StoredError {
-    /// The pod's names do not form the name of an endpoint.
-    #[error(transparent)]
-    Name(#[from] ValidationError),
-    /// An error of the datastore.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// The objects found.
 #[derive(Debug, Default)]
@@ -59,7 +49,7 @@ impl Stored {
         node: &str,
         (namespace, pod): (&str, &str),
         mut containers: BTreeSet<String>,
-    ) -> Result<Stored, StoredError> {
+    ) -> Result<Stored, Box<dyn Error>> {
         let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
         let facts = EndpointFacts {
             node: node.into(),

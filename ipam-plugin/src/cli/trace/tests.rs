@@ -4,9 +4,9 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::cli::arguments::{Arguments, Command};
 use crate::cli::documents::Terminal;
 use crate::cli::testing::Shell;
+use crate::cli::{Arguments, Command};
 use crate::host_link::{HostLink, HostLinkError};
 use crate::process::block_on;
 

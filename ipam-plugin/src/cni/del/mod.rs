@@ -5,13 +5,13 @@ use libcalico::store::{Store, WriteModel};
 use netconf::CniError;
 
 use super::call::IpamRequest;
-use super::error::cni_error;
 use crate::alloc::assignment::comma_separated;
 use crate::clock::Clock;
-use crate::error::IpamError;
+use crate::error::{IpamError, cni_error};
 use crate::lock::ReleaseLock;
-use crate::release::release_chosen;
-use crate::release::{Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, leaving_of, release_unlisted};
+use crate::release::{
+    Leaving, Listings, NoListings, ReleaseInputs, ReleasedHandles, leaving_of, release_from_blocks, release_unlisted,
+};
 use crate::vmi;
 
 /// Releases the handles in `inputs`: those handles of [`IpamRequest::handles_to_read`] that exist. A DEL without any
@@ -84,7 +84,8 @@ pub async fn release_handles<S: Store, C: Clock, L: Listings>(
             requests.retain(|request| is_unlisted(request.ip));
             requests
         };
-        let chosen = release_chosen(store, clock, &handle.value, requests).await?;
+        let blocks = handle.value.block.keys().copied();
+        let chosen = release_from_blocks(store, clock, blocks, requests).await?.into_addresses()?;
         released.addresses += chosen.len();
         released.ips.extend(chosen);
     }

@@ -4,7 +4,7 @@ use libcalico::ipam::{HandleId, ReleaseError, ReleaseRequest};
 
 use super::{ReleasedAddresses, release_addresses};
 use crate::error::IpamError;
-use crate::read_blocks::attributes_of;
+use crate::reads::attributes_of;
 use crate::testing::{Cluster, Fault, MemoryStore, assert_consistent, held};
 
 fn ip(text: &str) -> IpAddr {

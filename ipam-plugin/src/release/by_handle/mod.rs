@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::handle_refs;
 use crate::lock::ReleaseLock;
+use crate::reads::find_each;
 use crate::retry::{OPERATION, Retry};
 
 /// The handles of a container, as read.
@@ -65,10 +66,7 @@ impl ReleaseInputs {
 
     /// Reads these handles and returns the inputs with them.
     pub async fn with_handles<S: Store>(self, store: &S, handles: &[HandleId]) -> Result<Self, StoreError> {
-        let mut batch = ReadBatch::new();
-        let tickets: Vec<_> = handles.iter().map(|id| batch.get(id)).collect();
-        let answers = store.read(&batch).await?;
-        let found: Result<Vec<_>, _> = tickets.iter().map(|ticket| answers.get(ticket)).collect();
+        let found: Result<Vec<_>, _> = find_each(store, handles).await?.into_iter().collect();
         Ok(ReleaseInputs { handles: found?.into_iter().flatten().collect(), ..self })
     }
 
@@ -161,7 +159,10 @@ pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
         );
         match store.write(&plan.writes).await {
             Ok(revisions) => {
-                released.last_write = plan.last_update().and_then(|last| revisions.get(last).cloned());
+                let updates_block =
+                    |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
+                let last = plan.writes.iter().rposition(updates_block);
+                released.last_write = last.and_then(|last| revisions.get(last).cloned());
                 released.addresses += plan.addresses;
                 released.ips = leaving.into_iter().map(|address| address.ip).collect();
                 released.unreadable = plan.unreadable;
@@ -198,24 +199,14 @@ struct Plan {
     emptied: Vec<(Cidr, Owner)>,
 }
 
-impl Plan {
-    /// Returns the index of the last write that updates a block.
-    fn last_update(&self) -> Option<usize> {
-        let leaves_block = |write: &Write| write.kind == Block::KIND && matches!(write.op, WriteOp::Update(..));
-        self.writes.iter().rposition(leaves_block)
-    }
-}
-
 impl State {
     async fn read<S: Store>(store: &S, inputs: ReleaseInputs) -> Result<State, StoreError> {
         let named: BTreeSet<Cidr> =
             inputs.handles.iter().flat_map(|handle| handle.value.block.keys()).copied().collect();
-        let mut batch = ReadBatch::new();
-        let tickets: Vec<_> = named.into_iter().map(|cidr| (cidr, batch.get::<Block>(&cidr))).collect();
-        let answers = store.read(&batch).await?;
+        let answers = find_each::<Block>(store, &named).await?;
         let (mut blocks, mut absent) = (BTreeMap::new(), Vec::new());
-        for (cidr, ticket) in tickets {
-            match answers.get(&ticket) {
+        for (cidr, answer) in named.into_iter().zip(answers) {
+            match answer {
                 Ok(Some(entry)) => _ = blocks.insert(cidr, Some(entry)),
                 Ok(None) => absent.push(cidr),
                 Err(StoreError::Corrupt { .. }) => _ = blocks.insert(cidr, None),

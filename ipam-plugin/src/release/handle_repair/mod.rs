@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::future::join_all;
 use libcalico::ipam::{Block, Handle, HandleId, HandleRepair, SuspectHandle, repair};
 use libcalico::net::Cidr;
-use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write};
+use libcalico::store::{Answers, Entry, GetTicket, ReadBatch, Store, StoreError, Write, WriteOp};
 
-use crate::write_gate::WriteGate;
+use crate::write_gate::{WriteGate, write_admitted};
 
 /// The outcome for the suspects.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -87,10 +87,9 @@ async fn repair_and_list_lowered<S: Store, G: WriteGate>(
             corrections.into_iter().partition(|correction| correction.lowered.is_disjoint(&in_doubt));
         repaired.left.extend(kept.into_iter().map(|correction| correction.suspect.id));
         let sent = sent.into_iter().map(|correction| async move {
-            let HandleWrite { suspect, write, deletes, lowered } = correction;
-            let is_admitted = gate.admit(1).await;
-            let outcome = if is_admitted { Some(store.write_one(write).await) } else { None };
-            (suspect, deletes, !lowered.is_empty(), outcome)
+            let HandleWrite { suspect, write, lowered } = correction;
+            let deletes = matches!(write.op, WriteOp::Delete(_));
+            (suspect, deletes, !lowered.is_empty(), write_admitted(store, gate, write).await)
         });
         for (suspect, deletes, lowers, outcome) in join_all(sent).await {
             let id = suspect.id.clone();
@@ -123,7 +122,6 @@ struct ReadHandles {
 struct HandleWrite {
     suspect: SuspectHandle,
     write: Write,
-    deletes: bool,
     /// Blocks in which the handle will count fewer addresses.
     lowered: BTreeSet<Cidr>,
 }
@@ -157,13 +155,12 @@ impl ReadHandles {
         let lowered =
             counted.into_iter().flatten().filter(|(cidr, n)| right.block.get(cidr).is_none_or(|right| right < n));
         let lowered = lowered.map(|(cidr, _)| *cidr).collect();
-        let deletes = right.block.is_empty();
         let write = match found {
-            Some(entry) if deletes => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),
+            Some(entry) if right.block.is_empty() => Ok(Write::delete::<Handle>(&entry.key, Some(&entry.revision))),
             Some(entry) => Write::update::<Handle>(&entry.key, &right, &entry.revision),
             None => Write::create::<Handle>(&suspect.id, &right),
         };
-        Some(HandleWrite { suspect: suspect.clone(), write: write.ok()?, deletes, lowered })
+        Some(HandleWrite { suspect: suspect.clone(), write: write.ok()?, lowered })
     }
 
     /// Rewrites blocks unchanged, each once. Returns the blocks that were not written. They have an error if another

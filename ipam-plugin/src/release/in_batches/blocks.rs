@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use libcalico::ipam::{Block, ReleaseError, Released};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, Revision, Store, StoreError};
 
-use super::outcome::{ReleasedBatch, Requests};
+use super::{ReleasedBatch, Requests};
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::reads::find_each;
 use crate::retry::{OPERATION, Retry};
-use crate::write_gate::WriteGate;
+use crate::write_gate::{WriteGate, write_admitted};
 
 /// The planned write of a block.
 struct BlockUpdate {
@@ -22,15 +23,6 @@ struct BlockUpdate {
     refused: Vec<ReleaseError>,
     /// True if the block needs a write.
     wanted: bool,
-}
-
-/// The outcome of a write.
-enum WriteOutcome {
-    Written(BlockUpdate),
-    /// The write lost a race or has an unknown outcome. The block is read again.
-    Retry(BlockUpdate),
-    Failed(Cidr, IpamError),
-    Stopped,
 }
 
 /// Releases addresses from the blocks of `wave`, until each block is written, needs no write, or cannot be written.
@@ -48,7 +40,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
     // Changes whose write has an unknown outcome or lost a race.
     let mut unconfirmed: BTreeMap<Cidr, BlockUpdate> = BTreeMap::new();
     while !remaining.is_empty() {
-        let blocks = match read(store, &remaining).await {
+        let blocks = match find_each::<Block>(store, &remaining).await {
             Ok(blocks) => blocks,
             Err(error) => {
                 outcome.failed.extend(remaining.into_iter().map(|cidr| (cidr, error.clone().into())));
@@ -56,7 +48,7 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
             }
         };
         let mut updates = Vec::new();
-        for (cidr, block) in blocks {
+        for (cidr, block) in remaining.drain(..).zip(blocks) {
             let sent = unconfirmed.remove(&cidr);
             match block {
                 Ok(Some(block)) => match sent.filter(|sent| block.value == sent.after) {
@@ -77,16 +69,17 @@ pub(super) async fn release_from<S: Store, C: Clock, G: WriteGate>(
                 Err(error) => outcome.failed.push((cidr, error.into())),
             }
         }
-        remaining.clear();
-        for written in join_all(updates.into_iter().map(|update| write(store, gate, update))).await {
-            match written {
-                WriteOutcome::Written(update) => record(update, outcome),
-                WriteOutcome::Retry(update) => {
-                    remaining.push(update.block.key);
-                    unconfirmed.insert(update.block.key, update);
+        for (update, sent) in join_all(updates.into_iter().map(|update| write(store, gate, update))).await {
+            let cidr = update.block.key;
+            match sent {
+                None => outcome.stopped = true,
+                Some(Ok(_)) => record(update, outcome),
+                // The block is read again.
+                Some(Err(error)) if error.is_race() || error.has_unknown_outcome() => {
+                    remaining.push(cidr);
+                    unconfirmed.insert(cidr, update);
                 }
-                WriteOutcome::Failed(cidr, error) => outcome.failed.push((cidr, error)),
-                WriteOutcome::Stopped => outcome.stopped = true,
+                Some(Err(error)) => outcome.failed.push((cidr, error.into())),
             }
         }
         if !remaining.is_empty() && !retry.pause().await {
@@ -99,15 +92,6 @@ impl BlockUpdate {
     fn deletes(&self) -> bool {
         self.after.is_empty() && self.after.owner().is_none()
     }
-}
-
-type ReadBlock = Result<Option<Entry<Block>>, StoreError>;
-
-async fn read<S: Store>(store: &S, blocks: &[Cidr]) -> Result<Vec<(Cidr, ReadBlock)>, StoreError> {
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = blocks.iter().map(|cidr| (*cidr, batch.get::<Block>(cidr))).collect();
-    let answers = store.read(&batch).await?;
-    Ok(tickets.into_iter().map(|(cidr, ticket)| (cidr, answers.get(&ticket))).collect())
 }
 
 fn plan<C: Clock>(
@@ -124,25 +108,23 @@ fn plan<C: Clock>(
     Ok(BlockUpdate { block, after, released, refused, wanted })
 }
 
-async fn write<S: Store, G: WriteGate>(store: &S, gate: &G, mut update: BlockUpdate) -> WriteOutcome {
-    let entry = Entry { value: update.after.clone(), ..update.block.clone() };
-    let write = match write_released(&entry) {
-        Ok(write) => write,
-        Err(error) => return WriteOutcome::Failed(entry.key, error.into()),
-    };
-    if !gate.admit(1).await {
-        return WriteOutcome::Stopped;
-    }
+/// Writes the block. Returns `None` in place of the answer if the gate refuses the write.
+async fn write<S: Store, G: WriteGate>(
+    store: &S,
+    gate: &G,
+    mut update: BlockUpdate,
+) -> (BlockUpdate, Option<Result<Revision, StoreError>>) {
+    let write = write_released(&Entry { value: update.after.clone(), ..update.block.clone() });
     // The block as stored.
     update.after.count_write();
-    match store.write_one(write).await {
-        Ok(_) => WriteOutcome::Written(update),
-        Err(error) if error.is_race() || error.has_unknown_outcome() => WriteOutcome::Retry(update),
-        Err(error) => WriteOutcome::Failed(entry.key, error.into()),
-    }
+    let sent = match write {
+        Ok(write) => write_admitted(store, gate, write).await,
+        Err(error) => Some(Err(error)),
+    };
+    (update, sent)
 }
 
-/// Records a update that was written.
+/// Records an update that was written.
 fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     let cidr = update.block.key;
     outcome.blocks_written += 1;
@@ -156,7 +138,7 @@ fn record(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     record_others(update, outcome);
 }
 
-/// Records the requests that a update does not apply to.
+/// Records the requests that an update does not apply to.
 fn record_others(update: BlockUpdate, outcome: &mut ReleasedBatch) {
     let cidr = update.block.key;
     outcome.unallocated.extend(update.released.unallocated.into_iter().map(|ip| (cidr, ip)));

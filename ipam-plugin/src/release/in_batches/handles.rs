@@ -1,47 +1,42 @@
 //! The handles of a batch: read together, each written once.
 
-use futures::StreamExt;
 use futures::future::join_all;
-use futures::stream;
+use futures::{StreamExt, stream};
 use libcalico::ipam::{Handle, HandleId};
-use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write, WriteModel};
+use libcalico::store::{Entry, Store, StoreError, Write, WriteModel};
 
-use super::outcome::{HandleCounts, ReleasedBatch};
+use super::{HandleCounts, ReleasedBatch};
 use crate::clock::Clock;
 use crate::handle_refs;
+use crate::reads::find_each;
 use crate::retry::{Retry, UNDO};
-use crate::write_gate::WriteGate;
+use crate::write_gate::{WriteGate, write_admitted};
 
 /// Maximum number of handles in a transaction, within etcd's limit.
 const MOST_IN_TRANSACTION: usize = 64;
 /// Number of concurrent transactions: one reads while the other writes.
 const TRANSACTIONS: usize = 2;
 
-/// The outcome for some handles.
-#[derive(Default)]
-struct HandleUpdates {
-    written: usize,
-    left: Vec<HandleId>,
-    stopped: bool,
-}
-
 /// Decrements the handles by `counts`, and deletes handles without a remaining address.
 pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     store: &S,
     clock: &C,
     gate: &G,
-    counts: HandleCounts,
     parallel: usize,
     outcome: &mut ReleasedBatch,
 ) {
-    let ids: Vec<HandleId> = counts.keys().cloned().collect();
+    let counts = std::mem::take(&mut outcome.counts);
+    let ids: Vec<&HandleId> = counts.keys().collect();
     // Without transactions, each handle is a separate request, and no request waits for others.
     let (part, at_once) = match store.write_model() {
         WriteModel::Transactional => (MOST_IN_TRANSACTION, TRANSACTIONS),
         WriteModel::PerObject => (1, parallel),
     };
-    let parts: Vec<Vec<HandleId>> = ids.chunks(part).map(<[HandleId]>::to_vec).collect();
-    let parts = parts.into_iter().map(|ids| decrement_some(store, clock, gate, &counts, ids));
+    let parts = ids.chunks(part).map(|ids| {
+        let updates = HandleUpdates { store, gate, counts: &counts, written: 0, left: Vec::new(), stopped: false };
+        updates.decrement(clock, ids.iter().copied().cloned().collect())
+    });
+    let parts: Vec<_> = parts.collect();
     let mut updates = stream::iter(parts).buffer_unordered(at_once);
     while let Some(part) = updates.next().await {
         outcome.handles_written += part.written;
@@ -50,128 +45,105 @@ pub(super) async fn decrement_handles<S: Store, C: Clock, G: WriteGate>(
     }
 }
 
-async fn decrement_some<S: Store, C: Clock, G: WriteGate>(
-    store: &S,
-    clock: &C,
-    gate: &G,
-    counts: &HandleCounts,
-    mut ids: Vec<HandleId>,
-) -> HandleUpdates {
-    let mut retry = Retry::new(clock, UNDO);
-    let mut updates = HandleUpdates::default();
-    loop {
-        if !gate.admit(0).await {
-            updates.stopped = true;
-            break;
-        }
-        let writes = match plan(store, counts, &ids).await {
-            Ok(writes) => writes,
-            Err(error) => {
-                tracing::warn!(handles = ids.len(), %error, "handles that may count too much cannot be read");
+/// The updates of some handles, and their outcome.
+struct HandleUpdates<'a, S, G> {
+    store: &'a S,
+    gate: &'a G,
+    counts: &'a HandleCounts,
+    written: usize,
+    left: Vec<HandleId>,
+    stopped: bool,
+}
+
+impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
+    async fn decrement<C: Clock>(mut self, clock: &C, mut ids: Vec<HandleId>) -> Self {
+        let mut retry = Retry::new(clock, UNDO);
+        loop {
+            if !self.gate.admit(0).await {
+                self.stopped = true;
                 break;
             }
-        };
-        ids.clear();
-        match store.write_model() {
-            WriteModel::Transactional => send_together(store, gate, writes, &mut ids, &mut updates).await,
-            WriteModel::PerObject => send_apart(store, gate, writes, &mut ids, &mut updates).await,
-        }
-        if ids.is_empty() || updates.stopped || !retry.pause().await {
-            break;
-        }
-    }
-    updates.left.append(&mut ids);
-    updates
-}
-
-/// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that cannot be read,
-/// or that counts fewer addresses than were released, gets none; `calico-ipam check` reports it.
-async fn plan<S: Store>(
-    store: &S,
-    counts: &HandleCounts,
-    ids: &[HandleId],
-) -> Result<Vec<(HandleId, Write)>, StoreError> {
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = ids.iter().map(|id| batch.get::<Handle>(id)).collect();
-    let answers = store.read(&batch).await?;
-    let mut writes = Vec::new();
-    for (id, ticket) in ids.iter().zip(&tickets) {
-        let write = match answers.get(ticket) {
-            Ok(None) => continue,
-            Ok(Some(entry)) => decremented(entry, counts),
-            Err(error) => Err(error),
-        };
-        match write {
-            Ok(write) => writes.extend(write.map(|write| (id.clone(), write))),
-            Err(error) => tracing::warn!(handle = %id, %error, "cannot take released addresses off a handle"),
-        }
-    }
-    Ok(writes)
-}
-
-fn decremented(mut entry: Entry<Handle>, counts: &HandleCounts) -> Result<Option<Write>, StoreError> {
-    let (id, mut changed) = (entry.key.clone(), false);
-    for (cidr, n) in counts.get(&id).into_iter().flatten() {
-        match entry.value.decrement(&id, *cidr, *n) {
-            Ok(()) => changed = true,
-            Err(error) => tracing::warn!(%error, "handle"),
-        }
-    }
-    changed.then(|| handle_refs::write(&entry)).transpose()
-}
-
-/// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are read again.
-async fn send_together<S: Store, G: WriteGate>(
-    store: &S,
-    gate: &G,
-    writes: Vec<(HandleId, Write)>,
-    again: &mut Vec<HandleId>,
-    updates: &mut HandleUpdates,
-) {
-    if writes.is_empty() {
-        return;
-    }
-    let (ids, writes): (Vec<HandleId>, Vec<Write>) = writes.into_iter().unzip();
-    if !gate.admit(writes.len()).await {
-        updates.stopped = true;
-        updates.left.extend(ids);
-        return;
-    }
-    match store.write(&writes).await {
-        Ok(_) => updates.written += ids.len(),
-        Err(error) if error.cause.is_race() => again.extend(ids),
-        Err(error) => {
-            tracing::warn!(handles = ids.len(), error = %error.cause, "handles may count too many addresses");
-            updates.left.extend(ids);
-        }
-    }
-}
-
-/// Writes the handles concurrently. A write whose response was lost is not repeated, because a second decrement would
-/// lose another address.
-async fn send_apart<S: Store, G: WriteGate>(
-    store: &S,
-    gate: &G,
-    writes: Vec<(HandleId, Write)>,
-    again: &mut Vec<HandleId>,
-    updates: &mut HandleUpdates,
-) {
-    let sent = writes.into_iter().map(|(id, write)| async move {
-        let is_admitted = gate.admit(1).await;
-        (id, if is_admitted { Some(store.write_one(write).await) } else { None })
-    });
-    for (id, result) in join_all(sent).await {
-        match result {
-            None => {
-                updates.stopped = true;
-                updates.left.push(id);
-            }
-            Some(Ok(_)) => updates.written += 1,
-            Some(Err(error)) if error.is_race() => again.push(id),
-            Some(Err(error)) => {
-                tracing::warn!(handle = %id, %error, "handle may count too many addresses");
-                updates.left.push(id);
+            let writes = match self.plan(&ids).await {
+                Ok(writes) => writes,
+                Err(error) => {
+                    tracing::warn!(handles = ids.len(), %error, "handles that may count too much cannot be read");
+                    break;
+                }
+            };
+            ids = match self.store.write_model() {
+                WriteModel::Transactional => self.send_together(writes).await,
+                WriteModel::PerObject => self.send_apart(writes).await,
+            };
+            if ids.is_empty() || self.stopped || !retry.pause().await {
+                break;
             }
         }
+        self.left.append(&mut ids);
+        self
+    }
+
+    /// Returns the writes that correct the handles' counts. A missing handle needs no write. A handle that cannot be
+    /// read, or that counts fewer addresses than were released, gets none; `calico-ipam check` reports it.
+    async fn plan(&self, ids: &[HandleId]) -> Result<Vec<(HandleId, Write)>, StoreError> {
+        let mut writes = Vec::new();
+        for (id, found) in ids.iter().zip(find_each::<Handle>(self.store, ids).await?) {
+            match found.and_then(|entry| entry.map_or(Ok(None), |entry| self.decremented(entry))) {
+                Ok(write) => writes.extend(write.map(|write| (id.clone(), write))),
+                Err(error) => tracing::warn!(handle = %id, %error, "cannot take released addresses off a handle"),
+            }
+        }
+        Ok(writes)
+    }
+
+    fn decremented(&self, mut entry: Entry<Handle>) -> Result<Option<Write>, StoreError> {
+        let counts = self.counts.get(&entry.key).into_iter().flatten().map(|(cidr, n)| (*cidr, *n));
+        let has_changed = handle_refs::take_off(&mut entry.value, &entry.key, counts);
+        has_changed.then(|| handle_refs::write(&entry)).transpose()
+    }
+
+    /// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are returned to
+    /// be read again.
+    async fn send_together(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
+        if writes.is_empty() {
+            return Vec::new();
+        }
+        let (ids, writes): (Vec<HandleId>, Vec<Write>) = writes.into_iter().unzip();
+        if !self.gate.admit(writes.len()).await {
+            self.stopped = true;
+            self.left.extend(ids);
+            return Vec::new();
+        }
+        match self.store.write(&writes).await {
+            Ok(_) => self.written += ids.len(),
+            Err(error) if error.cause.is_race() => return ids,
+            Err(error) => {
+                tracing::warn!(handles = ids.len(), error = %error.cause, "handles may count too many addresses");
+                self.left.extend(ids);
+            }
+        }
+        Vec::new()
+    }
+
+    /// Writes the handles concurrently, and returns those that changed meanwhile. A write whose response was lost is not
+    /// repeated, because a second decrement would lose another address.
+    async fn send_apart(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
+        let (store, gate) = (self.store, self.gate);
+        let sent = writes.into_iter().map(async |(id, write)| (id, write_admitted(store, gate, write).await));
+        let mut again = Vec::new();
+        for (id, result) in join_all(sent).await {
+            match result {
+                None => {
+                    self.stopped = true;
+                    self.left.push(id);
+                }
+                Some(Ok(_)) => self.written += 1,
+                Some(Err(error)) if error.is_race() => again.push(id),
+                Some(Err(error)) => {
+                    tracing::warn!(handle = %id, %error, "handle may count too many addresses");
+                    self.left.push(id);
+                }
+            }
+        }
+        again
     }
 }

@@ -2,20 +2,20 @@
 
 mod blocks;
 mod handles;
-mod outcome;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use libcalico::ipam::{Handle, IpamConfig, TheConfig};
+use libcalico::ipam::{Block, HandleId, IpamConfig, Owner, ReleaseError, ReleaseRequest, TheConfig};
 use libcalico::net::Cidr;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 
 use self::blocks::release_from;
 use self::handles::decrement_handles;
-pub use self::outcome::{ReleasedBatch, Requests};
 use crate::affinity::release_if_deselected;
 use crate::clock::Clock;
 use crate::error::IpamError;
+use crate::reads::find;
 use crate::write_gate::{GatedStore, OpenGate, WriteGate};
 
 /// Releases addresses of `blocks`, `parallel` blocks or handles at a time. Each address is compared with its request
@@ -40,11 +40,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     if blocks.is_empty() {
         return Ok(outcome);
     }
-    let cooldown = match store.get::<IpamConfig>(&TheConfig).await {
-        Ok(entry) => entry.value.ip_cooldown_seconds,
-        Err(StoreError::NotFound { .. }) => 0,
-        Err(error) => return Err(error.into()),
-    };
+    let cooldown = find::<IpamConfig>(store, &TheConfig).await?.map_or(0, |entry| entry.value.ip_cooldown_seconds);
     let parallel = parallel.clamp(1, MOST_AT_ONCE);
     for wave in blocks.chunks(parallel) {
         release_from(store, clock, gate, &requests, wave, cooldown, &mut outcome).await;
@@ -54,7 +50,7 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     }
     // Handles of released addresses are decremented even if no further block may be written. The gate is asked here
     // again.
-    decrement_handles(store, clock, gate, std::mem::take(&mut outcome.counts), parallel, &mut outcome).await;
+    decrement_handles(store, clock, gate, parallel, &mut outcome).await;
     let emptied = std::mem::take(&mut outcome.emptied);
     let gated = GatedStore::new(store, gate);
     for wave in emptied.chunks(MOST_AT_ONCE) {
@@ -66,26 +62,70 @@ pub async fn release_batch<S: Store, C: Clock, G: WriteGate>(
     Ok(outcome)
 }
 
-/// Releases those of a handle's addresses that `requests` selects from its blocks, and returns them.
+/// Releases the addresses that `requests` selects from `blocks`, all blocks at a time and without a gate.
 ///
 /// # Errors
-/// Returns an error if the addresses of a block could not be released; those of other blocks are.
-pub async fn release_chosen<S: Store, C: Clock>(
+/// Returns an error if the allocator's settings cannot be read.
+pub(crate) async fn release_from_blocks<S: Store, C: Clock>(
     store: &S,
     clock: &C,
-    handle: &Handle,
+    blocks: impl IntoIterator<Item = Cidr>,
     requests: impl Requests,
-) -> Result<Vec<IpAddr>, IpamError> {
-    let blocks: Vec<Cidr> = handle.block.keys().copied().collect();
-    let outcome = release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await?;
-    match outcome.failed.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None => Ok(outcome.released.into_iter().map(|(_, ip)| ip).collect()),
+) -> Result<ReleasedBatch, IpamError> {
+    let blocks: Vec<Cidr> = blocks.into_iter().collect();
+    release_batch(store, clock, &OpenGate, &blocks, requests, blocks.len()).await
+}
+
+impl ReleasedBatch {
+    /// Returns the released addresses, or the first error: the addresses of a block could not be released; those of
+    /// other blocks are.
+    pub(crate) fn into_addresses(self) -> Result<Vec<IpAddr>, IpamError> {
+        match self.failed.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(self.released.into_iter().map(|(_, ip)| ip).collect()),
+        }
     }
 }
 
 /// As many reads as fit into a transaction of etcd.
 const MOST_AT_ONCE: usize = 128;
+
+/// Selects the addresses to release from a block that was just read. Called again whenever the block was read again. A
+/// block for which this returns no request is only searched for addresses whose cooldown has ended, and written if
+/// there are any.
+pub trait Requests: Fn(&Block) -> Vec<ReleaseRequest> + Sync {}
+
+impl<F: Fn(&Block) -> Vec<ReleaseRequest> + Sync> Requests for F {}
+
+/// The outcome of a batch.
+#[derive(Debug, Default)]
+pub struct ReleasedBatch {
+    /// The released addresses.
+    pub released: Vec<(Cidr, IpAddr)>,
+    /// Addresses that were free or cooling down.
+    pub unallocated: Vec<(Cidr, IpAddr)>,
+    /// Missing blocks.
+    pub missing: Vec<Cidr>,
+    /// Allocations that do not match the request, because the address was reallocated meanwhile.
+    pub refused: Vec<(Cidr, ReleaseError)>,
+    /// Blocks from which no address was released, with the errors.
+    pub failed: Vec<(Cidr, IpamError)>,
+    /// Number of blocks written.
+    pub blocks_written: usize,
+    /// Number of handles written or deleted.
+    pub handles_written: usize,
+    /// Handles that may count too many addresses, because they could not be written.
+    pub handles_left: Vec<HandleId>,
+    /// True if the gate closed; the remaining blocks were not tried.
+    pub stopped: bool,
+    /// Blocks that have no address now, with their owners.
+    pub(super) emptied: Vec<(Cidr, Owner)>,
+    /// The counts to take off handles.
+    pub(super) counts: HandleCounts,
+}
+
+/// The number of released addresses, per handle and block.
+pub(super) type HandleCounts = BTreeMap<HandleId, BTreeMap<Cidr, usize>>;
 
 #[cfg(test)]
 mod tests;

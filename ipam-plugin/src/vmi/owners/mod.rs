@@ -6,14 +6,14 @@ use std::net::IpAddr;
 use libcalico::ipam::{Block, Handle, HandleId, OwnerSlot};
 use libcalico::kubernetes::MachinePod;
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, Store, StoreError, Write};
+use libcalico::store::{Entry, Store, Write};
 
 use crate::alloc::assignment::comma_separated;
 use crate::alloc::inputs::StoredHandle;
 use crate::clock::Clock;
 use crate::error::IpamError;
 use crate::lock::ReleaseLock;
-use crate::read_blocks::read_blocks;
+use crate::reads::{find, read_blocks};
 use crate::release::{Listings, ReleaseInputs, release_unlisted};
 use crate::retry::{OPERATION, Retry};
 
@@ -126,11 +126,7 @@ async fn change<S: Store, C: Clock>(
 }
 
 async fn blocks_of<S: Store>(store: &S, handle: &HandleId) -> Result<(Vec<Entry<Block>>, StoredHandle), IpamError> {
-    let entry = match store.get::<Handle>(handle).await {
-        Ok(entry) => entry,
-        Err(StoreError::NotFound { .. }) => return Ok((Vec::new(), StoredHandle::Absent)),
-        Err(error) => return Err(error.into()),
-    };
+    let Some(entry) = find::<Handle>(store, handle).await? else { return Ok((Vec::new(), StoredHandle::Absent)) };
     let named: BTreeSet<Cidr> = entry.value.block.keys().copied().collect();
     Ok((read_blocks(store, named).await?, StoredHandle::Existing(entry)))
 }

@@ -1,10 +1,11 @@
-//! Plans the corrections of handles, whose counts have to match the blocks.
+//! Plans the repairs of inconsistent blocks, and the corrections of handles, whose counts have to match the blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use libcalico::ipam::{Finding, HandleId, SuspectHandle};
+use libcalico::ipam::{Finding, HandleId, Repaired, SuspectHandle};
 use libcalico::net::Cidr;
+use time::OffsetDateTime;
 
 use super::step::{BlockRepair, HandleFix, ReleaseChange, ReleaseStep, StepVerdict};
 use crate::cli::cluster_read::ClusterRead;
@@ -69,4 +70,43 @@ fn addresses_per_block(id: &HandleId, cluster: &ClusterRead, repairs: &[&BlockRe
         (entry.key, repaired.unwrap_or(&entry.value).addresses_of(&id).len() as i64)
     });
     counts.filter(|(_, count)| *count > 0).collect()
+}
+
+/// Decides on the repair of an inconsistent block.
+pub(super) fn repair_step(block: Cidr, cluster: &ClusterRead, force: bool) -> ReleaseStep {
+    ReleaseStep { target: format!("block {block}"), verdict: verdict(block, cluster, force) }
+}
+
+fn verdict(block: Cidr, cluster: &ClusterRead, force: bool) -> StepVerdict {
+    if let Some(pod) = cluster.unreadable_pod() {
+        return StepVerdict::Refuse(format!("pod {pod} cannot be read, and may have an address of it"));
+    }
+    if let Some(error) = cluster.nodes.iter().find_map(|node| node.as_ref().err()) {
+        return StepVerdict::Refuse(format!("nodes cannot be read ({error}), and a tunnel may have an address of it"));
+    }
+    let entry = cluster.blocks.iter().find(|entry| entry.key == block);
+    let repair = entry.and_then(|read| {
+        let repaired = read.value.repaired(OffsetDateTime::now_utc(), |ip| cluster.holder_of(&read.value, ip))?;
+        Some(BlockRepair { read: read.clone(), repaired })
+    });
+    let vmi_handle = repair.as_ref().filter(|_| !force).and_then(|repair| cluster.uncounted_vmi(repair.repaired()));
+    if let Some(handle) = vmi_handle {
+        return StepVerdict::Refuse(format!(
+            "handle {handle} of a virtual machine counts an address that the block does not name; --force if the \
+            machine is gone"
+        ));
+    }
+    match repair {
+        Some(BlockRepair { read, repaired: Repaired { freed, .. } })
+            if !force && !freed.is_empty() && cluster.serves_services(&read.value) =>
+        {
+            StepVerdict::Refuse(
+                "a Service may have an address of this block, which the datastore does not tell; --force if no \
+                Service has one"
+                    .into(),
+            )
+        }
+        Some(repair) => StepVerdict::Do(ReleaseChange::Block(Box::new(repair))),
+        None => StepVerdict::Leave("this takes a person's decision".into()),
+    }
 }

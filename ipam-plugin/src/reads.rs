@@ -1,4 +1,5 @@
-//! [`read_blocks`]: reads several blocks in one request. [`blocks_of`]: reads the blocks of addresses. [`pooled`] and
+//! Reads that several operations share. [`find`]: reads an object that may be missing. [`find_each`]: reads several
+//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses. [`pooled`] and
 //! [`names_with`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,7 +8,35 @@ use std::net::IpAddr;
 use libcalico::api::{IpPool, ObjectSelect};
 use libcalico::ipam::{Attribute, Block, any_pool_of};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, Kind, ReadBatch, Store, StoreError};
+
+/// The answer to the read of one object.
+pub(crate) type Found<K> = Result<Option<Entry<K>>, StoreError>;
+
+/// Reads an object. Returns `None` if it is missing.
+pub(crate) async fn find<K: Kind>(store: &impl Store, key: &K::Key) -> Found<K> {
+    match store.get::<K>(key).await {
+        Ok(found) => Ok(Some(found)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads objects of one kind in one request. Returns the answers in the order of `keys`.
+pub(crate) async fn find_each<K: Kind>(
+    store: &impl Store,
+    keys: impl IntoIterator<Item = &K::Key>,
+) -> Result<Vec<Found<K>>, StoreError> {
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = keys.into_iter().map(|key| batch.get::<K>(key)).collect();
+    let answers = store.read(&batch).await?;
+    Ok(tickets.iter().map(|ticket| answers.get(ticket)).collect())
+}
+
+/// Reads all pools.
+pub(crate) async fn all_pools(store: &impl Store) -> Result<Vec<IpPool>, StoreError> {
+    Ok(store.list::<IpPool>(&ObjectSelect::default()).await?.into_iter().map(|entry| entry.value).collect())
+}
 
 /// Reads those of the blocks that exist, in order. Sends no request if `wanted` is empty. An unreadable block is an
 /// error.
@@ -15,14 +44,7 @@ pub(crate) async fn read_blocks<S: Store>(store: &S, wanted: BTreeSet<Cidr>) -> 
     if wanted.is_empty() {
         return Ok(Vec::new());
     }
-    let mut batch = ReadBatch::new();
-    let tickets: Vec<_> = wanted.iter().map(|cidr| batch.get::<Block>(cidr)).collect();
-    let answers = store.read(&batch).await?;
-    let mut blocks = Vec::new();
-    for ticket in &tickets {
-        blocks.extend(answers.get(ticket)?);
-    }
-    Ok(blocks)
+    find_each::<Block>(store, &wanted).await?.into_iter().filter_map(Result::transpose).collect()
 }
 
 /// Returns the blocks of `addresses` by the pools' block sizes. If such a block is missing, its address may be in a
@@ -70,9 +92,7 @@ pub(crate) async fn blocks_of<S: Store>(
 
 /// Returns the attributes of the allocation of each of `addresses`. An address that is free or cooling down has none.
 pub async fn attributes_of<S: Store>(store: &S, addresses: &[IpAddr]) -> Result<Vec<Attribute>, StoreError> {
-    let pools = store.list::<IpPool>(&ObjectSelect::default()).await?;
-    let pools: Vec<IpPool> = pools.into_iter().map(|entry| entry.value).collect();
-    let blocks = blocks_of(store, &pools, addresses, BTreeSet::new()).await?;
+    let blocks = blocks_of(store, &all_pools(store).await?, addresses, BTreeSet::new()).await?;
     let allocations = addresses.iter().filter_map(|ip| {
         let held = blocks.iter().find_map(|block| block.value.allocation(*ip))?;
         held.attribute.filter(|_| !held.is_cooling()).cloned()

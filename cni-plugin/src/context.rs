@@ -91,7 +91,7 @@ impl Context {
 
     /// Returns the interface that this call adds, checks or deletes.
     pub fn interface(&self) -> InterfaceConfig<'_> {
-        InterfaceConfig::new(&self.call, &self.workload)
+        InterfaceConfig { call: &self.call, workload: &self.workload }
     }
 
     /// Returns the datastore's address without credentials, which is the datastore's name in the journal.

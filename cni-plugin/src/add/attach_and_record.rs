@@ -2,7 +2,7 @@
 
 use datastore::Datastore;
 use futures::future::join;
-use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::api::WorkloadEndpoint;
 use netconf::CniError;
 use tokio::task::yield_now;
 
@@ -10,7 +10,7 @@ use super::rollback::{after_failed_write, give_back, keep_for_del};
 use super::{Place, interface_of};
 use crate::context::Context;
 use crate::dataplane::BusyRoute;
-use crate::endpoint::{EndpointWrite, Existing, WriteFailure};
+use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{self, CreateError, CreatedInterface, NewInterface};
 use crate::ipam::AssignedAddresses;
 use crate::reads::WorkloadRequest;
@@ -21,16 +21,6 @@ use crate::timings::Timings;
 const TURNS_TO_SEND: usize = 8;
 
 pub(super) const ATTACHING: &str = "setting up the interface";
-
-/// The objects to write for the interface.
-pub(super) struct Record {
-    /// The endpoint without the properties of the interface that does not exist yet.
-    pub(super) endpoint: WorkloadEndpoint,
-    /// The endpoint that existed before.
-    pub(super) existing: Option<Existing>,
-    /// The profile to create with the endpoint.
-    pub(super) profile: Option<Profile>,
-}
 
 /// A failure to create the interface or to write the endpoint.
 pub(super) enum Failure {
@@ -45,73 +35,77 @@ pub(super) enum Failure {
     Other(CniError),
 }
 
-/// Creates the interface and writes the endpoint.
+/// Creates the interface and writes the endpoint. `write` contains the endpoint without the properties of the interface
+/// that does not exist yet.
 pub(super) async fn attach_and_record(
     cx: &Context,
     timings: &mut Timings,
     place: &Place,
     request: &WorkloadRequest,
     assigned: &AssignedAddresses,
-    record: Record,
+    write: EndpointWrite,
 ) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
+    let endpoint = write.endpoint.clone();
+    let create = async {
+        let new = new_interface(request, assigned, &endpoint, place);
+        interface::create(interface_of(cx, request), place.netns.as_ref(), new).await
+    };
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.
-    if matches!(cx.store, Datastore::Kubernetes(_)) && place.netns.is_some() {
-        let outcome = Box::pin(concurrently(cx, place, request, assigned, record)).await;
+    let (created, written) = if matches!(cx.store, Datastore::Kubernetes(_)) && place.netns.is_some() {
+        let create_meanwhile = async {
+            for _ in 0..TURNS_TO_SEND {
+                yield_now().await;
+            }
+            create.await
+        };
+        let (written, created) = Box::pin(join(write.apply(&cx.store), create_meanwhile)).await;
         timings.stage("dataplane");
-        return outcome;
-    }
-    let Record { endpoint, existing, profile } = record;
-    let config = interface_of(cx, request);
-    let new = new_interface(request, assigned, &endpoint, place);
-    let created = match interface::create(config, place.netns.as_ref(), new).await {
-        Ok(created) => created,
-        Err(CreateError::BusyRoute(route)) if assigned.is_replaceable => {
-            return Err(Failure::Busy { route, written: None });
+        match created {
+            Ok(created) => (created, written),
+            Err(error) => {
+                return Err(Box::pin(after_failed_create(cx, request, assigned, error, written.map(Some))).await);
+            }
         }
-        Err(CreateError::Unknown(error)) => return Err(keep_for_del(ATTACHING, "interface", error).into()),
-        Err(error) => return Err(Box::pin(give_back(cx, request, assigned, ATTACHING, error.into())).await.into()),
-    };
-    timings.stage("dataplane");
-    let write = EndpointWrite::of(existing, with_interface(endpoint, &created)).with_profile(profile);
-    match write.apply(&cx.store).await {
-        Ok(endpoint) => {
+    } else {
+        let created = match create.await {
+            Ok(created) => created,
+            Err(error) => return Err(Box::pin(after_failed_create(cx, request, assigned, error, Ok(None))).await),
+        };
+        timings.stage("dataplane");
+        let endpoint = with_interface(write.endpoint, &created);
+        let written = EndpointWrite { endpoint, ..write }.apply(&cx.store).await;
+        if written.is_ok() {
             timings.stage("write");
-            Ok((created, endpoint))
         }
+        (created, written)
+    };
+    match written {
+        Ok(endpoint) => Ok((created, endpoint)),
         Err(failure) => Err(Box::pin(after_failed_write(cx, request, assigned, &created, failure)).await.into()),
     }
 }
 
-async fn concurrently(
+/// Undoes an ADD that could not create its interface. `written` is the endpoint, if it was written.
+async fn after_failed_create(
     cx: &Context,
-    place: &Place,
     request: &WorkloadRequest,
     assigned: &AssignedAddresses,
-    record: Record,
-) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
-    let Record { endpoint, existing, profile } = record;
-    let write = EndpointWrite::of(existing, endpoint.clone()).with_profile(profile);
-    let create = async {
-        for _ in 0..TURNS_TO_SEND {
-            yield_now().await;
+    error: CreateError,
+    written: Result<Option<WorkloadEndpoint>, WriteFailure>,
+) -> Failure {
+    match (error, written) {
+        (CreateError::BusyRoute(route), Ok(written)) if assigned.is_replaceable => {
+            return Failure::Busy { route, written: written.map(Box::new) };
         }
-        let new = new_interface(request, assigned, &endpoint, place);
-        interface::create(interface_of(cx, request), place.netns.as_ref(), new).await
-    };
-    match join(write.apply(&cx.store), create).await {
-        (Ok(endpoint), Ok(created)) => Ok((created, endpoint)),
-        (Ok(endpoint), Err(CreateError::BusyRoute(route))) if assigned.is_replaceable => {
-            Err(Failure::Busy { route, written: Some(Box::new(endpoint)) })
+        (CreateError::Unknown(error), _) => keep_for_del(ATTACHING, "interface", error),
+        (error, Err(WriteFailure { perhaps_written: true, .. })) => {
+            keep_for_del(ATTACHING, "WorkloadEndpoint", error.into())
         }
-        (Err(failure), Ok(created)) => Err(after_failed_write(cx, request, assigned, &created, failure).await.into()),
-        (_, Err(CreateError::Unknown(error))) => Err(keep_for_del(ATTACHING, "interface", error).into()),
-        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => {
-            Err(keep_for_del(ATTACHING, "WorkloadEndpoint", error.into()).into())
-        }
-        (_, Err(error)) => Err(give_back(cx, request, assigned, ATTACHING, error.into()).await.into()),
+        (error, _) => give_back(cx, request, assigned, ATTACHING, error.into()).await,
     }
+    .into()
 }
 
 fn new_interface<'a>(

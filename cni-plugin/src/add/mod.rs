@@ -4,11 +4,13 @@
 //! failure the completed steps are undone in the reverse order, and the error names the failed step and the outcome of
 //! the rollback.
 //!
-//! `validate` rejects an invalid call before the first read, `busy_address` and `attach_and_record` create the
-//! interface and write the endpoint, and `rollback` undoes both.
+//! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
+//! endpoint, `rollback` undoes both, and `rejoin` serves a container that has an endpoint already.
 
 mod attach_and_record;
 mod busy_address;
+mod rejoin;
+mod result;
 mod rollback;
 mod validate;
 
@@ -20,18 +22,16 @@ use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use libcalico::names;
 use libcalico::store::Entry;
-use netconf::{CniError, CniResult, Code};
+use netconf::{CniError, CniResult};
 
-use self::attach_and_record::with_interface;
 use crate::cni_error::naming_error;
 use crate::context::Context;
 use crate::dataplane::{Before, NetnsFd, Occupant};
-use crate::endpoint::{self, EndpointWrite};
-use crate::interface::{self, CreatedInterface, InterfaceConfig, existing};
-use crate::ipam::{self, AddressRequest, AssignedAddresses, inspect};
+use crate::interface::{self, InterfaceConfig, existing};
+use crate::ipam::{self, AddressRequest};
 use crate::reads::{self, AddReads, WorkloadRequest};
 use crate::timings::Timings;
-use crate::{deferred_del, policy_wait, prev_result, readiness};
+use crate::{deferred_del, endpoint, policy_wait, readiness};
 
 /// The network namespace of the container, and the interface that had the name of its host interface before this ADD.
 struct Place {
@@ -42,9 +42,6 @@ struct Place {
 
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
-    for key in cx.call.conf.windows.ignored() {
-        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
-    }
     validate::request(&cx.call, &cx.workload)?;
     let netns = interface::open_netns(&cx.call)?;
     Box::pin(deferred_del::replay_before_add(cx)).await?;
@@ -70,14 +67,14 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
             } else {
                 Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?
             };
-            Box::pin(rejoin(cx, timings, Place { netns, before }, &request, existing, profile)).await?
+            Box::pin(rejoin::rejoin(cx, timings, Place { netns, before }, &request, existing, profile)).await?
         }
         (existing, _) => {
             let before = Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?;
             attach_new(cx, timings, Place { netns, before }, &request, addresses, existing, profile).await?
         }
     };
-    Ok(prev_result::merge(cx.call.prev_result.clone(), result))
+    Ok(result::merge(cx.call.prev_result.clone(), result))
 }
 
 /// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
@@ -93,79 +90,7 @@ async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
 
 /// Returns the interface of the pod or container as the datastore describes it.
 fn interface_of<'c>(cx: &'c Context, request: &'c WorkloadRequest) -> InterfaceConfig<'c> {
-    InterfaceConfig::new(&cx.call, &request.workload)
-}
-
-/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
-/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
-/// would name an interface that does not exist.
-async fn rejoin(
-    cx: &Context,
-    timings: &mut Timings,
-    place: Place,
-    request: &WorkloadRequest,
-    existing: Entry<WorkloadEndpoint>,
-    profile: Option<Profile>,
-) -> Result<CniResult, CniError> {
-    refuse_second_interface(cx, &existing.value)?;
-    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
-    let config = interface_of(cx, request);
-    let updated = request.workload.update(existing.value.clone(), &[]);
-    let restored = match &place.netns {
-        Some(netns) if interface::is_gone(config, netns, &updated)? => {
-            Some(restore_interface(cx, config, netns, place.before, &updated).await?)
-        }
-        _ => None,
-    };
-    timings.stage("dataplane");
-    let updated = match &restored {
-        Some(created) => with_interface(updated, created),
-        None => updated,
-    };
-    let write = EndpointWrite::of(Some(existing), updated).with_profile(profile);
-    let endpoint = match (write.apply(&cx.store).await, &restored) {
-        (Ok(endpoint), _) => endpoint,
-        (Err(failure), None) => return Err(failure.error),
-        (Err(failure), Some(created)) => {
-            return Err(rollback::remove_interface(config, created, failure.error).await);
-        }
-    };
-    timings.stage("write");
-    endpoint::result_of(&endpoint, &cx.call)
-}
-
-/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
-/// container: a DEL that was killed may have released it.
-async fn restore_interface(
-    cx: &Context,
-    config: InterfaceConfig<'_>,
-    netns: &NetnsFd,
-    before: Before,
-    endpoint: &WorkloadEndpoint,
-) -> Result<CreatedInterface, CniError> {
-    let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let lost = inspect::lost_addresses(&cx.store, request, endpoint).await?;
-    if lost.is_empty() {
-        return Ok(interface::restore(config, netns, endpoint, before)?);
-    }
-    let name = &endpoint.metadata.name;
-    let lost = lost.join("; ");
-    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
-    Err(CniError::new(Code::TRY_AGAIN, msg)
-        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
-}
-
-/// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
-/// interface that does not exist (CNI-90).
-fn refuse_second_interface(cx: &Context, existing: &WorkloadEndpoint) -> Result<(), CniError> {
-    let (asked, has) = (&cx.call.ifname, &existing.spec.endpoint);
-    if asked == has {
-        return Ok(());
-    }
-    let msg = format!("container {} already has interface {has}; it cannot get {asked} too", cx.call.container_id);
-    Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
-        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
-    ))
+    InterfaceConfig { call: &cx.call, workload: &request.workload }
 }
 
 /// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces an earlier one.
@@ -183,9 +108,10 @@ async fn attach_new(
         ipam::assign(&cx.store, cx.is_on_kubernetes(), &cx.call, &request.workload, addresses, before).await?;
     timings.stage("ipam");
 
-    let attached = busy_address::attach(cx, timings, &place, request, assigned, existing, profile).await?;
-    wait_for_policy(cx, request, &attached.endpoint);
-    Ok(attached.created.complete(attached.result, &cx.call))
+    let (created, endpoint, ipam) =
+        busy_address::attach(cx, timings, &place, request, assigned, existing, profile).await?;
+    wait_for_policy(cx, request, &endpoint);
+    Ok(result::of_created(&created, ipam, &cx.call))
 }
 
 /// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
@@ -238,17 +164,4 @@ fn wanted_profile(cx: &Context) -> Option<Profile> {
         Orchestrator::Kubernetes(_) => ProfileReach::Anyone,
     };
     Some(default_profile(&conf.name, reach))
-}
-
-/// A created interface, its endpoint, and the result of IPAM.
-struct Attached {
-    created: CreatedInterface,
-    endpoint: WorkloadEndpoint,
-    result: CniResult,
-}
-
-impl Attached {
-    fn new(created: CreatedInterface, endpoint: WorkloadEndpoint, assigned: AssignedAddresses) -> Self {
-        Attached { created, endpoint, result: assigned.result }
-    }
 }

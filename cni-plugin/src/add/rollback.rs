@@ -5,7 +5,7 @@ use netconf::CniError;
 use super::interface_of;
 use crate::context::Context;
 use crate::endpoint::WriteFailure;
-use crate::interface::{CreatedInterface, InterfaceConfig};
+use crate::interface::CreatedInterface;
 use crate::ipam::{self, AssignedAddresses};
 use crate::reads::WorkloadRequest;
 
@@ -35,16 +35,8 @@ pub(super) fn keep_for_del(step: &str, what: &str, error: CniError) -> CniError 
     with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
 }
 
-/// Removes the interface, and returns the error of the ADD.
-pub(super) async fn remove_interface(
-    config: InterfaceConfig<'_>,
-    created: &CreatedInterface,
-    error: CniError,
-) -> CniError {
-    with_removal(error, &created.remove(config).await)
-}
-
-fn with_removal(error: CniError, removed: &Result<(), CniError>) -> CniError {
+/// Returns the error of an ADD after the removal of its interface.
+pub(super) fn with_removal(error: CniError, removed: &Result<(), CniError>) -> CniError {
     match removed {
         Ok(()) => error,
         Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),

@@ -73,7 +73,7 @@ fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
 
 fn write(address: &str) -> EndpointWrite {
     let profile = default_profile("net1", ProfileReach::SameNetwork);
-    EndpointWrite::of(None, endpoint("c1", address)).with_profile(Some(profile))
+    EndpointWrite { endpoint: endpoint("c1", address), existing: None, profile: Some(profile) }
 }
 
 #[tokio::test]
@@ -113,7 +113,7 @@ fn what_is_there_is_not_written_again_but_on_a_pod_that_was_detached() {
         r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
     for (revision, writes) in [("4711", 0), ("4711@u", 0), (detached, 1)] {
         let existing = Existing { key: value.key(), value: value.clone(), revision: Revision(revision.into()) };
-        let write = EndpointWrite::of(Some(existing), value.clone());
+        let write = EndpointWrite { endpoint: value.clone(), existing: Some(existing), profile: None };
         assert_eq!(write.writes().unwrap().len(), writes, "{revision}");
     }
 }

@@ -1,7 +1,6 @@
 //! [`InterfaceConfig`]: the interface of one call, as configured.
 
 use std::net::IpAddr;
-use std::path::Path;
 
 use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::names::InterfaceAlias;
@@ -22,11 +21,6 @@ pub struct InterfaceConfig<'c> {
 }
 
 impl<'c> InterfaceConfig<'c> {
-    /// Creates the configuration of the interface of `workload`.
-    pub fn new(call: &'c Call, workload: &'c EndpointFacts) -> Self {
-        InterfaceConfig { call, workload }
-    }
-
     /// Returns the name of the host's end (CNI-88, CNI-89).
     pub fn host_ifname(&self) -> String {
         let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
@@ -89,9 +83,7 @@ impl<'c> InterfaceConfig<'c> {
     /// # Errors
     /// The MTU file cannot be read, or is missing although the configuration requires it.
     pub fn mtu(&self) -> Result<u32, CniError> {
-        let interface = &self.call.conf.interface;
-        mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
-            .map_err(|error| CniError::new(Code::IO, error.to_string()))
+        mtu::of_interface(&self.call.conf.interface).map_err(|error| CniError::new(Code::IO, error.to_string()))
     }
 
     /// Returns true if the interface is a pod's.

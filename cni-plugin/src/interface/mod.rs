@@ -13,8 +13,7 @@ use std::path::Path;
 
 use datastore::Datastore;
 use libcalico::api::WorkloadEndpoint;
-use netconf::result::Interface;
-use netconf::{Call, CniError, CniResult};
+use netconf::{Call, CniError};
 
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{Before, BusyRoute, MacAddr, NetnsError, NetnsFd, Teardown};
@@ -53,7 +52,7 @@ pub struct CreatedInterface {
     pub mtu: u32,
     /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
     /// (CNI-43).
-    as_hosts: bool,
+    pub as_hosts: bool,
 }
 
 /// The endpoint in the datastore of the interface to be removed.
@@ -203,28 +202,5 @@ impl CreatedInterface {
             (None, Some(socket)) => grpc::remove(config.call, socket).await,
             (None, None) => Ok(()),
         }
-    }
-
-    /// Adds both ends of the interface to the result of IPAM, the host's end first (CNI-38).
-    pub fn complete(&self, ipam: CniResult, call: &Call) -> CniResult {
-        let mut result = ipam;
-        result.interfaces = vec![
-            Interface { name: self.host_ifname.clone(), ..Interface::default() },
-            Interface {
-                name: call.ifname.clone(),
-                mac: self.mac.clone(),
-                mtu: self.mtu,
-                sandbox: call.netns.clone(),
-                ..Interface::default()
-            },
-        ];
-        for ip in &mut result.ips {
-            if self.as_hosts {
-                ip.address = netconf::result::IpNet::host(ip.address.addr());
-            }
-            ip.gateway = None;
-            ip.interface = Some(1);
-        }
-        result
     }
 }

@@ -54,7 +54,7 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
 }
 
 /// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
-pub(super) fn status(call: &Call, limit: Duration) -> Result<(), CniError> {
+pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
     let plugin = IpamExec::of(call)?.within(limit);
     if call.version < Version::V1_1_0 {
         return Ok(());
@@ -68,7 +68,7 @@ pub(super) fn gc(call: &Call) -> Result<(), CniError> {
 }
 
 /// Runs a verb other than ADD. These verbs need a valid subnet but do not use it.
-pub(super) fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
+pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
     let conf = Subnets::any().fill_in(call)?;
     IpamExec::of(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
@@ -85,7 +85,7 @@ fn unless_too_old(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
 
 /// An IPAM plugin found in CNI_PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IpamExec {
+struct IpamExec {
     binary: PathBuf,
     limit: Duration,
 }
@@ -98,7 +98,7 @@ impl IpamExec {
     }
 
     /// Looks for `plugin` in the directories of CNI_PATH, in order.
-    pub fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
+    fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
         if plugin.is_empty() {
             return Err(CniError::new(Code::INVALID_CONFIG, "no plugin name provided").with_details(
                 "set \"ipam\": {\"type\": …} in the network configuration, for example to \"calico-ipam\"",
@@ -119,13 +119,13 @@ impl IpamExec {
     }
 
     /// Sets the time limit of one call.
-    pub fn within(self, limit: Duration) -> Self {
+    fn within(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
     /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; it inherits the rest of the
     /// environment. A plugin that exceeds its time limit is killed.
-    pub fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
+    fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
         let run = self.spawn(command, args).and_then(|child| child::finish(child, stdin, self.limit));
         let output = run.map_err(|error| {
             CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))

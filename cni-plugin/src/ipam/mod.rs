@@ -1,13 +1,11 @@
 //! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
 //! with another IPAM plugin as a child process.
 //!
-//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, [`inspect`] serves
-//! CHECK and STATUS, and `exec` runs another plugin.
+//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs another
+//! plugin.
 
-pub mod busy;
 mod child;
 mod exec;
-pub mod inspect;
 pub mod pod_cidr;
 pub mod release;
 mod requested;
@@ -34,7 +32,7 @@ use self::requested::EarlierAddresses;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::EndpointsOf;
 
-pub use exec::{IpamExec, release_by_plugin};
+pub use exec::{call_plugin, release_by_plugin, status_of_plugin};
 
 /// The addresses that an ADD requests, and the program that assigns them.
 #[derive(Debug)]
@@ -76,7 +74,7 @@ pub struct AssignedAddresses {
     /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated until the ADD ends.
     pub busy: Vec<BusyRoute>,
     /// Addresses of the pod's earlier sandbox that the pod no longer requests.
-    earlier: Option<EarlierAddresses>,
+    pub earlier: Option<EarlierAddresses>,
     /// The attributes of the owner that the pod replaced at the addresses of its VMI; empty if there was none.
     replaced: BTreeMap<String, String>,
 }
@@ -157,7 +155,8 @@ pub async fn give_back(
     Ok(())
 }
 
-fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
+/// Fails if the result of an IPAM plugin contains no address.
+pub fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
     if result.ips.is_empty() {
         return Err(CniError::internal("IPAM plugin returned missing IP config"));
     }

@@ -20,7 +20,7 @@ use crate::cni_error::store_error;
 /// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer requests. They are
 /// released after the endpoint lists the new addresses.
 #[derive(Debug)]
-pub(super) struct EarlierAddresses {
+pub struct EarlierAddresses {
     sandbox: Predecessor,
     addresses: Vec<IpAddr>,
 }
@@ -104,7 +104,7 @@ fn earlier_sandbox(call: &IpamRequest, before: &WorkloadEndpoint) -> Option<Pred
 impl EarlierAddresses {
     /// Releases the addresses. An address that is not allocated to this sandbox stays (CNI-246). After a failure the
     /// sandbox's DEL releases the addresses.
-    pub(super) async fn release(&self, store: &Datastore) {
+    pub async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
         let _releasing = Releasing::here();
         match sandbox.release(store, &SystemClock::start(), addresses).await {

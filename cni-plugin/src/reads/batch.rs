@@ -16,8 +16,8 @@ use netconf::{CniError, Code};
 use crate::cni_error::first_read_error;
 use crate::context::Context;
 use crate::endpoint::Listing;
+use crate::ipam;
 use crate::kubernetes::{Facts, FactsError, Tickets};
-use crate::{ipam, migration};
 
 /// A datastore that no verb may change.
 #[derive(Debug)]
@@ -79,7 +79,10 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
 async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> Result<bool, StoreError> {
-    let has_moved = migration::has_moved(&cx.store).await;
+    let has_moved = cx.store.has_moved().await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot look whether Calico's objects moved to projectcalico.org/v3");
+        false
+    });
     if !has_moved || cx.store.has_configured_group() {
         found.has_moved = has_moved;
         return Ok(false);
@@ -88,7 +91,8 @@ async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> 
         // A handle in the old group counts no addresses of v3.
         discard_prefetch(cx, Some(request), found.inputs.as_mut()).await;
     }
-    migration::go_on(&cx.store).await?;
+    cx.store.switch_to_v3().await?;
+    tracing::info!("Calico's objects moved to projectcalico.org/v3: this call goes on there");
     Ok(true)
 }
 
@@ -229,7 +233,7 @@ impl Found {
     pub(super) fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {
-            migration::way_out()
+            objects_moved()
         } else if !has_cluster_information {
             first_read_error(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
         } else if self.is_ready() {
@@ -244,6 +248,16 @@ impl Found {
     fn is_ready(&self) -> bool {
         self.cluster.as_ref().is_some_and(|cluster| cluster.value.spec.datastore_ready == Some(true))
     }
+}
+
+/// Returns the error for a configuration that names the locked group.
+fn objects_moved() -> CniError {
+    let msg =
+        "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";
+    CniError::new(Code::TRY_AGAIN, msg).with_details(
+        "set calico_api_group of the network configuration to projectcalico.org/v3, or leave it out; with the manifests of deploy/ \
+         set calico_api_group of the ConfigMap calico-config and restart the pods of calico-cni",
+    )
 }
 
 /// Returns the key of the ClusterInformation, of which there is only one.

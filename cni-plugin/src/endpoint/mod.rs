@@ -1,6 +1,5 @@
-//! Validates and writes the WorkloadEndpoint of a container, together with the profile that it needs, and converts a
-//! stored endpoint to a CNI result. The module `unlist` removes addresses from endpoints; `listing` is the part of an
-//! endpoint that it needs.
+//! Validates and writes the WorkloadEndpoint of a container, together with the profile that it needs. The module
+//! `unlist` removes addresses from endpoints; `listing` is the part of an endpoint that it needs.
 
 mod listing;
 mod unlist;
@@ -10,8 +9,7 @@ use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
-use netconf::result::{Interface, IpConfig, IpNet};
-use netconf::{Call, CniError, CniResult, Code, NetConf};
+use netconf::{CniError, Code, NetConf};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -29,9 +27,12 @@ pub type Existing = Entry<WorkloadEndpoint>;
 /// transactions.
 #[derive(Debug, Clone)]
 pub struct EndpointWrite {
-    endpoint: WorkloadEndpoint,
-    existing: Option<Existing>,
-    profile: Option<Profile>,
+    /// The endpoint to store.
+    pub endpoint: WorkloadEndpoint,
+    /// The endpoint to replace; `None` to create one.
+    pub existing: Option<Existing>,
+    /// The profile to create with the endpoint. It is no error if another process creates it first.
+    pub profile: Option<Profile>,
 }
 
 /// A failure to write an endpoint.
@@ -45,17 +46,6 @@ pub struct WriteFailure {
 }
 
 impl EndpointWrite {
-    /// Returns a write that creates the endpoint, or that replaces the existing one.
-    pub fn of(existing: Option<Existing>, endpoint: WorkloadEndpoint) -> Self {
-        EndpointWrite { endpoint, existing, profile: None }
-    }
-
-    /// Adds the creation of `profile`. It is no error if another process creates the profile first.
-    pub fn with_profile(mut self, profile: Option<Profile>) -> Self {
-        self.profile = profile;
-        self
-    }
-
     /// Writes the endpoint and returns it as stored. Writes nothing if nothing changed. Verifies a write with an
     /// unknown outcome: the write may have taken effect, and then the addresses in the endpoint must not be assigned to
     /// another container.
@@ -163,30 +153,6 @@ pub fn set_plain_profile(endpoint: &mut WorkloadEndpoint, conf: &NetConf, orches
     if matches!(orchestrator, Orchestrator::Kubernetes(_)) && conf.policy.policy_type != "k8s" {
         endpoint.spec.profiles = vec![conf.name.clone()];
     }
-}
-
-/// Returns the result of an ADD whose endpoint already exists (CNI-149).
-pub fn result_of(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
-    let mut result = CniResult::default();
-    for network in &endpoint.spec.ip_networks {
-        let address = network.parse::<IpNet>().map_err(|_| {
-            CniError::internal(format!(
-                "WorkloadEndpoint {} has an invalid address {network:?}",
-                endpoint.metadata.name
-            ))
-        })?;
-        result.ips.push(IpConfig { address, gateway: None, interface: Some(1) });
-    }
-    result.interfaces = vec![
-        Interface { name: endpoint.spec.interface_name.clone(), ..Interface::default() },
-        Interface {
-            name: call.ifname.clone(),
-            mac: endpoint.spec.mac.clone(),
-            sandbox: call.netns.clone(),
-            ..Interface::default()
-        },
-    ];
-    Ok(result)
 }
 
 #[cfg(test)]

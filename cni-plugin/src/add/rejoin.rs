@@ -1,0 +1,87 @@
+//! Serves an ADD of a plain container that has an endpoint already.
+
+use ipam_plugin::cni;
+use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::store::Entry;
+use netconf::{CniError, CniResult, Code};
+
+use super::attach_and_record::with_interface;
+use super::rollback::with_removal;
+use super::{Place, interface_of, result, validate};
+use crate::cni_error::store_error;
+use crate::context::Context;
+use crate::dataplane::{Before, NetnsFd};
+use crate::endpoint::EndpointWrite;
+use crate::interface::{self, CreatedInterface, InterfaceConfig};
+use crate::ipam;
+use crate::reads::WorkloadRequest;
+use crate::timings::Timings;
+
+/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
+/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
+/// would name an interface that does not exist.
+pub(super) async fn rejoin(
+    cx: &Context,
+    timings: &mut Timings,
+    place: Place,
+    request: &WorkloadRequest,
+    existing: Entry<WorkloadEndpoint>,
+    profile: Option<Profile>,
+) -> Result<CniResult, CniError> {
+    validate::ensure_same_interface(&cx.call, &existing.value)?;
+    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
+    let config = interface_of(cx, request);
+    let updated = request.workload.update(existing.value.clone(), &[]);
+    let restored = match &place.netns {
+        Some(netns) if interface::is_gone(config, netns, &updated)? => {
+            Some(restore_interface(cx, config, netns, place.before, &updated).await?)
+        }
+        _ => None,
+    };
+    timings.stage("dataplane");
+    let updated = match &restored {
+        Some(created) => with_interface(updated, created),
+        None => updated,
+    };
+    let write = EndpointWrite { endpoint: updated, existing: Some(existing), profile };
+    let endpoint = match (write.apply(&cx.store).await, &restored) {
+        (Ok(endpoint), _) => endpoint,
+        (Err(failure), None) => return Err(failure.error),
+        (Err(failure), Some(created)) => return Err(with_removal(failure.error, &created.remove(config).await)),
+    };
+    timings.stage("write");
+    result::of_endpoint(&endpoint, &cx.call)
+}
+
+/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
+/// container: a DEL that was killed may have released it.
+async fn restore_interface(
+    cx: &Context,
+    config: InterfaceConfig<'_>,
+    netns: &NetnsFd,
+    before: Before,
+    endpoint: &WorkloadEndpoint,
+) -> Result<CreatedInterface, CniError> {
+    let lost = lost_addresses(cx, endpoint).await?;
+    if lost.is_empty() {
+        return Ok(interface::restore(config, netns, endpoint, before)?);
+    }
+    let name = &endpoint.metadata.name;
+    let lost = lost.join("; ");
+    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
+    Err(CniError::new(Code::TRY_AGAIN, msg)
+        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
+}
+
+/// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not
+/// run other IPAM plugins, because many of them do not implement CHECK.
+async fn lost_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
+    let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else { return Ok(Vec::new()) };
+    // The endpoint's first network assigned the addresses, under its handle.
+    if let Some(first) = endpoint.spec.profiles.first() {
+        request.network.clone_from(first);
+    }
+    let (_, addresses) = endpoint.spec.host_link();
+    let differences = cni::differences(&cx.store, &request, &addresses).await;
+    differences.map_err(|error| store_error("read the address blocks", &error))
+}

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use libcalico::net::IpVersion;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
@@ -113,12 +112,6 @@ impl Holder {
 
 /// Returns the single addresses to which the host has routes through `link`.
 fn addresses_behind(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
-    let mut addresses = Vec::new();
-    for family in [IpVersion::V4, IpVersion::V6] {
-        let routes = route::list(host, family, Some(link.index))?;
-        addresses.extend(
-            routes.iter().filter(|route| route.destination.size() == 1).map(|route| route.destination.network()),
-        );
-    }
-    Ok(addresses)
+    let destinations = route::list_both(host, Some(link.index))?.into_iter().map(|route| route.destination);
+    Ok(destinations.filter(|destination| destination.size() == 1).map(|destination| destination.network()).collect())
 }

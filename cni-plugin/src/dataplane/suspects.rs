@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use libcalico::names::InterfaceAlias;
-use libcalico::net::{Cidr, IpVersion};
+use libcalico::net::Cidr;
 
 use super::netlink::NetlinkSocket;
 use super::netlink::link::{self, Link};
@@ -68,12 +68,8 @@ pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError
     }
     let mut host = NetlinkSocket::open()?;
     let links = link::list(&mut host)?;
-    let mut routes = route::list(&mut host, IpVersion::V4, None)?;
-    routes.extend(route::list(&mut host, IpVersion::V6, None)?);
-    let of_link = |link: &Link| {
-        let found: Vec<_> = suspects.iter().filter_map(|suspect| interface(link, suspect, &routes)).collect();
-        found
-    };
+    let routes = route::list_both(&mut host, None)?;
+    let of_link = |link| suspects.iter().filter_map(|suspect| interface(link, suspect, &routes)).collect::<Vec<_>>();
     Ok(links.iter().filter(|link| link.paired).flat_map(of_link).collect())
 }
 

@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libcalico::net::Cidr;
-use nix::errno::Errno;
 
 use super::DataplaneError;
 use super::mac::MacAddr;
@@ -135,8 +134,8 @@ fn tear_down(
     match find_and_cut(endpoint) {
         Ok(Found::Ours(mut target)) => {
             let _ = report_cut.send(Ok((Some(target.link.name.clone()), None)));
-            let deleted = target.socket.ask(link::delete(&target.link));
-            let _ = report_outcome.send(gone_is_fine(deleted.map(drop)).map_err(DataplaneError::from));
+            let deleted = link::delete(&mut target.socket, &target.link);
+            let _ = report_outcome.send(deleted.map_err(DataplaneError::from));
         }
         Ok(Found::Unproven(holder)) => {
             let _ = report_cut.send(Ok((None, Some(holder))));
@@ -153,7 +152,7 @@ fn tear_down(
 fn find_and_cut(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
     let mut found = find(endpoint)?;
     if let Found::Ours(target) = &mut found {
-        gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
+        link::gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
     }
     Ok(found)
 }
@@ -287,14 +286,6 @@ fn proven(
         }
     }
     Ok(Proven::No)
-}
-
-/// Treats a missing interface as success: another process may delete its other end or its namespace at any time.
-pub(super) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
-    match outcome {
-        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
-        outcome => outcome,
-    }
 }
 
 fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, DataplaneError> {

@@ -8,7 +8,7 @@ use libcalico::net::Cidr;
 use netconf::{Call, CniError, CniResult, Code};
 
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use crate::dataplane::{Before, DeviceType, EndpointPlan};
+use crate::dataplane::{Before, EndpointPlan};
 use crate::mtu;
 
 /// The interface of one call: derives the properties of both ends from the call and its workload.
@@ -58,10 +58,7 @@ impl<'c> InterfaceConfig<'c> {
             addresses: addresses.to_vec(),
             mtu: self.mtu()?,
             num_queues: conf.interface.num_queues.max(1),
-            device: match conf.interface.device_type {
-                netconf::conf::DeviceType::Veth => DeviceType::Veth,
-                netconf::conf::DeviceType::Netkit => DeviceType::Netkit,
-            },
+            device: conf.interface.device_type,
             container_mac: None,
             routes: self.routes(),
             ipv4_gateway: DEFAULT_IPV4_GATEWAY,

@@ -158,16 +158,8 @@ fn describe(status: &Status) -> String {
 /// Returns the texts of an error and its causes. The text of tonic alone is `transport error` for an unreachable
 /// server.
 fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
+    let texts = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
+    texts.fold(error.to_string(), |text, next| if text.contains(&next) { text } else { format!("{text}: {next}") })
 }
 
 #[cfg(test)]

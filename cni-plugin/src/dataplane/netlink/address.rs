@@ -51,21 +51,16 @@ impl KernelAddress {
     pub(crate) fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(message) = object else { return None };
         // Address is the remote end of a point-to-point link. Local, if present, is the interface's own address.
-        let own = message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Local(ip) => Some(*ip),
-            _ => None,
-        });
-        let far = || {
-            message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(ip) => Some(*ip),
-                _ => None,
-            })
-        };
-        Some(KernelAddress {
-            interface: message.header.index,
-            ip: own.or_else(far)?,
-            prefix: message.header.prefix_len,
-        })
+        let (mut own, mut remote) = (None, None);
+        for attribute in message.attributes {
+            match attribute {
+                AddressAttribute::Local(ip) => own = Some(ip),
+                AddressAttribute::Address(ip) => remote = Some(ip),
+                _ => {}
+            }
+        }
+        let (interface, prefix) = (message.header.index, message.header.prefix_len);
+        Some(KernelAddress { interface, ip: own.or(remote)?, prefix })
     }
 }
 

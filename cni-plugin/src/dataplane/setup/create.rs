@@ -1,5 +1,6 @@
 //! Creates the interface pair, and deletes an earlier sandbox's pair that has its name.
 
+use netconf::conf::DeviceType;
 use nix::errno::Errno;
 
 use crate::dataplane::mac::MacAddr;
@@ -8,8 +9,7 @@ use crate::dataplane::netlink::link::{self, Link};
 use crate::dataplane::netlink::route::{self, KernelRoute};
 use crate::dataplane::netlink::{NetlinkError, NetlinkSocket};
 use crate::dataplane::netns::{NetnsError, NetnsFd};
-use crate::dataplane::plan::{DeviceType, EndpointPlan};
-use crate::dataplane::teardown::gone_is_fine;
+use crate::dataplane::plan::EndpointPlan;
 use crate::dataplane::{DataplaneError, occupied};
 
 /// A new pair. Both ends are down.
@@ -107,7 +107,7 @@ fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) 
     let Some(stale) = occupied::replaceable(host, &plan.wanted(), netns)? else { return Ok(()) };
     tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
     // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
-    gone_is_fine(host.carry_out(vec![link::delete(&stale)]).map(drop)).map_err(DataplaneError::from)
+    Ok(link::delete(host, &stale)?)
 }
 
 /// Sets [`MacAddr::HOST_SIDE`] on the host end if necessary, and returns the address of the host end. If the kernel

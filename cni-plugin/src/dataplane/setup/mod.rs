@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use libcalico::names::InterfaceAlias;
+use netconf::conf::DeviceType;
 
 use super::DataplaneError;
 use super::mac::MacAddr;
@@ -20,9 +21,8 @@ use super::netlink::link::{self, Link};
 use super::netlink::route;
 use super::netlink::{NetlinkError, NetlinkSocket, Request, address};
 use super::netns::NetnsFd;
-use super::plan::{DeviceType, End, EndpointPlan, Gateway, Route};
+use super::plan::{End, EndpointPlan, Gateway, Route};
 use super::sysctl;
-use super::teardown::gone_is_fine;
 use create::Pair;
 use link_local::LinkLocal;
 
@@ -33,8 +33,6 @@ pub struct Attached {
     pub host_ifname: String,
     /// Its index. No other interface of the namespace ever gets the same index.
     pub host_index: u32,
-    /// Its MAC address.
-    pub host_mac: MacAddr,
     /// The MAC address of the pod's interface.
     pub container_mac: MacAddr,
     /// The MTU of the pod's interface in bytes, as the kernel reports it.
@@ -95,7 +93,6 @@ fn configure(
     Ok(Attached {
         host_ifname: plan.host_ifname.clone(),
         host_index: pair.host.index,
-        host_mac,
         container_mac: container.mac.ok_or_else(|| DataplaneError::NoMac(container.name.clone()))?,
         mtu: container.mtu,
         device: pair.device,
@@ -140,14 +137,14 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
 /// Deletes the pair after a failure. The settings written to the pod's namespace remain, because the namespace belongs
 /// to the pod.
 fn undo(host: &mut NetlinkSocket, link: &Link, error: DataplaneError) -> DataplaneError {
-    let deleted = host.carry_out(vec![link::delete(link)]).map(drop);
+    let deleted = link::delete(host, link);
     after_undo(&link.name, error, deleted)
 }
 
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
 /// addresses, so the error has to state it.
 fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
-    match gone_is_fine(deleted) {
+    match link::gone_is_fine(deleted) {
         Ok(()) => error,
         Err(left) => DataplaneError::LeftBehind { ifname: ifname.to_owned(), failure: Box::new(error), left },
     }
@@ -162,7 +159,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
         tracing::warn!(interface = link.name, "interface left alone: its alias is not that of this ADD");
         return Ok(());
     }
-    gone_is_fine(host.carry_out(vec![link::delete(&link)]).map(drop)).map_err(DataplaneError::from)
+    Ok(link::delete(&mut host, &link)?)
 }
 
 /// A stopwatch that records the duration of each stage.

@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -112,12 +111,6 @@ impl NetnsFd {
             Errno::EINVAL => NetnsError::NotANamespace { path: self.path.clone() },
             errno => failed("enter", &self.path, errno.into()),
         })
-    }
-}
-
-impl AsFd for NetnsFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

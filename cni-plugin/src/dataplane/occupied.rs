@@ -1,4 +1,4 @@
-//! Examines the interfaces that already have the names of the pair that an ADD is about to create.
+//! Examines the interfaces that have the names of the pair that an ADD is about to create.
 
 use std::net::IpAddr;
 
@@ -37,6 +37,14 @@ pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, Datapl
         Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Nothing),
         Err(error) => Err(error),
     }
+}
+
+/// Returns true if there is no interface `host_ifname` here and no interface `container_ifname` in the pod.
+pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> Result<bool, DataplaneError> {
+    if link::find(&mut NetlinkSocket::open()?, host_ifname)?.is_some() {
+        return Ok(false);
+    }
+    netns.run_in(|| Ok(link::find(&mut NetlinkSocket::open()?, container_ifname)?.is_none()))
 }
 
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.

@@ -39,17 +39,8 @@ pub struct Attached {
     pub mtu: u32,
     /// The kind of the pair: veth if the plan requests netkit and the kernel does not support it.
     pub device: DeviceType,
-    /// The duration of each stage, in order.
-    pub stages: Vec<Stage>,
-}
-
-/// A stage of the setup, for the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
-    /// Name of the stage.
-    pub name: &'static str,
-    /// Wall-clock duration.
-    pub took: Duration,
+    /// The name and the wall-clock duration of each stage, in order, for the log.
+    pub stages: Vec<(&'static str, Duration)>,
 }
 
 /// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
@@ -164,7 +155,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
 
 /// A stopwatch that records the duration of each stage.
 struct Stages {
-    list: Vec<Stage>,
+    list: Vec<(&'static str, Duration)>,
     since: Instant,
 }
 
@@ -175,7 +166,7 @@ impl Stages {
 
     fn done(&mut self, name: &'static str) {
         let now = Instant::now();
-        self.list.push(Stage { name, took: now - self.since });
+        self.list.push((name, now - self.since));
         self.since = now;
     }
 }

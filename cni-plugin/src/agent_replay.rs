@@ -12,7 +12,7 @@ use libcalico::api::ClusterInformation;
 use libcalico::store::Store;
 
 use crate::context::known_node_name;
-use crate::deferred_del::{LIMIT, ReplayOutcome, Replayer};
+use crate::deferred_del::{ReplayOutcome, Replayer};
 use crate::reads::cluster_key;
 
 /// The time limit of one request to the datastore.
@@ -66,7 +66,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         within: "",
         target,
     };
-    let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked, LIMIT).await;
+    let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;
     Ok(Pass { learned: true, replayed, remaining })
 }
 

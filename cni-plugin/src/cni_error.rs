@@ -75,8 +75,3 @@ pub fn journal_error(error: JournalError) -> CniError {
     };
     CniError::new(code, error.to_string())
 }
-
-/// Converts any error of STATUS, with the code for "no ADD can be served now".
-pub fn not_available(error: &CniError) -> CniError {
-    CniError::new(Code::NOT_AVAILABLE, error.msg.clone()).with_details(error.details.clone())
-}

@@ -61,7 +61,11 @@ impl Context {
         let api = kubernetes::api_of(&call, &datastore_config)?;
         let busy_until = match call.command {
             Command::Del => {
-                expect_first_answer(&store, &api);
+                // A server that answers none of the requests ends all of them early.
+                store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+                if let KubernetesApi::Beside(api) = &api {
+                    api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+                }
                 // A DEL cuts the traffic and records its remaining work before it waits for a busy server.
                 Instant::now()
             }
@@ -126,14 +130,6 @@ pub fn known_node_name(conf: &NetConf) -> String {
         tracing::warn!(%error, "the node has no name");
         String::new()
     })
-}
-
-/// Ends all requests of a DEL early if the server answers none of them.
-fn expect_first_answer(store: &Datastore, api: &KubernetesApi) {
-    store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
-    if let KubernetesApi::Beside(api) = api {
-        api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
-    }
 }
 
 /// Returns the workload of a call: a pod if CNI_ARGS names one (CNI-31), else a plain container. The labels and ports

@@ -64,11 +64,14 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             && (!cx.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
     });
     if !stale.is_empty() {
-        let aliases = dataplane::aliases().map_err(|error| running_unknown(&error))?;
+        let aliases = dataplane::aliases().map_err(running_unknown)?;
         stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
-    let (interfaces, running) =
-        look(cx, &suspects(cx, &valid, &leaked, &stale)).map_err(|error| running_unknown(&error))?;
+    let interfaces = dataplane::interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(running_unknown)?;
+    let running = match conf.feature_control.gc_running_containers {
+        true => Vec::new(),
+        false => dataplane::running(&interfaces).map_err(running_unknown)?,
+    };
     let mut failures = Vec::new();
     let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
     // As in DEL, an address is not released while an interface uses it.
@@ -169,8 +172,8 @@ fn leaked_of_pod(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> b
     })
 }
 
-fn running_unknown(error: &DataplaneError) -> CniError {
-    nothing_collected("the interfaces of this node", error)
+fn running_unknown(error: DataplaneError) -> CniError {
+    nothing_collected("the interfaces of this node", &error)
 }
 
 fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
@@ -198,12 +201,12 @@ fn suspects(cx: &Context, valid: &Valid, leaked: &LeakedAddresses, stale: &[Entr
             suspect.listed.extend(entry.value.spec.host_link().1);
         }
     }
-    let named = suspects.into_iter().map(|(container_id, suspect)| {
+    let named = |(container_id, suspect): (String, Suspect)| {
         let is_named = valid.containers.contains(&container_id);
         let is_elsewhere = leaked.may_hold_elsewhere(&container_id);
         Suspect { container_id, is_named, is_elsewhere, ..suspect }
-    });
-    named.collect()
+    };
+    suspects.into_iter().map(named).collect()
 }
 
 /// Returns the alias that the interface of an endpoint has if it belongs to this network.
@@ -214,17 +217,6 @@ fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
         "k8s" => InterfaceAlias::for_pod(&cx.call.conf.name, namespace, &spec.pod, &spec.container_id),
         _ => InterfaceAlias::for_container(&spec.container_id),
     }
-}
-
-/// Returns the interfaces of the suspects, and the suspects with a running process. Returns none of the latter if the
-/// configuration permits the removal of running containers.
-fn look(cx: &Context, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
-    let interfaces = dataplane::interfaces(suspects)?;
-    let running = match cx.call.conf.feature_control.gc_running_containers {
-        true => Vec::new(),
-        false => dataplane::running(&interfaces)?,
-    };
-    Ok((interfaces, running))
 }
 
 /// Logs that a container stays, and returns the text for the error.

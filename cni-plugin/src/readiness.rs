@@ -16,11 +16,9 @@ pub struct Patience {
     pub probe: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Self {
-        Patience { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) }
-    }
-}
+/// The timeouts of every ADD.
+pub const PATIENCE: Patience =
+    Patience { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
 
 /// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
 /// waits for one interval first (CNI-257).

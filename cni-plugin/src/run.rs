@@ -11,7 +11,6 @@ use libcalico::store::Store;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command, NetConf};
 
-use crate::cni_error::not_available;
 use crate::context::Context;
 use crate::reads::cluster_key;
 use crate::timings::Timings;
@@ -54,7 +53,7 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
     let (result_version, command) = (call.result_version(), call.command);
     let request_timeout = (command == Command::Status).then_some(status::DEADLINE);
     let cx = match (Context::open(call, request_timeout), command) {
-        (Err(error), Command::Status) => return Err(not_available(&error)),
+        (Err(error), Command::Status) => return Err(status::not_available(&error)),
         (cx, _) => cx?,
     };
     // Dropping it would only cost time: the process ends with the verb.

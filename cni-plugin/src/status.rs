@@ -3,10 +3,9 @@
 use std::time::Duration;
 
 use ipam_plugin::{busy_server, cni};
-use netconf::CniError;
+use netconf::{CniError, Code};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cni_error::not_available;
 use crate::context::Context;
 use crate::{deferred_del, ipam, mtu, reads};
 
@@ -33,4 +32,9 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
 
 fn too_slow(cx: &Context) -> CniError {
     CniError::internal(format!("datastore {} took more than {} s", cx.datastore_name(), DEADLINE.as_secs()))
+}
+
+/// Converts any error of STATUS, with the code for "no ADD can be served now".
+pub fn not_available(error: &CniError) -> CniError {
+    CniError::new(Code::NOT_AVAILABLE, error.msg.clone()).with_details(error.details.clone())
 }

@@ -56,23 +56,22 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     timings.stage("read");
 
     let profile = if has_profile { None } else { wanted_profile(cx) };
-    let result = match (existing, &request.workload.orchestrator) {
-        (Some(existing), Orchestrator::Cni(_)) => {
+    let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
+    // An interface of this name may be the rejoining container's own, which stays. Another ADD of the container may also
+    // create it meanwhile, so no state before this ADD is recorded.
+    let before = if is_rejoining && may_be_refused {
+        Before::Unknown
+    } else {
+        Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?
+    };
+    let place = Place { netns, before };
+    let result = match existing {
+        Some(existing) if is_rejoining => {
             // Releases the node's lock before the interface is created.
             drop(addresses);
-            // An interface of this name may be the container's own, which stays. Another ADD of the container may also
-            // create it meanwhile, so no state before this ADD is recorded.
-            let before = if may_be_refused {
-                Before::Unknown
-            } else {
-                Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?
-            };
-            Box::pin(rejoin::rejoin(cx, timings, Place { netns, before }, &request, existing, profile)).await?
+            Box::pin(rejoin::rejoin(cx, timings, place, &request, existing, profile)).await?
         }
-        (existing, _) => {
-            let before = Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?;
-            attach_new(cx, timings, Place { netns, before }, &request, addresses, existing, profile).await?
-        }
+        existing => attach_new(cx, timings, place, &request, addresses, existing, profile).await?,
     };
     Ok(result::merge(cx.call.prev_result.clone(), result))
 }
@@ -85,7 +84,7 @@ async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
         return Ok(());
     }
     reads::cluster(cx).await?;
-    readiness::wait_for(gates, readiness::Patience::default())
+    readiness::wait_for(gates, readiness::PATIENCE)
 }
 
 /// Returns the interface of the pod or container as the datastore describes it.
@@ -127,8 +126,13 @@ fn desired_endpoint(
         Some(existing) => workload.update(existing.value.clone(), addresses),
         None => workload.create(addresses).map_err(|error| naming_error(&error))?,
     };
-    endpoint::set_plain_profile(&mut endpoint, &cx.call.conf, &workload.orchestrator);
     if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
+        let conf = &cx.call.conf;
+        // The pod gets the profile of the network, like a plain container, if its policy does not come from Kubernetes
+        // (CNI-115).
+        if conf.policy.policy_type != "k8s" {
+            endpoint.spec.profiles = vec![conf.name.clone()];
+        }
         // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses (CNI-240).
         endpoint.spec.ip_nats = annotations.nats(addresses)?;
         endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);

@@ -6,15 +6,12 @@ use std::net::IpAddr;
 use libcalico::net::IpVersion;
 use netlink_packet_route::route::{RouteScope, RouteType};
 
-use super::DataplaneError;
-use super::mac::MacAddr;
 use super::netlink::NetlinkSocket;
 use super::netlink::address::{self, KernelAddress, PermanentNeighbour};
 use super::netlink::link::{self, Link};
 use super::netlink::route::{self, KernelRoute};
-use super::netns::NetnsFd;
-use super::plan::{End, EndpointPlan, Gateway, HOST_LINK_LOCAL, Route};
-use super::sysctl::{self, SysctlError};
+use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::{DataplaneError, EndpointPlan, MacAddr, NetnsFd, SysctlError, sysctl};
 
 /// A difference between the kernel and the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]

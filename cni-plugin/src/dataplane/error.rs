@@ -7,12 +7,8 @@ use std::time::Duration;
 
 use ipam_plugin::lock::LockError;
 
-use super::mac::MacAddr;
-use super::netlink::NetlinkError;
-use super::netns::NetnsError;
-use super::ownership::Holder;
 use super::plan::PlanError;
-use super::sysctl::SysctlError;
+use super::{Holder, MacAddr, NetlinkError, NetnsError, SysctlError};
 
 /// A failure to create, remove or inspect the network of an endpoint.
 #[derive(Debug, thiserror::Error)]

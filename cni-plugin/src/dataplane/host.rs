@@ -70,13 +70,7 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
 /// Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of Calico. The
 /// kernel deletes the other end and the routes with it.
 fn remove(name: &str) -> Result<bool, DataplaneError> {
-    let endpoint = Endpoint {
-        netns: None,
-        container_ifname: String::new(),
-        host_ifname: name.to_owned(),
-        container_id: None,
-        proof: HostLinkProof::Name,
-    };
+    let endpoint = Endpoint::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
     Ok(Teardown::start(endpoint)?.finish()?.interface.is_some())
 }
 

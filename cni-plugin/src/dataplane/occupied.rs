@@ -5,12 +5,10 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use super::DataplaneError;
 use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkError, NetlinkSocket, route};
-use super::netns::NetnsFd;
-use super::ownership::{Holder, OtherEnd, Reason, reason_to_stay};
-use super::plan::Wanted;
+use super::netlink::{NetlinkSocket, route};
+use super::ownership::{OtherEnd, reason_to_stay};
+use super::{DataplaneError, Holder, NetlinkError, NetnsFd, Reason, Wanted};
 
 /// The host interface with the name of the one that an ADD is about to create.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,8 +13,7 @@ use libcalico::net::Cidr;
 use super::netlink::NetlinkSocket;
 use super::netlink::link::{self, Link};
 use super::netlink::route::{self, KernelRoute};
-use super::netns::{NetnsError, NetnsFd};
-use super::{DataplaneError, Endpoint, HostLinkProof, Teardown};
+use super::{DataplaneError, Endpoint, HostLinkProof, NetnsError, NetnsFd, Teardown};
 
 /// A container whose network a garbage collection is about to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -97,7 +96,7 @@ pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError>
     }
     let mut host = NetlinkSocket::open()?;
     let mut by_id = BTreeMap::new();
-    each_netns(|process, netns| {
+    each_netns(Path::new("/proc"), |process, netns| {
         by_id.extend(link::nsid_of(&mut host, netns)?.map(|id| (id, process)));
         Ok(())
     })?;
@@ -116,13 +115,7 @@ impl Interface {
     /// Returns an error if the kernel rejects the deletion or exceeds the time limit, or if the interface has carrier
     /// and nothing proves that it belongs to the container.
     pub fn remove(self) -> Result<(), DataplaneError> {
-        let endpoint = Endpoint {
-            netns: None,
-            container_ifname: String::new(),
-            host_ifname: self.ifname,
-            container_id: Some(self.container_id),
-            proof: self.proof,
-        };
+        let endpoint = Endpoint::of_host_interface(self.ifname, Some(self.container_id), self.proof);
         let teardown = Teardown::start(endpoint)?;
         match teardown.unproven {
             Some(holder) => Err(DataplaneError::HostInterfaceTaken(Box::new(holder))),
@@ -154,19 +147,16 @@ fn interface(link: &Link, suspect: &Suspect, routes: &[KernelRoute]) -> Option<I
     Some(Interface { container_id: suspect.container_id.clone(), ifname: link.name.clone(), proof, peer })
 }
 
-/// Calls `visit` with one process of each network namespace except that of this process, and with the namespace. Each
-/// namespace is open only during its call, because a host may have more namespaces than a process may have open files.
+/// Calls `visit` with one process in `proc` of each network namespace except that of this process, and with the
+/// namespace. Each namespace is open only during its call, because a host may have more namespaces than a process may
+/// have open files.
 ///
 /// A process that exits meanwhile is skipped. A process that this process may not inspect is skipped, too: it has more
 /// rights than the plugin, so it is not in a container of the runtime that runs the plugin.
 ///
 /// # Errors
 /// Returns an error if the processes cannot be listed, a namespace cannot be opened, or `visit` fails.
-fn each_netns(visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>) -> Result<(), DataplaneError> {
-    each_netns_in(Path::new("/proc"), visit)
-}
-
-fn each_netns_in(
+fn each_netns(
     proc: &Path,
     mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,
 ) -> Result<(), DataplaneError> {
@@ -203,12 +193,12 @@ mod tests {
     #[test]
     fn processes_of_a_directory_that_is_no_proc_are_an_error_or_none() {
         let none = |_, _: &NetnsFd| panic!("a namespace");
-        assert!(each_netns_in(Path::new("/nonexistent"), none).is_err());
+        assert!(each_netns(Path::new("/nonexistent"), none).is_err());
         let directory = tempfile::tempdir().unwrap();
         for name in ["self", "12", "cpuinfo"] {
             fs::create_dir(directory.path().join(name)).unwrap();
         }
-        each_netns_in(directory.path(), none).unwrap();
+        each_netns(directory.path(), none).unwrap();
     }
 
     #[test]
@@ -219,7 +209,7 @@ mod tests {
         let mut ready = [0; 6];
         io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
         let mut processes = Vec::new();
-        let visited = each_netns(|process, _| {
+        let visited = each_netns(Path::new("/proc"), |process, _| {
             processes.push(process);
             Ok(())
         });

@@ -14,7 +14,7 @@ use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::EndpointFacts;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
@@ -29,13 +29,13 @@ use crate::{ipam, reads, vmi};
 const UNKNOWN_NODE: &str = "unknown";
 
 /// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
-pub const LIMIT: Limit = Limit { entries: 16, time: Duration::from_secs(20) };
+const LIMIT: Limit = Limit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
 const LIMIT_OF_ADD: Limit = Limit { entries: 2, time: Duration::from_secs(1) };
 
 /// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
 #[derive(Debug, Clone, Copy)]
-pub struct Limit {
+struct Limit {
     entries: usize,
     time: Duration,
 }
@@ -107,9 +107,9 @@ impl<'a> Replayer<'a> {
         Replayer { conf: &call.conf, environment, datastore_config, store, api, node, within, target }
     }
 
-    /// Replays deferred DELs until `limit`. After a failure, which is logged, the entry stays for a later replay.
-    pub async fn replay_some(&self, locked: &LockedJournal<'_>, limit: Limit) -> ReplayOutcome {
-        self.replay_by_urgency(locked, limit, |_| Urgency::Other).await
+    /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
+    pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
+        self.replay_by_urgency(locked, LIMIT, |_| Urgency::Other).await
     }
 
     /// Replays the deferred DELs with [`Urgency::Must`] without a limit, and then the others until `limit`.
@@ -170,7 +170,7 @@ impl<'a> Replayer<'a> {
         let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&pending_del.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let is_shared = !in_pods && has_other_interface(store, &workload).await.map_err(list_error)?;
+        let is_shared = !in_pods && has_other_interface(store, &workload).await?;
         if is_shared {
             tracing::info!("the container still has another interface, which keeps the addresses");
         } else {
@@ -352,7 +352,7 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
             }
         }
     }
-    without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked, LIMIT)).await;
+    without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked)).await;
 }
 
 /// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
@@ -380,16 +380,13 @@ async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, w
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
 /// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
 /// applies the same rule.
-async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, StoreError> {
+async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, CniError> {
     let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
-    let endpoints = store.list::<WorkloadEndpoint>(&select).await?;
+    let endpoints = store.list::<WorkloadEndpoint>(&select).await;
+    let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     Ok(endpoints.iter().any(|entry| {
         facts.owns(&entry.key.name) && entry.key != key && entry.value.spec.container_id == facts.container_id
     }))
-}
-
-fn list_error(error: StoreError) -> CniError {
-    store_error("list the endpoints", &error)
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@ mod listing;
 mod unlist;
 
 use libcalico::api::{Profile, WorkloadEndpoint};
-use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
-use netconf::{CniError, Code, NetConf};
+use netconf::{CniError, Code};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -72,7 +71,10 @@ impl EndpointWrite {
             }
             let Err(WriteError { index, cause, .. }) = store.write(&writes).await else { return Ok(self.endpoint) };
             // Another process created the profile first. Its content is the same.
-            if self.profile.is_some() && profile_exists(&cause, &writes[index]) {
+            if self.profile.is_some()
+                && matches!(cause, StoreError::AlreadyExists { .. })
+                && writes[index].kind == Profile::KIND
+            {
                 self.profile = None;
                 continue;
             }
@@ -134,10 +136,6 @@ pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed:
     }
 }
 
-fn profile_exists(cause: &StoreError, write: &Write) -> bool {
-    matches!(cause, StoreError::AlreadyExists { .. }) && write.kind == Profile::KIND
-}
-
 /// Rejects an endpoint that upstream's validator rejects (CNI-85). The error blames the environment of the call,
 /// because every field is derived from it.
 pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
@@ -145,14 +143,6 @@ pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
         CniError::new(Code::INVALID_ENVIRONMENT, error.to_string())
             .with_details("the WorkloadEndpoint is named after node, CNI_CONTAINERID and CNI_IFNAME")
     })
-}
-
-/// Gives a pod the profile of the network, like a plain container, if its policy does not come from Kubernetes
-/// (CNI-115).
-pub fn set_plain_profile(endpoint: &mut WorkloadEndpoint, conf: &NetConf, orchestrator: &Orchestrator) {
-    if matches!(orchestrator, Orchestrator::Kubernetes(_)) && conf.policy.policy_type != "k8s" {
-        endpoint.spec.profiles = vec![conf.name.clone()];
-    }
 }
 
 #[cfg(test)]

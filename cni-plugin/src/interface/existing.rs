@@ -77,10 +77,10 @@ async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -
     if holder.reason == Reason::Unproven && noted.iter().any(|attribute| is_of_same_pod(config, attribute)) {
         return Ok(holder.index);
     }
-    let owner = Owner::new(&config.call.conf.name, &holder, &noted);
+    let owner = describe_owner(&config.call.conf.name, &holder, &noted);
     let details = doubt.into_iter().chain([WAY_OUT.to_owned()]).collect::<Vec<_>>().join("; ");
     let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)));
-    Err(CniError::new(code, format!("{msg}{}", owner.words())).with_details(details))
+    Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
 }
 
 /// Returns true if an address that the host routes through the interface is allocated to this pod.
@@ -123,30 +123,15 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// The owner of an interface. Unknown parts are `None`.
-struct Owner {
-    container: Option<String>,
-    pod: Option<String>,
-}
-
-impl Owner {
-    /// Finds the owner in the interface's alias, or in the handle of its addresses if the interface has no alias.
-    fn new(network: &str, holder: &Holder, noted: &[Attribute]) -> Owner {
-        let network = format!("{network}.");
-        let by_handle = || {
-            let handles = noted.iter().filter_map(|attribute| attribute.handle_id.as_deref());
-            handles.filter_map(|handle| handle.strip_prefix(&network)).map(str::to_owned).next()
-        };
-        let pod = noted.iter().flat_map(pods).map(|(namespace, name)| format!("{namespace}/{name}")).next();
-        Owner { container: holder.container.clone().or_else(by_handle), pod }
-    }
-
-    fn words(&self) -> String {
-        let container = self.container.as_ref().map(|id| format!("container {id}"));
-        let pod = self.pod.as_ref().map(|pod| format!("pod {pod}"));
-        match container.into_iter().chain(pod).collect::<Vec<_>>() {
-            words if words.is_empty() => String::new(),
-            words => format!(" ({})", words.join(", ")),
-        }
+/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of the
+/// interface, or in the handle of its addresses if the interface has no alias.
+fn describe_owner(network: &str, holder: &Holder, noted: &[Attribute]) -> String {
+    let network = format!("{network}.");
+    let by_handle = || noted.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));
+    let container = holder.container.as_deref().or_else(by_handle).map(|id| format!("container {id}"));
+    let pod = noted.iter().flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
+    match Vec::from_iter(container.into_iter().chain(pod)) {
+        owner if owner.is_empty() => String::new(),
+        owner => format!(" ({})", owner.join(", ")),
     }
 }

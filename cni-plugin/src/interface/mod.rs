@@ -16,10 +16,11 @@ use libcalico::api::WorkloadEndpoint;
 use netconf::{Call, CniError};
 
 use crate::cni_error::{dataplane_error, netns_error};
-use crate::dataplane::{Before, BusyRoute, MacAddr, NetnsError, NetnsFd, Teardown};
+use crate::dataplane::{self, Before, BusyRoute, MacAddr, NetnsError, NetnsFd, Teardown};
 use crate::ipam::AssignedAddresses;
 
 pub use config::InterfaceConfig;
+pub use kernel::{is_gone, is_of_another_interface, restore};
 
 /// The interface to create for one ADD.
 #[derive(Debug, Clone, Copy)]
@@ -116,28 +117,6 @@ pub async fn create(
     Ok(created)
 }
 
-/// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked up,
-/// and an interface of a gRPC dataplane cannot be inspected: both count as existing.
-pub fn is_gone(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
-    if config.grpc_socket().is_some() || endpoint.spec.interface_name.is_empty() {
-        return Ok(false);
-    }
-    kernel::is_gone(config, netns, &endpoint.spec)
-}
-
-/// Creates the interface of an endpoint again after [`is_gone`], with the addresses and the MAC address of the
-/// endpoint. `before` is the interface that has the name of the host's end.
-pub fn restore(
-    config: InterfaceConfig<'_>,
-    netns: &NetnsFd,
-    endpoint: &WorkloadEndpoint,
-    before: Before,
-) -> Result<CreatedInterface, CreateError> {
-    let created = kernel::restore(config, netns, &endpoint.spec, before)?;
-    tracing::info!(host = %created.host_ifname, mac = %created.mac, "the interface was gone; it is up again");
-    Ok(created)
-}
-
 /// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove that
 /// the interface belongs to the pod.
 pub async fn remove(
@@ -148,16 +127,6 @@ pub async fn remove(
     match config.grpc_socket() {
         Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval::Done),
         None => kernel::remove(config, store, recorded).await.map(PendingRemoval::Kernel),
-    }
-}
-
-/// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
-/// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a runtime
-/// also deletes interfaces whose ADD failed.
-pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
-    match config.grpc_socket() {
-        Some(_) => Ok(false),
-        None => kernel::is_of_another_interface(config),
     }
 }
 
@@ -198,7 +167,7 @@ impl CreatedInterface {
     pub async fn remove(&self, config: InterfaceConfig<'_>) -> Result<(), CniError> {
         tracing::info!(host = %self.host_ifname, "taking the interface of the failed ADD away");
         match (self.host_index, config.grpc_socket()) {
-            (Some(index), _) => kernel::remove_created(config, index),
+            (Some(index), _) => dataplane::remove(index, &config.alias()).map_err(dataplane_error),
             (None, Some(socket)) => grpc::remove(config.call, socket).await,
             (None, None) => Ok(()),
         }

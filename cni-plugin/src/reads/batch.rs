@@ -2,7 +2,7 @@
 
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::alloc::prefetch::{self, Prefetch, ReservedHandle};
+use ipam_plugin::alloc::prefetch::{self, Prefetch};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::release::ReleaseInputs;
@@ -10,7 +10,7 @@ use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::conversion::Orchestrator;
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::Pod;
-use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::{CniError, Code};
 
 use crate::cni_error::first_read_error;
@@ -150,14 +150,28 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
         _ => Tickets::ask(&cx.api, &cx.call, &cx.datastore_config, &cx.workload.node, &mut batch, &mut beside),
     };
 
-    let ((answers, early), beside) = join(answer(cx, query, &batch), cx.api.read_beside(&beside)).await;
+    let answer = async {
+        match query {
+            Query::Assign(request, Some(prefetch)) => {
+                let clock = SystemClock::start();
+                let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
+                (answers, Some(early))
+            }
+            _ => (cx.store.read(&batch).await, None),
+        }
+    };
+    let ((answers, early), beside) = join(answer, cx.api.read_beside(&beside)).await;
     let found = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
         let (endpoints, unreadable): (Vec<_>, Vec<_>) =
             own.filter(|(key, _)| cx.workload.owns(&key.name)).map(|(_, found)| found).partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
         let listings = match &pod {
-            Some(ticket) => answers.get(ticket).ok().and_then(|pod| listings_of(pod, &cx.workload.node)),
+            // None if the pod has no valid name, and empty for a missing pod.
+            Some(ticket) => answers
+                .get(ticket)
+                .ok()
+                .and_then(|pod| pod.map(|pod| Listing::of_pod(pod, &cx.workload.node).ok()).into_iter().collect()),
             None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };
         Ok(Box::new(Found {
@@ -201,26 +215,6 @@ fn stop_prefetch(cx: &Context, query: Query<'_>) {
             let request = ipam::request(&cx.call, &cx.workload.node, None);
             request.iter().for_each(|request| request.stop_prefetch(None));
         }
-    }
-}
-
-/// Returns the listing of a pod; an empty list for a missing pod, and `None` if the pod has no valid name.
-fn listings_of(pod: Option<Entry<Pod>>, node: &str) -> Option<Vec<Listing>> {
-    pod.map(|pod| Listing::of_pod(pod, node).ok()).into_iter().collect()
-}
-
-async fn answer(
-    cx: &Context,
-    query: Query<'_>,
-    batch: &ReadBatch,
-) -> (Result<Answers, StoreError>, Option<ReservedHandle>) {
-    match query {
-        Query::Assign(request, Some(prefetch)) => {
-            let clock = SystemClock::start();
-            let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), batch)).await;
-            (answers, Some(early))
-        }
-        _ => (cx.store.read(batch).await, None),
     }
 }
 

@@ -122,16 +122,11 @@ pub async fn for_add(
     let mut found = read(cx, query).await?;
     let mut request = request;
     let prepared = Box::pin(prepare(cx, &mut found, request.as_mut())).await;
-    let (workload, subnets) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
-            return Err(error);
-        }
-    };
-    if !matches!(workload.annotations.addresses, Addresses::Allocated) {
+    let allocates = |workload: &WorkloadRequest| matches!(workload.annotations.addresses, Addresses::Allocated);
+    if !prepared.as_ref().is_ok_and(|(workload, _)| allocates(workload)) {
         Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
     }
+    let (workload, subnets) = prepared?;
     let addresses = match (&workload.annotations.addresses, request, found.inputs) {
         (Addresses::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
         (addresses, Some(request), Some(inputs)) => {

@@ -8,9 +8,9 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use rtnetlink::AddressMessageBuilder;
 
+use super::link::Link;
 use super::{NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::netlink::link::Link;
+use crate::dataplane::MacAddr;
 
 /// The multicast group for events about IPv6 addresses (RTNLGRP_IPV6_IFADDR).
 pub(crate) const IPV6_ADDRESS_EVENTS: u32 = 9;

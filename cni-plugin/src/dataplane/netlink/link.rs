@@ -13,9 +13,7 @@ use nix::errno::Errno;
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use super::{Answer, NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::netns::NetnsFd;
-use crate::dataplane::plan::EndpointPlan;
+use crate::dataplane::{EndpointPlan, MacAddr, NetnsFd};
 
 /// An interface as the kernel describes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

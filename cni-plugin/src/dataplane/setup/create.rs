@@ -1,16 +1,15 @@
 //! Creates the interface pair, and deletes an earlier sandbox's pair that has its name.
 
+use ipam_plugin::lock::HostLock;
 use netconf::conf::DeviceType;
 use nix::errno::Errno;
 
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::making::Making;
+use crate::dataplane::netlink::NetlinkSocket;
 use crate::dataplane::netlink::link::{self, Link};
 use crate::dataplane::netlink::route::{self, KernelRoute};
-use crate::dataplane::netlink::{NetlinkError, NetlinkSocket};
-use crate::dataplane::netns::{NetnsError, NetnsFd};
-use crate::dataplane::plan::EndpointPlan;
-use crate::dataplane::{DataplaneError, occupied};
+use crate::dataplane::{
+    DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock, occupied,
+};
 
 /// A new pair. Both ends are down.
 #[derive(Debug)]
@@ -39,14 +38,14 @@ pub(super) fn create(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
     netns: &NetnsFd,
-    making: &mut Making,
+    lock: &mut Option<HostLock>,
 ) -> Result<Pair, DataplaneError> {
-    match create_as(host, plan, plan.device, netns, making) {
+    match create_as(host, plan, plan.device, netns, lock) {
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
             tracing::info!(%error, "the kernel has no netkit, using a veth pair");
-            create_as(host, plan, DeviceType::Veth, netns, making)
+            create_as(host, plan, DeviceType::Veth, netns, lock)
         }
         outcome => outcome,
     }
@@ -59,11 +58,12 @@ fn create_as(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
-    making: &mut Making,
+    lock: &mut Option<HostLock>,
 ) -> Result<Pair, DataplaneError> {
     let created = match create_once(host, plan, device, netns) {
         Err(error) if error.errno() == Some(Errno::EEXIST) => {
-            making.alone(&plan.host_ifname)?;
+            *lock = None;
+            *lock = interfaces_lock::acquire(&plan.host_ifname)?;
             remove_stale(host, plan, netns)?;
             create_once(host, plan, device, netns)
         }

@@ -7,9 +7,9 @@ use nix::errno::Errno;
 use super::create::Pair;
 use crate::dataplane::netlink::link::{self, Link};
 use crate::dataplane::netlink::route::{self, KernelRoute};
-use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::plan::{End, EndpointPlan};
-use crate::dataplane::{BusyRoute, DataplaneError};
+use crate::dataplane::netlink::{NetlinkSocket, Request};
+use crate::dataplane::plan::End;
+use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
 /// Maximum number of attempts to add a route after another route was in its place. Such routes may appear and disappear
 /// meanwhile.

@@ -11,20 +11,16 @@ mod link_local;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use ipam_plugin::lock::HostLock;
 use libcalico::names::InterfaceAlias;
 use netconf::conf::DeviceType;
 
-use super::DataplaneError;
-use super::mac::MacAddr;
-use super::making::Making;
 use super::netlink::link::{self, Link};
-use super::netlink::route;
-use super::netlink::{NetlinkError, NetlinkSocket, Request, address};
-use super::netns::NetnsFd;
-use super::plan::{End, EndpointPlan, Gateway, Route};
-use super::sysctl;
+use super::netlink::{NetlinkSocket, Request, address, route};
+use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::{DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsFd, interfaces_lock, sysctl};
 use create::Pair;
-use link_local::LinkLocal;
+use link_local::AwaitedLinkLocal;
 
 /// The network of an endpoint as [`setup`] created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +48,10 @@ pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, Dataplane
     plan.validate()?;
     let mut stages = Stages::start();
     let mut host = NetlinkSocket::open()?;
-    let mut making = Making::start();
-    let pair = create::create(&mut host, plan, netns, &mut making)?;
+    let mut lock = interfaces_lock::share();
+    let pair = create::create(&mut host, plan, netns, &mut lock)?;
     stages.done("create_pair");
-    configure(&mut host, plan, netns, &pair, making, stages).map_err(|error| undo(&mut host, &pair.host, error))
+    configure(&mut host, plan, netns, &pair, lock, stages).map_err(|error| undo(&mut host, &pair.host, error))
 }
 
 fn configure(
@@ -63,7 +59,7 @@ fn configure(
     plan: &EndpointPlan,
     netns: &NetnsFd,
     pair: &Pair,
-    making: Making,
+    lock: Option<HostLock>,
     mut stages: Stages,
 ) -> Result<Attached, DataplaneError> {
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
@@ -73,10 +69,10 @@ fn configure(
     }
     stages.done("host_sysctls");
 
-    let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
+    let link_local = AwaitedLinkLocal::of(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
     // From now on the alias shows the owner of the pair.
-    drop(making);
+    drop(lock);
     stages.done("host_link");
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
@@ -93,15 +89,15 @@ fn configure(
 
 /// Configures the pod's end: the kernel settings, then link, routes and addresses in one send. Runs inside the pod's
 /// namespace.
-fn configure_container(end: &End, pair: &Pair, link_local: LinkLocal) -> Result<Link, DataplaneError> {
+fn configure_container(end: &End, pair: &Pair, link_local: Option<AwaitedLinkLocal>) -> Result<Link, DataplaneError> {
     let mut socket = NetlinkSocket::open()?;
     for setting in &end.sysctls {
         sysctl::apply(setting)?;
     }
     let link = pair.container(&mut socket, &end.ifname)?;
     let gateway = match link_local {
-        LinkLocal::Known(address) => address,
-        LinkLocal::Awaited(awaited) => {
+        None => HOST_LINK_LOCAL,
+        Some(awaited) => {
             // The kernel generates the address once both ends are up.
             socket.carry_out(vec![link::set_up(&link)])?;
             awaited.wait()?

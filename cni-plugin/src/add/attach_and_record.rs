@@ -1,4 +1,5 @@
-//! Creates the interface and writes the endpoint, one after the other or concurrently.
+//! Creates the interface and writes the endpoint, one after the other or concurrently. After a failure, undoes the
+//! completed steps in the reverse order.
 
 use datastore::Datastore;
 use futures::future::join;
@@ -6,14 +7,11 @@ use libcalico::api::WorkloadEndpoint;
 use netconf::CniError;
 use tokio::task::yield_now;
 
-use super::rollback::{after_failed_write, give_back, keep_for_del};
-use super::{Place, interface_of};
-use crate::context::Context;
+use super::Attachment;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{self, CreateError, CreatedInterface, NewInterface};
-use crate::ipam::AssignedAddresses;
-use crate::reads::WorkloadRequest;
+use crate::ipam::{self, AssignedAddresses};
 use crate::timings::Timings;
 
 /// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
@@ -38,22 +36,26 @@ pub(super) enum Failure {
 /// Creates the interface and writes the endpoint. `write` contains the endpoint without the properties of the interface
 /// that does not exist yet.
 pub(super) async fn attach_and_record(
-    cx: &Context,
+    attachment: &Attachment<'_>,
     timings: &mut Timings,
-    place: &Place,
-    request: &WorkloadRequest,
     assigned: &AssignedAddresses,
     write: EndpointWrite,
 ) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
+    let Attachment { cx, request, netns, before } = attachment;
     let endpoint = write.endpoint.clone();
-    let create = async {
-        let new = new_interface(request, assigned, &endpoint, place);
-        interface::create(interface_of(cx, request), place.netns.as_ref(), new).await
+    let new = NewInterface {
+        assigned,
+        endpoint: &endpoint,
+        pod_annotations: &request.pod_annotations,
+        mac: request.annotations.mac,
+        before: *before,
+        has_vmi: request.vmi.is_some(),
     };
+    let create = interface::create(attachment.interface(), netns.as_ref(), new);
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.
-    let (created, written) = if matches!(cx.store, Datastore::Kubernetes(_)) && place.netns.is_some() {
+    let (created, written) = if matches!(cx.store, Datastore::Kubernetes(_)) && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..TURNS_TO_SEND {
                 yield_now().await;
@@ -65,13 +67,13 @@ pub(super) async fn attach_and_record(
         match created {
             Ok(created) => (created, written),
             Err(error) => {
-                return Err(Box::pin(after_failed_create(cx, request, assigned, error, written.map(Some))).await);
+                return Err(Box::pin(after_failed_create(attachment, assigned, error, written.map(Some))).await);
             }
         }
     } else {
         let created = match create.await {
             Ok(created) => created,
-            Err(error) => return Err(Box::pin(after_failed_create(cx, request, assigned, error, Ok(None))).await),
+            Err(error) => return Err(Box::pin(after_failed_create(attachment, assigned, error, Ok(None))).await),
         };
         timings.stage("dataplane");
         let endpoint = with_interface(write.endpoint, &created);
@@ -83,14 +85,13 @@ pub(super) async fn attach_and_record(
     };
     match written {
         Ok(endpoint) => Ok((created, endpoint)),
-        Err(failure) => Err(Box::pin(after_failed_write(cx, request, assigned, &created, failure)).await.into()),
+        Err(failure) => Err(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await.into()),
     }
 }
 
 /// Undoes an ADD that could not create its interface. `written` is the endpoint, if it was written.
 async fn after_failed_create(
-    cx: &Context,
-    request: &WorkloadRequest,
+    attachment: &Attachment<'_>,
     assigned: &AssignedAddresses,
     error: CreateError,
     written: Result<Option<WorkloadEndpoint>, WriteFailure>,
@@ -103,20 +104,9 @@ async fn after_failed_create(
         (error, Err(WriteFailure { perhaps_written: true, .. })) => {
             keep_for_del(ATTACHING, "WorkloadEndpoint", error.into())
         }
-        (error, _) => give_back(cx, request, assigned, ATTACHING, error.into()).await,
+        (error, _) => give_back(attachment, assigned, ATTACHING, error.into()).await,
     }
     .into()
-}
-
-fn new_interface<'a>(
-    request: &'a WorkloadRequest,
-    assigned: &'a AssignedAddresses,
-    endpoint: &'a WorkloadEndpoint,
-    place: &Place,
-) -> NewInterface<'a> {
-    let WorkloadRequest { pod_annotations, annotations, vmi, .. } = request;
-    let (mac, before) = (annotations.mac, place.before);
-    NewInterface { assigned, endpoint, pod_annotations, mac, before, has_vmi: vmi.is_some() }
 }
 
 impl From<CniError> for Failure {
@@ -131,4 +121,60 @@ pub(super) fn with_interface(endpoint: WorkloadEndpoint, created: &CreatedInterf
     endpoint.spec.interface_name = created.host_ifname.clone();
     endpoint.spec.mac = created.mac.clone();
     endpoint
+}
+
+/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD.
+async fn after_failed_write(
+    attachment: &Attachment<'_>,
+    assigned: &AssignedAddresses,
+    created: &CreatedInterface,
+    failure: WriteFailure,
+) -> CniError {
+    const STEP: &str = "writing the WorkloadEndpoint";
+    let removed = created.remove(attachment.interface()).await;
+    let error = with_removal(failure.error, &removed);
+    if failure.perhaps_written {
+        return keep_for_del(STEP, "WorkloadEndpoint", error);
+    }
+    if removed.is_err() {
+        return keep_for_del(STEP, "interface", error);
+    }
+    give_back(attachment, assigned, STEP, error).await
+}
+
+/// Returns the error of an ADD whose interface or endpoint (`what`) may still exist. The addresses stay allocated,
+/// because another pod must not get them while the endpoint lists them or the interface uses them.
+fn keep_for_del(step: &str, what: &str, error: CniError) -> CniError {
+    with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
+}
+
+/// Returns the error of an ADD after the removal of its interface.
+pub(super) fn with_removal(error: CniError, removed: &Result<(), CniError>) -> CniError {
+    match removed {
+        Ok(()) => error,
+        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
+    }
+}
+
+/// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
+pub(super) async fn give_back(
+    attachment: &Attachment<'_>,
+    assigned: &AssignedAddresses,
+    step: &str,
+    error: CniError,
+) -> CniError {
+    let Attachment { cx, request, .. } = attachment;
+    let in_pods = cx.is_on_kubernetes();
+    let outcome = match ipam::give_back(&cx.store, in_pods, &cx.call, &request.workload, assigned).await {
+        Ok(()) => format!("failed while {step}; the addresses were released"),
+        Err(left) => {
+            format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")
+        }
+    };
+    with_detail(error, &outcome)
+}
+
+fn with_detail(error: CniError, more: &str) -> CniError {
+    let details = if error.details.is_empty() { more.to_owned() } else { format!("{}; {more}", error.details) };
+    error.with_details(details)
 }

@@ -14,17 +14,14 @@ use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
 
-use super::attach_and_record::{ATTACHING, Failure, attach_and_record};
-use super::rollback::give_back;
-use super::{Place, desired_endpoint, interface_of};
+use super::attach_and_record::{ATTACHING, Failure, attach_and_record, give_back};
+use super::{Attachment, desired_endpoint};
 use crate::cni_error::store_error;
-use crate::context::Context;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, Existing};
 use crate::interface::CreatedInterface;
 use crate::interface::existing::ensure_not_overtaken;
 use crate::ipam::{AssignedAddresses, with_addresses};
-use crate::reads::WorkloadRequest;
 use crate::timings::Timings;
 
 /// The maximum number of addresses of one family that an ADD tries.
@@ -38,28 +35,26 @@ const WAY_OUT: &str =
 /// endpoint lists the final addresses. After a failure neither interface nor endpoint exists, and all addresses are
 /// released. Returns the interface, its endpoint, and the result of IPAM.
 pub(super) async fn attach(
-    cx: &Context,
+    attachment: &Attachment<'_>,
     timings: &mut Timings,
-    place: &Place,
-    request: &WorkloadRequest,
     mut assigned: AssignedAddresses,
     mut existing: Option<Existing>,
     profile: Option<Profile>,
 ) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
-        if let Err(error) = ensure_not_overtaken(interface_of(cx, request), place.before, place.netns.as_ref()) {
-            return Err(Box::pin(give_back(cx, request, &assigned, ATTACHING, error)).await);
+        if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.before, attachment.netns.as_ref()) {
+            return Err(Box::pin(give_back(attachment, &assigned, ATTACHING, error)).await);
         }
-        let endpoint = match desired_endpoint(cx, request, existing.as_ref(), &assigned.addresses) {
+        let endpoint = match desired_endpoint(attachment, existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
             Err(error) => {
-                return Err(Box::pin(give_back(cx, request, &assigned, "describing the endpoint", error)).await);
+                return Err(Box::pin(give_back(attachment, &assigned, "describing the endpoint", error)).await);
             }
         };
         let write = EndpointWrite { endpoint, existing: existing.clone(), profile: profile.clone() };
-        match attach_and_record(cx, timings, place, request, &assigned, write).await {
+        match attach_and_record(attachment, timings, &assigned, write).await {
             Ok((created, endpoint)) => {
-                Box::pin(release_unused(&cx.store, &assigned)).await;
+                Box::pin(release_unused(&attachment.cx.store, &assigned)).await;
                 return Ok((created, endpoint, assigned.result));
             }
             Err(Failure::Busy { route, written }) => {
@@ -67,7 +62,7 @@ pub(super) async fn attach(
                 if let (Some(existing), Some(written)) = (&mut existing, written) {
                     existing.value = *written;
                 }
-                Box::pin(replace(cx, request, &mut assigned, route)).await?;
+                Box::pin(replace(attachment, &mut assigned, route)).await?;
             }
             Err(Failure::Other(error)) => return Err(error),
         }
@@ -77,8 +72,7 @@ pub(super) async fn attach(
 /// Replaces a busy address. If no other address is available, releases all addresses and returns an error that names
 /// the addresses tried.
 async fn replace(
-    cx: &Context,
-    request: &WorkloadRequest,
+    attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,
     route: BusyRoute,
 ) -> Result<(), CniError> {
@@ -86,7 +80,7 @@ async fn replace(
     let tried = 1 + assigned.busy.iter().filter(family).count();
     let error = if tried < TRIES {
         tracing::warn!(address = %route.address, route = route.route, "the host has a route to the address that IPAM chose; asking for another");
-        match choose_another(&cx.store, assigned, route).await {
+        match choose_another(&attachment.cx.store, assigned, route).await {
             Ok(()) => return Ok(()),
             Err(error) => none_left(&assigned.busy, Some(error)),
         }
@@ -94,7 +88,7 @@ async fn replace(
         pass_over(assigned, route);
         none_left(&assigned.busy, None)
     };
-    Err(give_back(cx, request, assigned, ATTACHING, error).await)
+    Err(give_back(attachment, assigned, ATTACHING, error).await)
 }
 
 /// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.

@@ -5,13 +5,12 @@
 //! the rollback.
 //!
 //! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
-//! endpoint, `rollback` undoes both, and `rejoin` serves a container that has an endpoint already.
+//! endpoint or undo both, and `rejoin` serves a container that has an endpoint already.
 
 mod attach_and_record;
 mod busy_address;
 mod rejoin;
 mod result;
-mod rollback;
 mod validate;
 
 use std::net::IpAddr;
@@ -33,10 +32,15 @@ use crate::reads::{self, AddReads, WorkloadRequest};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, policy_wait, readiness};
 
-/// The network namespace of the container, and the interface that had the name of its host interface before this ADD.
-struct Place {
-    /// `None` if CNI_NETNS cannot be opened: the step that needs the namespace then fails.
+/// The attachment of a container to the network.
+struct Attachment<'c> {
+    cx: &'c Context,
+    /// The pod or container as the datastore describes it.
+    request: &'c WorkloadRequest,
+    /// The network namespace of the container. `None` if CNI_NETNS cannot be opened: the step that needs the namespace
+    /// then fails.
     netns: Option<NetnsFd>,
+    /// The interface that had the name of the host interface before this ADD.
     before: Before,
 }
 
@@ -62,16 +66,17 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     let before = if is_rejoining && may_be_refused {
         Before::Unknown
     } else {
-        Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?
+        let config = InterfaceConfig { call: &cx.call, workload: &request.workload };
+        Box::pin(existing::replaceable(config, &cx.store, occupant)).await?
     };
-    let place = Place { netns, before };
+    let attachment = Attachment { cx, request: &request, netns, before };
     let result = match existing {
         Some(existing) if is_rejoining => {
             // Releases the node's lock before the interface is created.
             drop(addresses);
-            Box::pin(rejoin::rejoin(cx, timings, place, &request, existing, profile)).await?
+            Box::pin(rejoin::rejoin(&attachment, timings, existing, profile)).await?
         }
-        existing => attach_new(cx, timings, place, &request, addresses, existing, profile).await?,
+        existing => attach_new(&attachment, timings, addresses, existing, profile).await?,
     };
     Ok(result::merge(cx.call.prev_result.clone(), result))
 }
@@ -87,28 +92,21 @@ async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
     readiness::wait_for(gates, readiness::PATIENCE)
 }
 
-/// Returns the interface of the pod or container as the datastore describes it.
-fn interface_of<'c>(cx: &'c Context, request: &'c WorkloadRequest) -> InterfaceConfig<'c> {
-    InterfaceConfig { call: &cx.call, workload: &request.workload }
-}
-
 /// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces an earlier one.
 async fn attach_new(
-    cx: &Context,
+    attachment: &Attachment<'_>,
     timings: &mut Timings,
-    place: Place,
-    request: &WorkloadRequest,
     addresses: AddressRequest,
     existing: Option<Entry<WorkloadEndpoint>>,
     profile: Option<Profile>,
 ) -> Result<CniResult, CniError> {
+    let Attachment { cx, request, .. } = attachment;
     let before = existing.as_ref().map(|entry| &entry.value);
     let assigned =
         ipam::assign(&cx.store, cx.is_on_kubernetes(), &cx.call, &request.workload, addresses, before).await?;
     timings.stage("ipam");
 
-    let (created, endpoint, ipam) =
-        busy_address::attach(cx, timings, &place, request, assigned, existing, profile).await?;
+    let (created, endpoint, ipam) = busy_address::attach(attachment, timings, assigned, existing, profile).await?;
     wait_for_policy(cx, request, &endpoint);
     Ok(result::of_created(&created, ipam, &cx.call))
 }
@@ -116,18 +114,17 @@ async fn attach_new(
 /// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
 /// cannot be written, before the interface is created.
 fn desired_endpoint(
-    cx: &Context,
-    request: &WorkloadRequest,
+    attachment: &Attachment<'_>,
     existing: Option<&endpoint::Existing>,
     addresses: &[IpAddr],
 ) -> Result<WorkloadEndpoint, CniError> {
-    let WorkloadRequest { workload, annotations, .. } = request;
+    let WorkloadRequest { workload, annotations, .. } = attachment.request;
     let mut endpoint = match existing {
         Some(existing) => workload.update(existing.value.clone(), addresses),
         None => workload.create(addresses).map_err(|error| naming_error(&error))?,
     };
     if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
-        let conf = &cx.call.conf;
+        let conf = &attachment.cx.call.conf;
         // The pod gets the profile of the network, like a plain container, if its policy does not come from Kubernetes
         // (CNI-115).
         if conf.policy.policy_type != "k8s" {
@@ -137,7 +134,7 @@ fn desired_endpoint(
         endpoint.spec.ip_nats = annotations.nats(addresses)?;
         endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
     }
-    endpoint.spec.interface_name = interface_of(cx, request).host_ifname();
+    endpoint.spec.interface_name = attachment.interface().host_ifname();
     endpoint::validate(&endpoint)?;
     Ok(endpoint)
 }
@@ -168,4 +165,10 @@ fn wanted_profile(cx: &Context) -> Option<Profile> {
         Orchestrator::Kubernetes(_) => ProfileReach::Anyone,
     };
     Some(default_profile(&conf.name, reach))
+}
+
+impl<'c> Attachment<'c> {
+    fn interface(&self) -> InterfaceConfig<'c> {
+        InterfaceConfig { call: &self.cx.call, workload: &self.request.workload }
+    }
 }

@@ -5,36 +5,33 @@ use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::store::Entry;
 use netconf::{CniError, CniResult, Code};
 
-use super::attach_and_record::with_interface;
-use super::rollback::with_removal;
-use super::{Place, interface_of, result, validate};
+use super::attach_and_record::{with_interface, with_removal};
+use super::{Attachment, result, validate};
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::dataplane::{Before, NetnsFd};
+use crate::dataplane::NetnsFd;
 use crate::endpoint::EndpointWrite;
-use crate::interface::{self, CreatedInterface, InterfaceConfig};
+use crate::interface::{self, CreatedInterface};
 use crate::ipam;
-use crate::reads::WorkloadRequest;
 use crate::timings::Timings;
 
 /// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
 /// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
 /// would name an interface that does not exist.
 pub(super) async fn rejoin(
-    cx: &Context,
+    attachment: &Attachment<'_>,
     timings: &mut Timings,
-    place: Place,
-    request: &WorkloadRequest,
     existing: Entry<WorkloadEndpoint>,
     profile: Option<Profile>,
 ) -> Result<CniResult, CniError> {
+    let Attachment { cx, request, .. } = attachment;
     validate::ensure_same_interface(&cx.call, &existing.value)?;
     tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
-    let config = interface_of(cx, request);
+    let config = attachment.interface();
     let updated = request.workload.update(existing.value.clone(), &[]);
-    let restored = match &place.netns {
+    let restored = match &attachment.netns {
         Some(netns) if interface::is_gone(config, netns, &updated)? => {
-            Some(restore_interface(cx, config, netns, place.before, &updated).await?)
+            Some(restore_interface(attachment, netns, &updated).await?)
         }
         _ => None,
     };
@@ -56,15 +53,13 @@ pub(super) async fn rejoin(
 /// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
 /// container: a DEL that was killed may have released it.
 async fn restore_interface(
-    cx: &Context,
-    config: InterfaceConfig<'_>,
+    attachment: &Attachment<'_>,
     netns: &NetnsFd,
-    before: Before,
     endpoint: &WorkloadEndpoint,
 ) -> Result<CreatedInterface, CniError> {
-    let lost = lost_addresses(cx, endpoint).await?;
+    let lost = lost_addresses(attachment.cx, endpoint).await?;
     if lost.is_empty() {
-        return Ok(interface::restore(config, netns, endpoint, before)?);
+        return Ok(interface::restore(attachment.interface(), netns, endpoint, attachment.before)?);
     }
     let name = &endpoint.metadata.name;
     let lost = lost.join("; ");

@@ -27,8 +27,6 @@ pub mod ipam;
 pub mod kubernetes;
 pub mod mtu;
 pub mod pod;
-pub mod policy_wait;
-pub mod readiness;
 pub mod reads;
 pub mod run;
 pub mod status;

@@ -19,33 +19,14 @@ use netconf::CniError;
 use crate::cni_error::{naming_error, store_error};
 use crate::endpoint;
 
-/// Returns the VMI of a pod that an ADD connects; `None` for a pod without one. `api` is the Kubernetes API if the call
-/// needs it.
-pub async fn for_add(
-    api: Option<&Datastore>,
-    store: &Datastore,
-    pod: Option<&Pod>,
-) -> Result<Option<MachinePod>, CniError> {
-    let detected = Box::pin(detected(api, store, pod)).await?;
-    Ok(detected.map(DetectedVmi::for_add).transpose()?.flatten())
-}
-
-/// Returns the VMI of a pod that an earlier ADD connected.
-pub async fn for_del(
-    api: Option<&Datastore>,
-    store: &Datastore,
-    pod: Option<&Pod>,
-) -> Result<Option<MachinePod>, VmiError> {
-    Ok(Box::pin(detected(api, store, pod)).await?.and_then(DetectedVmi::for_del))
-}
-
-async fn detected(
+/// Returns the VMI of `pod`; `None` without a pod or VMI. `api` is the Kubernetes API if the call needs it.
+pub async fn detected(
     api: Option<&Datastore>,
     store: &Datastore,
     pod: Option<&Pod>,
 ) -> Result<Option<DetectedVmi>, VmiError> {
     let (Some(api), Some(pod)) = (api, pod) else { return Ok(None) };
-    Ok(detect(api, store, pod).await?)
+    Ok(Box::pin(detect(api, store, pod)).await?)
 }
 
 /// Returns true if the pod of a deferred DEL may have run a VMI, according to the name of the pod.

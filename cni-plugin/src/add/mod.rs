@@ -5,21 +5,20 @@
 //! the rollback.
 //!
 //! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
-//! endpoint or undo both, and `rejoin` serves a container that has an endpoint already.
+//! endpoint or undo both, and `rejoin` serves a container that has an endpoint already. `readiness` waits for the gates
+//! before and for the policy afterwards.
 
 mod attach_and_record;
 mod busy_address;
+mod readiness;
 mod rejoin;
 mod result;
 mod validate;
 
 use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
 
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
-use libcalico::names;
 use libcalico::store::Entry;
 use netconf::{CniError, CniResult};
 
@@ -30,7 +29,7 @@ use crate::interface::{self, InterfaceConfig, existing};
 use crate::ipam::{self, AddressRequest};
 use crate::reads::{self, AddReads, WorkloadRequest};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint, policy_wait, readiness};
+use crate::{deferred_del, endpoint};
 
 /// The attachment of a container to the network.
 struct Attachment<'c> {
@@ -49,7 +48,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     validate::request(&cx.call, &cx.workload)?;
     let netns = interface::open_netns(&cx.call)?;
     Box::pin(deferred_del::replay_before_add(cx)).await?;
-    Box::pin(wait_for_gates(cx)).await?;
+    Box::pin(readiness::wait_for_gates(cx)).await?;
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
@@ -81,17 +80,6 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     Ok(result::merge(cx.call.prev_result.clone(), result))
 }
 
-/// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
-/// be disabled (CNI-77, IPAM-100).
-async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
-    let gates = &cx.call.conf.readiness.readiness_gates;
-    if gates.is_empty() {
-        return Ok(());
-    }
-    reads::cluster(cx).await?;
-    readiness::wait_for(gates, readiness::PATIENCE)
-}
-
 /// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces an earlier one.
 async fn attach_new(
     attachment: &Attachment<'_>,
@@ -107,7 +95,7 @@ async fn attach_new(
     timings.stage("ipam");
 
     let (created, endpoint, ipam) = busy_address::attach(attachment, timings, assigned, existing, profile).await?;
-    wait_for_policy(cx, request, &endpoint);
+    readiness::wait_for_policy(cx, &request.workload, &endpoint);
     Ok(result::of_created(&created, ipam, &cx.call))
 }
 
@@ -137,20 +125,6 @@ fn desired_endpoint(
     endpoint.spec.interface_name = attachment.interface().host_ifname();
     endpoint::validate(&endpoint)?;
     Ok(endpoint)
-}
-
-/// Waits until Felix has programmed the policy of a pod. Like upstream, does not wait for other containers.
-fn wait_for_policy(cx: &Context, request: &WorkloadRequest, endpoint: &WorkloadEndpoint) {
-    let conf = &cx.call.conf.readiness;
-    let Orchestrator::Kubernetes(pod) = &request.workload.orchestrator else { return };
-    if conf.policy_setup_timeout_seconds == 0 {
-        return;
-    }
-    let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
-    let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
-    if !policy_wait::wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
-        tracing::warn!(file, directory = %conf.endpoint_status_dir, "policy is not set up yet; the pod starts without waiting longer");
-    }
 }
 
 /// Returns the profile named after the network; `None` if the configuration does not need one (CNI-140).

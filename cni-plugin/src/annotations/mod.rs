@@ -55,15 +55,15 @@ impl Annotations {
             return Ok(Annotations::default());
         }
         let source_prefixes = source_prefixes(pod)?;
-        let both = Both { pod, namespace };
+        let holders = [&pod.metadata.annotations, &namespace.metadata.annotations];
         // Pools and families are parameters of calico-ipam only. Upstream ignores them for other IPAM plugins, too.
-        let told = conf.ipam.is_calico();
+        let is_calico = conf.ipam.is_calico();
         let mut annotations = Annotations {
             source_prefixes,
-            ipv4_pools: if told { both.texts(IPV4_POOLS)? } else { None },
-            ipv6_pools: if told { both.texts(IPV6_POOLS)? } else { None },
+            ipv4_pools: if is_calico { texts(holders, IPV4_POOLS)? } else { None },
+            ipv6_pools: if is_calico { texts(holders, IPV6_POOLS)? } else { None },
             restricted: BTreeSet::new(),
-            families: if told { both.families()? } else { None },
+            families: if is_calico { families(holders)? } else { None },
             addresses: Addresses::of(pod, conf)?,
             mac: mac(pod, conf)?,
             floating_ips: floating(pod, conf)?,
@@ -160,38 +160,32 @@ fn floating(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
     Ok(found)
 }
 
-/// A pod and its namespace. An annotation of the pod takes precedence over the same annotation of the namespace.
-struct Both<'a> {
-    pod: &'a Pod,
-    namespace: &'a Namespace,
+/// The annotations of a pod and of its namespace. An annotation of the pod takes precedence over the same annotation of
+/// the namespace.
+type Holders<'a> = [&'a BTreeMap<String, String>; 2];
+
+/// Returns the first annotations with a non-empty value for `key`; `None` if neither have one.
+fn holder_of<'a>(holders: Holders<'a>, key: &str) -> Option<&'a BTreeMap<String, String>> {
+    holders.into_iter().find(|holder| holder.get(key).is_some_and(|text| !text.is_empty()))
 }
 
-impl Both<'_> {
-    /// Returns the annotations of the pod or of the namespace, the first of them with a non-empty value for `key`;
-    /// `None` if neither has one.
-    fn saying(&self, key: &str) -> Option<&BTreeMap<String, String>> {
-        let both = [&self.pod.metadata.annotations, &self.namespace.metadata.annotations];
-        both.into_iter().find(|said| said.get(key).is_some_and(|text| !text.is_empty()))
-    }
+fn texts(holders: Holders<'_>, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
+    let Some(holder) = holder_of(holders, key) else { return Ok(None) };
+    texts_of(holder, key).map(Some).map_err(|problem| unreadable(&problem))
+}
 
-    fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
-        let Some(said) = self.saying(key) else { return Ok(None) };
-        texts_of(said, key).map(Some).map_err(|problem| unreadable(&problem))
-    }
-
-    fn families(&self) -> Result<Option<Vec<IpVersion>>, CniError> {
-        let Some(names) = self.texts(FAMILIES)? else { return Ok(None) };
-        let version = |name: &String| match name.as_str() {
-            "IPv4" => Ok(IpVersion::V4),
-            "IPv6" => Ok(IpVersion::V6),
-            _ => {
-                let said = self.saying(FAMILIES).map_or("", |said| &said[FAMILIES]);
-                Err(invalid(format!("error parsing ipFamilies: {said}"))
-                    .with_details(format!("annotation {FAMILIES}: a JSON list of \"IPv4\" and \"IPv6\"")))
-            }
-        };
-        names.iter().map(version).collect::<Result<_, _>>().map(Some)
-    }
+fn families(holders: Holders<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {
+    let Some(names) = texts(holders, FAMILIES)? else { return Ok(None) };
+    let version = |name: &String| match name.as_str() {
+        "IPv4" => Ok(IpVersion::V4),
+        "IPv6" => Ok(IpVersion::V6),
+        _ => {
+            let text = holder_of(holders, FAMILIES).map_or("", |holder| &holder[FAMILIES]);
+            Err(invalid(format!("error parsing ipFamilies: {text}"))
+                .with_details(format!("annotation {FAMILIES}: a JSON list of \"IPv4\" and \"IPv6\"")))
+        }
+    };
+    names.iter().map(version).collect::<Result<_, _>>().map(Some)
 }
 
 fn unreadable(problem: &PodProblem) -> CniError {

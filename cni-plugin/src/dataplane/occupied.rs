@@ -100,7 +100,8 @@ impl Inside {
 }
 
 impl Holder {
-    fn of(host: &mut NetlinkSocket, found: Link, reason: Reason) -> Result<Self, NetlinkError> {
+    /// Returns the description of an interface that stays for this reason.
+    pub(super) fn of(host: &mut NetlinkSocket, found: Link, reason: Reason) -> Result<Self, NetlinkError> {
         Ok(Holder {
             index: found.index,
             container: found.alias.as_ref().map(|alias| alias.container().to_owned()),
@@ -108,11 +109,6 @@ impl Holder {
             ifname: found.name,
             reason,
         })
-    }
-
-    /// Returns the holder for an interface that IPAM may prove to be the endpoint's.
-    pub(super) fn unproven(host: &mut NetlinkSocket, found: Link) -> Result<Self, NetlinkError> {
-        Holder::of(host, found, Reason::Unproven)
     }
 }
 

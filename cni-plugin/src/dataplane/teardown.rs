@@ -11,7 +11,7 @@ use libcalico::net::Cidr;
 
 use super::netlink::link::{self, Link};
 use super::netlink::{NetlinkSocket, route};
-use super::{DataplaneError, Holder, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock};
+use super::{DataplaneError, Holder, MacAddr, NetlinkError, NetnsError, NetnsFd, Reason, interfaces_lock};
 
 /// Maximum duration of a deletion, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -229,7 +229,7 @@ fn find_host_end(
         (_, None) => match proven(&mut socket, &link, &endpoint.proof, pod)? {
             Proven::Yes => true,
             Proven::No => false,
-            Proven::Perhaps => return Ok(Found::Unproven(Holder::unproven(&mut socket, link)?)),
+            Proven::Perhaps => return Ok(Found::Unproven(Holder::of(&mut socket, link, Reason::Unproven)?)),
         },
     };
     if !ours {

@@ -15,6 +15,7 @@ use ipam_plugin::busy_server;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
+use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use libcalico::kubernetes::{MachinePod, Pod};
@@ -188,11 +189,11 @@ async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Op
         let is_postponable = error.is_postponable();
         ReleaseError::new(error, is_postponable)
     })?;
-    let vmi = vmi::for_del(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await;
-    vmi.map_err(|error| {
+    let vmi = vmi::detected(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
         let is_postponable = error.is_postponable();
         ReleaseError::new(error, is_postponable)
-    })
+    })?;
+    Ok(vmi.and_then(DetectedVmi::for_del))
 }
 
 /// Removes the addresses from the endpoint and then releases them. Writes the endpoint and reads the blocks at the same

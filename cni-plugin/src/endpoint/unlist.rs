@@ -92,7 +92,7 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                 Some(Ok(write)) => self.store.write_one(write).await,
                 Some(Err(error)) => Err(error),
             };
-            match written {
+            let read_again = match written {
                 Ok(_) => {
                     match self.is_own(&listing) {
                         true => tracing::info!(endpoint = %listing.key, "deleted the endpoint"),
@@ -102,11 +102,10 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                     }
                     return Ok(None);
                 }
-                Err(StoreError::NotFound { .. }) => return Ok(None),
-                Err(StoreError::Conflict { .. }) => {}
-                Err(error) => return refused(&listing, error),
-            }
-            listing = match self.read_again(&listing).await {
+                Err(StoreError::Conflict { .. }) => self.read_again(&listing).await,
+                Err(error) => Err(error),
+            };
+            listing = match read_again {
                 Ok(listing) => listing,
                 Err(StoreError::NotFound { .. }) => return Ok(None),
                 Err(error) => return refused(&listing, error),

@@ -82,14 +82,10 @@ pub enum CreateError {
     Other(CniError),
 }
 
-/// The removal of an interface that has been started.
+/// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
+/// the interface.
 #[derive(Debug)]
-pub enum PendingRemoval {
-    /// The kernel is deleting the interface.
-    Kernel(Teardown),
-    /// A gRPC dataplane has removed the interface.
-    Done,
-}
+pub struct PendingRemoval(Option<Teardown>);
 
 /// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27), unless
 /// CNI_NETNS_OVERRIDE is set. Returns `None` for a namespace that cannot be opened; as in upstream, the step that needs
@@ -125,8 +121,8 @@ pub async fn remove(
     recorded: Recorded<'_>,
 ) -> Result<PendingRemoval, CniError> {
     match config.grpc_socket() {
-        Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval::Done),
-        None => kernel::remove(config, store, recorded).await.map(PendingRemoval::Kernel),
+        Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval(None)),
+        None => kernel::remove(config, store, recorded).await.map(|teardown| PendingRemoval(Some(teardown))),
     }
 }
 
@@ -148,15 +144,13 @@ impl From<CreateError> for CniError {
 impl PendingRemoval {
     /// Waits until the interface no longer exists.
     pub fn finish(self) -> Result<(), CniError> {
-        match self {
-            PendingRemoval::Kernel(teardown) => {
-                let removed = teardown.finish().map_err(dataplane_error)?;
-                match removed.interface {
-                    Some(interface) => tracing::info!(interface, "interface is gone"),
-                    None => tracing::info!("no interface to take away"),
-                }
-            }
-            PendingRemoval::Done => tracing::info!("interface is gone, by the gRPC dataplane"),
+        let Some(teardown) = self.0 else {
+            tracing::info!("interface is gone, by the gRPC dataplane");
+            return Ok(());
+        };
+        match teardown.finish().map_err(dataplane_error)?.interface {
+            Some(interface) => tracing::info!(interface, "interface is gone"),
+            None => tracing::info!("no interface to take away"),
         }
         Ok(())
     }

@@ -4,7 +4,6 @@
 //! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs another
 //! plugin.
 
-mod child;
 mod exec;
 pub mod pod_cidr;
 pub mod release;

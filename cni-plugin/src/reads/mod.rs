@@ -12,6 +12,7 @@ use ipam_plugin::alloc::prefetch::Prefetch;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::own_node;
 use ipam_plugin::release::ReleaseInputs;
+use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::ipam::HandleId;
@@ -174,7 +175,8 @@ async fn prepare(
     if let (Some(pod), Some(labels)) = (request.as_deref_mut().and_then(|request| request.pod.as_mut()), facts.labels) {
         pod.namespace.labels = labels;
     }
-    let vmi = vmi::for_add(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let vmi = vmi::detected(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    let vmi = vmi.map(DetectedVmi::for_add).transpose()?.flatten();
     if let Some(request) = request {
         request.vmi.clone_from(&vmi);
     }
@@ -202,8 +204,8 @@ pub async fn for_check(cx: &Context) -> Result<CheckReads, CniError> {
     let found = *read(cx, Query::Endpoint).await?;
     found.ensure_ready()?;
     let facts = found.kubernetes?;
-    let vmi = vmi::for_del(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
-    Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi })
+    let vmi = vmi::detected(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await?;
+    Ok(CheckReads { endpoints: found.endpoints, described: facts.described, vmi: vmi.and_then(DetectedVmi::for_del) })
 }
 
 /// Reads the objects that a STATUS needs: the inputs of an allocation by `request`.

@@ -92,12 +92,6 @@ pub(crate) fn get(name: &str) -> Request {
     Request::new(format!("look up interface {name}"), RouteNetlinkMessage::GetLink(link), 0)
 }
 
-/// Returns the request that looks up an interface by index.
-fn get_by_index(index: u32) -> Request {
-    let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
-    Request::new(format!("look up interface number {index}"), RouteNetlinkMessage::GetLink(link), 0)
-}
-
 /// Returns the request that sets the alias of an interface: the container and the pod that it was created for. The
 /// request that creates the pair cannot set the alias, because the kernel ignores the attribute there.
 pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
@@ -214,7 +208,9 @@ pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError
 
 /// Returns the interface with that index in the socket's namespace, if it exists.
 pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
-    found(socket.ask(get_by_index(index)))
+    let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
+    let step = format!("look up interface number {index}");
+    found(socket.ask(Request::new(step, RouteNetlinkMessage::GetLink(link), 0)))
 }
 
 fn found(answer: Answer) -> Result<Option<Link>, NetlinkError> {

@@ -105,15 +105,6 @@ impl NetlinkSocket {
         }
     }
 
-    /// Sends requests that must all succeed, like [`exchange`](Self::exchange). Returns the first rejection as an
-    /// error.
-    pub(crate) fn carry_out(
-        &mut self,
-        requests: Vec<Request>,
-    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetlinkError> {
-        self.exchange(requests)?.into_iter().collect()
-    }
-
     /// Sends one request and returns its answer.
     pub(crate) fn ask(&mut self, request: Request) -> Answer {
         self.exchange(vec![request])?.pop().unwrap_or(Ok(None))

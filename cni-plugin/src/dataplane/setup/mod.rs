@@ -99,7 +99,7 @@ fn configure_container(end: &End, pair: &Pair, link_local: Option<AwaitedLinkLoc
         None => HOST_LINK_LOCAL,
         Some(awaited) => {
             // The kernel generates the address once both ends are up.
-            socket.carry_out(vec![link::set_up(&link)])?;
+            socket.ask(link::set_up(&link))?;
             awaited.wait()?
         }
     };
@@ -108,7 +108,7 @@ fn configure_container(end: &End, pair: &Pair, link_local: Option<AwaitedLinkLoc
     // them.
     requests.extend(end.routes.iter().map(|route| add_route(route, &link, gateway)));
     requests.extend(end.addresses.iter().map(|host| address::add(&link, host.network())));
-    let mut answers = socket.carry_out(requests)?;
+    let mut answers = socket.exchange(requests)?.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(Link::from_answer(answers.swap_remove(0)).unwrap_or(link))
 }
 

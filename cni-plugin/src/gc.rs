@@ -22,30 +22,17 @@ use crate::endpoint::EndpointsOf;
 use crate::ipam::release::{Kept, leaked, release_leaked};
 use crate::{deferred_del, reads};
 
-/// The containers and attachments that exist according to the runtime.
-struct Valid {
-    containers: BTreeSet<String>,
-    attachments: BTreeSet<(String, String)>,
-}
-
-impl Valid {
-    fn of(cx: &Context) -> Self {
-        let named = cx.call.conf.valid_attachments.iter().flatten();
-        let attachments: BTreeSet<_> = named.map(|a| (a.container_id.clone(), a.ifname.clone())).collect();
-        Valid { containers: attachments.iter().map(|(container, _)| container.clone()).collect(), attachments }
-    }
-}
-
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. A container with a running
 /// process stays, unless the configuration permits its removal.
 pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::cluster(cx).await?;
     deferred_del::replay_some(cx).await;
     deferred_del::record_identity(cx).await;
-    let valid = Valid::of(cx);
+    let valid_attachments = cx.call.conf.valid_attachments.iter().flatten();
+    let valid: BTreeSet<_> = valid_attachments.map(|attachment| attachment.container_id.clone()).collect();
 
     let (in_pods, node) = (cx.is_on_kubernetes(), &cx.workload.node);
-    let leaked = leaked(&cx.store, in_pods, &cx.call, node, &valid.containers).await;
+    let leaked = leaked(&cx.store, in_pods, &cx.call, node, &valid).await;
     let leaked = leaked.map_err(|error| nothing_collected("the blocks", &error))?;
     let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
@@ -59,7 +46,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     let endpoints = endpoints(cx, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     stale.retain(|entry| {
-        is_stale(cx, &valid, entry)
+        is_stale(cx, entry)
             && !lists_addresses_of_another_network(&leaked, entry)
             && (!cx.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
     });
@@ -94,7 +81,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             staying.insert(entry.value.spec.container_id);
         }
     }
-    let mut keeping = valid.containers;
+    let mut keeping = valid;
     keeping.extend(staying.iter().cloned());
     let kept = Kept { containers: &keeping, unnamed: &staying };
     failures.extend(release_leaked(&cx.store, in_pods, &cx.call, node, leaked, kept).await);
@@ -129,13 +116,12 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Entry<W
 /// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
 ///
 /// A pod has one endpoint, with the interface name of its first ADD, so only the container ID is compared.
-fn is_stale(cx: &Context, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn is_stale(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
-    let attachment = (spec.container_id.clone(), spec.endpoint.clone());
-    let is_valid = match spec.orchestrator.as_str() {
-        "k8s" => valid.containers.contains(&spec.container_id),
-        _ => valid.attachments.contains(&attachment),
-    };
+    let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
+        attachment.container_id == spec.container_id
+            && (spec.orchestrator == "k8s" || attachment.ifname == spec.endpoint)
+    });
     spec.node == cx.workload.node
         && !spec.container_id.is_empty()
         && !is_valid
@@ -182,7 +168,12 @@ fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
 }
 
 /// Returns the containers whose network is to be removed, with their addresses.
-fn suspects(cx: &Context, valid: &Valid, leaked: &LeakedAddresses, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+fn suspects(
+    cx: &Context,
+    valid: &BTreeSet<String>,
+    leaked: &LeakedAddresses,
+    stale: &[Entry<WorkloadEndpoint>],
+) -> Vec<Suspect> {
     let network = &cx.call.conf.name;
     let mut suspects = BTreeMap::<String, Suspect>::new();
     for (container, address) in leaked.held() {
@@ -202,7 +193,7 @@ fn suspects(cx: &Context, valid: &Valid, leaked: &LeakedAddresses, stale: &[Entr
         }
     }
     let named = |(container_id, suspect): (String, Suspect)| {
-        let is_named = valid.containers.contains(&container_id);
+        let is_named = valid.contains(&container_id);
         let is_elsewhere = leaked.may_hold_elsewhere(&container_id);
         Suspect { container_id, is_named, is_elsewhere, ..suspect }
     };

@@ -19,10 +19,7 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
     mtu::of_interface(&cx.call.conf.interface)
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
     let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let inputs = timeout_at(until, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| {
-        let (datastore, limit) = (cx.datastore_name(), DEADLINE.as_secs());
-        Err(CniError::internal(format!("datastore {datastore} took more than {limit} s")))
-    });
+    let inputs = timeout_at(until, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| Err(too_slow(cx)));
     let ready = inputs.and_then(|inputs| match request.as_ref().zip(inputs.as_ref()) {
         Some((request, inputs)) => cni::status_of(request, inputs),
         None => ipam::status_of_plugin(&cx.call, DEADLINE),
@@ -31,6 +28,10 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
     // Deferred DELs that are not replayed in the remaining time are left to the next call.
     let _ = timeout_at(until, deferred_del::replay_some(cx)).await;
     Ok(())
+}
+
+fn too_slow(cx: &Context) -> CniError {
+    CniError::internal(format!("datastore {} took more than {} s", cx.datastore_name(), DEADLINE.as_secs()))
 }
 
 /// Converts any error of STATUS, with the code for "no ADD can be served now".

@@ -6,10 +6,7 @@ use std::net::IpAddr;
 use libcalico::net::IpVersion;
 use netlink_packet_route::route::{RouteScope, RouteType};
 
-use super::netlink::NetlinkSocket;
-use super::netlink::address::{self, KernelAddress, PermanentNeighbour};
-use super::netlink::link::{self, Link};
-use super::netlink::route::{self, KernelRoute};
+use super::netlink::{KernelAddress, KernelRoute, Link, NetlinkSocket, PermanentNeighbour, address, link, route};
 use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
 use super::{DataplaneError, EndpointPlan, MacAddr, NetnsFd, SysctlError, sysctl};
 

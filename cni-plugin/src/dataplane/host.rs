@@ -5,9 +5,8 @@ use std::fmt::Display;
 use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
 
-use super::netlink::route::{self, KernelRoute};
-use super::netlink::{NetlinkSocket, link};
-use super::{DataplaneError, Endpoint, HostLinkProof, NetlinkError, Teardown};
+use super::netlink::{KernelRoute, NetlinkSocket, link, route};
+use super::{Endpoint, HostLinkProof, NetlinkError, Teardown};
 
 /// The network of the kernel in the network namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +25,11 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
-        remove(name).map_err(network_error)
+        // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of
+        // Calico. The kernel deletes the other end and the routes with it.
+        let endpoint = Endpoint::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
+        let removed = Teardown::start(endpoint).and_then(Teardown::finish).map_err(network_error)?;
+        Ok(removed.interface.is_some())
     }
 }
 
@@ -65,13 +68,6 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
         interfaces: route.interface.iter().chain(&route.next_hops).filter_map(name).collect(),
     };
     Ok(route::list_both(&mut socket, None)?.into_iter().map(named).collect())
-}
-
-/// Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of Calico. The
-/// kernel deletes the other end and the routes with it.
-fn remove(name: &str) -> Result<bool, DataplaneError> {
-    let endpoint = Endpoint::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
-    Ok(Teardown::start(endpoint)?.finish()?.interface.is_some())
 }
 
 #[cfg(test)]

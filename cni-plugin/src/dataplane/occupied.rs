@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkSocket, route};
+use super::netlink::{Link, NetlinkSocket, link, route};
 use super::ownership::{OtherEnd, reason_to_stay};
 use super::{DataplaneError, Holder, NetlinkError, NetnsFd, Reason, Wanted};
 
@@ -55,10 +54,17 @@ pub(super) fn replaceable(
     netns: &NetnsFd,
 ) -> Result<Option<Link>, DataplaneError> {
     let found = link::find(host, wanted.host_ifname)?;
-    let inside = Inside::look(netns, wanted.container_ifname, found.as_ref())?;
+    let peer_index = found.as_ref().and_then(|found| found.peer_index);
+    // The interface with the name CNI_IFNAME, and the one whose index the host end reports as its other end.
+    let (inside, peer) = netns.run_in(|| {
+        let mut socket = NetlinkSocket::open()?;
+        let inside = link::find(&mut socket, wanted.container_ifname)?;
+        let peer = peer_index.map(|index| link::find_by_index(&mut socket, index)).transpose()?.flatten();
+        Ok::<_, DataplaneError>((inside, peer))
+    })?;
     let netns_id = link::nsid_of(host, netns)?;
-    let is_asked = |found: &Link| inside.asked.as_ref().is_some_and(|asked| found.is_peer_of(asked, netns_id));
-    let other_end = |found: &Link| match &inside.peer {
+    let is_asked = |found: &Link| inside.as_ref().is_some_and(|inside| found.is_peer_of(inside, netns_id));
+    let other_end = |found: &Link| match &peer {
         _ if is_asked(found) => OtherEnd::Asked,
         Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
         _ => OtherEnd::Elsewhere,
@@ -66,7 +72,7 @@ pub(super) fn replaceable(
     // The pod has an interface of Calico with another name. That is the reason to report, whatever interface is named
     // CNI_IFNAME.
     let is_named = |found: &Link| matches!(other_end(found), OtherEnd::Named(_));
-    if inside.asked.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
+    if inside.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
         return Err(DataplaneError::ContainerInterfaceExists {
             ifname: wanted.container_ifname.to_owned(),
             netns: netns.path().to_owned(),
@@ -76,26 +82,6 @@ pub(super) fn replaceable(
     match reason_to_stay(&found, other_end(&found), wanted) {
         None => Ok(Some(found)),
         Some(reason) => Err(DataplaneError::HostInterfaceTaken(Box::new(Holder::of(host, found, reason)?))),
-    }
-}
-
-/// Interfaces in the pod's namespace.
-struct Inside {
-    /// The interface with the name CNI_IFNAME.
-    asked: Option<Link>,
-    /// The interface whose index the host end reports as its other end.
-    peer: Option<Link>,
-}
-
-impl Inside {
-    fn look(netns: &NetnsFd, ifname: &str, host_end: Option<&Link>) -> Result<Self, DataplaneError> {
-        netns.run_in(|| {
-            let mut socket = NetlinkSocket::open()?;
-            let asked = link::find(&mut socket, ifname)?;
-            let peer_index = host_end.and_then(|host_end| host_end.peer_index);
-            let peer = peer_index.map(|index| link::find_by_index(&mut socket, index)).transpose()?.flatten();
-            Ok(Inside { asked, peer })
-        })
     }
 }
 

@@ -10,9 +10,7 @@ use std::{fs, io};
 use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 
-use super::netlink::NetlinkSocket;
-use super::netlink::link::{self, Link};
-use super::netlink::route::{self, KernelRoute};
+use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use super::{DataplaneError, Endpoint, HostLinkProof, NetnsError, NetnsFd, Teardown};
 
 /// A container whose network a garbage collection is about to remove.

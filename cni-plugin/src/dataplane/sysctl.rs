@@ -39,7 +39,7 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
 pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
     let value = match key {
         SysctlKey::Namespace(name) => value_of(name).map_err(Cause::from),
-        SysctlKey::Interface { .. } => File::open(path(key)).and_then(|file| read_file(&file)).map_err(Cause::from),
+        SysctlKey::Interface { .. } => read_file(&path(key)).map_err(Cause::from),
     };
     let value = value.map_err(|source| SysctlError { action: "read".to_owned(), key: key.clone(), source })?;
     Ok(value.trim().to_owned())
@@ -71,14 +71,14 @@ fn write_value_if_different(name: &str, value: &str) -> Result<(), sysctl::Sysct
 fn write_file_if_different(path: &str, value: &str) -> io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
     match written {
-        Err(_) if File::open(path).and_then(|file| read_file(&file)).is_ok_and(|found| found.trim() == value) => Ok(()),
+        Err(_) if read_file(path).is_ok_and(|found| found.trim() == value) => Ok(()),
         outcome => outcome,
     }
 }
 
-fn read_file(file: &File) -> io::Result<String> {
+fn read_file(path: &str) -> io::Result<String> {
     let mut buffer = [0; 32];
-    let length = file.read_at(&mut buffer, 0)?;
+    let length = File::open(path)?.read_at(&mut buffer, 0)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 

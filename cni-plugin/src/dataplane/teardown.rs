@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use ipam_plugin::lock::HostLock;
 use libcalico::net::Cidr;
 
-use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkSocket, route};
+use super::netlink::{Link, NetlinkSocket, link, route};
 use super::{DataplaneError, Holder, MacAddr, NetlinkError, NetnsError, NetnsFd, Reason, interfaces_lock};
 
 /// Maximum duration of a deletion, the same as upstream's.

@@ -137,7 +137,11 @@ impl IpamExec {
         let output = run.map_err(|error| {
             CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))
         })?;
-        let output = output.ok_or_else(|| self.too_slow(command))?;
+        let output = output.ok_or_else(|| {
+            let (binary, limit) = (self.binary.display(), self.limit);
+            CniError::new(Code::TRY_AGAIN, format!("IPAM plugin {binary} did not finish {command} within {limit:?}"))
+                .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
+        })?;
         if !output.status.success() {
             return Err(self.failure(&output));
         }
@@ -145,12 +149,6 @@ impl IpamExec {
             let _ = io::stderr().write_all(&output.stderr);
         }
         Ok(output.stdout)
-    }
-
-    fn too_slow(&self, command: &str) -> CniError {
-        let msg = format!("IPAM plugin {} did not finish {command} within {:?}", self.binary.display(), self.limit);
-        CniError::new(Code::TRY_AGAIN, msg)
-            .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
     }
 
     fn spawn(&self, command: &str, args: &str) -> io::Result<Child> {

@@ -22,7 +22,7 @@ use ipam_plugin::release::{Leaving, Listings as _};
 use ipam_plugin::vmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::EndpointFacts;
-use libcalico::ipam::{HandleId, ReleaseRequest};
+use libcalico::ipam::ReleaseRequest;
 use libcalico::kubernetes::MachinePod;
 use netconf::{Call, CniError, CniResult};
 
@@ -133,7 +133,14 @@ pub async fn give_back(
     // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
     // plugin, which may have assigned the same address to a later sandbox of the pod.
     let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.vmi.is_none();
-    let leaving = request.filter(is_leaving).map(|request| assigned.leaving(&request.handle())).unwrap_or_default();
+    let leaving: Vec<_> = request
+        .filter(is_leaving)
+        .into_iter()
+        .flat_map(|request| {
+            let handle = request.handle();
+            assigned.held().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None })
+        })
+        .collect();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !assigned.is_kept {
         return Ok(());
@@ -181,9 +188,5 @@ impl AssignedAddresses {
     fn held(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let is_replaced = |busy: &&BusyRoute| !self.addresses.contains(&busy.address);
         self.addresses.iter().copied().chain(self.busy.iter().filter(is_replaced).map(|busy| busy.address))
-    }
-
-    fn leaving(&self, handle: &HandleId) -> Vec<Leaving> {
-        self.held().map(|ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None }).collect()
     }
 }

@@ -119,7 +119,8 @@ impl GrpcDataplane {
             let codec = ProstCodec::<Q, A>::default();
             let answer = client.unary(request, PathAndQuery::from_static(path), codec).await;
             let answer = answer.map(tonic::Response::into_inner);
-            answer.map_err(|status| (describe(&status), !is_without_connection(&status)))
+            answer
+                .map_err(|status| (format!("{}: {}", status.code(), causes(&status)), !is_without_connection(&status)))
         };
         match tokio::time::timeout(DEADLINE, exchange).await {
             Ok(outcome) => outcome.map_err(failed),
@@ -149,10 +150,6 @@ fn uri(target: &str) -> String {
 fn is_without_connection(status: &Status) -> bool {
     let first = std::error::Error::source(status);
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<ConnectError>())
-}
-
-fn describe(status: &Status) -> String {
-    format!("{}: {}", status.code(), causes(status))
 }
 
 /// Returns the texts of an error and its causes. The text of tonic alone is `transport error` for an unreachable

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::netlink::link::Link;
+use super::netlink::Link;
 use super::plan::{Before, Wanted};
 
 /// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.

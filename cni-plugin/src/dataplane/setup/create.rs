@@ -4,9 +4,7 @@ use ipam_plugin::lock::HostLock;
 use netconf::conf::DeviceType;
 use nix::errno::Errno;
 
-use crate::dataplane::netlink::NetlinkSocket;
-use crate::dataplane::netlink::link::{self, Link};
-use crate::dataplane::netlink::route::{self, KernelRoute};
+use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
 use crate::dataplane::{
     DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock, occupied,
 };
@@ -75,8 +73,7 @@ fn create_as(
         }
         outcome => outcome,
     };
-    let (host, routes_before) = created?;
-    Ok(Pair { host, device, routes_before })
+    created.map_err(DataplaneError::from)
 }
 
 fn create_once(
@@ -84,7 +81,7 @@ fn create_once(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
-) -> Result<(Link, Vec<KernelRoute>), NetlinkError> {
+) -> Result<Pair, NetlinkError> {
     let destinations: Vec<_> = plan.host_destinations().collect();
     let mut requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
     requests.extend(destinations.iter().copied().map(route::find));
@@ -92,9 +89,10 @@ fn create_once(
     answers.next().unwrap_or(Ok(None))?;
     let looked_up = answers.next().unwrap_or(Ok(None));
     match looked_up.map(Link::from_answer) {
-        Ok(Some(link)) => {
-            let found = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
-            Ok((link, found.filter(|route| destinations.contains(&route.destination)).collect()))
+        Ok(Some(host)) => {
+            let routes = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
+            let routes_before = routes.filter(|route| destinations.contains(&route.destination)).collect();
+            Ok(Pair { host, device, routes_before })
         }
         // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
         outcome => Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname))),

@@ -5,9 +5,7 @@ use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
 
 use super::create::Pair;
-use crate::dataplane::netlink::link::{self, Link};
-use crate::dataplane::netlink::route::{self, KernelRoute};
-use crate::dataplane::netlink::{NetlinkSocket, Request};
+use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, Request, link, route};
 use crate::dataplane::plan::End;
 use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 

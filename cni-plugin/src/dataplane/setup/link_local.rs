@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use libcalico::net::IpVersion;
 use netlink_packet_route::link::In6AddrGenMode;
 
-use crate::dataplane::netlink::NetlinkSocket;
-use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS, KernelAddress};
-use crate::dataplane::netlink::link::Link;
+use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS};
+use crate::dataplane::netlink::{KernelAddress, Link, NetlinkSocket};
 use crate::dataplane::{DataplaneError, EndpointPlan, MacAddr};
 
 /// Maximum time for the kernel to generate the address. The kernel takes about 2 ms; upstream waits half a second.

@@ -15,8 +15,7 @@ use ipam_plugin::lock::HostLock;
 use libcalico::names::InterfaceAlias;
 use netconf::conf::DeviceType;
 
-use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkSocket, Request, address, route};
+use super::netlink::{Link, NetlinkSocket, Request, address, link, route};
 use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
 use super::{DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsFd, interfaces_lock, sysctl};
 use create::Pair;
@@ -51,7 +50,11 @@ pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, Dataplane
     let mut lock = interfaces_lock::share();
     let pair = create::create(&mut host, plan, netns, &mut lock)?;
     stages.done("create_pair");
-    configure(&mut host, plan, netns, &pair, lock, stages).map_err(|error| undo(&mut host, &pair.host, error))
+    configure(&mut host, plan, netns, &pair, lock, stages).map_err(|error| {
+        // The settings written to the pod's namespace remain, because the namespace belongs to the pod.
+        let deleted = link::delete(&mut host, &pair.host);
+        after_undo(&pair.host.name, error, deleted)
+    })
 }
 
 fn configure(
@@ -119,13 +122,6 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
     });
     let step = format!("add route {route} to interface {} in the pod", link.name);
     route::add(step, route.destination, gateway, link.index)
-}
-
-/// Deletes the pair after a failure. The settings written to the pod's namespace remain, because the namespace belongs
-/// to the pod.
-fn undo(host: &mut NetlinkSocket, link: &Link, error: DataplaneError) -> DataplaneError {
-    let deleted = link::delete(host, link);
-    after_undo(&link.name, error, deleted)
 }
 
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its

@@ -84,7 +84,7 @@ impl Context {
     /// Returns true if the Kubernetes API is the datastore. There, endpoints are annotations of pods, and Kubernetes
     /// defines the profiles.
     pub fn is_on_kubernetes(&self) -> bool {
-        matches!(self.api, KubernetesApi::Datastore)
+        matches!(self.store, Datastore::Kubernetes(_))
     }
 
     /// Returns K8S_POD_UID if endpoints have their pod's uid (CNI-223); an empty text otherwise, and without the

@@ -19,7 +19,7 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::{self, DataplaneError, Interface, Running, Suspect};
 use crate::endpoint::EndpointsOf;
-use crate::ipam::release::{Kept, leaked, release_leaked};
+use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
 
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. A container with a running
@@ -31,8 +31,8 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     let valid_attachments = cx.call.conf.valid_attachments.iter().flatten();
     let valid: BTreeSet<_> = valid_attachments.map(|attachment| attachment.container_id.clone()).collect();
 
-    let (in_pods, node) = (cx.is_on_kubernetes(), &cx.workload.node);
-    let leaked = leaked(&cx.store, in_pods, &cx.call, node, &valid).await;
+    let node = &cx.workload.node;
+    let leaked = leaked(&cx.store, &cx.call, node, &valid).await;
     let leaked = leaked.map_err(|error| nothing_collected("the blocks", &error))?;
     let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
@@ -81,10 +81,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             staying.insert(entry.value.spec.container_id);
         }
     }
-    let mut keeping = valid;
-    keeping.extend(staying.iter().cloned());
-    let kept = Kept { containers: &keeping, unnamed: &staying };
-    failures.extend(release_leaked(&cx.store, in_pods, &cx.call, node, leaked, kept).await);
+    failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &staying).await);
     failures.extend(running.iter().map(|running| left(cx, running)));
     match failures.first() {
         None => Ok(()),
@@ -234,8 +231,7 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> Endpoin
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
-    let in_pods = cx.is_on_kubernetes();
     // The pod has to be read: the endpoint lacks some of its properties.
-    let known = (!in_pods).then(|| vec![entry.clone().into()]);
-    EndpointsOf::new(&cx.store, in_pods, facts).known(known)
+    let known = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
+    EndpointsOf::new(&cx.store, facts).known(known)
 }

@@ -1,7 +1,6 @@
 //! Creates the interface and writes the endpoint, one after the other or concurrently. After a failure, undoes the
 //! completed steps in the reverse order.
 
-use datastore::Datastore;
 use futures::future::join;
 use libcalico::api::WorkloadEndpoint;
 use netconf::CniError;
@@ -55,7 +54,7 @@ pub(super) async fn attach_and_record(
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.
-    let (created, written) = if matches!(cx.store, Datastore::Kubernetes(_)) && netns.is_some() {
+    let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
         let create_meanwhile = async {
             for _ in 0..TURNS_TO_SEND {
                 yield_now().await;
@@ -164,8 +163,7 @@ pub(super) async fn give_back(
     error: CniError,
 ) -> CniError {
     let Attachment { cx, request, .. } = attachment;
-    let in_pods = cx.is_on_kubernetes();
-    let outcome = match ipam::give_back(&cx.store, in_pods, &cx.call, &request.workload, assigned).await {
+    let outcome = match ipam::give_back(&cx.store, &cx.call, &request.workload, assigned).await {
         Ok(()) => format!("failed while {step}; the addresses were released"),
         Err(left) => {
             format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")

@@ -78,16 +78,24 @@ async fn replace(
 ) -> Result<(), CniError> {
     let family = |busy: &&BusyRoute| IpVersion::of(busy.address) == IpVersion::of(route.address);
     let tried = 1 + assigned.busy.iter().filter(family).count();
-    let error = if tried < TRIES {
-        tracing::warn!(address = %route.address, route = route.route, "the host has a route to the address that IPAM chose; asking for another");
-        match choose_another(&attachment.cx.store, assigned, route).await {
+    // Records the busy address for this ADD and for the next ADDs on the node.
+    if let Some(file) = assigned.request.as_ref().and_then(|request| request.busy_file.as_deref()) {
+        busy::note(file, route.address, &route.route, SystemClock::start().now());
+    }
+    assigned.busy.push(route.clone());
+    let cause = if tried < TRIES {
+        tracing::warn!(
+            address = %route.address, route = route.route,
+            "the host has a route to the address that IPAM chose; asking for another"
+        );
+        match choose_another(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
-            Err(error) => none_left(&assigned.busy, Some(error)),
+            Err(error) => Some(error),
         }
     } else {
-        pass_over(assigned, route);
-        none_left(&assigned.busy, None)
+        None
     };
+    let error = none_left(&assigned.busy, cause);
     Err(give_back(attachment, assigned, ATTACHING, error).await)
 }
 
@@ -107,9 +115,8 @@ fn none_left(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
 
 /// Replaces the busy address by another address of the same family. The busy address stays allocated to the container
 /// until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains it.
-async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, route: BusyRoute) -> Result<(), CniError> {
-    let (ip, clock) = (route.address, SystemClock::start());
-    pass_over(assigned, route);
+async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
+    let clock = SystemClock::start();
     let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
     let version = IpVersion::of(ip);
     let request = IpamRequest {
@@ -124,14 +131,6 @@ async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, rou
     let other = with_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
     assigned.replace(ip, &other);
     Ok(())
-}
-
-/// Records a busy address for this ADD and for the next ADDs on the node.
-fn pass_over(assigned: &mut AssignedAddresses, route: BusyRoute) {
-    if let Some(file) = assigned.request.as_ref().and_then(|request| request.busy_file.as_deref()) {
-        busy::note(file, route.address, &route.route, SystemClock::start().now());
-    }
-    assigned.busy.push(route);
 }
 
 /// Releases the addresses that a successful ADD does not use: busy addresses, and addresses of the pod's earlier

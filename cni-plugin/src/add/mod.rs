@@ -53,7 +53,7 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
     // The prefetch writes, so an ADD that may still be refused must not prefetch.
-    let may_be_refused = matches!(occupant, Some(Occupant::Holder(_)));
+    let may_be_refused = matches!(occupant, Occupant::Holder(_));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
     timings.stage("read");
@@ -90,8 +90,7 @@ async fn attach_new(
 ) -> Result<CniResult, CniError> {
     let Attachment { cx, request, .. } = attachment;
     let before = existing.as_ref().map(|entry| &entry.value);
-    let assigned =
-        ipam::assign(&cx.store, cx.is_on_kubernetes(), &cx.call, &request.workload, addresses, before).await?;
+    let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, before).await?;
     timings.stage("ipam");
 
     let (created, endpoint, ipam) = busy_address::attach(attachment, timings, assigned, existing, profile).await?;

@@ -7,15 +7,13 @@ use nix::net::if_::if_nametoindex;
 
 use super::netlink::{Link, NetlinkSocket, link, route};
 use super::ownership::{OtherEnd, reason_to_stay};
-use super::{DataplaneError, Holder, NetlinkError, NetnsFd, Reason, Wanted};
+use super::{Before, DataplaneError, Holder, NetlinkError, NetnsFd, Reason, Wanted};
 
 /// The host interface with the name of the one that an ADD is about to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occupant {
-    /// There is no such interface.
-    Nothing,
-    /// The ADD may replace the interface with this index.
-    Replaceable(u32),
+    /// There is no such interface, or the ADD may replace it.
+    Free(Before),
     /// The interface prevents the ADD from creating its own.
     Holder(Holder),
 }
@@ -24,14 +22,15 @@ pub enum Occupant {
 /// no netlink socket.
 pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, DataplaneError> {
     if if_nametoindex(wanted.host_ifname) == Err(Errno::ENODEV) {
-        return Ok(Occupant::Nothing);
+        return Ok(Occupant::Free(Before::Nothing));
     }
     let mut host = NetlinkSocket::open()?;
     match replaceable(&mut host, wanted, netns) {
-        Ok(found) => Ok(found.map_or(Occupant::Nothing, |found| Occupant::Replaceable(found.index))),
+        Ok(None) => Ok(Occupant::Free(Before::Nothing)),
+        Ok(Some(found)) => Ok(Occupant::Free(Before::Interface { index: found.index, is_proven: false })),
         Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Occupant::Holder(*holder)),
         // This error concerns the pod's end, not the host's. The ADD reports it when it creates the pair.
-        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Nothing),
+        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Free(Before::Nothing)),
         Err(error) => Err(error),
     }
 }

@@ -26,37 +26,29 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sets the value in the namespace of the calling thread. Only logs the failure of an optional setting.
 pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
-    match write_if_different(setting) {
-        Err(error) if !setting.required => {
-            tracing::warn!(%error, "optional kernel setting left as it is");
-            Ok(())
-        }
-        outcome => outcome,
-    }
-}
-
-/// Returns the setting's current value without surrounding white space.
-pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
-    let value = match key {
-        SysctlKey::Namespace(name) => value_of(name).map_err(Cause::from),
-        SysctlKey::Interface { .. } => read_file(&path(key)).map_err(Cause::from),
-    };
-    let value = value.map_err(|source| SysctlError { action: "read".to_owned(), key: key.clone(), source })?;
-    Ok(value.trim().to_owned())
-}
-
-fn write_if_different(setting: &Sysctl) -> Result<(), SysctlError> {
     let (key, value) = (&setting.key, setting.value.to_string());
     let written = match key {
         // The names of the crate are dotted, which is unambiguous as long as they contain no interface name.
         SysctlKey::Namespace(name) => write_value_if_different(name, &value).map_err(Cause::from),
         SysctlKey::Interface { .. } => write_file_if_different(&path(key), &value).map_err(Cause::from),
     };
-    written.map_err(|source| SysctlError { action: format!("set to {value}"), key: key.clone(), source })
+    let Err(source) = written else { return Ok(()) };
+    let error = SysctlError { action: format!("set to {value}"), key: key.clone(), source };
+    if setting.required {
+        return Err(error);
+    }
+    tracing::warn!(%error, "optional kernel setting left as it is");
+    Ok(())
 }
 
-fn value_of(name: &str) -> Result<String, sysctl::SysctlError> {
-    Ctl::new(name)?.value_string()
+/// Returns the setting's current value without surrounding white space.
+pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
+    let value = match key {
+        SysctlKey::Namespace(name) => Ctl::new(name).and_then(|ctl| ctl.value_string()).map_err(Cause::from),
+        SysctlKey::Interface { .. } => read_file(&path(key)).map_err(Cause::from),
+    };
+    let value = value.map_err(|source| SysctlError { action: "read".to_owned(), key: key.clone(), source })?;
+    Ok(value.trim().to_owned())
 }
 
 fn write_value_if_different(name: &str, value: &str) -> Result<(), sysctl::SysctlError> {

@@ -134,7 +134,13 @@ fn tear_down(
     report_cut: &Sender<Result<Cut, DataplaneError>>,
     report_outcome: &Sender<Result<(), DataplaneError>>,
 ) {
-    let (cut, target) = match find_and_cut(endpoint) {
+    let found = find(endpoint).and_then(|mut found| {
+        if let Found::Ours(target) = &mut found {
+            link::gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
+        }
+        Ok(found)
+    });
+    let (cut, target) = match found {
         Ok(Found::Ours(target)) => (Ok((Some(target.link.name.clone()), None)), Some(target)),
         Ok(Found::Unproven(holder)) => (Ok((None, Some(holder))), None),
         Ok(Found::Nothing) => (Ok((None, None)), None),
@@ -145,14 +151,6 @@ fn tear_down(
         let deleted = link::delete(&mut target.socket, &target.link);
         let _ = report_outcome.send(deleted.map_err(DataplaneError::from));
     }
-}
-
-fn find_and_cut(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
-    let mut found = find(endpoint)?;
-    if let Found::Ours(target) = &mut found {
-        link::gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
-    }
-    Ok(found)
 }
 
 /// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
@@ -258,13 +256,12 @@ fn proven(
     proof: &HostLinkProof,
     pod: Option<&NetnsFd>,
 ) -> Result<Proven, NetlinkError> {
-    let yes = |is_so: bool| if is_so { Proven::Yes } else { Proven::No };
     let addresses = match proof {
-        HostLinkProof::Name => return Ok(Proven::Yes),
-        HostLinkProof::NameUnlessPeerInPod => return Ok(yes(!is_peer_in(socket, link, pod)?)),
-        HostLinkProof::Index(index) => return Ok(yes(link.index == *index)),
-        HostLinkProof::Absent | HostLinkProof::OtherInterface => return Ok(Proven::No),
         HostLinkProof::RouteTo(addresses) => addresses,
+        HostLinkProof::Name => return Ok(Proven::Yes),
+        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => return Ok(Proven::Yes),
+        HostLinkProof::Index(index) if link.index == *index => return Ok(Proven::Yes),
+        _ => return Ok(Proven::No),
     };
     for address in addresses {
         let destination = Cidr::host(address.to_canonical());

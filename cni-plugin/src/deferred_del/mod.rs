@@ -19,7 +19,7 @@ use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use self::urgency::{Urgency, Wanted};
+use self::urgency::{AddTarget, Urgency};
 use crate::cni_error::{journal_error, store_error};
 use crate::context::Context;
 use crate::endpoint::EndpointsOf;
@@ -166,11 +166,11 @@ impl<'a> Replayer<'a> {
     async fn replay(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> Result<(), CniError> {
         let pending_del = &pending_del.clone().with_default_node(self.node);
         let workload = pending_del.attachment();
-        let (store, in_pods) = (self.store, matches!(self.api, KubernetesApi::Datastore));
-        let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&pending_del.pod_uid);
+        let store = self.store;
+        let endpoints = EndpointsOf::new(store, workload.clone()).or_unnamed(&pending_del.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let is_shared = !in_pods && has_other_interface(store, &workload).await?;
+        let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_interface(store, &workload).await?;
         if is_shared {
             tracing::info!("the container still has another interface, which keeps the addresses");
         } else {
@@ -253,13 +253,11 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         return Ok(());
     }
     let described = reads::described_pod(cx).await?;
-    let asked = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
-    let wanted = Wanted::new(&cx.call, asked, described.as_ref());
+    let requested = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
+    let target = AddTarget::new(&cx.call, requested, described.as_ref());
     let entries = cx.journal.entries().unwrap_or_default();
-    let is_urgent = entries
-        .iter()
-        .flat_map(|entry| &entry.pending_del)
-        .any(|pending_del| wanted.urgency(pending_del) == Urgency::Must);
+    let mut pending_dels = entries.iter().flat_map(|entry| &entry.pending_del);
+    let is_urgent = pending_dels.any(|pending_del| target.urgency(pending_del) == Urgency::Must);
     // Before the lock: the request may wait for a busy server, and other calls wait for the lock.
     let replayer = Replayer::for_call(cx).await;
     let must_wait = is_own_pending || is_urgent;
@@ -277,12 +275,8 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if is_own_pending {
         replay_own(cx, &replayer, &locked).await?;
     }
-    without_waiting_for_busy_server(
-        cx,
-        cx.busy_until,
-        replayer.replay_by_urgency(&locked, LIMIT_OF_ADD, |pending_del| wanted.urgency(pending_del)),
-    )
-    .await;
+    let replay = replayer.replay_by_urgency(&locked, LIMIT_OF_ADD, |pending_del| target.urgency(pending_del));
+    without_waiting_for_busy_server(cx, cx.busy_until, replay).await;
     Ok(())
 }
 
@@ -358,12 +352,8 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
 /// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
 pub async fn record_identity(cx: &Context) {
     let target = identity_of(&cx.store, cx.datastore_name()).await;
-    let recorded = match cx.journal.try_lock() {
-        Ok(Some(locked)) => locked.record_identity(&target),
-        Ok(None) => Ok(()),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = recorded {
+    let locked = cx.journal.try_lock();
+    if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(datastore = %target.name, %error, "the identity of the datastore is not noted");
     }
 }

@@ -203,8 +203,7 @@ async fn release(
     held: Option<(IpamRequest, ReleaseInputs)>,
     known: Option<Vec<Listing>>,
 ) -> Result<(), ReleaseError> {
-    let endpoints =
-        EndpointsOf::new(&cx.store, cx.is_on_kubernetes(), cx.workload.clone()).or_unnamed(cx.pod_uid()).known(known);
+    let endpoints = EndpointsOf::new(&cx.store, cx.workload.clone()).or_unnamed(cx.pod_uid()).known(known);
     let given_up = async { endpoints.give_up().await.map_err(ReleaseError::from) };
     let (given_up, released) =
         Box::pin(join(given_up, ipam::release::release(&cx.store, &cx.call, held, &endpoints))).await;

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use datastore::Datastore;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::{Leaving, Listings, still_held};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
@@ -37,10 +38,15 @@ pub struct EndpointsOf<'a, S> {
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
+impl<'a> EndpointsOf<'a, Datastore> {
+    /// Returns the endpoints of the attachment in `facts`.
+    pub fn new(store: &'a Datastore, facts: EndpointFacts) -> Self {
+        EndpointsOf::in_store(store, matches!(store, Datastore::Kubernetes(_)), facts)
+    }
+}
+
 impl<'a, S: Store> EndpointsOf<'a, S> {
-    /// Returns the endpoints of the attachment in `facts`. `in_pods`: the store represents endpoints as annotations of
-    /// pods.
-    pub fn new(store: &'a S, in_pods: bool, facts: EndpointFacts) -> Self {
+    pub(crate) fn in_store(store: &'a S, in_pods: bool, facts: EndpointFacts) -> Self {
         EndpointsOf { store, in_pods, facts, unnamed: None, known: None, others: OnceCell::new() }
     }
 

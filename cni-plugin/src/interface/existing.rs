@@ -13,20 +13,16 @@ use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason
 
 const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
 
-/// Returns the interface that has the name of the host's end; `None` for a gRPC dataplane or without a namespace. Call
+/// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace. Call
 /// this before the first write, and again before the write of the endpoint, because another ADD of this pod may have
 /// created an interface meanwhile. `before` is the interface found the first time.
-pub fn find(
-    config: InterfaceConfig<'_>,
-    before: Before,
-    netns: Option<&NetnsFd>,
-) -> Result<Option<Occupant>, CniError> {
+pub fn find(config: InterfaceConfig<'_>, before: Before, netns: Option<&NetnsFd>) -> Result<Occupant, CniError> {
     let Some(netns) = netns.filter(|_| config.grpc_socket().is_none()) else {
-        return Ok(None);
+        return Ok(Occupant::Free(Before::Unknown));
     };
     let (host_ifname, alias) = (config.host_ifname(), config.alias());
     let wanted = Wanted { host_ifname: &host_ifname, container_ifname: &config.call.ifname, alias: &alias, before };
-    occupant(&wanted, netns).map(Some).map_err(dataplane_error)
+    occupant(&wanted, netns).map_err(dataplane_error)
 }
 
 /// Returns the interface that the ADD may replace.
@@ -36,15 +32,11 @@ pub fn find(
 pub async fn replaceable(
     config: InterfaceConfig<'_>,
     store: &Datastore,
-    occupant: Option<Occupant>,
+    occupant: Occupant,
 ) -> Result<Before, CniError> {
     Ok(match occupant {
-        None => Before::Unknown,
-        Some(Occupant::Nothing) => Before::Nothing,
-        Some(Occupant::Replaceable(index)) => Before::Interface { index, is_proven: false },
-        Some(Occupant::Holder(holder)) => {
-            Before::Interface { index: prove(config, store, holder).await?, is_proven: true }
-        }
+        Occupant::Free(before) => before,
+        Occupant::Holder(holder) => Before::Interface { index: prove(config, store, holder).await?, is_proven: true },
     })
 }
 
@@ -56,8 +48,8 @@ pub fn ensure_not_overtaken(
     netns: Option<&NetnsFd>,
 ) -> Result<(), CniError> {
     match find(config, before, netns)? {
-        Some(Occupant::Holder(holder)) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
-        _ => Ok(()),
+        Occupant::Holder(holder) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
+        Occupant::Free(_) => Ok(()),
     }
 }
 

@@ -124,5 +124,5 @@ pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniE
     }
     let netns = NetnsFd::open(Path::new(&config.call.netns)).ok();
     let occupant = existing::find(config, Before::Unknown, netns.as_ref())?;
-    Ok(matches!(occupant, Some(Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. }))))
+    Ok(matches!(occupant, Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. })))
 }

@@ -85,10 +85,9 @@ pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamR
 }
 
 /// Assigns addresses. After a failure none stays allocated. `before` is the existing endpoint of the container or pod,
-/// if one was found. `in_pods`: the datastore stores endpoints as annotations of pods.
+/// if one was found.
 pub async fn assign(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     workload: &EndpointFacts,
     wanted: AddressRequest,
@@ -100,7 +99,7 @@ pub async fn assign(
             Ok(AssignedAddresses { is_kept: false, ..assigned })
         }
         AddressRequest::Calico(calico) if !calico.chosen.is_empty() => {
-            Box::pin(requested::assign(store, in_pods, call, workload, *calico, before)).await
+            Box::pin(requested::assign(store, call, workload, *calico, before)).await
         }
         AddressRequest::Calico(calico) => {
             let CalicoRequest { request, inputs, lock, .. } = *calico;
@@ -120,15 +119,14 @@ pub async fn assign(
 }
 
 /// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
-/// that it had before. `in_pods`: the datastore stores endpoints as annotations of pods.
+/// that it had before.
 pub async fn give_back(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     workload: &EndpointFacts,
     assigned: &AssignedAddresses,
 ) -> Result<(), CniError> {
-    let endpoints = EndpointsOf::new(store, in_pods, workload.clone());
+    let endpoints = EndpointsOf::new(store, workload.clone());
     let request = assigned.request.as_deref();
     // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
     // plugin, which may have assigned the same address to a later sandbox of the pod.

@@ -30,7 +30,6 @@ pub struct EarlierAddresses {
 /// addresses, the pod gets these instead of the chosen ones.
 pub(super) async fn assign(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     workload: &EndpointFacts,
     calico: CalicoRequest,
@@ -63,7 +62,7 @@ pub(super) async fn assign(
             }
             Err(error) => {
                 let assigned = assigned_of(&given, request, replaced);
-                if let Err(left) = super::give_back(store, in_pods, call, workload, &assigned).await {
+                if let Err(left) = super::give_back(store, call, workload, &assigned).await {
                     tracing::warn!(error = %left, "an address of the failed ADD stays allocated; DEL will release it");
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);

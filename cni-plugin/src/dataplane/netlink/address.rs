@@ -92,7 +92,7 @@ fn permanent_on(link: &Link, object: RouteNetlinkMessage) -> Option<PermanentNei
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => ip = Some(IpAddr::V4(address)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => ip = Some(IpAddr::V6(address)),
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddr::try_from(bytes.as_slice()).ok(),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddr::from_slice(&bytes),
             _ => {}
         }
     }

@@ -158,7 +158,7 @@ impl Link {
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
-                LinkAttribute::Address(bytes) => link.mac = MacAddr::try_from(bytes.as_slice()).ok(),
+                LinkAttribute::Address(bytes) => link.mac = MacAddr::from_slice(&bytes),
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 LinkAttribute::IfAlias(text) => link.alias = InterfaceAlias::parse(&text),
                 LinkAttribute::Link(index) => link.peer_index = Some(index),

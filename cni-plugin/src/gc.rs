@@ -38,8 +38,8 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is not known where \
-             a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
+            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is \
+             not known where a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
         );
         return Ok(());
     }
@@ -68,7 +68,8 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             && let Err(error) = interface.remove()
         {
             failures.push(format!(
-                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: {error}"
+                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: \
+                 {error}"
             ));
             staying.insert(container_id);
         }
@@ -212,9 +213,9 @@ fn left(cx: &Context, running: &Running) -> String {
     let Running { container_id, ifname, process } = running;
     let network = &cx.call.conf.name;
     let words = format!(
-        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and process \
-         {process} is in its network namespace. It is left alone. If another runtime uses network {network}, name the networks \
-         differently; feature_control.gc_running_containers takes its network nevertheless"
+        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and \
+         process {process} is in its network namespace. It is left alone. If another runtime uses network {network}, \
+         name the networks differently; feature_control.gc_running_containers takes its network nevertheless"
     );
     tracing::warn!("{words}");
     words

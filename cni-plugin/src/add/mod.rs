@@ -60,8 +60,8 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
 
     let profile = if has_profile { None } else { wanted_profile(cx) };
     let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
-    // An interface of this name may be the rejoining container's own, which stays. Another ADD of the container may also
-    // create it meanwhile, so no state before this ADD is recorded.
+    // An interface of this name may be the rejoining container's own, which stays. Another ADD of the container may
+    // also create it meanwhile, so no state before this ADD is recorded.
     let before = if is_rejoining && may_be_refused {
         Before::Unknown
     } else {

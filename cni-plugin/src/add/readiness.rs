@@ -82,8 +82,8 @@ fn wait_for_one(gate: &str, patience: Patience) -> Result<(), CniError> {
     }
 }
 
-/// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not an
-/// error: the pod starts, and its policy takes effect later. Like upstream, does not wait for other containers.
+/// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not
+/// an error: the pod starts, and its policy takes effect later. Like upstream, does not wait for other containers.
 pub(super) fn wait_for_policy(cx: &Context, workload: &EndpointFacts, endpoint: &WorkloadEndpoint) {
     let conf = &cx.call.conf.readiness;
     let Orchestrator::Kubernetes(pod) = &workload.orchestrator else { return };
@@ -93,7 +93,10 @@ pub(super) fn wait_for_policy(cx: &Context, workload: &EndpointFacts, endpoint: 
     let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
     let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
     if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
-        tracing::warn!(file, directory = %conf.endpoint_status_dir, "policy is not set up yet; the pod starts without waiting longer");
+        tracing::warn!(
+            file, directory = %conf.endpoint_status_dir,
+            "policy is not set up yet; the pod starts without waiting longer"
+        );
     }
 }
 

@@ -27,7 +27,10 @@ pub enum NetnsError {
         path: PathBuf,
     },
     /// The path is the plugin's own network namespace (CNI error code 8).
-    #[error("the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own", .path.display())]
+    #[error(
+        "the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own",
+        .path.display()
+    )]
     SameNamespace {
         /// The requested path.
         path: PathBuf,

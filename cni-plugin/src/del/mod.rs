@@ -212,7 +212,9 @@ async fn release(
 
 /// Removes the interface, and records the remaining work with `record`.
 async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
-    tracing::warn!(error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down");
+    tracing::warn!(
+        error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down"
+    );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let made = made_by_add(cx);
     if is_pod && made != Some(true) && interface::is_of_another_interface(cx.interface())? {
@@ -245,8 +247,8 @@ fn made_by_add(cx: &Context) -> Option<bool> {
 fn undecided(cx: &Context, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let words = format!(
-        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made {ifname}; call \
-         DEL again when the datastore answers"
+        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made \
+         {ifname}; call DEL again when the datastore answers"
     );
     CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
 }
@@ -260,7 +262,8 @@ fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), Cni
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent takes them back"
+        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent \
+         takes them back"
     );
     Ok(())
 }

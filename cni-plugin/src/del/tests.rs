@@ -53,8 +53,11 @@ fn slowly(request: &str) -> Option<Reply> {
             0,
             200,
             json!({
-                "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation", "spec": { "datastoreReady": true },
-                "metadata": { "name": "default", "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7" },
+                "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
+                "metadata": {
+                    "name": "default", "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7",
+                },
+                "spec": { "datastoreReady": true },
             }),
         ),
         ("GET", POD) => reply(
@@ -63,7 +66,8 @@ fn slowly(request: &str) -> Option<Reply> {
             json!({
                 "apiVersion": "v1", "kind": "Pod", "spec": { "nodeName": "node1" }, "status": { "phase": "Running" },
                 "metadata": {
-                    "name": "web", "namespace": "shop", "uid": "00000000-0000-0000-0000-000000000002", "resourceVersion": "7",
+                    "name": "web", "namespace": "shop", "uid": "00000000-0000-0000-0000-000000000002",
+                    "resourceVersion": "7",
                     "annotations": {
                         "cni.projectcalico.org/containerID": "c1",
                         "cni.projectcalico.org/podIP": "10.65.0.1/32", "cni.projectcalico.org/podIPs": "10.65.0.1/32",

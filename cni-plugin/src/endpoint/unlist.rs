@@ -178,7 +178,8 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
 
     /// Returns the identity of another pod's endpoint; `None` for the own pod.
     fn facts_of_other(&self, namespace: &str, name: &str) -> Option<EndpointFacts> {
-        if matches!(&self.facts.orchestrator, Orchestrator::Kubernetes(own) if own.namespace == namespace && own.name == name)
+        if let Orchestrator::Kubernetes(own) = &self.facts.orchestrator
+            && (own.namespace.as_str(), own.name.as_str()) == (namespace, name)
         {
             return None;
         }
@@ -224,7 +225,10 @@ impl<S: Store> Listings for EndpointsOf<'_, S> {
 fn refused(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {
-        tracing::warn!(%endpoint, error = %cause, "the pod has ended; its addresses are released although its endpoint lists them");
+        tracing::warn!(
+            %endpoint, error = %cause,
+            "the pod has ended; its addresses are released although its endpoint lists them"
+        );
         return Ok(None);
     }
     Err(IpamError::StillListed { endpoint, cause })

@@ -115,8 +115,8 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of the
-/// interface, or in the handle of its addresses if the interface has no alias.
+/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of
+/// the interface, or in the handle of its addresses if the interface has no alias.
 fn describe_owner(network: &str, holder: &Holder, noted: &[Attribute]) -> String {
     let network = format!("{network}.");
     let by_handle = || noted.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));

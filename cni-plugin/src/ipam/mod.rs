@@ -1,8 +1,8 @@
 //! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
 //! with another IPAM plugin as a child process.
 //!
-//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs another
-//! plugin.
+//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs
+//! another plugin.
 
 mod exec;
 pub mod pod_cidr;

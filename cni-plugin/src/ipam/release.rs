@@ -107,9 +107,9 @@ pub async fn leaked(
     Ok(if is_calico { leaked } else { leaked.without_leaks() })
 }
 
-/// Releases leaked addresses after removing them from endpoints, except those of the containers that `valid` or
-/// `staying` contains. `staying` contains the containers that the runtime does not name and whose network stays. Returns
-/// one text per failure.
+/// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and
+/// `staying`. The runtime does not name the containers in `staying`, but their network stays. Returns one text per
+/// failure.
 pub async fn release_leaked(
     store: &Datastore,
     call: &Call,

@@ -109,11 +109,17 @@ impl EarlierAddresses {
         match sandbox.release(store, &SystemClock::start(), addresses).await {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
-                    tracing::warn!(%ip, handle = %sandbox.handle, "the annotated address is not allocated to this pod's earlier sandbox; leaving it");
+                    tracing::warn!(
+                        %ip, handle = %sandbox.handle,
+                        "the annotated address is not allocated to this pod's earlier sandbox; leaving it"
+                    );
                 }
             }
             Err(error) => {
-                tracing::warn!(handle = %sandbox.handle, %error, "addresses of the earlier sandbox stay allocated to it; its DEL releases them");
+                tracing::warn!(
+                    handle = %sandbox.handle, %error,
+                    "addresses of the earlier sandbox stay allocated to it; its DEL releases them"
+                );
             }
         }
     }

@@ -85,7 +85,8 @@ impl fmt::Display for Holder {
             Reason::OtherInterface(name) => {
                 write!(
                     f,
-                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of Calico's"
+                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of \
+                     Calico's"
                 )
             }
             Reason::OtherAdd => {

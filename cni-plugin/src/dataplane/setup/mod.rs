@@ -181,8 +181,8 @@ mod tests {
         assert!(matches!(left, DataplaneError::LeftBehind { .. }), "{left:?}");
         assert_eq!(
             left.to_string(),
-            "interface eth0 in the pod has no MAC address; interface cali1 could not be removed: delete interface cali1: \
-             Device or resource busy"
+            "interface eth0 in the pod has no MAC address; interface cali1 could not be removed: delete interface \
+             cali1: Device or resource busy"
         );
     }
 

@@ -191,10 +191,7 @@ fn is_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> boo
         Some(Gateway::Address(gateway)) => present.gateway == Some(IpAddr::V4(gateway)),
         Some(Gateway::HostLinkLocal) => present.gateway.is_some_and(|gateway| link_locals.contains(&gateway)),
     };
-    let scope = match route.gateway {
-        None => RouteScope::Link,
-        Some(_) => RouteScope::Universe,
-    };
+    let scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
     // The kernel reports scope universe for every IPv6 route (CNI-181).
     let scope_fits = present.scope == scope || route.destination.version() == IpVersion::V6;
     next_hop && scope_fits && present.kind == RouteType::Unicast

@@ -15,26 +15,17 @@ use nix::sys::statfs::{NSFS_MAGIC, statfs};
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     /// The path does not exist. DEL treats this as success.
-    #[error("network namespace {} does not exist", .path.display())]
-    NotFound {
-        /// The requested path.
-        path: PathBuf,
-    },
+    #[error("network namespace {} does not exist", .0.display())]
+    NotFound(PathBuf),
     /// The path exists, but is not a network namespace.
-    #[error("{} is not a network namespace", .path.display())]
-    NotANamespace {
-        /// The requested path.
-        path: PathBuf,
-    },
+    #[error("{} is not a network namespace", .0.display())]
+    NotANamespace(PathBuf),
     /// The path is the plugin's own network namespace (CNI error code 8).
     #[error(
         "the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own",
-        .path.display()
+        .0.display()
     )]
-    SameNamespace {
-        /// The requested path.
-        path: PathBuf,
-    },
+    SameNamespace(PathBuf),
     /// The system rejected an operation.
     #[error("{action} network namespace {}: {source}", .path.display())]
     Io {
@@ -59,14 +50,14 @@ pub struct NetnsFd {
 impl NetnsFd {
     /// Opens the namespace at `path`, which must not be that of the calling thread.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
-        let not_found = || NetnsError::NotFound { path: path.to_owned() };
+        let not_found = || NetnsError::NotFound(path.to_owned());
         let kind = statfs(path).map_err(|errno| match errno {
             Errno::ENOENT => not_found(),
             errno => failed("look up", path, errno.into()),
         })?;
         // Upstream also accepts procfs, the file system of namespaces before Linux 3.19.
         if kind.filesystem_type() != NSFS_MAGIC {
-            return Err(NetnsError::NotANamespace { path: path.to_owned() });
+            return Err(NetnsError::NotANamespace(path.to_owned()));
         }
         let file = File::open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => not_found(),
@@ -74,7 +65,7 @@ impl NetnsFd {
         })?;
         match file.metadata().and_then(|file| is_own_netns(&file)) {
             Ok(false) => Ok(NetnsFd { path: path.to_owned(), file }),
-            Ok(true) => Err(NetnsError::SameNamespace { path: path.to_owned() }),
+            Ok(true) => Err(NetnsError::SameNamespace(path.to_owned())),
             Err(error) => Err(failed("look up", path, error)),
         }
     }
@@ -111,7 +102,7 @@ impl NetnsFd {
     /// Moves the calling thread into this namespace permanently. Only for threads that are created for this purpose.
     pub(super) fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
-            Errno::EINVAL => NetnsError::NotANamespace { path: self.path.clone() },
+            Errno::EINVAL => NetnsError::NotANamespace(self.path.clone()),
             errno => failed("enter", &self.path, errno.into()),
         })
     }

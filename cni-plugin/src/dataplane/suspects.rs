@@ -158,10 +158,9 @@ fn each_netns(
     proc: &Path,
     mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,
 ) -> Result<(), DataplaneError> {
-    let unlisted = |source| DataplaneError::Processes { source };
     let mut seen = BTreeSet::new();
-    for entry in fs::read_dir(proc).map_err(unlisted)? {
-        let entry = entry.map_err(unlisted)?;
+    for entry in fs::read_dir(proc).map_err(DataplaneError::Processes)? {
+        let entry = entry.map_err(DataplaneError::Processes)?;
         let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let path = entry.path().join("ns/net");
         let Ok(found) = fs::metadata(&path) else { continue };

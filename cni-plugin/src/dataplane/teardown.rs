@@ -276,6 +276,6 @@ fn proven(
 fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, DataplaneError> {
     from.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
         RecvTimeoutError::Timeout => DataplaneError::DeletionTimeout { ifname: ifname.to_owned(), waited: DEADLINE },
-        RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked { ifname: ifname.to_owned() },
+        RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked(ifname.to_owned()),
     })
 }

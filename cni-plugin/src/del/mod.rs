@@ -18,7 +18,7 @@ use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
-use libcalico::kubernetes::{MachinePod, Pod};
+use libcalico::kubernetes::MachinePod;
 use libcalico::store::Entry;
 use netconf::{CniError, Code, Command};
 use tokio::time::{Instant, timeout_at};
@@ -28,8 +28,8 @@ use crate::context::Context;
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::interface::{self, Recorded};
 use crate::ipam::release::ReleaseError;
-use crate::kubernetes::FactsError;
-use crate::reads::{self, DelReads, NotReady};
+use crate::kubernetes::{Facts, FactsError};
+use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam, vmi};
 
@@ -82,8 +82,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Ok(Err(error)) => return Err(first_read_error(&error)),
     };
     timings.stage("read");
-    let DelReads { readiness, endpoints, mut listings, release: held, pod } = found;
-    match readiness {
+    match found.readiness() {
         Ok(()) => {}
         // A datastore that is set up again gets a new identity, so the entry must not contain the old one.
         Err(NotReady { error, has_cluster_information: false }) => {
@@ -92,6 +91,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Err(NotReady { error, .. }) => return Err(error),
     }
 
+    let ReadObjects { endpoints, mut listings, release: held, kubernetes, .. } = *found;
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
     let (of_name, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
     let is_named = !of_name.is_empty();
@@ -112,11 +112,8 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, pod)).await };
-    let (vmi, undetected) = match vmi {
-        Ok(vmi) => (vmi, None),
-        Err(error) => (None, Some(error)),
-    };
+    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, kubernetes)).await };
+    let (vmi, undetected) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     let request = request.map(|request| IpamRequest { vmi, ..request });
     let held = request.zip(held.filter(|_| !is_shared));
     let released = in_time(until, release(cx, held, listings)).await;
@@ -184,15 +181,16 @@ fn late() -> CniError {
 }
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
-async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let pod = pod.map_err(|error| {
+async fn vmi_of(cx: &Context, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+    let facts = facts.map_err(|error| {
         let is_postponable = error.is_postponable();
         ReleaseError::new(error, is_postponable)
     })?;
-    let vmi = vmi::detected(cx.api.reached(&cx.store), &cx.store, pod.as_ref()).await.map_err(|error| {
-        let is_postponable = error.is_postponable();
-        ReleaseError::new(error, is_postponable)
-    })?;
+    let vmi =
+        vmi::detected(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await.map_err(|error| {
+            let is_postponable = error.is_postponable();
+            ReleaseError::new(error, is_postponable)
+        })?;
     Ok(vmi.and_then(DetectedVmi::for_del))
 }
 

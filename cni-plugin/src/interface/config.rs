@@ -92,12 +92,9 @@ impl<'c> InterfaceConfig<'c> {
     /// routes. The routes in the result of IPAM are not used (CNI-112).
     fn routes(&self) -> Vec<Cidr> {
         let conf = &self.call.conf;
-        let mut routes: Vec<_> = if self.is_of_pod() && conf.ipam.is_host_local() {
-            let configured = conf.ipam.routes.iter().filter_map(|route| route.dst);
-            configured.filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len())).collect()
-        } else {
-            Vec::new()
-        };
+        let are_used = self.is_of_pod() && conf.ipam.is_host_local();
+        let configured = conf.ipam.routes.iter().filter(|_| are_used).filter_map(|route| route.dst);
+        let mut routes: Vec<_> = configured.filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len())).collect();
         if routes.is_empty() {
             return default_routes();
         }

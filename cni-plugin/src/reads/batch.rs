@@ -45,27 +45,30 @@ pub(super) enum Query<'a> {
 
 /// The answers to a query.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) cluster: Option<Entry<ClusterInformation>>,
-    pub(super) endpoints: Vec<Entry<WorkloadEndpoint>>,
-    pub(super) listings: Option<Vec<Listing>>,
+pub struct ReadObjects {
+    cluster: Option<Entry<ClusterInformation>>,
+    /// Endpoints of this container or pod on this node, of any interface.
+    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded.
+    pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,
-    pub(super) release: Option<ReleaseInputs>,
+    /// The allocations of the container's handles; `None` without handles.
+    pub release: Option<ReleaseInputs>,
     /// An error if the pod or node of an ADD is missing, or if a Kubernetes API that is not the datastore did not
     /// respond.
-    pub(super) kubernetes: Result<Facts, FactsError>,
+    pub kubernetes: Result<Facts, FactsError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
 }
 
-pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, CniError> {
+pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, CniError> {
     try_read(cx, query).await.map_err(|error| first_read_error(&error))
 }
 
 /// Reads the objects of `query`. If upstream's migration has locked the API group and moved the objects to
 /// `projectcalico.org/v3`, reads them there, unless the configuration names the old group.
-pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
+pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut found = read_once(cx, query).await?;
     if found.is_ready() || !Box::pin(follow_migration(cx, query, &mut found)).await? {
         return Ok(found);
@@ -78,7 +81,7 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found
 }
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
-async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> Result<bool, StoreError> {
+async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut ReadObjects) -> Result<bool, StoreError> {
     let has_moved = cx.store.has_moved().await.unwrap_or_else(|error| {
         tracing::debug!(%error, "cannot look whether Calico's objects moved to projectcalico.org/v3");
         false
@@ -107,7 +110,7 @@ pub(super) async fn discard_prefetch(
     }
 }
 
-async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
+async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut batch = ReadBatch::new();
     let cluster = batch.get::<ClusterInformation>(&cluster_key());
     let endpoints = match (query, cx.workload.select()) {
@@ -155,7 +158,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
             Query::Assign(request, Some(prefetch)) => {
                 let clock = SystemClock::start();
                 let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
-                (answers, Some(early))
+                (answers, Some((early, request)))
             }
             _ => (cx.store.read(&batch).await, None),
         }
@@ -174,7 +177,7 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
                 .and_then(|pod| pod.map(|pod| Listing::of_pod(pod, &cx.workload.node).ok()).into_iter().collect()),
             None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };
-        Ok(Box::new(Found {
+        Ok(Box::new(ReadObjects {
             cluster: answers.get(&cluster)?,
             endpoints,
             listings,
@@ -191,19 +194,18 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
     if found.as_ref().is_ok_and(|found| !found.is_ready()) {
         stop_prefetch(cx, query);
     }
-    let Some(early) = early else { return found };
-    match (found, query) {
-        (Ok(mut found), _) => {
+    let Some((early, request)) = early else { return found };
+    match found {
+        Ok(mut found) => {
             if let Some(inputs) = &mut found.inputs {
                 early.merge_into(inputs);
             }
             Ok(found)
         }
-        (Err(error), Query::Assign(request, _)) => {
+        Err(error) => {
             Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;
             Err(error)
         }
-        (Err(error), _) => Err(error),
     }
 }
 
@@ -218,13 +220,13 @@ fn stop_prefetch(cx: &Context, query: Query<'_>) {
     }
 }
 
-impl Found {
+impl ReadObjects {
     pub(super) fn ensure_ready(&self) -> Result<(), CniError> {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
     /// Fails while the cluster is being upgraded, or if it was never set up (CNI-75, CNI-76).
-    pub(super) fn readiness(&self) -> Result<(), NotReady> {
+    pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {
             objects_moved()

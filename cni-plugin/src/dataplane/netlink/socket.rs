@@ -119,7 +119,7 @@ impl NetlinkSocket {
                 return Ok(objects);
             }
         }
-        Err(NetlinkError::DumpInterrupted { step: request.step.clone() })
+        Err(NetlinkError::DumpInterrupted(request.step.clone()))
     }
 
     /// Returns the objects, or `None` if the table changed during the dump.

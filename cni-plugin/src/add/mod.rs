@@ -19,17 +19,15 @@ use std::net::IpAddr;
 
 use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
-use libcalico::store::Entry;
 use netconf::{CniError, CniResult};
 
 use crate::cni_error::naming_error;
 use crate::context::Context;
 use crate::dataplane::{Before, NetnsFd, Occupant};
 use crate::interface::{self, InterfaceConfig, existing};
-use crate::ipam::{self, AddressRequest};
 use crate::reads::{self, AddReads, WorkloadRequest};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint};
+use crate::{deferred_del, endpoint, ipam};
 
 /// The attachment of a container to the network.
 struct Attachment<'c> {
@@ -75,27 +73,18 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
             drop(addresses);
             Box::pin(rejoin::rejoin(&attachment, timings, existing, profile)).await?
         }
-        existing => attach_new(&attachment, timings, addresses, existing, profile).await?,
+        // A container without an endpoint, or a pod whose new sandbox replaces an earlier one.
+        existing => {
+            let before = existing.as_ref().map(|entry| &entry.value);
+            let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, before).await?;
+            timings.stage("ipam");
+            let (created, endpoint, ipam) =
+                busy_address::attach(&attachment, timings, assigned, existing, profile).await?;
+            readiness::wait_for_policy(cx, &request.workload, &endpoint);
+            result::of_created(&created, ipam, &cx.call)
+        }
     };
     Ok(result::merge(cx.call.prev_result.clone(), result))
-}
-
-/// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces an earlier one.
-async fn attach_new(
-    attachment: &Attachment<'_>,
-    timings: &mut Timings,
-    addresses: AddressRequest,
-    existing: Option<Entry<WorkloadEndpoint>>,
-    profile: Option<Profile>,
-) -> Result<CniResult, CniError> {
-    let Attachment { cx, request, .. } = attachment;
-    let before = existing.as_ref().map(|entry| &entry.value);
-    let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, before).await?;
-    timings.stage("ipam");
-
-    let (created, endpoint, ipam) = busy_address::attach(attachment, timings, assigned, existing, profile).await?;
-    readiness::wait_for_policy(cx, &request.workload, &endpoint);
-    Ok(result::of_created(&created, ipam, &cx.call))
 }
 
 /// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that

@@ -69,13 +69,13 @@ impl Annotations {
             floating_ips: floating(pod, conf)?,
         };
         if conf.feature_control.restrict_annotations {
-            annotations.restricted = annotations.asked_for();
+            annotations.restricted = annotations.requested_families();
         }
         Ok(annotations)
     }
 
     /// Returns the families of the pools and addresses that the annotations request.
-    fn asked_for(&self) -> BTreeSet<IpVersion> {
+    fn requested_families(&self) -> BTreeSet<IpVersion> {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
         let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
         let addresses: &[IpAddr] = match &self.addresses {
@@ -86,7 +86,7 @@ impl Annotations {
     }
 
     /// Copies the requested pools and families to the IPAM request.
-    pub fn tell(&self, call: &mut IpamRequest) {
+    pub fn apply_to(&self, call: &mut IpamRequest) {
         call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
             call.ipv4_pools.clone_from(pools);
@@ -118,14 +118,14 @@ impl Annotations {
 /// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes. Fails for annotations
 /// that upstream's conversion rejects, and logs a warning for annotations that upstream ignores (CNI-104).
 fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
-    let Some(found) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
-    for problem in found.problems {
+    let Some(converted) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
+    for problem in converted.problems {
         if problem.is_fatal() {
             return Err(unreadable(&problem));
         }
         tracing::warn!(annotation = problem.annotation(), %problem, "a limit of the pod's traffic is not as asked for");
     }
-    Ok(found.endpoint.spec.allow_spoofed_source_prefixes)
+    Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)
 }
 
 /// Returns the MAC address that the pod requests. An annotation that exists but is empty is an error, as in upstream

@@ -56,10 +56,8 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
     let netns_id = link::nsid_of(&mut socket, netns)?;
 
-    let link_locals = match &host {
-        Some(found) if !found.link_locals().is_empty() => found.link_locals(),
-        _ => vec![IpAddr::V6(HOST_LINK_LOCAL)],
-    };
+    let link_locals = host.as_ref().map(Observed::link_locals).filter(|addresses| !addresses.is_empty());
+    let link_locals = link_locals.unwrap_or_else(|| vec![IpAddr::V6(HOST_LINK_LOCAL)]);
     let mut differences = Vec::new();
     for (end, found) in [(&host_end, &host), (&container_end, &container)] {
         match found {

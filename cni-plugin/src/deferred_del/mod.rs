@@ -217,7 +217,7 @@ impl<'a> Replayer<'a> {
 
 /// Returns name and identity of the datastore, as in the entries of the journal. If the identity cannot be read, the
 /// datastore is identified by its name alone.
-pub async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
+async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one \
         stay");

@@ -58,18 +58,18 @@ pub fn ensure_not_overtaken(
 /// # Errors
 /// No address of the interface is allocated to this pod. The error names the owner if it is known.
 async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -> Result<u32, CniError> {
-    let (noted, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
+    let (attributes, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
         match cni::attributes_of(store, &holder.addresses).await {
-            Ok(noted) => (noted, None),
+            Ok(attributes) => (attributes, None),
             Err(error) => (Vec::new(), Some(format!("IPAM cannot tell whose it is: {error}"))),
         }
     } else {
         (Vec::new(), None)
     };
-    if holder.reason == Reason::Unproven && noted.iter().any(|attribute| is_of_same_pod(config, attribute)) {
+    if holder.reason == Reason::Unproven && attributes.iter().any(|attribute| is_of_same_pod(config, attribute)) {
         return Ok(holder.index);
     }
-    let owner = describe_owner(&config.call.conf.name, &holder, &noted);
+    let owner = describe_owner(&config.call.conf.name, &holder, &attributes);
     let details = doubt.into_iter().chain([WAY_OUT.to_owned()]).collect::<Vec<_>>().join("; ");
     let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)));
     Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
@@ -80,11 +80,11 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
     if !config.call.conf.ipam.is_calico() {
         return false;
     }
-    let noted = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
+    let attributes = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
         tracing::warn!(%error, interface = holder.ifname, "cannot find out whose the interface is");
         Vec::new()
     });
-    let is_ours = noted.iter().any(|attribute| is_of_same_pod(config, attribute));
+    let is_ours = attributes.iter().any(|attribute| is_of_same_pod(config, attribute));
     if !is_ours {
         tracing::warn!(
             interface = holder.ifname,
@@ -98,7 +98,7 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
 /// nothing that a pod can write.
 fn is_of_same_pod(config: InterfaceConfig<'_>, attribute: &Attribute) -> bool {
     match &config.workload.orchestrator {
-        Orchestrator::Kubernetes(pod) => pods(attribute).any(|noted| noted == (&pod.namespace, &pod.name)),
+        Orchestrator::Kubernetes(pod) => pods(attribute).any(|attributes| attributes == (&pod.namespace, &pod.name)),
         Orchestrator::Cni(_) => {
             let call = config.call;
             attribute.handle() == Some(HandleId::for_container(&call.conf.name, &call.container_id))
@@ -117,11 +117,11 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
 
 /// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of
 /// the interface, or in the handle of its addresses if the interface has no alias.
-fn describe_owner(network: &str, holder: &Holder, noted: &[Attribute]) -> String {
+fn describe_owner(network: &str, holder: &Holder, attributes: &[Attribute]) -> String {
     let network = format!("{network}.");
-    let by_handle = || noted.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));
+    let by_handle = || attributes.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));
     let container = holder.container.as_deref().or_else(by_handle).map(|id| format!("container {id}"));
-    let pod = noted.iter().flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
+    let pod = attributes.iter().flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
     match Vec::from_iter(container.into_iter().chain(pod)) {
         owner if owner.is_empty() => String::new(),
         owner => format!(" ({})", owner.join(", ")),

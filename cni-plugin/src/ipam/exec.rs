@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -198,18 +198,14 @@ fn finish(mut child: Child, stdin: &[u8], limit: Duration) -> io::Result<Option<
 /// Writes stdin and collects the output and the exit status until the time limit. The threads continue after the limit:
 /// a grandchild may keep the pipes open indefinitely.
 fn converse(child: &mut Child, stdin: &[u8], until: Instant) -> io::Result<Option<Output>> {
-    feed(child.stdin.take(), stdin.to_vec())?;
+    let (pipe, stdin) = (child.stdin.take(), stdin.to_vec());
+    // Ignores a broken pipe: a plugin that fails early may close its stdin, and its output states the reason.
+    let feeder = move || pipe.map(|mut pipe| pipe.write_all(&stdin));
+    thread::Builder::new().name("ipam-stdin".into()).spawn(feeder)?;
     let (stdout, stderr) = (listen(child.stdout.take())?, listen(child.stderr.take())?);
     let Some(stdout) = closed(&stdout, until)? else { return Ok(None) };
     let Some(stderr) = closed(&stderr, until)? else { return Ok(None) };
     Ok(ended(child, until)?.map(|status| Output { status, stdout, stderr }))
-}
-
-/// Writes stdin on a separate thread. Ignores a broken pipe: a plugin that fails early may close its stdin, and its
-/// output states the reason.
-fn feed(pipe: Option<ChildStdin>, stdin: Vec<u8>) -> io::Result<()> {
-    let feeder = move || pipe.map(|mut pipe| pipe.write_all(&stdin));
-    thread::Builder::new().name("ipam-stdin".into()).spawn(feeder).map(drop)
 }
 
 fn listen(pipe: Option<impl Read + Send + 'static>) -> io::Result<Content> {

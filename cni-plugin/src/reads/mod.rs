@@ -147,7 +147,7 @@ async fn prepare(
         described.ensure_is_pod_of(&cx.call)?;
         annotations = Annotations::of(&described.pod, &described.namespace, conf)?;
         if let Some(request) = request.as_deref_mut() {
-            annotations.tell(request);
+            annotations.apply_to(request);
         }
         workload.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
         // With another policy type upstream does not read the pod (CNI-115).

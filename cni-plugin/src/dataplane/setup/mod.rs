@@ -49,7 +49,7 @@ pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, Dataplane
     let mut host = NetlinkSocket::open()?;
     let mut lock = interfaces_lock::share();
     let pair = create::create(&mut host, plan, netns, &mut lock)?;
-    stages.done("create_pair");
+    stages.end("create_pair");
     configure(&mut host, plan, netns, &pair, lock, stages).map_err(|error| {
         // The settings written to the pod's namespace remain, because the namespace belongs to the pod.
         let deleted = link::delete(&mut host, &pair.host);
@@ -70,16 +70,16 @@ fn configure(
     for setting in &host_end.sysctls {
         sysctl::apply(setting)?;
     }
-    stages.done("host_sysctls");
+    stages.end("host_sysctls");
 
     let link_local = AwaitedLinkLocal::of(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
     // From now on the alias shows the owner of the pair.
     drop(lock);
-    stages.done("host_link");
+    stages.end("host_link");
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
-    stages.done("pod");
+    stages.end("pod");
     Ok(Attached {
         host_ifname: plan.host_ifname.clone(),
         host_index: pair.host.index,
@@ -156,7 +156,7 @@ impl Stages {
         Stages { list: Vec::with_capacity(4), since: Instant::now() }
     }
 
-    fn done(&mut self, name: &'static str) {
+    fn end(&mut self, name: &'static str) {
         let now = Instant::now();
         self.list.push((name, now - self.since));
         self.since = now;

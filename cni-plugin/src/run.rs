@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::{datastore_settings, process};
-use libcalico::api::ClusterInformation;
+use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 use netconf::invocation::{Invocation, Plugin};
 use netconf::{Call, CallError, CniError, Code, Command, NetConf};
 
 use crate::context::Context;
-use crate::reads::cluster_key;
 use crate::timings::Timings;
 use crate::{add, check, del, gc, status};
 
@@ -85,7 +84,7 @@ fn check_datastore() -> Result<(), CniError> {
     let config = datastore_settings::from_conf(&conf, Some(CONNECTION_TEST_DEADLINE))?;
     let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
     let cluster = process::block_on(async {
-        let read = store.get::<ClusterInformation>(&cluster_key()).await;
+        let read = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
         read.map_err(|error| CniError::internal(format!("error getting ClusterInformation: {error}")))
     })?;
     match cluster.value.spec.datastore_ready {

@@ -6,7 +6,7 @@ use libcalico::api::WorkloadEndpoint;
 use netconf::CniError;
 use tokio::task::yield_now;
 
-use super::Attachment;
+use super::attachment::Attachment;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{self, CreateError, CreatedInterface, NewInterface};
@@ -84,7 +84,9 @@ pub(super) async fn attach_and_record(
     };
     match written {
         Ok(endpoint) => Ok((created, endpoint)),
-        Err(failure) => Err(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await.into()),
+        Err(failure) => {
+            Err(Failure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
+        }
     }
 }
 
@@ -95,7 +97,7 @@ async fn after_failed_create(
     error: CreateError,
     written: Result<Option<WorkloadEndpoint>, WriteFailure>,
 ) -> Failure {
-    match (error, written) {
+    Failure::Other(match (error, written) {
         (CreateError::BusyRoute(route), Ok(written)) if assigned.is_replaceable => {
             return Failure::Busy { route, written: written.map(Box::new) };
         }
@@ -104,14 +106,7 @@ async fn after_failed_create(
             keep_for_del(ATTACHING, "WorkloadEndpoint", error.into())
         }
         (error, _) => give_back(attachment, assigned, ATTACHING, error.into()).await,
-    }
-    .into()
-}
-
-impl From<CniError> for Failure {
-    fn from(error: CniError) -> Self {
-        Failure::Other(error)
-    }
+    })
 }
 
 /// Returns the endpoint with the name and the MAC address of its interface.

@@ -15,7 +15,7 @@ use libcalico::net::IpVersion;
 use netconf::{CniError, CniResult};
 
 use super::attach_and_record::{ATTACHING, Failure, attach_and_record, give_back};
-use super::{Attachment, desired_endpoint};
+use super::attachment::Attachment;
 use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::{EndpointWrite, Existing};
@@ -45,7 +45,7 @@ pub(super) async fn attach(
         if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.before, attachment.netns.as_ref()) {
             return Err(Box::pin(give_back(attachment, &assigned, ATTACHING, error)).await);
         }
-        let endpoint = match desired_endpoint(attachment, existing.as_ref(), &assigned.addresses) {
+        let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
             Err(error) => {
                 return Err(Box::pin(give_back(attachment, &assigned, "describing the endpoint", error)).await);

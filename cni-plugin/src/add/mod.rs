@@ -9,37 +9,24 @@
 //! before and for the policy afterwards.
 
 mod attach_and_record;
+mod attachment;
 mod busy_address;
 mod readiness;
 mod rejoin;
 mod result;
 mod validate;
 
-use std::net::IpAddr;
-
-use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::api::Profile;
 use libcalico::conversion::{Orchestrator, ProfileReach, default_profile};
 use netconf::{CniError, CniResult};
 
-use crate::cni_error::naming_error;
+use self::attachment::Attachment;
 use crate::context::Context;
-use crate::dataplane::{Before, NetnsFd, Occupant};
+use crate::dataplane::{Before, Occupant};
 use crate::interface::{self, InterfaceConfig, existing};
-use crate::reads::{self, AddReads, WorkloadRequest};
+use crate::reads::{self, AddReads};
 use crate::timings::Timings;
-use crate::{deferred_del, endpoint, ipam};
-
-/// The attachment of a container to the network.
-struct Attachment<'c> {
-    cx: &'c Context,
-    /// The pod or container as the datastore describes it.
-    request: &'c WorkloadRequest,
-    /// The network namespace of the container. `None` if CNI_NETNS cannot be opened: the step that needs the namespace
-    /// then fails.
-    netns: Option<NetnsFd>,
-    /// The interface that had the name of the host interface before this ADD.
-    before: Before,
-}
+use crate::{deferred_del, ipam};
 
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
@@ -87,34 +74,6 @@ pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniEr
     Ok(result::merge(cx.call.prev_result.clone(), result))
 }
 
-/// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
-/// cannot be written, before the interface is created.
-fn desired_endpoint(
-    attachment: &Attachment<'_>,
-    existing: Option<&endpoint::Existing>,
-    addresses: &[IpAddr],
-) -> Result<WorkloadEndpoint, CniError> {
-    let WorkloadRequest { workload, annotations, .. } = attachment.request;
-    let mut endpoint = match existing {
-        Some(existing) => workload.update(existing.value.clone(), addresses),
-        None => workload.create(addresses).map_err(|error| naming_error(&error))?,
-    };
-    if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
-        let conf = &attachment.cx.call.conf;
-        // The pod gets the profile of the network, like a plain container, if its policy does not come from Kubernetes
-        // (CNI-115).
-        if conf.policy.policy_type != "k8s" {
-            endpoint.spec.profiles = vec![conf.name.clone()];
-        }
-        // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses (CNI-240).
-        endpoint.spec.ip_nats = annotations.nats(addresses)?;
-        endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
-    }
-    endpoint.spec.interface_name = attachment.interface().host_ifname();
-    endpoint::validate(&endpoint)?;
-    Ok(endpoint)
-}
-
 /// Returns the profile named after the network; `None` if the configuration does not need one (CNI-140).
 fn wanted_profile(cx: &Context) -> Option<Profile> {
     let conf = &cx.call.conf;
@@ -127,10 +86,4 @@ fn wanted_profile(cx: &Context) -> Option<Profile> {
         Orchestrator::Kubernetes(_) => ProfileReach::Anyone,
     };
     Some(default_profile(&conf.name, reach))
-}
-
-impl<'c> Attachment<'c> {
-    fn interface(&self) -> InterfaceConfig<'c> {
-        InterfaceConfig { call: &self.cx.call, workload: &self.request.workload }
-    }
 }

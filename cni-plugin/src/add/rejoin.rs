@@ -6,7 +6,8 @@ use libcalico::store::Entry;
 use netconf::{CniError, CniResult, Code};
 
 use super::attach_and_record::{with_interface, with_removal};
-use super::{Attachment, result, validate};
+use super::attachment::Attachment;
+use super::{result, validate};
 use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::NetnsFd;

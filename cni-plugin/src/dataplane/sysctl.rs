@@ -30,7 +30,9 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
     let written = match key {
         // The names of the crate are dotted, which is unambiguous as long as they contain no interface name.
         SysctlKey::Namespace(name) => write_value_if_different(name, &value).map_err(Cause::from),
-        SysctlKey::Interface { .. } => write_file_if_different(&path(key), &value).map_err(Cause::from),
+        SysctlKey::Interface { .. } => {
+            write_file_if_different(&format!("/proc/sys/{key}"), &value).map_err(Cause::from)
+        }
     };
     let Err(source) = written else { return Ok(()) };
     let error = SysctlError { action: format!("set to {value}"), key: key.clone(), source };
@@ -45,7 +47,7 @@ pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
 pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
     let value = match key {
         SysctlKey::Namespace(name) => Ctl::new(name).and_then(|ctl| ctl.value_string()).map_err(Cause::from),
-        SysctlKey::Interface { .. } => read_file(&path(key)).map_err(Cause::from),
+        SysctlKey::Interface { .. } => read_file(&format!("/proc/sys/{key}")).map_err(Cause::from),
     };
     let value = value.map_err(|source| SysctlError { action: "read".to_owned(), key: key.clone(), source })?;
     Ok(value.trim().to_owned())
@@ -72,8 +74,4 @@ fn read_file(path: &str) -> io::Result<String> {
     let mut buffer = [0; 32];
     let length = File::open(path)?.read_at(&mut buffer, 0)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
-}
-
-fn path(key: &SysctlKey) -> String {
-    format!("/proc/sys/{key}")
 }

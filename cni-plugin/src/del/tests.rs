@@ -1,13 +1,12 @@
 //! Tests of the time limits of a DEL, on a clock that only the test advances.
 
-use libcalico::api::ClusterInformation;
+use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
 use super::*;
-use crate::reads::cluster_key;
 use crate::testing::{ApiServer, Clock, Reply, context};
 
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
@@ -110,7 +109,7 @@ async fn requests_to_a_silent_api_server_that_begin_one_after_the_other_end_toge
     let begun = Instant::now();
     let ended = async |after: u64| {
         sleep(Duration::from_secs(after)).await;
-        let error = cx.store.get::<ClusterInformation>(&cluster_key()).await.unwrap_err();
+        let error = cx.store.get::<ClusterInformation>(&ObjectKey::global("default")).await.unwrap_err();
         assert!(error.to_string().contains("within 3s"), "{error}");
         begun.elapsed().as_secs()
     };

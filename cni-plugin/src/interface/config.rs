@@ -1,14 +1,19 @@
-//! [`InterfaceConfig`]: the interface of one call, as configured.
+//! The interface of one call: [`InterfaceConfig`] as configured, [`NewInterface`] as an ADD requests it, and
+//! [`CreatedInterface`].
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{EndpointFacts, Orchestrator};
 use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use netconf::{Call, CniError, CniResult, Code};
 
+use crate::cni_error::dataplane_error;
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use crate::dataplane::{Before, EndpointPlan};
+use crate::dataplane::{Before, BusyRoute, EndpointPlan, MacAddr};
+use crate::ipam::AssignedAddresses;
 use crate::mtu;
 
 /// The interface of one call: derives the properties of both ends from the call and its workload.
@@ -102,5 +107,66 @@ impl<'c> InterfaceConfig<'c> {
             routes.splice(0..0, default_routes());
         }
         routes
+    }
+}
+
+/// The interface to create for one ADD.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInterface<'a> {
+    /// The addresses of the interface.
+    pub assigned: &'a AssignedAddresses,
+    /// The endpoint that will be written, for a gRPC dataplane.
+    pub endpoint: &'a WorkloadEndpoint,
+    /// The pod's annotations, for a gRPC dataplane.
+    pub pod_annotations: &'a BTreeMap<String, String>,
+    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane only.
+    pub mac: Option<MacAddr>,
+    /// The interface that had the name of the host's end before this ADD.
+    pub before: Before,
+    /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still be routed to the
+    /// pod from which the VMI migrates.
+    pub has_vmi: bool,
+}
+
+/// An interface that this ADD created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreatedInterface {
+    /// Name of the host's end.
+    pub host_ifname: String,
+    /// Index of the host's end; `None` if a gRPC dataplane created it.
+    pub(super) host_index: Option<u32>,
+    /// MAC address of the container's end, lower case with colons.
+    pub mac: String,
+    /// MTU in the result. The result has no MTU if it is 0, because none was configured.
+    pub mtu: u32,
+    /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
+    /// (CNI-43).
+    pub as_hosts: bool,
+}
+
+/// A failure to create the interface.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The host has a route to an address that must not be replaced. No part of the interface remains.
+    BusyRoute(BusyRoute),
+    /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
+    /// delete it.
+    Unknown(CniError),
+    /// Any other failure. No part of the interface remains.
+    Other(CniError),
+}
+
+impl From<CniError> for CreateError {
+    fn from(error: CniError) -> Self {
+        CreateError::Other(error)
+    }
+}
+
+impl From<CreateError> for CniError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::BusyRoute(busy) => dataplane_error(busy.into()),
+            CreateError::Unknown(error) | CreateError::Other(error) => error,
+        }
     }
 }

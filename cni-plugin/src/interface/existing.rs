@@ -7,7 +7,7 @@ use libcalico::conversion::Orchestrator;
 use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
 use netconf::CniError;
 
-use super::InterfaceConfig;
+use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
 use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason, Wanted, occupant};
 
@@ -98,7 +98,7 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
 /// nothing that a pod can write.
 fn is_of_same_pod(config: InterfaceConfig<'_>, attribute: &Attribute) -> bool {
     match &config.workload.orchestrator {
-        Orchestrator::Kubernetes(pod) => pods(attribute).any(|attributes| attributes == (&pod.namespace, &pod.name)),
+        Orchestrator::Kubernetes(pod) => pods(attribute).any(|named| named == (&pod.namespace, &pod.name)),
         Orchestrator::Cni(_) => {
             let call = config.call;
             attribute.handle() == Some(HandleId::for_container(&call.conf.name, &call.container_id))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use libcalico::api::{EndpointPort, WorkloadEndpoint};
 use netconf::{Call, CniError, Code};
 
-use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
+use super::config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
 

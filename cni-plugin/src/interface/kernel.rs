@@ -7,12 +7,27 @@ use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::Orchestrator;
 use netconf::CniError;
 
-use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface, Recorded, existing};
+use super::config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
+use super::existing;
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{
     self, Before, DataplaneError, Endpoint, EndpointPlan, Holder, HostLinkProof, MacAddr, NetnsFd, Occupant, Reason,
     Teardown,
 };
+
+/// The endpoint in the datastore of the interface to be removed.
+#[derive(Debug, Clone, Copy)]
+pub enum Recorded<'a> {
+    /// The endpoint of the interface.
+    Endpoint(&'a WorkloadEndpoint),
+    /// No endpoint.
+    Nothing,
+    /// The endpoint could not be read.
+    Unknown,
+    /// The endpoint of another interface of the container. The host's end belongs to that interface, because its name
+    /// does not depend on the interface in the container.
+    OtherInterface,
+}
 
 /// Creates the interface in `netns`, or in CNI_NETNS if `netns` is `None`.
 pub(super) fn create(

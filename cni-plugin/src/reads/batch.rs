@@ -112,7 +112,7 @@ pub(super) async fn discard_prefetch(
 
 async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut batch = ReadBatch::new();
-    let cluster = batch.get::<ClusterInformation>(&cluster_key());
+    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
     let endpoints = match (query, cx.workload.select()) {
         (Query::Cluster | Query::Allocator(_), _) | (_, Err(_)) => None,
         (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
@@ -254,9 +254,4 @@ fn objects_moved() -> CniError {
         "set calico_api_group of the network configuration to projectcalico.org/v3, or leave it out; with the \
          manifests of deploy/ set calico_api_group of the ConfigMap calico-config and restart the pods of calico-cni",
     )
-}
-
-/// Returns the key of the ClusterInformation, of which there is only one.
-pub fn cluster_key() -> ObjectKey {
-    ObjectKey::global("default")
 }

@@ -30,7 +30,7 @@ use crate::vmi;
 
 use self::batch::{Query, discard_prefetch, read, try_read};
 
-pub use self::batch::{NotReady, ReadObjects, cluster_key};
+pub use self::batch::{NotReady, ReadObjects};
 
 /// The objects that an ADD has read, and the requests derived from them.
 #[derive(Debug)]

@@ -45,7 +45,7 @@ pub struct Attached {
 /// another interface has that name, or if an interface with the plan's container name does not belong to that pair.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
     plan.validate()?;
-    let mut stages = Stages::start();
+    let mut stages = Stages { list: Vec::with_capacity(4), since: Instant::now() };
     let mut host = NetlinkSocket::open()?;
     let mut lock = interfaces_lock::share();
     let pair = create::create(&mut host, plan, netns, &mut lock)?;
@@ -152,10 +152,6 @@ struct Stages {
 }
 
 impl Stages {
-    fn start() -> Self {
-        Stages { list: Vec::with_capacity(4), since: Instant::now() }
-    }
-
     fn end(&mut self, name: &'static str) {
         let now = Instant::now();
         self.list.push((name, now - self.since));

@@ -8,12 +8,11 @@ use installer::agent::{Pass, Plugins, ReplayError};
 use ipam_plugin::datastore_settings;
 use ipam_plugin::journal::{DatastoreIdentity, Journal};
 use ipam_plugin::kubernetes_api::KubernetesApi;
-use libcalico::api::ClusterInformation;
+use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 
 use crate::context::known_node_name;
-use crate::deferred_del::{LIMIT, ReplayOutcome, Replayer};
-use crate::reads::cluster_key;
+use crate::deferred_del::{ReplayOutcome, Replayer};
 
 /// The time limit of one request to the datastore.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -37,7 +36,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
     }
     let store = Datastore::open(&config).map_err(failed)?;
     let api = KubernetesApi::for_call(&plugins.conf, &config, false).map_err(failed)?;
-    let cluster = store.get::<ClusterInformation>(&cluster_key()).await.map_err(failed)?;
+    let cluster = store.get::<ClusterInformation>(&ObjectKey::global("default")).await.map_err(failed)?;
     if cluster.value.spec.datastore_ready != Some(true) {
         return Err(failed("ClusterInformation default says that the datastore is not ready"));
     }
@@ -66,7 +65,7 @@ pub async fn replay(plugins: &Plugins) -> Result<Pass, ReplayError> {
         within: "",
         target,
     };
-    let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked, LIMIT).await;
+    let ReplayOutcome { replayed, remaining } = replayer.replay_some(&locked).await;
     Ok(Pass { learned: true, replayed, remaining })
 }
 

@@ -5,17 +5,17 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use libcalico::api::WorkloadEndpoint;
+use ipam_plugin::cni::{self, IpamRequest};
 use libcalico::net::Cidr;
 use netconf::result::{Interface, IpConfig};
 use netconf::{CniError, CniResult, Code};
 
 use crate::annotations;
-use crate::cni_error::{dataplane_error, netns_error};
+use crate::cni_error::{dataplane_error, netns_error, store_error};
 use crate::context::Context;
 use crate::dataplane::{self, Before, EndpointPlan, MacAddr, NetnsFd};
 use crate::interface::InterfaceConfig;
-use crate::ipam::{self, inspect};
+use crate::ipam;
 use crate::reads::{self, CheckReads};
 use crate::timings::Timings;
 
@@ -37,8 +37,7 @@ pub async fn check(cx: &Context, timings: &mut Timings) -> Result<(), CniError> 
     differences.extend(compare_endpoint(cx, &found, &recorded));
     if !found.described.is_some_and(|described| annotations::are_fixed(&described.pod, &cx.call.conf)) {
         let request = ipam::request(&cx.call, &cx.workload.node, found.vmi);
-        let of_ipam = inspect::differences(&cx.store, &cx.call, request.as_ref(), &recorded.addresses).await?;
-        differences.extend(of_ipam);
+        differences.extend(compare_allocations(cx, request.as_ref(), &recorded.addresses).await?);
     }
     timings.stage("ipam");
     if differences.is_empty() {
@@ -110,34 +109,40 @@ fn compare_endpoint(cx: &Context, found: &CheckReads, recorded: &Recorded) -> Ve
     };
     let spec = &entry.value.spec;
     let networks: Vec<_> = recorded.addresses.iter().map(|ip| Cidr::host(*ip).to_string()).collect();
-    let mut compare = Comparison { endpoint: &entry.value, differences: Vec::new() };
-    compare.field("containerID", &cx.call.container_id, &spec.container_id);
-    compare.field("node", &cx.workload.node, &spec.node);
-    compare.field("ipNetworks", &networks.join(", "), &spec.ip_networks.join(", "));
+    let mut differences = Vec::new();
+    let mut compare = |field: &str, expected: &str, found: &str| {
+        if expected != found {
+            let endpoint = &entry.value.metadata.name;
+            differences.push(format!("WorkloadEndpoint {endpoint} {field}: expected {expected:?}, found {found:?}"));
+        }
+    };
+    compare("containerID", &cx.call.container_id, &spec.container_id);
+    compare("node", &cx.workload.node, &spec.node);
+    compare("ipNetworks", &networks.join(", "), &spec.ip_networks.join(", "));
     if let Some(host) = &recorded.host {
-        compare.field("interfaceName", &host.name, &spec.interface_name);
+        compare("interfaceName", &host.name, &spec.interface_name);
     }
     // The annotations of a pod do not contain the MAC address (DS-80).
     let inside = recorded.inside.as_ref().filter(|inside| !inside.mac.is_empty() && !cx.is_on_kubernetes());
     if let Some(inside) = inside {
-        compare.field("mac", &inside.mac.to_lowercase(), &spec.mac);
+        compare("mac", &inside.mac.to_lowercase(), &spec.mac);
     }
-    compare.differences
+    differences
 }
 
-struct Comparison<'a> {
-    endpoint: &'a WorkloadEndpoint,
-    differences: Vec<String>,
-}
-
-impl Comparison<'_> {
-    fn field(&mut self, name: &str, expected: &str, found: &str) {
-        if expected != found {
-            let endpoint = &self.endpoint.metadata.name;
-            self.differences
-                .push(format!("WorkloadEndpoint {endpoint} {name}: expected {expected:?}, found {found:?}"));
-        }
+/// Returns the differences between the addresses in the result of an ADD and the allocations, as one text for each.
+/// `request` is the request to `calico-ipam`; `None` for another IPAM plugin.
+async fn compare_allocations(
+    cx: &Context,
+    request: Option<&IpamRequest>,
+    recorded: &[IpAddr],
+) -> Result<Vec<String>, CniError> {
+    if let Some(request) = request {
+        let differences = cni::differences(&cx.store, request, recorded).await;
+        return differences.map_err(|error| store_error("read the address blocks", &error));
     }
+    let failure = ipam::call_plugin(&cx.call, "CHECK").err();
+    Ok(failure.into_iter().map(|error| format!("IPAM plugin {}: {error}", cx.call.conf.ipam.ipam_type)).collect())
 }
 
 #[cfg(test)]

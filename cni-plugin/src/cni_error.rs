@@ -20,14 +20,13 @@ pub fn store_error(doing: &str, error: &StoreError) -> CniError {
 
 /// Converts an error of the first read of a call, with upstream's text (CNI-75).
 pub fn first_read_error(error: &StoreError) -> CniError {
-    let code = match error {
-        StoreError::Unavailable { .. } | StoreError::NotFound { .. } => Code::TRY_AGAIN,
-        StoreError::DiskFull { .. } => Code::IO,
-        _ => Code::INTERNAL,
-    };
-    let advice = match error {
-        StoreError::NotFound { .. } => "calico-node creates it at its first start; by hand: calico-ipam init",
-        _ => "",
+    let (code, advice) = match error {
+        StoreError::NotFound { .. } => {
+            (Code::TRY_AGAIN, "calico-node creates it at its first start; by hand: calico-ipam init")
+        }
+        StoreError::Unavailable { .. } => (Code::TRY_AGAIN, ""),
+        StoreError::DiskFull { .. } => (Code::IO, ""),
+        _ => (Code::INTERNAL, ""),
     };
     CniError::new(code, format!("error getting ClusterInformation: {error}")).with_details(advice)
 }
@@ -49,22 +48,21 @@ pub fn dataplane_error(error: DataplaneError) -> CniError {
 
 /// Converts an error about a network namespace that cannot be used.
 pub fn netns_error(error: NetnsError) -> CniError {
-    let code = match &error {
-        NetnsError::SameNamespace { .. } => Code::SAME_NETNS,
-        NetnsError::Io { .. } => Code::INTERNAL,
-        _ => Code::INVALID_ENVIRONMENT,
-    };
-    match &error {
+    let text = error.to_string();
+    let (code, msg, details) = match error {
         // Upstream's text, which people search for.
-        NetnsError::NotFound { path } => {
-            CniError::new(code, format!("failed to Statfs {path:?}: no such file or directory"))
-                .with_details("CNI_NETNS: the network namespace does not exist")
-        }
+        NetnsError::NotFound { path } => (
+            Code::INVALID_ENVIRONMENT,
+            format!("failed to Statfs {path:?}: no such file or directory"),
+            "CNI_NETNS: the network namespace does not exist",
+        ),
         NetnsError::NotANamespace { .. } => {
-            CniError::new(code, error.to_string()).with_details("CNI_NETNS must be the path of a network namespace")
+            (Code::INVALID_ENVIRONMENT, text, "CNI_NETNS must be the path of a network namespace")
         }
-        _ => CniError::new(code, error.to_string()),
-    }
+        NetnsError::SameNamespace { .. } => (Code::SAME_NETNS, text, ""),
+        NetnsError::Io { .. } => (Code::INTERNAL, text, ""),
+    };
+    CniError::new(code, msg).with_details(details)
 }
 
 /// Converts an error of the journal of deferred DELs.
@@ -74,9 +72,4 @@ pub fn journal_error(error: JournalError) -> CniError {
         _ => Code::IO,
     };
     CniError::new(code, error.to_string())
-}
-
-/// Converts any error of STATUS, with the code for "no ADD can be served now".
-pub fn not_available(error: &CniError) -> CniError {
-    CniError::new(Code::NOT_AVAILABLE, error.msg.clone()).with_details(error.details.clone())
 }

@@ -61,7 +61,11 @@ impl Context {
         let api = kubernetes::api_of(&call, &datastore_config)?;
         let busy_until = match call.command {
             Command::Del => {
-                expect_first_answer(&store, &api);
+                // A server that answers none of the requests ends all of them early.
+                store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+                if let KubernetesApi::Beside(api) = &api {
+                    api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
+                }
                 // A DEL cuts the traffic and records its remaining work before it waits for a busy server.
                 Instant::now()
             }
@@ -73,14 +77,21 @@ impl Context {
             call.args.require_pod()?;
         }
         let workload = workload_of(&call, node);
-        let journal = Journal::new(journal::DEFAULT_DIRECTORY);
-        Ok(Context { call, workload, datastore_config, store, api, busy_until, journal })
+        Ok(Context {
+            call,
+            workload,
+            datastore_config,
+            store,
+            api,
+            busy_until,
+            journal: Journal::new(journal::DEFAULT_DIRECTORY),
+        })
     }
 
     /// Returns true if the Kubernetes API is the datastore. There, endpoints are annotations of pods, and Kubernetes
     /// defines the profiles.
     pub fn is_on_kubernetes(&self) -> bool {
-        matches!(self.api, KubernetesApi::Datastore)
+        matches!(self.store, Datastore::Kubernetes(_))
     }
 
     /// Returns K8S_POD_UID if endpoints have their pod's uid (CNI-223); an empty text otherwise, and without the
@@ -91,7 +102,7 @@ impl Context {
 
     /// Returns the interface that this call adds, checks or deletes.
     pub fn interface(&self) -> InterfaceConfig<'_> {
-        InterfaceConfig::new(&self.call, &self.workload)
+        InterfaceConfig { call: &self.call, workload: &self.workload }
     }
 
     /// Returns the datastore's address without credentials, which is the datastore's name in the journal.
@@ -126,14 +137,6 @@ pub fn known_node_name(conf: &NetConf) -> String {
         tracing::warn!(%error, "the node has no name");
         String::new()
     })
-}
-
-/// Ends all requests of a DEL early if the server answers none of them.
-fn expect_first_answer(store: &Datastore, api: &KubernetesApi) {
-    store.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
-    if let KubernetesApi::Beside(api) = api {
-        api.expect_first_answer_within(FIRST_ANSWER_TO_DEL);
-    }
 }
 
 /// Returns the workload of a call: a pod if CNI_ARGS names one (CNI-31), else a plain container. The labels and ports

@@ -19,22 +19,8 @@ use crate::cni_error::store_error;
 use crate::context::Context;
 use crate::dataplane::{self, DataplaneError, Interface, Running, Suspect};
 use crate::endpoint::EndpointsOf;
-use crate::ipam::release::{Kept, leaked, release_leaked};
+use crate::ipam::release::{leaked, release_leaked};
 use crate::{deferred_del, reads};
-
-/// The containers and attachments that exist according to the runtime.
-struct Valid {
-    containers: BTreeSet<String>,
-    attachments: BTreeSet<(String, String)>,
-}
-
-impl Valid {
-    fn of(cx: &Context) -> Self {
-        let named = cx.call.conf.valid_attachments.iter().flatten();
-        let attachments: BTreeSet<_> = named.map(|a| (a.container_id.clone(), a.ifname.clone())).collect();
-        Valid { containers: attachments.iter().map(|(container, _)| container.clone()).collect(), attachments }
-    }
-}
 
 /// Removes interfaces, endpoints and addresses of containers that the runtime does not name. A container with a running
 /// process stays, unless the configuration permits its removal.
@@ -42,33 +28,37 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
     reads::cluster(cx).await?;
     deferred_del::replay_some(cx).await;
     deferred_del::record_identity(cx).await;
-    let valid = Valid::of(cx);
+    let valid_attachments = cx.call.conf.valid_attachments.iter().flatten();
+    let valid: BTreeSet<_> = valid_attachments.map(|attachment| attachment.container_id.clone()).collect();
 
-    let (in_pods, node) = (cx.is_on_kubernetes(), &cx.workload.node);
-    let leaked = leaked(&cx.store, in_pods, &cx.call, node, &valid.containers).await;
+    let node = &cx.workload.node;
+    let leaked = leaked(&cx.store, &cx.call, node, &valid).await;
     let leaked = leaked.map_err(|error| nothing_collected("the blocks", &error))?;
     let conf = &cx.call.conf;
     if conf.dataplane_options.grpc_socket().is_some() && !conf.feature_control.gc_running_containers {
         tracing::warn!(
             containers = leaked.containers(),
-            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is not known where \
-             a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
+            "GC leaves the addresses of containers that cni.dev/valid-attachments does not name: which of them run is \
+             not known where a gRPC dataplane makes the interfaces; feature_control.gc_running_containers collects them"
         );
         return Ok(());
     }
     let endpoints = endpoints(cx, &leaked).await;
     let mut stale = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     stale.retain(|entry| {
-        is_stale(cx, &valid, entry)
+        is_stale(cx, entry)
             && !lists_addresses_of_another_network(&leaked, entry)
             && (!cx.is_on_kubernetes() || leaked_of_pod(&leaked, entry))
     });
     if !stale.is_empty() {
-        let aliases = dataplane::aliases().map_err(|error| running_unknown(&error))?;
+        let aliases = dataplane::aliases().map_err(running_unknown)?;
         stale.retain(|entry| !is_of_another_network(cx, &aliases, entry));
     }
-    let (interfaces, running) =
-        look(cx, &suspects(cx, &valid, &leaked, &stale)).map_err(|error| running_unknown(&error))?;
+    let interfaces = dataplane::interfaces(&suspects(cx, &valid, &leaked, &stale)).map_err(running_unknown)?;
+    let running = match conf.feature_control.gc_running_containers {
+        true => Vec::new(),
+        false => dataplane::running(&interfaces).map_err(running_unknown)?,
+    };
     let mut failures = Vec::new();
     let mut staying: BTreeSet<String> = running.iter().map(|running| running.container_id.clone()).collect();
     // As in DEL, an address is not released while an interface uses it.
@@ -78,7 +68,8 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             && let Err(error) = interface.remove()
         {
             failures.push(format!(
-                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: {error}"
+                "remove interface {ifname} of container {container_id}, which keeps its addresses and its endpoint: \
+                 {error}"
             ));
             staying.insert(container_id);
         }
@@ -91,10 +82,7 @@ pub async fn gc(cx: &Context) -> Result<(), CniError> {
             staying.insert(entry.value.spec.container_id);
         }
     }
-    let mut keeping = valid.containers;
-    keeping.extend(staying.iter().cloned());
-    let kept = Kept { containers: &keeping, unnamed: &staying };
-    failures.extend(release_leaked(&cx.store, in_pods, &cx.call, node, leaked, kept).await);
+    failures.extend(release_leaked(&cx.store, &cx.call, node, leaked, valid, &staying).await);
     failures.extend(running.iter().map(|running| left(cx, running)));
     match failures.first() {
         None => Ok(()),
@@ -126,13 +114,12 @@ async fn endpoints(cx: &Context, leaked: &LeakedAddresses) -> Result<Vec<Entry<W
 /// `k8s`; [`is_of_another_network`] then excludes the endpoints of other networks by their interfaces.
 ///
 /// A pod has one endpoint, with the interface name of its first ADD, so only the container ID is compared.
-fn is_stale(cx: &Context, valid: &Valid, entry: &Entry<WorkloadEndpoint>) -> bool {
+fn is_stale(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> bool {
     let spec = &entry.value.spec;
-    let attachment = (spec.container_id.clone(), spec.endpoint.clone());
-    let is_valid = match spec.orchestrator.as_str() {
-        "k8s" => valid.containers.contains(&spec.container_id),
-        _ => valid.attachments.contains(&attachment),
-    };
+    let is_valid = cx.call.conf.valid_attachments.iter().flatten().any(|attachment| {
+        attachment.container_id == spec.container_id
+            && (spec.orchestrator == "k8s" || attachment.ifname == spec.endpoint)
+    });
     spec.node == cx.workload.node
         && !spec.container_id.is_empty()
         && !is_valid
@@ -169,8 +156,8 @@ fn leaked_of_pod(leaked: &LeakedAddresses, entry: &Entry<WorkloadEndpoint>) -> b
     })
 }
 
-fn running_unknown(error: &DataplaneError) -> CniError {
-    nothing_collected("the interfaces of this node", error)
+fn running_unknown(error: DataplaneError) -> CniError {
+    nothing_collected("the interfaces of this node", &error)
 }
 
 fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
@@ -179,7 +166,12 @@ fn nothing_collected(unknown: &str, error: &dyn fmt::Display) -> CniError {
 }
 
 /// Returns the containers whose network is to be removed, with their addresses.
-fn suspects(cx: &Context, valid: &Valid, leaked: &LeakedAddresses, stale: &[Entry<WorkloadEndpoint>]) -> Vec<Suspect> {
+fn suspects(
+    cx: &Context,
+    valid: &BTreeSet<String>,
+    leaked: &LeakedAddresses,
+    stale: &[Entry<WorkloadEndpoint>],
+) -> Vec<Suspect> {
     let network = &cx.call.conf.name;
     let mut suspects = BTreeMap::<String, Suspect>::new();
     for (container, address) in leaked.held() {
@@ -198,12 +190,12 @@ fn suspects(cx: &Context, valid: &Valid, leaked: &LeakedAddresses, stale: &[Entr
             suspect.listed.extend(entry.value.spec.host_link().1);
         }
     }
-    let named = suspects.into_iter().map(|(container_id, suspect)| {
-        let is_named = valid.containers.contains(&container_id);
+    let named = |(container_id, suspect): (String, Suspect)| {
+        let is_named = valid.contains(&container_id);
         let is_elsewhere = leaked.may_hold_elsewhere(&container_id);
         Suspect { container_id, is_named, is_elsewhere, ..suspect }
-    });
-    named.collect()
+    };
+    suspects.into_iter().map(named).collect()
 }
 
 /// Returns the alias that the interface of an endpoint has if it belongs to this network.
@@ -216,25 +208,14 @@ fn own_alias(cx: &Context, entry: &Entry<WorkloadEndpoint>) -> InterfaceAlias {
     }
 }
 
-/// Returns the interfaces of the suspects, and the suspects with a running process. Returns none of the latter if the
-/// configuration permits the removal of running containers.
-fn look(cx: &Context, suspects: &[Suspect]) -> Result<(Vec<Interface>, Vec<Running>), DataplaneError> {
-    let interfaces = dataplane::interfaces(suspects)?;
-    let running = match cx.call.conf.feature_control.gc_running_containers {
-        true => Vec::new(),
-        false => dataplane::running(&interfaces)?,
-    };
-    Ok((interfaces, running))
-}
-
 /// Logs that a container stays, and returns the text for the error.
 fn left(cx: &Context, running: &Running) -> String {
     let Running { container_id, ifname, process } = running;
     let network = &cx.call.conf.name;
     let words = format!(
-        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and process \
-         {process} is in its network namespace. It is left alone. If another runtime uses network {network}, name the networks \
-         differently; feature_control.gc_running_containers takes its network nevertheless"
+        "container {container_id} is not in cni.dev/valid-attachments and runs: interface {ifname} has carrier, and \
+         process {process} is in its network namespace. It is left alone. If another runtime uses network {network}, \
+         name the networks differently; feature_control.gc_running_containers takes its network nevertheless"
     );
     tracing::warn!("{words}");
     words
@@ -251,8 +232,7 @@ fn endpoints_of<'s>(cx: &'s Context, entry: &Entry<WorkloadEndpoint>) -> Endpoin
         endpoint: String::new(),
         orchestrator: Orchestrator::Kubernetes(pod),
     };
-    let in_pods = cx.is_on_kubernetes();
     // The pod has to be read: the endpoint lacks some of its properties.
-    let known = (!in_pods).then(|| vec![entry.clone().into()]);
-    EndpointsOf::new(&cx.store, in_pods, facts).known(known)
+    let known = (!cx.is_on_kubernetes()).then(|| vec![entry.clone().into()]);
+    EndpointsOf::new(&cx.store, facts).known(known)
 }

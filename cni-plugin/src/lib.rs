@@ -25,17 +25,11 @@ pub mod gc;
 pub mod interface;
 pub mod ipam;
 pub mod kubernetes;
-
-mod migration;
 pub mod mtu;
 pub mod pod;
-pub mod policy_wait;
-pub mod prev_result;
-pub mod readiness;
 pub mod reads;
 pub mod run;
 pub mod status;
-pub mod test_connection;
 #[cfg(test)]
 mod testing;
 pub mod timings;

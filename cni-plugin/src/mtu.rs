@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use netconf::conf::InterfaceConf;
+
 /// The file to which Felix writes the host's MTU.
-pub const MTU_FILE: &str = "/var/lib/calico/mtu";
+const MTU_FILE: &str = "/var/lib/calico/mtu";
 
 /// The number of times an empty file is read again: Felix truncates the file before it writes it.
 const REREADS: u32 = 5;
@@ -39,9 +41,14 @@ pub enum MtuError {
     },
 }
 
+/// Returns the MTU of the interface in this configuration.
+pub fn of_interface(conf: &InterfaceConf) -> Result<u32, MtuError> {
+    effective(conf.mtu, conf.require_mtu_file, Path::new(MTU_FILE))
+}
+
 /// Returns the MTU of both ends of the interface, 0 for the kernel's default. A configured MTU takes precedence, and an
 /// invalid file is then only logged.
-pub fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
+fn effective(configured: u32, required: bool, file: &Path) -> Result<u32, MtuError> {
     match read(file) {
         Ok(None) if required => Err(MtuError::Missing(file.to_owned())),
         Ok(_) if configured != 0 => Ok(configured),

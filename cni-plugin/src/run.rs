@@ -2,18 +2,24 @@
 
 use std::mem::ManuallyDrop;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use ipam_plugin::process;
+use datastore::Datastore;
+use ipam_plugin::{datastore_settings, process};
+use libcalico::api::{ClusterInformation, ObjectKey};
+use libcalico::store::Store;
 use netconf::invocation::{Invocation, Plugin};
-use netconf::{Call, CallError, CniError, Command};
+use netconf::{Call, CallError, CniError, Code, Command, NetConf};
 
-use crate::cni_error::not_available;
 use crate::context::Context;
 use crate::timings::Timings;
-use crate::{add, check, del, gc, status, test_connection};
+use crate::{add, check, del, gc, status};
 
 /// The first part of the source in each log line.
 const COMPONENT: &str = "cni-plugin";
+
+/// The time limit of the request of `-t` to the datastore.
+const CONNECTION_TEST_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Runs `calico`.
 pub fn main() -> ExitCode {
@@ -22,7 +28,7 @@ pub fn main() -> ExitCode {
     match process::invocation(Plugin::Calico) {
         Ok(Invocation::Print(printed)) => process::print(&printed),
         Ok(Invocation::Call(call)) => serve(call, timings),
-        Ok(Invocation::TestConnection) => process::finish(test_connection::run()),
+        Ok(Invocation::TestConnection) => process::finish(test_connection()),
         // The parser accepts -upgrade for `calico-ipam` only.
         Ok(Invocation::Upgrade) => process::finish(Err(CniError::internal("-upgrade belongs to calico-ipam").into())),
         Err(error) => process::refuse(error, COMPONENT),
@@ -46,7 +52,7 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
     let (result_version, command) = (call.result_version(), call.command);
     let request_timeout = (command == Command::Status).then_some(status::DEADLINE);
     let cx = match (Context::open(call, request_timeout), command) {
-        (Err(error), Command::Status) => return Err(not_available(&error)),
+        (Err(error), Command::Status) => return Err(status::not_available(&error)),
         (cx, _) => cx?,
     };
     // Dropping it would only cost time: the process ends with the verb.
@@ -61,4 +67,28 @@ async fn operate(call: Box<Call>, timings: Timings) -> Result<String, CniError> 
     };
     timings.report(command.as_str(), cx.store.requests() + cx.api.requests());
     printed
+}
+
+/// Tests that the datastore of the configuration on stdin is reachable and ready (`-t`). Every failure has code 100, as
+/// in upstream.
+fn test_connection() -> Result<String, CallError> {
+    check_datastore().map(|()| String::new()).map_err(|cause| {
+        CniError::new(Code::CONNECTION_TEST, "data store connection failed").with_details(cause.to_string()).into()
+    })
+}
+
+fn check_datastore() -> Result<(), CniError> {
+    let raw =
+        process::read_stdin().map_err(|error| CniError::new(Code::IO, format!("error reading from stdin: {error}")))?;
+    let conf = NetConf::parse(&raw)?;
+    let config = datastore_settings::from_conf(&conf, Some(CONNECTION_TEST_DEADLINE))?;
+    let store = Datastore::open(&config).map_err(|error| CniError::new(Code::INVALID_CONFIG, error.to_string()))?;
+    let cluster = process::block_on(async {
+        let read = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
+        read.map_err(|error| CniError::internal(format!("error getting ClusterInformation: {error}")))
+    })?;
+    match cluster.value.spec.datastore_ready {
+        Some(true) => Ok(()),
+        _ => Err(CniError::new(Code::TRY_AGAIN, "ClusterInformation default says that the datastore is not ready")),
+    }
 }

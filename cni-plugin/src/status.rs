@@ -1,16 +1,13 @@
 //! STATUS: succeeds if an ADD could be served now. containerd calls it every few seconds, so it sends few requests.
 
-use std::path::Path;
 use std::time::Duration;
 
-use ipam_plugin::busy_server;
-use netconf::CniError;
+use ipam_plugin::{busy_server, cni};
+use netconf::{CniError, Code};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cni_error::not_available;
 use crate::context::Context;
-use crate::ipam::{self, inspect};
-use crate::{deferred_del, mtu, reads};
+use crate::{deferred_del, ipam, mtu, reads};
 
 /// The time limit of one STATUS. A slower datastore counts as unavailable.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -19,12 +16,14 @@ pub const DEADLINE: Duration = Duration::from_secs(2);
 /// has code 50.
 pub async fn status(cx: &Context) -> Result<(), CniError> {
     let until = Instant::now() + DEADLINE;
-    let interface = &cx.call.conf.interface;
-    mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
+    mtu::of_interface(&cx.call.conf.interface)
         .map_err(|error| not_available(&CniError::internal(error.to_string())))?;
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let inputs = timeout_at(until, reads::for_status(cx, request.as_ref())).await.unwrap_or_else(|_| Err(too_slow(cx)));
-    let ready = inputs.and_then(|inputs| inspect::status(&cx.call, DEADLINE, request.as_ref().zip(inputs.as_ref())));
+    let ready = inputs.and_then(|inputs| match request.as_ref().zip(inputs.as_ref()) {
+        Some((request, inputs)) => cni::status_of(request, inputs),
+        None => ipam::status_of_plugin(&cx.call, DEADLINE),
+    });
     busy_server::status(ready, &cx.store, &cx.api).map_err(|error| not_available(&error))?;
     // Deferred DELs that are not replayed in the remaining time are left to the next call.
     let _ = timeout_at(until, deferred_del::replay_some(cx)).await;
@@ -33,4 +32,9 @@ pub async fn status(cx: &Context) -> Result<(), CniError> {
 
 fn too_slow(cx: &Context) -> CniError {
     CniError::internal(format!("datastore {} took more than {} s", cx.datastore_name(), DEADLINE.as_secs()))
+}
+
+/// Converts any error of STATUS, with the code for "no ADD can be served now".
+pub fn not_available(error: &CniError) -> CniError {
+    CniError::new(Code::NOT_AVAILABLE, error.msg.clone()).with_details(error.details.clone())
 }

@@ -15,12 +15,6 @@ pub struct Timings {
     stages: Vec<(&'static str, Duration)>,
 }
 
-impl Default for Timings {
-    fn default() -> Self {
-        Self::start()
-    }
-}
-
 impl Timings {
     /// Starts the first stage.
     pub fn start() -> Self {

@@ -1,19 +1,16 @@
-//! Creates the interface and writes the endpoint, one after the other or concurrently.
+//! Creates the interface and writes the endpoint, one after the other or concurrently. After a failure, undoes the
+//! completed steps in the reverse order.
 
-use datastore::Datastore;
 use futures::future::join;
-use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::api::WorkloadEndpoint;
 use netconf::CniError;
 use tokio::task::yield_now;
 
-use super::rollback::{after_failed_write, give_back, keep_for_del};
-use super::{Place, interface_of};
-use crate::context::Context;
+use super::attachment::Attachment;
 use crate::dataplane::BusyRoute;
-use crate::endpoint::{EndpointWrite, Existing, WriteFailure};
+use crate::endpoint::{EndpointWrite, WriteFailure};
 use crate::interface::{self, CreateError, CreatedInterface, NewInterface};
-use crate::ipam::AssignedAddresses;
-use crate::reads::WorkloadRequest;
+use crate::ipam::{self, AssignedAddresses};
 use crate::timings::Timings;
 
 /// The number of times that other tasks run before the creation of the interface blocks this thread, so that the
@@ -21,16 +18,6 @@ use crate::timings::Timings;
 const TURNS_TO_SEND: usize = 8;
 
 pub(super) const ATTACHING: &str = "setting up the interface";
-
-/// The objects to write for the interface.
-pub(super) struct Record {
-    /// The endpoint without the properties of the interface that does not exist yet.
-    pub(super) endpoint: WorkloadEndpoint,
-    /// The endpoint that existed before.
-    pub(super) existing: Option<Existing>,
-    /// The profile to create with the endpoint.
-    pub(super) profile: Option<Profile>,
-}
 
 /// A failure to create the interface or to write the endpoint.
 pub(super) enum Failure {
@@ -45,90 +32,81 @@ pub(super) enum Failure {
     Other(CniError),
 }
 
-/// Creates the interface and writes the endpoint.
+/// Creates the interface and writes the endpoint. `write` contains the endpoint without the properties of the interface
+/// that does not exist yet.
 pub(super) async fn attach_and_record(
-    cx: &Context,
+    attachment: &Attachment<'_>,
     timings: &mut Timings,
-    place: &Place,
-    request: &WorkloadRequest,
     assigned: &AssignedAddresses,
-    record: Record,
+    write: EndpointWrite,
 ) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
+    let Attachment { cx, request, netns, before } = attachment;
+    let endpoint = write.endpoint.clone();
+    let new = NewInterface {
+        assigned,
+        endpoint: &endpoint,
+        pod_annotations: &request.pod_annotations,
+        mac: request.annotations.mac,
+        before: *before,
+        has_vmi: request.vmi.is_some(),
+    };
+    let create = interface::create(attachment.interface(), netns.as_ref(), new);
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.
-    if matches!(cx.store, Datastore::Kubernetes(_)) && place.netns.is_some() {
-        let outcome = Box::pin(concurrently(cx, place, request, assigned, record)).await;
+    let (created, written) = if cx.is_on_kubernetes() && netns.is_some() {
+        let create_meanwhile = async {
+            for _ in 0..TURNS_TO_SEND {
+                yield_now().await;
+            }
+            create.await
+        };
+        let (written, created) = Box::pin(join(write.apply(&cx.store), create_meanwhile)).await;
         timings.stage("dataplane");
-        return outcome;
-    }
-    let Record { endpoint, existing, profile } = record;
-    let config = interface_of(cx, request);
-    let new = new_interface(request, assigned, &endpoint, place);
-    let created = match interface::create(config, place.netns.as_ref(), new).await {
-        Ok(created) => created,
-        Err(CreateError::BusyRoute(route)) if assigned.is_replaceable => {
-            return Err(Failure::Busy { route, written: None });
+        match created {
+            Ok(created) => (created, written),
+            Err(error) => {
+                return Err(Box::pin(after_failed_create(attachment, assigned, error, written.map(Some))).await);
+            }
         }
-        Err(CreateError::Unknown(error)) => return Err(keep_for_del(ATTACHING, "interface", error).into()),
-        Err(error) => return Err(Box::pin(give_back(cx, request, assigned, ATTACHING, error.into())).await.into()),
-    };
-    timings.stage("dataplane");
-    let write = EndpointWrite::of(existing, with_interface(endpoint, &created)).with_profile(profile);
-    match write.apply(&cx.store).await {
-        Ok(endpoint) => {
+    } else {
+        let created = match create.await {
+            Ok(created) => created,
+            Err(error) => return Err(Box::pin(after_failed_create(attachment, assigned, error, Ok(None))).await),
+        };
+        timings.stage("dataplane");
+        let endpoint = with_interface(write.endpoint, &created);
+        let written = EndpointWrite { endpoint, ..write }.apply(&cx.store).await;
+        if written.is_ok() {
             timings.stage("write");
-            Ok((created, endpoint))
         }
-        Err(failure) => Err(Box::pin(after_failed_write(cx, request, assigned, &created, failure)).await.into()),
-    }
-}
-
-async fn concurrently(
-    cx: &Context,
-    place: &Place,
-    request: &WorkloadRequest,
-    assigned: &AssignedAddresses,
-    record: Record,
-) -> Result<(CreatedInterface, WorkloadEndpoint), Failure> {
-    let Record { endpoint, existing, profile } = record;
-    let write = EndpointWrite::of(existing, endpoint.clone()).with_profile(profile);
-    let create = async {
-        for _ in 0..TURNS_TO_SEND {
-            yield_now().await;
-        }
-        let new = new_interface(request, assigned, &endpoint, place);
-        interface::create(interface_of(cx, request), place.netns.as_ref(), new).await
+        (created, written)
     };
-    match join(write.apply(&cx.store), create).await {
-        (Ok(endpoint), Ok(created)) => Ok((created, endpoint)),
-        (Ok(endpoint), Err(CreateError::BusyRoute(route))) if assigned.is_replaceable => {
-            Err(Failure::Busy { route, written: Some(Box::new(endpoint)) })
+    match written {
+        Ok(endpoint) => Ok((created, endpoint)),
+        Err(failure) => {
+            Err(Failure::Other(Box::pin(after_failed_write(attachment, assigned, &created, failure)).await))
         }
-        (Err(failure), Ok(created)) => Err(after_failed_write(cx, request, assigned, &created, failure).await.into()),
-        (_, Err(CreateError::Unknown(error))) => Err(keep_for_del(ATTACHING, "interface", error).into()),
-        (Err(WriteFailure { perhaps_written: true, .. }), Err(error)) => {
-            Err(keep_for_del(ATTACHING, "WorkloadEndpoint", error.into()).into())
-        }
-        (_, Err(error)) => Err(give_back(cx, request, assigned, ATTACHING, error.into()).await.into()),
     }
 }
 
-fn new_interface<'a>(
-    request: &'a WorkloadRequest,
-    assigned: &'a AssignedAddresses,
-    endpoint: &'a WorkloadEndpoint,
-    place: &Place,
-) -> NewInterface<'a> {
-    let WorkloadRequest { pod_annotations, annotations, vmi, .. } = request;
-    let (mac, before) = (annotations.mac, place.before);
-    NewInterface { assigned, endpoint, pod_annotations, mac, before, has_vmi: vmi.is_some() }
-}
-
-impl From<CniError> for Failure {
-    fn from(error: CniError) -> Self {
-        Failure::Other(error)
-    }
+/// Undoes an ADD that could not create its interface. `written` is the endpoint, if it was written.
+async fn after_failed_create(
+    attachment: &Attachment<'_>,
+    assigned: &AssignedAddresses,
+    error: CreateError,
+    written: Result<Option<WorkloadEndpoint>, WriteFailure>,
+) -> Failure {
+    Failure::Other(match (error, written) {
+        (CreateError::BusyRoute(route), Ok(written)) if assigned.is_replaceable => {
+            return Failure::Busy { route, written: written.map(Box::new) };
+        }
+        (CreateError::Unknown(error), _) => keep_for_del(ATTACHING, "interface", error),
+        (error, Err(WriteFailure { perhaps_written: true, .. })) => {
+            keep_for_del(ATTACHING, "WorkloadEndpoint", error.into())
+        }
+        (error, _) => give_back(attachment, assigned, ATTACHING, error.into()).await,
+    })
 }
 
 /// Returns the endpoint with the name and the MAC address of its interface.
@@ -137,4 +115,59 @@ pub(super) fn with_interface(endpoint: WorkloadEndpoint, created: &CreatedInterf
     endpoint.spec.interface_name = created.host_ifname.clone();
     endpoint.spec.mac = created.mac.clone();
     endpoint
+}
+
+/// Undoes an ADD that could not write its endpoint, and returns the error of the ADD.
+async fn after_failed_write(
+    attachment: &Attachment<'_>,
+    assigned: &AssignedAddresses,
+    created: &CreatedInterface,
+    failure: WriteFailure,
+) -> CniError {
+    const STEP: &str = "writing the WorkloadEndpoint";
+    let removed = created.remove(attachment.interface()).await;
+    let error = with_removal(failure.error, &removed);
+    if failure.perhaps_written {
+        return keep_for_del(STEP, "WorkloadEndpoint", error);
+    }
+    if removed.is_err() {
+        return keep_for_del(STEP, "interface", error);
+    }
+    give_back(attachment, assigned, STEP, error).await
+}
+
+/// Returns the error of an ADD whose interface or endpoint (`what`) may still exist. The addresses stay allocated,
+/// because another pod must not get them while the endpoint lists them or the interface uses them.
+fn keep_for_del(step: &str, what: &str, error: CniError) -> CniError {
+    with_detail(error, &format!("failed while {step}; the {what} may be there, DEL will release its addresses"))
+}
+
+/// Returns the error of an ADD after the removal of its interface.
+pub(super) fn with_removal(error: CniError, removed: &Result<(), CniError>) -> CniError {
+    match removed {
+        Ok(()) => error,
+        Err(left) => with_detail(error, &format!("the interface could not be removed: {left}")),
+    }
+}
+
+/// Deletes the endpoint, if it was written, then releases the addresses, and returns the error of the ADD.
+pub(super) async fn give_back(
+    attachment: &Attachment<'_>,
+    assigned: &AssignedAddresses,
+    step: &str,
+    error: CniError,
+) -> CniError {
+    let Attachment { cx, request, .. } = attachment;
+    let outcome = match ipam::give_back(&cx.store, &cx.call, &request.workload, assigned).await {
+        Ok(()) => format!("failed while {step}; the addresses were released"),
+        Err(left) => {
+            format!("failed while {step}; the addresses could not be released ({left}); DEL will release them")
+        }
+    };
+    with_detail(error, &outcome)
+}
+
+fn with_detail(error: CniError, more: &str) -> CniError {
+    let details = if error.details.is_empty() { more.to_owned() } else { format!("{}; {more}", error.details) };
+    error.with_details(details)
 }

@@ -1,20 +1,27 @@
-//! Continues an ADD with another address if the host has a route to an assigned address.
+//! Continues an ADD with another address if the host has a route to an assigned address, called a busy address.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
-use libcalico::api::Profile;
+use datastore::Datastore;
+use ipam_plugin::alloc::inputs::AllocationInputs;
+use ipam_plugin::busy;
+use ipam_plugin::clock::{Clock, SystemClock};
+use ipam_plugin::cni::{self, IpamRequest};
+use ipam_plugin::release::release_addresses;
+use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::ipam::ReleaseRequest;
 use libcalico::net::IpVersion;
-use netconf::CniError;
+use netconf::{CniError, CniResult};
 
-use super::attach_and_record::{ATTACHING, Failure, Record, attach_and_record};
-use super::rollback::give_back;
-use super::{Attached, Place, desired_endpoint, interface_of};
-use crate::context::Context;
+use super::attach_and_record::{ATTACHING, Failure, attach_and_record, give_back};
+use super::attachment::Attachment;
+use crate::cni_error::store_error;
 use crate::dataplane::BusyRoute;
-use crate::endpoint::Existing;
+use crate::endpoint::{EndpointWrite, Existing};
+use crate::interface::CreatedInterface;
 use crate::interface::existing::ensure_not_overtaken;
-use crate::ipam::{AssignedAddresses, busy};
-use crate::reads::WorkloadRequest;
+use crate::ipam::{AssignedAddresses, with_addresses};
 use crate::timings::Timings;
 
 /// The maximum number of addresses of one family that an ADD tries.
@@ -26,38 +33,36 @@ const WAY_OUT: &str =
 /// Creates the interface and writes the endpoint with the addresses of `assigned`. If the host has a route to an
 /// address that `calico-ipam` chose, another address replaces the busy one. Busy addresses are released after the
 /// endpoint lists the final addresses. After a failure neither interface nor endpoint exists, and all addresses are
-/// released.
+/// released. Returns the interface, its endpoint, and the result of IPAM.
 pub(super) async fn attach(
-    cx: &Context,
+    attachment: &Attachment<'_>,
     timings: &mut Timings,
-    place: &Place,
-    request: &WorkloadRequest,
     mut assigned: AssignedAddresses,
     mut existing: Option<Existing>,
     profile: Option<Profile>,
-) -> Result<Attached, CniError> {
+) -> Result<(CreatedInterface, WorkloadEndpoint, CniResult), CniError> {
     loop {
-        if let Err(error) = ensure_not_overtaken(interface_of(cx, request), place.before, place.netns.as_ref()) {
-            return Err(Box::pin(give_back(cx, request, &assigned, ATTACHING, error)).await);
+        if let Err(error) = ensure_not_overtaken(attachment.interface(), attachment.before, attachment.netns.as_ref()) {
+            return Err(Box::pin(give_back(attachment, &assigned, ATTACHING, error)).await);
         }
-        let endpoint = match desired_endpoint(cx, request, existing.as_ref(), &assigned.addresses) {
+        let endpoint = match attachment.desired_endpoint(existing.as_ref(), &assigned.addresses) {
             Ok(endpoint) => endpoint,
             Err(error) => {
-                return Err(Box::pin(give_back(cx, request, &assigned, "describing the endpoint", error)).await);
+                return Err(Box::pin(give_back(attachment, &assigned, "describing the endpoint", error)).await);
             }
         };
-        let record = Record { endpoint, existing: existing.clone(), profile: profile.clone() };
-        match attach_and_record(cx, timings, place, request, &assigned, record).await {
+        let write = EndpointWrite { endpoint, existing: existing.clone(), profile: profile.clone() };
+        match attach_and_record(attachment, timings, &assigned, write).await {
             Ok((created, endpoint)) => {
-                Box::pin(busy::release_unused(&cx.store, &assigned)).await;
-                return Ok(Attached::new(created, endpoint, assigned));
+                Box::pin(release_unused(&attachment.cx.store, &assigned)).await;
+                return Ok((created, endpoint, assigned.result));
             }
             Err(Failure::Busy { route, written }) => {
                 // The next write replaces this endpoint.
                 if let (Some(existing), Some(written)) = (&mut existing, written) {
                     existing.value = *written;
                 }
-                Box::pin(replace(cx, request, &mut assigned, route)).await?;
+                Box::pin(replace(attachment, &mut assigned, route)).await?;
             }
             Err(Failure::Other(error)) => return Err(error),
         }
@@ -67,24 +72,31 @@ pub(super) async fn attach(
 /// Replaces a busy address. If no other address is available, releases all addresses and returns an error that names
 /// the addresses tried.
 async fn replace(
-    cx: &Context,
-    request: &WorkloadRequest,
+    attachment: &Attachment<'_>,
     assigned: &mut AssignedAddresses,
     route: BusyRoute,
 ) -> Result<(), CniError> {
     let family = |busy: &&BusyRoute| IpVersion::of(busy.address) == IpVersion::of(route.address);
     let tried = 1 + assigned.busy.iter().filter(family).count();
-    let error = if tried < TRIES {
-        tracing::warn!(address = %route.address, route = route.route, "the host has a route to the address that IPAM chose; asking for another");
-        match busy::choose_another(&cx.store, assigned, route).await {
+    // Records the busy address for this ADD and for the next ADDs on the node.
+    if let Some(file) = assigned.request.as_ref().and_then(|request| request.busy_file.as_deref()) {
+        busy::note(file, route.address, &route.route, SystemClock::start().now());
+    }
+    assigned.busy.push(route.clone());
+    let cause = if tried < TRIES {
+        tracing::warn!(
+            address = %route.address, route = route.route,
+            "the host has a route to the address that IPAM chose; asking for another"
+        );
+        match choose_another(&attachment.cx.store, assigned, route.address).await {
             Ok(()) => return Ok(()),
-            Err(error) => none_left(&assigned.busy, Some(error)),
+            Err(error) => Some(error),
         }
     } else {
-        busy::pass_over(assigned, route);
-        none_left(&assigned.busy, None)
+        None
     };
-    Err(give_back(cx, request, assigned, ATTACHING, error).await)
+    let error = none_left(&assigned.busy, cause);
+    Err(give_back(attachment, assigned, ATTACHING, error).await)
 }
 
 /// Returns the error that names all routes. `cause` is the error of IPAM for the request for another address.
@@ -99,4 +111,58 @@ fn none_left(busy: &[BusyRoute], cause: Option<CniError>) -> CniError {
         _ = write!(details, " ({})", cause.details);
     }
     CniError::new(cause.code, msg).with_details(format!("{details}; {WAY_OUT}"))
+}
+
+/// Replaces the busy address by another address of the same family. The busy address stays allocated to the container
+/// until [`release_unused`], and the next ADDs on the node skip it. After an error `assigned` still contains it.
+async fn choose_another(store: &Datastore, assigned: &mut AssignedAddresses, ip: IpAddr) -> Result<(), CniError> {
+    let clock = SystemClock::start();
+    let Some(request) = &assigned.request else { return Err(CniError::internal("the address was not chosen by IPAM")) };
+    let version = IpVersion::of(ip);
+    let request = IpamRequest {
+        assign_ipv4: version == IpVersion::V4,
+        assign_ipv6: version == IpVersion::V6,
+        // The hints in the file are for all families of the pod.
+        recent_file: None,
+        ..(**request).clone()
+    };
+    let inputs = AllocationInputs::read(store, &request.inputs_query()).await;
+    let inputs = inputs.map_err(|error| store_error("read what is needed to assign an address", &error))?;
+    let other = with_addresses(cni::add(store, &clock, &request, inputs, None).await?.result)?;
+    assigned.replace(ip, &other);
+    Ok(())
+}
+
+/// Releases the addresses that a successful ADD does not use: busy addresses, and addresses of the pod's earlier
+/// sandbox. The endpoint must list none of them. After a failure they stay allocated until a DEL releases them.
+async fn release_unused(store: &Datastore, assigned: &AssignedAddresses) {
+    if let Some(earlier) = &assigned.earlier {
+        earlier.release(store).await;
+    }
+    let Some(request) = assigned.request.as_ref().filter(|_| !assigned.busy.is_empty()) else { return };
+    let handle = request.handle();
+    let requests: Vec<_> = assigned
+        .busy
+        .iter()
+        .map(|busy| ReleaseRequest { ip: busy.address, handle: Some(handle.clone()), sequence: None })
+        .collect();
+    let _releasing = request.releasing();
+    if let Err(error) = release_addresses(store, &SystemClock::start(), &requests).await {
+        tracing::warn!(%handle, %error, "busy addresses stay allocated to the container; its DEL releases them");
+    }
+}
+
+impl AssignedAddresses {
+    /// Replaces `busy` by the address of `other`, and the route to `busy` by the route of `other`.
+    fn replace(&mut self, busy: IpAddr, other: &CniResult) {
+        let place = self.result.ips.iter().position(|ip| ip.address.addr() == busy);
+        if let (Some(place), Some(ip)) = (place, other.ips.first()) {
+            self.result.ips[place] = ip.clone();
+        }
+        let place = self.result.routes.iter().position(|route| route.dst.addr() == busy);
+        if let (Some(place), Some(route)) = (place, other.routes.first()) {
+            self.result.routes[place] = route.clone();
+        }
+        self.addresses = self.result.ips.iter().map(|ip| ip.address.addr()).collect();
+    }
 }

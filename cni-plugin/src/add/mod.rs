@@ -4,227 +4,75 @@
 //! failure the completed steps are undone in the reverse order, and the error names the failed step and the outcome of
 //! the rollback.
 //!
-//! `validate` rejects an invalid call before the first read, `busy_address` and `attach_and_record` create the
-//! interface and write the endpoint, and `rollback` undoes both.
+//! `validate` rejects an invalid call, `busy_address` and `attach_and_record` create the interface and write the
+//! endpoint or undo both, and `rejoin` serves a container that has an endpoint already. `readiness` waits for the gates
+//! before and for the policy afterwards.
 
 mod attach_and_record;
+mod attachment;
 mod busy_address;
-mod rollback;
+mod readiness;
+mod rejoin;
+mod result;
 mod validate;
 
-use std::net::IpAddr;
-use std::path::Path;
-use std::time::Duration;
-
-use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::api::Profile;
 use libcalico::conversion::{ProfileReach, default_profile};
-use libcalico::names;
-use libcalico::store::Entry;
 use libcalico::workload::Orchestrator;
-use netconf::{CniError, CniResult, Code};
+use netconf::{CniError, CniResult};
 
-use self::attach_and_record::with_interface;
-use crate::cni_error::naming_error;
+use self::attachment::Attachment;
 use crate::context::Context;
-use crate::dataplane::{Before, NetnsFd, Occupant};
-use crate::endpoint::{self, EndpointWrite};
-use crate::interface::{self, CreatedInterface, InterfaceConfig, existing};
-use crate::ipam::{self, AddressRequest, AssignedAddresses, inspect};
-use crate::reads::{self, AddReads, WorkloadRequest};
+use crate::dataplane::{Before, Occupant};
+use crate::interface::{self, InterfaceConfig, existing};
+use crate::reads::{self, AddReads};
 use crate::timings::Timings;
-use crate::{deferred_del, policy_wait, prev_result, readiness};
-
-/// The network namespace of the container, and the interface that had the name of its host interface before this ADD.
-struct Place {
-    /// `None` if CNI_NETNS cannot be opened: the step that needs the namespace then fails.
-    netns: Option<NetnsFd>,
-    before: Before,
-}
+use crate::{deferred_del, ipam};
 
 /// Connects the container to the network, and returns the result to print.
 pub async fn add(cx: &Context, timings: &mut Timings) -> Result<CniResult, CniError> {
-    for key in cx.call.conf.windows.ignored() {
-        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
-    }
     validate::request(&cx.call, &cx.workload)?;
     let netns = interface::open_netns(&cx.call)?;
     Box::pin(deferred_del::replay_before_add(cx)).await?;
-    Box::pin(wait_for_gates(cx)).await?;
+    Box::pin(readiness::wait_for_gates(cx)).await?;
 
     let request = ipam::request(&cx.call, &cx.workload.node, None);
     let occupant = existing::find(cx.interface(), Before::Unknown, netns.as_ref())?;
     // The prefetch writes, so an ADD that may still be refused must not prefetch.
-    let may_be_refused = matches!(occupant, Some(Occupant::Holder(_)));
+    let may_be_refused = matches!(occupant, Occupant::Holder(_));
     let prefetch = request.as_ref().filter(|_| !may_be_refused).and_then(|request| request.prefetch(&cx.store));
     let AddReads { existing, has_profile, request, addresses } = reads::for_add(cx, request, prefetch).await?;
     timings.stage("read");
 
     let profile = if has_profile { None } else { wanted_profile(cx) };
-    let result = match (existing, &request.workload.orchestrator) {
-        (Some(existing), Orchestrator::Cni(_)) => {
+    let is_rejoining = existing.is_some() && matches!(request.workload.orchestrator, Orchestrator::Cni(_));
+    // An interface of this name may be the rejoining container's own, which stays. Another ADD of the container may
+    // also create it meanwhile, so no state before this ADD is recorded.
+    let before = if is_rejoining && may_be_refused {
+        Before::Unknown
+    } else {
+        let config = InterfaceConfig { call: &cx.call, workload: &request.workload };
+        Box::pin(existing::replaceable(config, &cx.store, occupant)).await?
+    };
+    let attachment = Attachment { cx, request: &request, netns, before };
+    let result = match existing {
+        Some(existing) if is_rejoining => {
             // Releases the node's lock before the interface is created.
             drop(addresses);
-            // An interface of this name may be the container's own, which stays. Another ADD of the container may also
-            // create it meanwhile, so no state before this ADD is recorded.
-            let before = if may_be_refused {
-                Before::Unknown
-            } else {
-                Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?
-            };
-            Box::pin(rejoin(cx, timings, Place { netns, before }, &request, existing, profile)).await?
+            Box::pin(rejoin::rejoin(&attachment, timings, existing, profile)).await?
         }
-        (existing, _) => {
-            let before = Box::pin(existing::replaceable(interface_of(cx, &request), &cx.store, occupant)).await?;
-            attach_new(cx, timings, Place { netns, before }, &request, addresses, existing, profile).await?
-        }
-    };
-    Ok(prev_result::merge(cx.call.prev_result.clone(), result))
-}
-
-/// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
-/// be disabled (CNI-77, IPAM-100).
-async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
-    let gates = &cx.call.conf.readiness.readiness_gates;
-    if gates.is_empty() {
-        return Ok(());
-    }
-    reads::cluster(cx).await?;
-    readiness::wait_for(gates, readiness::Patience::default())
-}
-
-/// Returns the interface of the pod or container as the datastore describes it.
-fn interface_of<'c>(cx: &'c Context, request: &'c WorkloadRequest) -> InterfaceConfig<'c> {
-    InterfaceConfig::new(&cx.call, &request.workload)
-}
-
-/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
-/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
-/// would name an interface that does not exist.
-async fn rejoin(
-    cx: &Context,
-    timings: &mut Timings,
-    place: Place,
-    request: &WorkloadRequest,
-    existing: Entry<WorkloadEndpoint>,
-    profile: Option<Profile>,
-) -> Result<CniResult, CniError> {
-    refuse_second_interface(cx, &existing.value)?;
-    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
-    let config = interface_of(cx, request);
-    let updated = request.workload.update(existing.value.clone(), &[]);
-    let restored = match &place.netns {
-        Some(netns) if interface::is_gone(config, netns, &updated)? => {
-            Some(restore_interface(cx, config, netns, place.before, &updated).await?)
-        }
-        _ => None,
-    };
-    timings.stage("dataplane");
-    let updated = match &restored {
-        Some(created) => with_interface(updated, created),
-        None => updated,
-    };
-    let write = EndpointWrite::of(Some(existing), updated).with_profile(profile);
-    let endpoint = match (write.apply(&cx.store).await, &restored) {
-        (Ok(endpoint), _) => endpoint,
-        (Err(failure), None) => return Err(failure.error),
-        (Err(failure), Some(created)) => {
-            return Err(rollback::remove_interface(config, created, failure.error).await);
+        // A container without an endpoint, or a pod whose new sandbox replaces an earlier one.
+        existing => {
+            let before = existing.as_ref().map(|entry| &entry.value);
+            let assigned = ipam::assign(&cx.store, &cx.call, &request.workload, addresses, before).await?;
+            timings.stage("ipam");
+            let (created, endpoint, ipam) =
+                busy_address::attach(&attachment, timings, assigned, existing, profile).await?;
+            readiness::wait_for_policy(cx, &request.workload, &endpoint);
+            result::of_created(&created, ipam, &cx.call)
         }
     };
-    timings.stage("write");
-    endpoint::result_of(&endpoint, &cx.call)
-}
-
-/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
-/// container: a DEL that was killed may have released it.
-async fn restore_interface(
-    cx: &Context,
-    config: InterfaceConfig<'_>,
-    netns: &NetnsFd,
-    before: Before,
-    endpoint: &WorkloadEndpoint,
-) -> Result<CreatedInterface, CniError> {
-    let request = ipam::request(&cx.call, &cx.workload.node, None);
-    let lost = inspect::lost_addresses(&cx.store, request, endpoint).await?;
-    if lost.is_empty() {
-        return Ok(interface::restore(config, netns, endpoint, before)?);
-    }
-    let name = &endpoint.metadata.name;
-    let lost = lost.join("; ");
-    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
-    Err(CniError::new(Code::TRY_AGAIN, msg)
-        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
-}
-
-/// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
-/// interface that does not exist (CNI-90).
-fn refuse_second_interface(cx: &Context, existing: &WorkloadEndpoint) -> Result<(), CniError> {
-    let (asked, has) = (&cx.call.ifname, &existing.spec.endpoint);
-    if asked == has {
-        return Ok(());
-    }
-    let msg = format!("container {} already has interface {has}; it cannot get {asked} too", cx.call.container_id);
-    Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
-        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
-    ))
-}
-
-/// Serves an ADD of a container without an endpoint, or of a pod whose new sandbox replaces an earlier one.
-async fn attach_new(
-    cx: &Context,
-    timings: &mut Timings,
-    place: Place,
-    request: &WorkloadRequest,
-    addresses: AddressRequest,
-    existing: Option<Entry<WorkloadEndpoint>>,
-    profile: Option<Profile>,
-) -> Result<CniResult, CniError> {
-    let before = existing.as_ref().map(|entry| &entry.value);
-    let assigned =
-        ipam::assign(&cx.store, cx.is_on_kubernetes(), &cx.call, &request.workload, addresses, before).await?;
-    timings.stage("ipam");
-
-    let attached = busy_address::attach(cx, timings, &place, request, assigned, existing, profile).await?;
-    wait_for_policy(cx, request, &attached.endpoint);
-    Ok(attached.created.complete(attached.result, &cx.call))
-}
-
-/// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
-/// cannot be written, before the interface is created.
-fn desired_endpoint(
-    cx: &Context,
-    request: &WorkloadRequest,
-    existing: Option<&endpoint::Existing>,
-    addresses: &[IpAddr],
-) -> Result<WorkloadEndpoint, CniError> {
-    let WorkloadRequest { workload, annotations, .. } = request;
-    let mut endpoint = match existing {
-        Some(existing) => workload.update(existing.value.clone(), addresses),
-        None => workload.create(addresses).map_err(|error| naming_error(&error))?,
-    };
-    endpoint::set_plain_profile(&mut endpoint, &cx.call.conf, &workload.orchestrator);
-    if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
-        // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses (CNI-240).
-        endpoint.spec.ip_nats = annotations.nats(addresses)?;
-        endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
-    }
-    endpoint.spec.interface_name = interface_of(cx, request).host_ifname();
-    endpoint::validate(&endpoint)?;
-    Ok(endpoint)
-}
-
-/// Waits until Felix has programmed the policy of a pod. Like upstream, does not wait for other containers.
-fn wait_for_policy(cx: &Context, request: &WorkloadRequest, endpoint: &WorkloadEndpoint) {
-    let conf = &cx.call.conf.readiness;
-    let Orchestrator::Kubernetes(pod) = &request.workload.orchestrator else { return };
-    if conf.policy_setup_timeout_seconds == 0 {
-        return;
-    }
-    let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
-    let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
-    if !policy_wait::wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
-        tracing::warn!(file, directory = %conf.endpoint_status_dir, "policy is not set up yet; the pod starts without waiting longer");
-    }
+    Ok(result::merge(cx.call.prev_result.clone(), result))
 }
 
 /// Returns the profile named after the network; `None` if the configuration does not need one (CNI-140).
@@ -239,17 +87,4 @@ fn wanted_profile(cx: &Context) -> Option<Profile> {
         Orchestrator::Kubernetes(_) => ProfileReach::Anyone,
     };
     Some(default_profile(&conf.name, reach))
-}
-
-/// A created interface, its endpoint, and the result of IPAM.
-struct Attached {
-    created: CreatedInterface,
-    endpoint: WorkloadEndpoint,
-    result: CniResult,
-}
-
-impl Attached {
-    fn new(created: CreatedInterface, endpoint: WorkloadEndpoint, assigned: AssignedAddresses) -> Self {
-        Attached { created, endpoint, result: assigned.result }
-    }
 }

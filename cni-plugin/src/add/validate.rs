@@ -1,6 +1,7 @@
-//! Rejects an ADD before the first read if its last step would fail: the validation of the endpoint or of the profile
-//! (CNI-85, CNI-140).
+//! Rejects an ADD before its first write if a later step would fail: for example the validation of the endpoint or of
+//! the profile (CNI-85, CNI-140).
 
+use libcalico::api::WorkloadEndpoint;
 use libcalico::conversion::{ProfileReach, default_profile};
 use libcalico::validation;
 use libcalico::workload::{EndpointFacts, Orchestrator};
@@ -16,6 +17,9 @@ use crate::interface::InterfaceConfig;
 /// A value is invalid; the error names the key or variable.
 pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniError> {
     let conf = &call.conf;
+    for key in conf.windows.ignored() {
+        tracing::warn!(key, "this key of the configuration is for Windows and does nothing here");
+    }
     let is_container = matches!(workload.orchestrator, Orchestrator::Cni(_));
     if is_container && conf.feature_control.ip_addrs_no_ipam {
         return Err(CniError::new(Code::UNSUPPORTED_FIELD, "ip_addrs_no_ipam is not supported for this runtime")
@@ -28,9 +32,22 @@ pub(super) fn request(call: &Call, workload: &EndpointFacts) -> Result<(), CniEr
                 .with_details("$.name: the network's name becomes a label; 63 letters, digits and '-_.' at most")
         })?;
     }
-    let config = InterfaceConfig::new(call, workload);
+    let config = InterfaceConfig { call, workload };
     config.mtu()?;
     let mut endpoint = workload.create(&[]).map_err(|error| naming_error(&error))?;
     endpoint.spec.interface_name = config.host_ifname();
     endpoint::validate(&endpoint)
+}
+
+/// Rejects a second interface of a container: an endpoint describes one interface, so the result would name an
+/// interface that does not exist (CNI-90).
+pub(super) fn ensure_same_interface(call: &Call, existing: &WorkloadEndpoint) -> Result<(), CniError> {
+    let (wanted, has) = (&call.ifname, &existing.spec.endpoint);
+    if wanted == has {
+        return Ok(());
+    }
+    let msg = format!("container {} already has interface {has}; it cannot get {wanted} too", call.container_id);
+    Err(CniError::new(Code::INVALID_ENVIRONMENT, msg).with_details(
+        "CNI_IFNAME: Calico makes one interface per container; DEL the first, or use another plugin for more",
+    ))
 }

@@ -26,8 +26,8 @@ pub enum Addresses {
 impl Addresses {
     /// Returns the source that the pod's annotations select. Fails if the configuration does not permit them.
     pub(super) fn of(pod: &Pod, conf: &NetConf) -> Result<Self, CniError> {
-        let said = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
-        match (said(IP_ADDRS), said(IP_ADDRS_NO_IPAM)) {
+        let text_of = |key| pod.metadata.annotations.get(key).filter(|text| !text.is_empty());
+        match (text_of(IP_ADDRS), text_of(IP_ADDRS_NO_IPAM)) {
             (None, None) => Ok(Addresses::Allocated),
             (Some(_), Some(_)) => Err(invalid(
                 "can't have both annotations: 'ipAddrs' and 'ipAddrsNoIpam' in use at the same time".into(),

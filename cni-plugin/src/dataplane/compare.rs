@@ -6,15 +6,9 @@ use std::net::IpAddr;
 use libcalico::net::IpVersion;
 use netlink_packet_route::route::{RouteScope, RouteType};
 
-use super::DataplaneError;
-use super::mac::MacAddr;
-use super::netlink::route::KernelRoute;
-use super::netlink::{NetlinkSocket, link};
-use super::netns::NetnsFd;
-use super::observe::Observed;
-use super::observe::observe;
-use super::plan::EndpointPlan;
+use super::netlink::{KernelAddress, KernelRoute, Link, NetlinkSocket, PermanentNeighbour, address, link, route};
 use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::{DataplaneError, EndpointPlan, MacAddr, NetnsFd, SysctlError, sysctl};
 
 /// A difference between the kernel and the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +55,35 @@ pub fn verify(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Vec<Difference>, D
     let host = observe(&mut socket, &host_end)?;
     let container = netns.run_in(|| observe(&mut NetlinkSocket::open()?, &container_end))?;
     let netns_id = link::nsid_of(&mut socket, netns)?;
-    Ok(compare(&Ends { plan: &host_end, found: host }, &Ends { plan: &container_end, found: container }, netns_id))
+
+    let link_locals = host.as_ref().map(Observed::link_locals).filter(|addresses| !addresses.is_empty());
+    let link_locals = link_locals.unwrap_or_else(|| vec![IpAddr::V6(HOST_LINK_LOCAL)]);
+    let mut differences = Vec::new();
+    for (end, found) in [(&host_end, &host), (&container_end, &container)] {
+        match found {
+            Some(found) => {
+                compare_link(end, found, &mut differences);
+                compare_addresses(end, found, &mut differences);
+                compare_routes(end, found, &link_locals, &mut differences);
+                compare_sysctls(end, found, &mut differences);
+            }
+            None => differences.push(difference(Aspect::Link(end.ifname.clone()), "present", "none")),
+        }
+    }
+    let (Some(host), Some(container)) = (host, container) else { return Ok(differences) };
+    if !host.link.is_peer_of(&container.link, netns_id) {
+        let found = match host.link.peer_index {
+            Some(index) => format!("interface number {index} of another pair"),
+            None => "none".to_owned(),
+        };
+        let expected = format!("{} in the pod", container_end.ifname);
+        differences.push(difference(Aspect::Peer(host_end.ifname), expected, found));
+    }
+    // A static neighbor entry with another MAC address than that of the other end misdirects packets.
+    compare_neighbours(&container, &gateways(&container_end, &link_locals), host.link.mac, &mut differences);
+    let pod_addresses: Vec<IpAddr> = container_end.addresses.iter().map(|host| host.network()).collect();
+    compare_neighbours(&host, &pod_addresses, container.link.mac, &mut differences);
+    Ok(differences)
 }
 
 impl fmt::Display for Difference {
@@ -87,49 +109,40 @@ impl fmt::Display for Aspect {
     }
 }
 
-/// The plan and the state of one end; `found` is `None` if the interface does not exist.
-pub(super) struct Ends<'a> {
-    pub(super) plan: &'a End,
-    pub(super) found: Option<Observed>,
+/// The state of one end of a pair.
+struct Observed {
+    link: Link,
+    /// The addresses of the interface, link-local ones included.
+    addresses: Vec<KernelAddress>,
+    /// The routes of the main table through the interface.
+    routes: Vec<KernelRoute>,
+    /// The values of the planned settings, in the order of the plan.
+    sysctls: Vec<Result<String, SysctlError>>,
+    /// The static neighbor entries of the interface.
+    neighbours: Vec<PermanentNeighbour>,
 }
 
-/// Returns all differences. `netns_id` is the ID of the pod's network namespace in the host's.
-pub(super) fn compare(host: &Ends<'_>, container: &Ends<'_>, netns_id: Option<i32>) -> Vec<Difference> {
-    let link_locals = match &host.found {
-        Some(found) if !found.link_locals().is_empty() => found.link_locals(),
-        _ => vec![IpAddr::V6(HOST_LINK_LOCAL)],
-    };
-    let mut differences = Vec::new();
-    for end in [host, container] {
-        match &end.found {
-            Some(found) => {
-                link(end.plan, found, &mut differences);
-                addresses(end.plan, found, &mut differences);
-                routes(end.plan, found, &link_locals, &mut differences);
-                sysctls(end.plan, found, &mut differences);
-            }
-            None => differences.push(difference(Aspect::Link(end.plan.ifname.clone()), "present", "none")),
-        }
-    }
-    if let (Some(host_found), Some(container_found)) = (&host.found, &container.found) {
-        if !host_found.link.is_peer_of(&container_found.link, netns_id) {
-            let found = match host_found.link.peer_index {
-                Some(index) => format!("interface number {index} of another pair"),
-                None => "none".to_owned(),
-            };
-            let expected = format!("{} in the pod", container.plan.ifname);
-            differences.push(difference(Aspect::Peer(host.plan.ifname.clone()), expected, found));
-        }
-        // A static neighbor entry with another MAC address than that of the other end misdirects packets.
-        let gateways = gateways(container.plan, &link_locals);
-        neighbours(container_found, &gateways, host_found.link.mac, &mut differences);
-        let pod_addresses: Vec<IpAddr> = container.plan.addresses.iter().map(|host| host.network()).collect();
-        neighbours(host_found, &pod_addresses, container_found.link.mac, &mut differences);
-    }
-    differences
+/// Reads the state of `end` in the namespace of the calling thread. Returns `None` if the interface does not exist.
+fn observe(socket: &mut NetlinkSocket, end: &End) -> Result<Option<Observed>, DataplaneError> {
+    let Some(link) = link::find(socket, &end.ifname)? else { return Ok(None) };
+    Ok(Some(Observed {
+        routes: route::list_both(socket, Some(link.index))?,
+        addresses: address::list(socket, &link)?,
+        neighbours: address::list_permanent(socket, &link)?,
+        sysctls: end.sysctls.iter().map(|setting| sysctl::read(&setting.key)).collect(),
+        link,
+    }))
 }
 
-fn link(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+impl Observed {
+    /// Returns the IPv6 link-local addresses of the interface.
+    fn link_locals(&self) -> Vec<IpAddr> {
+        let addresses = self.addresses.iter().map(|address| address.ip);
+        addresses.filter(|ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())).collect()
+    }
+}
+
+fn compare_link(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
     let name = || end.ifname.clone();
     if !found.link.up {
         differences.push(difference(Aspect::State(name()), "up", "down"));
@@ -147,7 +160,7 @@ fn link(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
     }
 }
 
-fn addresses(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+fn compare_addresses(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
     for host in &end.addresses {
         let same_ip: Vec<_> = found.addresses.iter().filter(|address| address.ip == host.network()).collect();
         if !same_ip.iter().any(|address| address.prefix == host.prefix()) {
@@ -158,7 +171,7 @@ fn addresses(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
     }
 }
 
-fn routes(end: &End, found: &Observed, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
+fn compare_routes(end: &End, found: &Observed, link_locals: &[IpAddr], differences: &mut Vec<Difference>) {
     for route in &end.routes {
         let same_destination: Vec<_> =
             found.routes.iter().filter(|present| present.destination == route.destination).collect();
@@ -176,10 +189,7 @@ fn is_route(route: &Route, present: &KernelRoute, link_locals: &[IpAddr]) -> boo
         Some(Gateway::Address(gateway)) => present.gateway == Some(IpAddr::V4(gateway)),
         Some(Gateway::HostLinkLocal) => present.gateway.is_some_and(|gateway| link_locals.contains(&gateway)),
     };
-    let scope = match route.gateway {
-        None => RouteScope::Link,
-        Some(_) => RouteScope::Universe,
-    };
+    let scope = if route.gateway.is_some() { RouteScope::Universe } else { RouteScope::Link };
     // The kernel reports scope universe for every IPv6 route (CNI-181).
     let scope_fits = present.scope == scope || route.destination.version() == IpVersion::V6;
     next_hop && scope_fits && present.kind == RouteType::Unicast
@@ -191,15 +201,16 @@ fn describe(route: &KernelRoute) -> String {
 }
 
 /// Compares the kernel settings. A setting that ADD may leave unwritten is skipped if it cannot be read.
-fn sysctls(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
-    for (setting, (key, value)) in end.sysctls.iter().zip(&found.sysctls) {
+fn compare_sysctls(end: &End, found: &Observed, differences: &mut Vec<Difference>) {
+    for (setting, value) in end.sysctls.iter().zip(&found.sysctls) {
         let expected = setting.value.to_string();
         let value = match value {
             Ok(value) if *value == expected => continue,
             Err(_) if !setting.required => continue,
-            Ok(value) | Err(value) => value,
+            Ok(value) => value.clone(),
+            Err(error) => error.to_string(),
         };
-        differences.push(difference(Aspect::Sysctl(key.to_string()), expected, value));
+        differences.push(difference(Aspect::Sysctl(setting.key.to_string()), expected, value));
     }
 }
 
@@ -212,7 +223,7 @@ fn gateways(container: &End, link_locals: &[IpAddr]) -> Vec<IpAddr> {
     container.routes.iter().flat_map(of_route).collect()
 }
 
-fn neighbours(found: &Observed, reached: &[IpAddr], mac: Option<MacAddr>, differences: &mut Vec<Difference>) {
+fn compare_neighbours(found: &Observed, reached: &[IpAddr], mac: Option<MacAddr>, differences: &mut Vec<Difference>) {
     for entry in &found.neighbours {
         if reached.contains(&entry.ip) && entry.mac != mac {
             let what = Aspect::Neighbour(format!("{} on interface {}", entry.ip, found.link.name));

@@ -7,12 +7,8 @@ use std::time::Duration;
 
 use ipam_plugin::lock::LockError;
 
-use super::mac::MacAddr;
-use super::netlink::NetlinkError;
-use super::netns::NetnsError;
-use super::ownership::Holder;
 use super::plan::PlanError;
-use super::sysctl::SysctlError;
+use super::{Holder, MacAddr, NetlinkError, NetnsError, SysctlError};
 
 /// A failure to create, remove or inspect the network of an endpoint.
 #[derive(Debug, thiserror::Error)]
@@ -49,11 +45,8 @@ pub enum DataplaneError {
         source: LockError,
     },
     /// `/proc` cannot be read, so the network namespaces with processes are unknown.
-    #[error("cannot read the processes in /proc: {source}")]
-    Processes {
-        /// The error of the system.
-        source: io::Error,
-    },
+    #[error("cannot read the processes in /proc: {0}")]
+    Processes(#[source] io::Error),
     /// The host has a route to one of the addresses, and the route may not be replaced.
     #[error(transparent)]
     BusyRoute(#[from] BusyRoute),
@@ -99,11 +92,8 @@ pub enum DataplaneError {
         waited: Duration,
     },
     /// The thread that deletes the interface ended without a result.
-    #[error("the thread deleting interface {ifname} ended without a result")]
-    DeletionPanicked {
-        /// The interface.
-        ifname: String,
-    },
+    #[error("the thread deleting interface {0} ended without a result")]
+    DeletionPanicked(String),
     /// The thread for a deletion cannot be started.
     #[error("start a thread to delete interface {ifname}: {source}")]
     Thread {

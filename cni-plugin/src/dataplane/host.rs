@@ -4,10 +4,9 @@ use std::fmt::Display;
 
 use installer::host_network::{HostNetwork, Interface, NetworkError, Route};
 use ipam_plugin::host_link::{HostLink, HostLinkError, HostLinks};
-use libcalico::net::IpVersion;
 
-use super::netlink::{NetlinkSocket, link, route};
-use super::{DataplaneError, Endpoint, HostLinkProof, NetlinkError, Teardown};
+use super::netlink::{KernelRoute, NetlinkSocket, link, route};
+use super::{Endpoint, HostLinkProof, NetlinkError, Teardown};
 
 /// The network of the kernel in the network namespace of this process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +25,11 @@ impl HostNetwork for KernelNetwork {
     }
 
     fn remove_pod_interface(&self, name: &str) -> Result<bool, NetworkError> {
-        remove(name).map_err(network_error)
+        // Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of
+        // Calico. The kernel deletes the other end and the routes with it.
+        let endpoint = Endpoint::of_host_interface(name.to_owned(), None, HostLinkProof::Name);
+        let removed = Teardown::start(endpoint).and_then(Teardown::finish).map_err(network_error)?;
+        Ok(removed.interface.is_some())
     }
 }
 
@@ -43,11 +46,7 @@ fn network_error(error: impl Display) -> NetworkError {
 fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
     let mut socket = NetlinkSocket::open()?;
     let Some(link) = link::find(&mut socket, name)? else { return Ok(None) };
-    let mut routes = Vec::new();
-    for family in [IpVersion::V4, IpVersion::V6] {
-        let found = route::list(&mut socket, family, Some(link.index))?;
-        routes.extend(found.into_iter().map(|route| route.destination.to_string()));
-    }
+    let routes = route::list_both(&mut socket, Some(link.index))?;
     Ok(Some(HostLink {
         name: link.name,
         index: link.index,
@@ -56,7 +55,7 @@ fn find(name: &str) -> Result<Option<HostLink>, NetlinkError> {
         up: link.up,
         carrier: link.running,
         container_id: link.alias.map(|alias| alias.container().to_owned()),
-        routes,
+        routes: routes.iter().map(|route| route.destination.to_string()).collect(),
     }))
 }
 
@@ -64,27 +63,11 @@ fn routes() -> Result<Vec<Route>, NetlinkError> {
     let mut socket = NetlinkSocket::open()?;
     let links = link::list(&mut socket)?;
     let name = |index: &u32| Some(links.iter().find(|link| link.index == *index)?.name.clone());
-    let mut routes = Vec::new();
-    for family in [IpVersion::V4, IpVersion::V6] {
-        for found in route::list(&mut socket, family, None)? {
-            let interfaces = found.interface.iter().chain(&found.next_hops).filter_map(name).collect();
-            routes.push(Route { destination: found.destination, interfaces });
-        }
-    }
-    Ok(routes)
-}
-
-/// Deletes the host end of a pair with an alias of this plugin, or with the MAC address of all host ends of Calico. The
-/// kernel deletes the other end and the routes with it.
-fn remove(name: &str) -> Result<bool, DataplaneError> {
-    let endpoint = Endpoint {
-        netns: None,
-        container_ifname: String::new(),
-        host_ifname: name.to_owned(),
-        container_id: None,
-        proof: HostLinkProof::Name,
+    let named = |route: KernelRoute| Route {
+        destination: route.destination,
+        interfaces: route.interface.iter().chain(&route.next_hops).filter_map(name).collect(),
     };
-    Ok(Teardown::start(endpoint)?.finish()?.interface.is_some())
+    Ok(route::list_both(&mut socket, None)?.into_iter().map(named).collect())
 }
 
 #[cfg(test)]

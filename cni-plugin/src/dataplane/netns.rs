@@ -2,8 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -22,17 +21,14 @@ pub enum NetnsError {
         path: PathBuf,
     },
     /// The path exists, but is not a network namespace.
-    #[error("{} is not a network namespace", .path.display())]
-    NotANamespace {
-        /// The requested path.
-        path: PathBuf,
-    },
+    #[error("{} is not a network namespace", .0.display())]
+    NotANamespace(PathBuf),
     /// The path is the plugin's own network namespace (CNI error code 8).
-    #[error("the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own", .path.display())]
-    SameNamespace {
-        /// The requested path.
-        path: PathBuf,
-    },
+    #[error(
+        "the pod's network namespace {} is the one the plugin runs in; the runtime must pass the pod's own",
+        .0.display()
+    )]
+    SameNamespace(PathBuf),
     /// The system rejected an operation.
     #[error("{action} network namespace {}: {source}", .path.display())]
     Io {
@@ -64,7 +60,7 @@ impl NetnsFd {
         })?;
         // Upstream also accepts procfs, the file system of namespaces before Linux 3.19.
         if kind.filesystem_type() != NSFS_MAGIC {
-            return Err(NetnsError::NotANamespace { path: path.to_owned() });
+            return Err(NetnsError::NotANamespace(path.to_owned()));
         }
         let file = File::open(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => not_found(),
@@ -72,7 +68,7 @@ impl NetnsFd {
         })?;
         match file.metadata().and_then(|file| is_own_netns(&file)) {
             Ok(false) => Ok(NetnsFd { path: path.to_owned(), file }),
-            Ok(true) => Err(NetnsError::SameNamespace { path: path.to_owned() }),
+            Ok(true) => Err(NetnsError::SameNamespace(path.to_owned())),
             Err(error) => Err(failed("look up", path, error)),
         }
     }
@@ -109,15 +105,9 @@ impl NetnsFd {
     /// Moves the calling thread into this namespace permanently. Only for threads that are created for this purpose.
     pub(super) fn enter(&self) -> Result<(), NetnsError> {
         setns(&self.file, CloneFlags::CLONE_NEWNET).map_err(|errno| match errno {
-            Errno::EINVAL => NetnsError::NotANamespace { path: self.path.clone() },
+            Errno::EINVAL => NetnsError::NotANamespace(self.path.clone()),
             errno => failed("enter", &self.path, errno.into()),
         })
-    }
-}
-
-impl AsFd for NetnsFd {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 

@@ -1,25 +1,19 @@
-//! Examines the interfaces that already have the names of the pair that an ADD is about to create.
+//! Examines the interfaces that have the names of the pair that an ADD is about to create.
 
 use std::net::IpAddr;
 
-use libcalico::net::IpVersion;
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 
-use super::DataplaneError;
-use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkError, NetlinkSocket, route};
-use super::netns::NetnsFd;
-use super::ownership::{Holder, OtherEnd, Reason, reason_to_stay};
-use super::plan::Wanted;
+use super::netlink::{Link, NetlinkSocket, link, route};
+use super::ownership::{OtherEnd, reason_to_stay};
+use super::{Before, DataplaneError, Holder, NetlinkError, NetnsFd, Reason, Wanted};
 
 /// The host interface with the name of the one that an ADD is about to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Occupant {
-    /// There is no such interface.
-    Nothing,
-    /// The ADD may replace the interface with this index.
-    Replaceable(u32),
+    /// There is no such interface, or the ADD may replace it.
+    Free(Before),
     /// The interface prevents the ADD from creating its own.
     Holder(Holder),
 }
@@ -28,16 +22,25 @@ pub enum Occupant {
 /// no netlink socket.
 pub fn occupant(wanted: &Wanted<'_>, netns: &NetnsFd) -> Result<Occupant, DataplaneError> {
     if if_nametoindex(wanted.host_ifname) == Err(Errno::ENODEV) {
-        return Ok(Occupant::Nothing);
+        return Ok(Occupant::Free(Before::Nothing));
     }
     let mut host = NetlinkSocket::open()?;
     match replaceable(&mut host, wanted, netns) {
-        Ok(found) => Ok(found.map_or(Occupant::Nothing, |found| Occupant::Replaceable(found.index))),
+        Ok(None) => Ok(Occupant::Free(Before::Nothing)),
+        Ok(Some(found)) => Ok(Occupant::Free(Before::Interface { index: found.index, is_proven: false })),
         Err(DataplaneError::HostInterfaceTaken(holder)) => Ok(Occupant::Holder(*holder)),
         // This error concerns the pod's end, not the host's. The ADD reports it when it creates the pair.
-        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Nothing),
+        Err(DataplaneError::ContainerInterfaceExists { .. }) => Ok(Occupant::Free(Before::Nothing)),
         Err(error) => Err(error),
     }
+}
+
+/// Returns true if there is no interface `host_ifname` here and no interface `container_ifname` in the pod.
+pub fn is_absent(host_ifname: &str, container_ifname: &str, netns: &NetnsFd) -> Result<bool, DataplaneError> {
+    if link::find(&mut NetlinkSocket::open()?, host_ifname)?.is_some() {
+        return Ok(false);
+    }
+    netns.run_in(|| Ok(link::find(&mut NetlinkSocket::open()?, container_ifname)?.is_none()))
 }
 
 /// Returns the host interface that an ADD may replace; `None` if there is no interface of that name.
@@ -50,10 +53,17 @@ pub(super) fn replaceable(
     netns: &NetnsFd,
 ) -> Result<Option<Link>, DataplaneError> {
     let found = link::find(host, wanted.host_ifname)?;
-    let inside = Inside::look(netns, wanted.container_ifname, found.as_ref())?;
+    let peer_index = found.as_ref().and_then(|found| found.peer_index);
+    // The interface with the name CNI_IFNAME, and the one whose index the host end reports as its other end.
+    let (inside, peer) = netns.run_in(|| {
+        let mut socket = NetlinkSocket::open()?;
+        let inside = link::find(&mut socket, wanted.container_ifname)?;
+        let peer = peer_index.map(|index| link::find_by_index(&mut socket, index)).transpose()?.flatten();
+        Ok::<_, DataplaneError>((inside, peer))
+    })?;
     let netns_id = link::nsid_of(host, netns)?;
-    let is_asked = |found: &Link| inside.asked.as_ref().is_some_and(|asked| found.is_peer_of(asked, netns_id));
-    let other_end = |found: &Link| match &inside.peer {
+    let is_asked = |found: &Link| inside.as_ref().is_some_and(|inside| found.is_peer_of(inside, netns_id));
+    let other_end = |found: &Link| match &peer {
         _ if is_asked(found) => OtherEnd::Asked,
         Some(peer) if found.is_peer_of(peer, netns_id) => OtherEnd::Named(peer.name.clone()),
         _ => OtherEnd::Elsewhere,
@@ -61,7 +71,7 @@ pub(super) fn replaceable(
     // The pod has an interface of Calico with another name. That is the reason to report, whatever interface is named
     // CNI_IFNAME.
     let is_named = |found: &Link| matches!(other_end(found), OtherEnd::Named(_));
-    if inside.asked.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
+    if inside.is_some() && !found.as_ref().is_some_and(|found| is_asked(found) || is_named(found)) {
         return Err(DataplaneError::ContainerInterfaceExists {
             ifname: wanted.container_ifname.to_owned(),
             netns: netns.path().to_owned(),
@@ -74,28 +84,9 @@ pub(super) fn replaceable(
     }
 }
 
-/// Interfaces in the pod's namespace.
-struct Inside {
-    /// The interface with the name CNI_IFNAME.
-    asked: Option<Link>,
-    /// The interface whose index the host end reports as its other end.
-    peer: Option<Link>,
-}
-
-impl Inside {
-    fn look(netns: &NetnsFd, ifname: &str, host_end: Option<&Link>) -> Result<Self, DataplaneError> {
-        netns.run_in(|| {
-            let mut socket = NetlinkSocket::open()?;
-            let asked = link::find(&mut socket, ifname)?;
-            let peer_index = host_end.and_then(|host_end| host_end.peer_index);
-            let peer = peer_index.map(|index| link::find_by_index(&mut socket, index)).transpose()?.flatten();
-            Ok(Inside { asked, peer })
-        })
-    }
-}
-
 impl Holder {
-    fn of(host: &mut NetlinkSocket, found: Link, reason: Reason) -> Result<Self, NetlinkError> {
+    /// Returns the description of an interface that stays for this reason.
+    pub(super) fn of(host: &mut NetlinkSocket, found: Link, reason: Reason) -> Result<Self, NetlinkError> {
         Ok(Holder {
             index: found.index,
             container: found.alias.as_ref().map(|alias| alias.container().to_owned()),
@@ -104,21 +95,10 @@ impl Holder {
             reason,
         })
     }
-
-    /// Returns the holder for an interface that IPAM may prove to be the endpoint's.
-    pub(super) fn unproven(host: &mut NetlinkSocket, found: Link) -> Result<Self, NetlinkError> {
-        Holder::of(host, found, Reason::Unproven)
-    }
 }
 
 /// Returns the single addresses to which the host has routes through `link`.
 fn addresses_behind(host: &mut NetlinkSocket, link: &Link) -> Result<Vec<IpAddr>, NetlinkError> {
-    let mut addresses = Vec::new();
-    for family in [IpVersion::V4, IpVersion::V6] {
-        let routes = route::list(host, family, Some(link.index))?;
-        addresses.extend(
-            routes.iter().filter(|route| route.destination.size() == 1).map(|route| route.destination.network()),
-        );
-    }
-    Ok(addresses)
+    let destinations = route::list_both(host, Some(link.index))?.into_iter().map(|route| route.destination);
+    Ok(destinations.filter(|destination| destination.size() == 1).map(|destination| destination.network()).collect())
 }

@@ -1,16 +1,17 @@
 //! Finds the interfaces of containers whose network a garbage collection is about to remove. Also finds the containers
 //! that still run although the runtime does not name them: another runtime on this node may use the same network.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::{fs, io};
 
 use libcalico::names::InterfaceAlias;
-use libcalico::net::{Cidr, IpVersion};
+use libcalico::net::Cidr;
 
-use super::netlink::NetlinkSocket;
-use super::netlink::link::{self, Link};
-use super::netlink::route::{self, KernelRoute};
-use super::{DataplaneError, Endpoint, HostLinkProof, Teardown, processes};
+use super::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
+use super::{DataplaneError, Endpoint, HostLinkProof, NetnsError, NetnsFd, Teardown};
 
 /// A container whose network a garbage collection is about to remove.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -68,12 +69,8 @@ pub fn interfaces(suspects: &[Suspect]) -> Result<Vec<Interface>, DataplaneError
     }
     let mut host = NetlinkSocket::open()?;
     let links = link::list(&mut host)?;
-    let mut routes = route::list(&mut host, IpVersion::V4, None)?;
-    routes.extend(route::list(&mut host, IpVersion::V6, None)?);
-    let of_link = |link: &Link| {
-        let found: Vec<_> = suspects.iter().filter_map(|suspect| interface(link, suspect, &routes)).collect();
-        found
-    };
+    let routes = route::list_both(&mut host, None)?;
+    let of_link = |link| suspects.iter().filter_map(|suspect| interface(link, suspect, &routes)).collect::<Vec<_>>();
     Ok(links.iter().filter(|link| link.paired).flat_map(of_link).collect())
 }
 
@@ -97,7 +94,7 @@ pub fn running(interfaces: &[Interface]) -> Result<Vec<Running>, DataplaneError>
     }
     let mut host = NetlinkSocket::open()?;
     let mut by_id = BTreeMap::new();
-    processes::each_netns(|process, netns| {
+    each_netns(Path::new("/proc"), |process, netns| {
         by_id.extend(link::nsid_of(&mut host, netns)?.map(|id| (id, process)));
         Ok(())
     })?;
@@ -116,13 +113,7 @@ impl Interface {
     /// Returns an error if the kernel rejects the deletion or exceeds the time limit, or if the interface has carrier
     /// and nothing proves that it belongs to the container.
     pub fn remove(self) -> Result<(), DataplaneError> {
-        let endpoint = Endpoint {
-            netns: None,
-            container_ifname: String::new(),
-            host_ifname: self.ifname,
-            container_id: Some(self.container_id),
-            proof: self.proof,
-        };
+        let endpoint = Endpoint::of_host_interface(self.ifname, Some(self.container_id), self.proof);
         let teardown = Teardown::start(endpoint)?;
         match teardown.unproven {
             Some(holder) => Err(DataplaneError::HostInterfaceTaken(Box::new(holder))),
@@ -152,4 +143,76 @@ fn interface(link: &Link, suspect: &Suspect, routes: &[KernelRoute]) -> Option<I
     };
     let peer = link.peer_netns_id.filter(|_| link.running && !suspect.is_named);
     Some(Interface { container_id: suspect.container_id.clone(), ifname: link.name.clone(), proof, peer })
+}
+
+/// Calls `visit` with one process in `proc` of each network namespace except that of this process, and with the
+/// namespace. Each namespace is open only during its call, because a host may have more namespaces than a process may
+/// have open files.
+///
+/// A process that exits meanwhile is skipped. A process that this process may not inspect is skipped, too: it has more
+/// rights than the plugin, so it is not in a container of the runtime that runs the plugin.
+///
+/// # Errors
+/// Returns an error if the processes cannot be listed, a namespace cannot be opened, or `visit` fails.
+fn each_netns(
+    proc: &Path,
+    mut visit: impl FnMut(u32, &NetnsFd) -> Result<(), DataplaneError>,
+) -> Result<(), DataplaneError> {
+    let mut seen = BTreeSet::new();
+    for entry in fs::read_dir(proc).map_err(DataplaneError::Processes)? {
+        let entry = entry.map_err(DataplaneError::Processes)?;
+        let Some(process) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let path = entry.path().join("ns/net");
+        let Ok(found) = fs::metadata(&path) else { continue };
+        if !seen.insert((found.dev(), found.ino())) {
+            continue;
+        }
+        match NetnsFd::open(&path) {
+            Ok(netns) => visit(process, &netns)?,
+            // The process exited meanwhile, or has more rights. Another process may be in the same namespace.
+            Err(NetnsError::NotFound { .. }) => _ = seen.remove(&(found.dev(), found.ino())),
+            Err(NetnsError::Io { source, .. }) if source.kind() == io::ErrorKind::PermissionDenied => {
+                seen.remove(&(found.dev(), found.ino()));
+            }
+            Err(NetnsError::SameNamespace { .. } | NetnsError::NotANamespace { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn processes_of_a_directory_that_is_no_proc_are_an_error_or_none() {
+        let none = |_, _: &NetnsFd| panic!("a namespace");
+        assert!(each_netns(Path::new("/nonexistent"), none).is_err());
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["self", "12", "cpuinfo"] {
+            fs::create_dir(directory.path().join(name)).unwrap();
+        }
+        each_netns(directory.path(), none).unwrap();
+    }
+
+    #[test]
+    fn processes_of_another_network_namespace_are_found_once_for_each_namespace() {
+        let mut unshare = Command::new("unshare");
+        let child = unshare.args(["--map-root-user", "--net", "sh", "-c", "echo ready; exec sleep 60"]);
+        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+        let mut ready = [0; 6];
+        io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let mut processes = Vec::new();
+        let visited = each_netns(Path::new("/proc"), |process, _| {
+            processes.push(process);
+            Ok(())
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        visited.unwrap();
+        assert!(processes.contains(&child.id()) && !processes.contains(&std::process::id()), "{processes:?}");
+    }
 }

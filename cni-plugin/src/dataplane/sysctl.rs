@@ -12,96 +12,66 @@ use super::plan::{Sysctl, SysctlKey};
 
 /// A failure to read or write a setting.
 #[derive(Debug, thiserror::Error)]
-pub enum SysctlError {
-    /// A failure of the file in /proc/sys.
-    #[error("{action} sysctl {key}: {source}")]
-    File {
-        /// The operation: `read`, or `set to 1`.
-        action: String,
-        /// The setting.
-        key: SysctlKey,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// A failure of the crate `sysctl`.
-    #[error("{action} sysctl {key}: {source}")]
-    Ctl {
-        /// The operation: `read`, or `set to 1`.
-        action: String,
-        /// The setting.
-        key: SysctlKey,
-        /// The error of the crate.
-        source: sysctl::SysctlError,
-    },
+#[error("{action} sysctl {key}: {source}")]
+pub struct SysctlError {
+    /// The operation: `read`, or `set to 1`.
+    action: String,
+    /// The setting.
+    key: SysctlKey,
+    /// The error of the system, or of the crate `sysctl`.
+    source: Cause,
 }
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Sets the value in the namespace of the calling thread. Only logs the failure of an optional setting.
 pub(super) fn apply(setting: &Sysctl) -> Result<(), SysctlError> {
-    match write_if_different(setting) {
-        Err(error) if !setting.required => {
-            tracing::warn!(%error, "optional kernel setting left as it is");
-            Ok(())
+    let (key, value) = (&setting.key, setting.value.to_string());
+    let written = match key {
+        // The names of the crate are dotted, which is unambiguous as long as they contain no interface name.
+        SysctlKey::Namespace(name) => write_value_if_different(name, &value).map_err(Cause::from),
+        SysctlKey::Interface { .. } => {
+            write_file_if_different(&format!("/proc/sys/{key}"), &value).map_err(Cause::from)
         }
-        outcome => outcome,
+    };
+    let Err(source) = written else { return Ok(()) };
+    let error = SysctlError { action: format!("set to {value}"), key: key.clone(), source };
+    if setting.required {
+        return Err(error);
     }
+    tracing::warn!(%error, "optional kernel setting left as it is");
+    Ok(())
 }
 
 /// Returns the setting's current value without surrounding white space.
 pub(super) fn read(key: &SysctlKey) -> Result<String, SysctlError> {
     let value = match key {
-        SysctlKey::Namespace(name) => {
-            let ctl = Ctl::new(name).map_err(|e| ctl_error("read", key, e))?;
-            ctl.value_string().map_err(|e| ctl_error("read", key, e))?
-        }
-        SysctlKey::Interface { .. } => {
-            let file = File::open(path(key)).map_err(|e| file_error("read", key, e))?;
-            read_file(&file).map_err(|e| file_error("read", key, e))?
-        }
+        SysctlKey::Namespace(name) => Ctl::new(name).and_then(|ctl| ctl.value_string()).map_err(Cause::from),
+        SysctlKey::Interface { .. } => read_file(&format!("/proc/sys/{key}")).map_err(Cause::from),
     };
+    let value = value.map_err(|source| SysctlError { action: "read".to_owned(), key: key.clone(), source })?;
     Ok(value.trim().to_owned())
 }
 
-fn write_if_different(setting: &Sysctl) -> Result<(), SysctlError> {
-    let (key, value) = (&setting.key, setting.value.to_string());
-    let action = || format!("set to {value}");
-    match key {
-        // The names of the crate are dotted, which is unambiguous as long as they contain no interface name.
-        SysctlKey::Namespace(name) => {
-            let ctl = Ctl::new(name).map_err(|e| ctl_error(&action(), key, e))?;
-            if ctl.value_string().map_err(|e| ctl_error(&action(), key, e))?.trim() != value {
-                ctl.set_value_string(&value).map_err(|e| ctl_error(&action(), key, e))?;
-            }
-            Ok(())
-        }
-        SysctlKey::Interface { .. } => {
-            write_file_if_different(&path(key), &value).map_err(|e| file_error(&action(), key, e))
-        }
+fn write_value_if_different(name: &str, value: &str) -> Result<(), sysctl::SysctlError> {
+    let ctl = Ctl::new(name)?;
+    if ctl.value_string()?.trim() != value {
+        ctl.set_value_string(value)?;
     }
+    Ok(())
 }
 
 /// Writes the value, and reads the file only if the write fails: most settings of a new interface have another value.
 fn write_file_if_different(path: &str, value: &str) -> io::Result<()> {
     let written = OpenOptions::new().write(true).open(path).and_then(|file| file.write_all_at(value.as_bytes(), 0));
     match written {
-        Err(_) if File::open(path).and_then(|file| read_file(&file)).is_ok_and(|found| found.trim() == value) => Ok(()),
+        Err(_) if read_file(path).is_ok_and(|found| found.trim() == value) => Ok(()),
         outcome => outcome,
     }
 }
 
-fn read_file(file: &File) -> io::Result<String> {
+fn read_file(path: &str) -> io::Result<String> {
     let mut buffer = [0; 32];
-    let length = file.read_at(&mut buffer, 0)?;
+    let length = File::open(path)?.read_at(&mut buffer, 0)?;
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
-}
-
-fn path(key: &SysctlKey) -> String {
-    format!("/proc/sys/{key}")
-}
-
-fn file_error(action: &str, key: &SysctlKey, source: io::Error) -> SysctlError {
-    SysctlError::File { action: action.to_owned(), key: key.clone(), source }
-}
-
-fn ctl_error(action: &str, key: &SysctlKey, source: sysctl::SysctlError) -> SysctlError {
-    SysctlError::Ctl { action: action.to_owned(), key: key.clone(), source }
 }

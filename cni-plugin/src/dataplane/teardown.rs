@@ -6,16 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ipam_plugin::lock::HostLock;
 use libcalico::net::Cidr;
-use nix::errno::Errno;
 
-use super::DataplaneError;
-use super::mac::MacAddr;
-use super::making::Making;
-use super::netlink::link::{self, Link};
-use super::netlink::{NetlinkError, NetlinkSocket, route};
-use super::netns::{NetnsError, NetnsFd};
-use super::ownership::Holder;
+use super::netlink::{Link, NetlinkSocket, link, route};
+use super::{DataplaneError, Holder, MacAddr, NetlinkError, NetnsError, NetnsFd, Reason, interfaces_lock};
 
 /// Maximum duration of a deletion, the same as upstream's.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -83,7 +78,7 @@ struct Target {
     socket: NetlinkSocket,
     link: Link,
     /// The lock for an interface without an alias, so that no ADD is about to set one.
-    _making: Option<Making>,
+    _lock: Option<HostLock>,
 }
 
 /// The result of the search for an interface to delete.
@@ -98,6 +93,13 @@ enum Found {
 
 /// The message sent when the traffic is cut: the interface to be deleted, or an interface that stays for lack of proof.
 type Cut = (Option<String>, Option<Holder>);
+
+impl Endpoint {
+    /// Returns an endpoint of which only the host interface is known.
+    pub(super) fn of_host_interface(host_ifname: String, container_id: Option<String>, proof: HostLinkProof) -> Self {
+        Endpoint { netns: None, container_ifname: String::new(), host_ifname, container_id, proof }
+    }
+}
 
 impl Teardown {
     /// Cuts the endpoint's traffic and starts the deletion. Succeeds if there is nothing to delete.
@@ -132,30 +134,23 @@ fn tear_down(
     report_cut: &Sender<Result<Cut, DataplaneError>>,
     report_outcome: &Sender<Result<(), DataplaneError>>,
 ) {
-    match find_and_cut(endpoint) {
-        Ok(Found::Ours(mut target)) => {
-            let _ = report_cut.send(Ok((Some(target.link.name.clone()), None)));
-            let deleted = target.socket.ask(link::delete(&target.link));
-            let _ = report_outcome.send(gone_is_fine(deleted.map(drop)).map_err(DataplaneError::from));
+    let found = find(endpoint).and_then(|mut found| {
+        if let Found::Ours(target) = &mut found {
+            link::gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
         }
-        Ok(Found::Unproven(holder)) => {
-            let _ = report_cut.send(Ok((None, Some(holder))));
-        }
-        Ok(Found::Nothing) => {
-            let _ = report_cut.send(Ok((None, None)));
-        }
-        Err(error) => {
-            let _ = report_cut.send(Err(error));
-        }
+        Ok(found)
+    });
+    let (cut, target) = match found {
+        Ok(Found::Ours(target)) => (Ok((Some(target.link.name.clone()), None)), Some(target)),
+        Ok(Found::Unproven(holder)) => (Ok((None, Some(holder))), None),
+        Ok(Found::Nothing) => (Ok((None, None)), None),
+        Err(error) => (Err(error), None),
+    };
+    let _ = report_cut.send(cut);
+    if let Some(mut target) = target {
+        let deleted = link::delete(&mut target.socket, &target.link);
+        let _ = report_outcome.send(deleted.map_err(DataplaneError::from));
     }
-}
-
-fn find_and_cut(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
-    let mut found = find(endpoint)?;
-    if let Found::Ours(target) = &mut found {
-        gone_is_fine(target.socket.ask(link::set_down(&target.link)).map(drop))?;
-    }
-    Ok(found)
 }
 
 /// Returns the pod's end, or if it is missing the host end, provided that the pair belongs to this endpoint.
@@ -179,7 +174,7 @@ fn find(endpoint: &Endpoint) -> Result<Found, DataplaneError> {
             Some(link) if is_of_another_container(&mut host, &link, pod, endpoint)? => {
                 tracing::warn!(interface = link.name, "interface left alone: CNI_NETNS is of another container by now");
             }
-            Some(link) => return Ok(Found::Ours(Target { socket, link, _making: None })),
+            Some(link) => return Ok(Found::Ours(Target { socket, link, _lock: None })),
             None => {}
         }
     }
@@ -212,43 +207,33 @@ fn find_host_end(
     endpoint: &Endpoint,
     pod: Option<&NetnsFd>,
 ) -> Result<Found, DataplaneError> {
-    let mut making = None;
+    let mut lock = None;
     let mut found = link::find(&mut socket, &endpoint.host_ifname)?;
     if found.as_ref().is_some_and(|link| link.alias.is_none()) {
         // An ADD may be about to set an alias. Wait for it and look again.
-        making = Some(Making::nobody(&endpoint.host_ifname)?);
+        lock = interfaces_lock::acquire(&endpoint.host_ifname)?;
         found = link::find(&mut socket, &endpoint.host_ifname)?;
     }
     let Some(link) = found.filter(|link| link.paired) else { return Ok(Found::Nothing) };
     let ours = match (&endpoint.container_id, &link.alias) {
-        (Some(id), Some(alias)) => alias.is_of_container(id) && is_of_attachment(&mut socket, &link, endpoint, pod)?,
+        (Some(id), Some(alias)) => {
+            // The interface of another attachment of the container, as far as the caller can determine that.
+            let may_be_others = matches!(endpoint.proof, HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent);
+            alias.is_of_container(id) && !(may_be_others && is_peer_in(&mut socket, &link, pod)?)
+        }
         (None, Some(_)) => true,
         (_, None) if link.mac != Some(MacAddr::HOST_SIDE) => false,
         (_, None) => match proven(&mut socket, &link, &endpoint.proof, pod)? {
             Proven::Yes => true,
             Proven::No => false,
-            Proven::Perhaps => return Ok(Found::Unproven(Holder::unproven(&mut socket, link)?)),
+            Proven::Perhaps => return Ok(Found::Unproven(Holder::of(&mut socket, link, Reason::Unproven)?)),
         },
     };
     if !ours {
         tracing::info!(interface = link.name, "host interface left alone: nothing proves that it is this endpoint's");
         return Ok(Found::Nothing);
     }
-    Ok(Found::Ours(Target { socket, link, _making: making }))
-}
-
-/// Returns true if the container's interface belongs to the attachment to be deleted, as far as the caller can
-/// determine that.
-fn is_of_attachment(
-    socket: &mut NetlinkSocket,
-    link: &Link,
-    endpoint: &Endpoint,
-    pod: Option<&NetnsFd>,
-) -> Result<bool, NetlinkError> {
-    match endpoint.proof {
-        HostLinkProof::NameUnlessPeerInPod | HostLinkProof::Absent => Ok(!is_peer_in(socket, link, pod)?),
-        _ => Ok(true),
-    }
+    Ok(Found::Ours(Target { socket, link, _lock: lock }))
 }
 
 fn is_peer_in(socket: &mut NetlinkSocket, link: &Link, pod: Option<&NetnsFd>) -> Result<bool, NetlinkError> {
@@ -271,13 +256,12 @@ fn proven(
     proof: &HostLinkProof,
     pod: Option<&NetnsFd>,
 ) -> Result<Proven, NetlinkError> {
-    let yes = |is_so: bool| if is_so { Proven::Yes } else { Proven::No };
     let addresses = match proof {
-        HostLinkProof::Name => return Ok(Proven::Yes),
-        HostLinkProof::NameUnlessPeerInPod => return Ok(yes(!is_peer_in(socket, link, pod)?)),
-        HostLinkProof::Index(index) => return Ok(yes(link.index == *index)),
-        HostLinkProof::Absent | HostLinkProof::OtherInterface => return Ok(Proven::No),
         HostLinkProof::RouteTo(addresses) => addresses,
+        HostLinkProof::Name => return Ok(Proven::Yes),
+        HostLinkProof::NameUnlessPeerInPod if !is_peer_in(socket, link, pod)? => return Ok(Proven::Yes),
+        HostLinkProof::Index(index) if link.index == *index => return Ok(Proven::Yes),
+        _ => return Ok(Proven::No),
     };
     for address in addresses {
         let destination = Cidr::host(address.to_canonical());
@@ -289,17 +273,9 @@ fn proven(
     Ok(Proven::No)
 }
 
-/// Treats a missing interface as success: another process may delete its other end or its namespace at any time.
-pub(super) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
-    match outcome {
-        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
-        outcome => outcome,
-    }
-}
-
 fn receive<T>(from: &Receiver<T>, deadline: Instant, ifname: &str) -> Result<T, DataplaneError> {
     from.recv_timeout(deadline.saturating_duration_since(Instant::now())).map_err(|error| match error {
         RecvTimeoutError::Timeout => DataplaneError::DeletionTimeout { ifname: ifname.to_owned(), waited: DEADLINE },
-        RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked { ifname: ifname.to_owned() },
+        RecvTimeoutError::Disconnected => DataplaneError::DeletionPanicked(ifname.to_owned()),
     })
 }

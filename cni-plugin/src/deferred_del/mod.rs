@@ -13,13 +13,13 @@ use ipam_plugin::journal::{DatastoreIdentity, JournalError, LockedJournal, Pendi
 use ipam_plugin::kubernetes_api::{self, KubernetesApi};
 use ipam_plugin::logging::Subject;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::Store;
 use libcalico::workload::EndpointFacts;
 use netconf::{CniError, Code, NetConf};
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use self::urgency::{Urgency, Wanted};
+use self::urgency::{AddTarget, Urgency};
 use crate::cni_error::{journal_error, store_error};
 use crate::context::Context;
 use crate::endpoint::EndpointsOf;
@@ -29,13 +29,13 @@ use crate::{ipam, reads, vmi};
 const UNKNOWN_NODE: &str = "unknown";
 
 /// The limit of a call other than ADD and of a pass of the agent. Other calls wait for the journal's lock meanwhile.
-pub const LIMIT: Limit = Limit { entries: 16, time: Duration::from_secs(20) };
+const LIMIT: Limit = Limit { entries: 16, time: Duration::from_secs(20) };
 /// The limit of an ADD, which delays the start of its pod.
 const LIMIT_OF_ADD: Limit = Limit { entries: 2, time: Duration::from_secs(1) };
 
 /// The number of deferred DELs, and the time, after which no further replay starts. A replay in progress is completed.
 #[derive(Debug, Clone, Copy)]
-pub struct Limit {
+struct Limit {
     entries: usize,
     time: Duration,
 }
@@ -107,9 +107,9 @@ impl<'a> Replayer<'a> {
         Replayer { conf: &call.conf, environment, datastore_config, store, api, node, within, target }
     }
 
-    /// Replays deferred DELs until `limit`. After a failure, which is logged, the entry stays for a later replay.
-    pub async fn replay_some(&self, locked: &LockedJournal<'_>, limit: Limit) -> ReplayOutcome {
-        self.replay_by_urgency(locked, limit, |_| Urgency::Other).await
+    /// Replays a bounded number of deferred DELs. After a failure, which is logged, the entry stays for a later replay.
+    pub async fn replay_some(&self, locked: &LockedJournal<'_>) -> ReplayOutcome {
+        self.replay_by_urgency(locked, LIMIT, |_| Urgency::Other).await
     }
 
     /// Replays the deferred DELs with [`Urgency::Must`] without a limit, and then the others until `limit`.
@@ -166,11 +166,11 @@ impl<'a> Replayer<'a> {
     async fn replay(&self, locked: &LockedJournal<'_>, entry: &Path, pending_del: &PendingDel) -> Result<(), CniError> {
         let pending_del = &pending_del.clone().with_default_node(self.node);
         let workload = pending_del.attachment();
-        let (store, in_pods) = (self.store, matches!(self.api, KubernetesApi::Datastore));
-        let endpoints = EndpointsOf::new(store, in_pods, workload.clone()).or_unnamed(&pending_del.pod_uid);
+        let store = self.store;
+        let endpoints = EndpointsOf::new(store, workload.clone()).or_unnamed(&pending_del.pod_uid);
         endpoints.give_up().await.map_err(|error| cni_error(&error))?;
         // On Kubernetes a pod has one endpoint, independent of the name of its interface.
-        let is_shared = !in_pods && has_other_interface(store, &workload).await.map_err(list_error)?;
+        let is_shared = !matches!(store, Datastore::Kubernetes(_)) && has_other_interface(store, &workload).await?;
         if is_shared {
             tracing::info!("the container still has another interface, which keeps the addresses");
         } else {
@@ -217,7 +217,7 @@ impl<'a> Replayer<'a> {
 
 /// Returns name and identity of the datastore, as in the entries of the journal. If the identity cannot be read, the
 /// datastore is identified by its name alone.
-pub async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
+async fn identity_of(store: &Datastore, name: String) -> DatastoreIdentity {
     let identity = store.identity().await.unwrap_or_else(|error| {
         tracing::warn!(datastore = %name, %error, "the identity of the datastore cannot be read; debts that name one \
         stay");
@@ -253,13 +253,11 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
         return Ok(());
     }
     let described = reads::described_pod(cx).await?;
-    let asked = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
-    let wanted = Wanted::new(&cx.call, asked, described.as_ref());
+    let requested = ipam::request(&cx.call, &cx.workload.node, None).and_then(|request| request.ip);
+    let target = AddTarget::new(&cx.call, requested, described.as_ref());
     let entries = cx.journal.entries().unwrap_or_default();
-    let is_urgent = entries
-        .iter()
-        .flat_map(|entry| &entry.pending_del)
-        .any(|pending_del| wanted.urgency(pending_del) == Urgency::Must);
+    let mut pending_dels = entries.iter().flat_map(|entry| &entry.pending_del);
+    let is_urgent = pending_dels.any(|pending_del| target.urgency(pending_del) == Urgency::Must);
     // Before the lock: the request may wait for a busy server, and other calls wait for the lock.
     let replayer = Replayer::for_call(cx).await;
     let must_wait = is_own_pending || is_urgent;
@@ -277,12 +275,8 @@ pub async fn replay_before_add(cx: &Context) -> Result<(), CniError> {
     if is_own_pending {
         replay_own(cx, &replayer, &locked).await?;
     }
-    without_waiting_for_busy_server(
-        cx,
-        cx.busy_until,
-        replayer.replay_by_urgency(&locked, LIMIT_OF_ADD, |pending_del| wanted.urgency(pending_del)),
-    )
-    .await;
+    let replay = replayer.replay_by_urgency(&locked, LIMIT_OF_ADD, |pending_del| target.urgency(pending_del));
+    without_waiting_for_busy_server(cx, cx.busy_until, replay).await;
     Ok(())
 }
 
@@ -352,18 +346,14 @@ async fn replay_unlocked(cx: &Context, busy_until: Instant, removes_own: bool) {
             }
         }
     }
-    without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked, LIMIT)).await;
+    without_waiting_for_busy_server(cx, busy_until, replayer.replay_some(&locked)).await;
 }
 
 /// Records the identity of this call's datastore on the node, for a later DEL that cannot reach the datastore.
 pub async fn record_identity(cx: &Context) {
     let target = identity_of(&cx.store, cx.datastore_name()).await;
-    let recorded = match cx.journal.try_lock() {
-        Ok(Some(locked)) => locked.record_identity(&target),
-        Ok(None) => Ok(()),
-        Err(error) => Err(error),
-    };
-    if let Err(error) = recorded {
+    let locked = cx.journal.try_lock();
+    if let Err(error) = locked.and_then(|locked| locked.map_or(Ok(()), |locked| locked.record_identity(&target))) {
         tracing::warn!(datastore = %target.name, %error, "the identity of the datastore is not noted");
     }
 }
@@ -380,16 +370,13 @@ async fn without_waiting_for_busy_server<T>(cx: &Context, busy_until: Instant, w
 /// Returns true if the container has an endpoint with another interface name. The names of the handle and of the host's
 /// end do not contain the interface name, so both belong to that endpoint then. A DEL that reaches the datastore
 /// applies the same rule.
-async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, StoreError> {
+async fn has_other_interface<S: Store>(store: &S, facts: &EndpointFacts) -> Result<bool, CniError> {
     let (Ok(key), Ok(select)) = (facts.key(), facts.select()) else { return Ok(false) };
-    let endpoints = store.list::<WorkloadEndpoint>(&select).await?;
+    let endpoints = store.list::<WorkloadEndpoint>(&select).await;
+    let endpoints = endpoints.map_err(|error| store_error("list the endpoints", &error))?;
     Ok(endpoints.iter().any(|entry| {
         facts.owns(&entry.key.name) && entry.key != key && entry.value.spec.container_id == facts.container_id
     }))
-}
-
-fn list_error(error: StoreError) -> CniError {
-    store_error("list the endpoints", &error)
 }
 
 #[cfg(test)]

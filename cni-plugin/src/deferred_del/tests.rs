@@ -66,7 +66,7 @@ async fn the_endpoint_of_a_successor_that_is_not_networked_yet_stays() {
     store.create(&endpoint.key(), &endpoint).await.unwrap();
     for (pod_uid, remaining) in [("u1", 1), ("u2", 0)] {
         let pending_del = PendingDel { pod_uid: pod_uid.into(), ..debt_of(&old) };
-        EndpointsOf::new(&store, false, pending_del.attachment())
+        EndpointsOf::in_store(&store, false, pending_del.attachment())
             .or_unnamed(&pending_del.pod_uid)
             .give_up()
             .await

@@ -1,4 +1,4 @@
-//! [`Wanted`]: selects the deferred DELs that have to be tried before an ADD continues.
+//! [`AddTarget`]: selects the deferred DELs that have to be tried before an ADD continues.
 
 use std::net::IpAddr;
 
@@ -21,26 +21,26 @@ pub(super) enum Urgency {
 }
 
 /// The attachment of an ADD, its pod, and the addresses that the ADD requests.
-pub(super) struct Wanted {
+pub(super) struct AddTarget {
     pod: Option<(String, String)>,
     attachment: (String, String, String),
     addresses: Vec<IpAddr>,
 }
 
-impl Wanted {
-    /// Returns the attachment of `call`. `asked` is the address in CNI_ARGS.
-    pub(super) fn new(call: &Call, asked: Option<IpAddr>, described: Option<&Described>) -> Wanted {
+impl AddTarget {
+    /// Returns the attachment of `call`. `requested` is the address in CNI_ARGS.
+    pub(super) fn new(call: &Call, requested: Option<IpAddr>, described: Option<&Described>) -> AddTarget {
         let pod = call.args.pod().map(|pod| (pod.namespace.to_owned(), pod.name.to_owned()));
         let attachment = (call.conf.name.clone(), call.container_id.clone(), call.ifname.clone());
-        let mut addresses = Vec::from_iter(asked);
+        let mut addresses = Vec::from_iter(requested);
         // Invalid annotations fail the ADD itself, at a later step.
         let annotations =
             described.and_then(|described| Annotations::of(&described.pod, &described.namespace, &call.conf).ok());
         match annotations.map(|annotations| annotations.addresses) {
-            Some(Addresses::Requested(asked) | Addresses::Fixed(asked)) => addresses.extend(asked),
+            Some(Addresses::Requested(chosen) | Addresses::Fixed(chosen)) => addresses.extend(chosen),
             Some(Addresses::Allocated) | None => {}
         }
-        Wanted { pod, attachment, addresses }
+        AddTarget { pod, attachment, addresses }
     }
 
     /// Returns the urgency of a deferred DEL for the ADD.

@@ -1,13 +1,12 @@
 //! Tests of the time limits of a DEL, on a clock that only the test advances.
 
-use libcalico::api::ClusterInformation;
+use libcalico::api::{ClusterInformation, ObjectKey};
 use libcalico::store::Store;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
 use super::*;
-use crate::reads::cluster_key;
 use crate::testing::{ApiServer, Clock, Reply, context};
 
 const CLUSTER: &str = "/apis/crd.projectcalico.org/v1/clusterinformations/default";
@@ -53,8 +52,11 @@ fn slowly(request: &str) -> Option<Reply> {
             0,
             200,
             json!({
-                "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation", "spec": { "datastoreReady": true },
-                "metadata": { "name": "default", "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7" },
+                "apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
+                "metadata": {
+                    "name": "default", "uid": "00000000-0000-0000-0000-000000000001", "resourceVersion": "7",
+                },
+                "spec": { "datastoreReady": true },
             }),
         ),
         ("GET", POD) => reply(
@@ -63,7 +65,8 @@ fn slowly(request: &str) -> Option<Reply> {
             json!({
                 "apiVersion": "v1", "kind": "Pod", "spec": { "nodeName": "node1" }, "status": { "phase": "Running" },
                 "metadata": {
-                    "name": "web", "namespace": "shop", "uid": "00000000-0000-0000-0000-000000000002", "resourceVersion": "7",
+                    "name": "web", "namespace": "shop", "uid": "00000000-0000-0000-0000-000000000002",
+                    "resourceVersion": "7",
                     "annotations": {
                         "cni.projectcalico.org/containerID": "c1",
                         "cni.projectcalico.org/podIP": "10.65.0.1/32", "cni.projectcalico.org/podIPs": "10.65.0.1/32",
@@ -106,7 +109,7 @@ async fn requests_to_a_silent_api_server_that_begin_one_after_the_other_end_toge
     let begun = Instant::now();
     let ended = async |after: u64| {
         sleep(Duration::from_secs(after)).await;
-        let error = cx.store.get::<ClusterInformation>(&cluster_key()).await.unwrap_err();
+        let error = cx.store.get::<ClusterInformation>(&ObjectKey::global("default")).await.unwrap_err();
         assert!(error.to_string().contains("within 3s"), "{error}");
         begun.elapsed().as_secs()
     };

@@ -74,7 +74,7 @@ fn endpoint(container_id: &str, address: &str) -> WorkloadEndpoint {
 
 fn write(address: &str) -> EndpointWrite {
     let profile = default_profile("net1", ProfileReach::SameNetwork);
-    EndpointWrite::of(None, endpoint("c1", address)).with_profile(Some(profile))
+    EndpointWrite { endpoint: endpoint("c1", address), existing: None, profile: Some(profile) }
 }
 
 #[tokio::test]
@@ -114,7 +114,7 @@ fn what_is_there_is_not_written_again_but_on_a_pod_that_was_detached() {
         r#"4711@u{"metadata":{"annotations":{"cni.projectcalico.org/podIP":"","cni.projectcalico.org/podIPs":""}}}"#;
     for (revision, writes) in [("4711", 0), ("4711@u", 0), (detached, 1)] {
         let existing = Existing { key: value.key(), value: value.clone(), revision: Revision(revision.into()) };
-        let write = EndpointWrite::of(Some(existing), value.clone());
+        let write = EndpointWrite { endpoint: value.clone(), existing: Some(existing), profile: None };
         assert_eq!(write.writes().unwrap().len(), writes, "{revision}");
     }
 }
@@ -139,7 +139,7 @@ async fn an_endpoint_written_meanwhile_is_deleted_unless_it_is_anothers_now() {
         let stale = written_twice(&store, holder).await;
         let given_up = async || {
             let known = Some(vec![stale.clone().into()]);
-            EndpointsOf::new(&store, false, facts("c1")).known(known).give_up().await.unwrap();
+            EndpointsOf::in_store(&store, false, facts("c1")).known(known).give_up().await.unwrap();
         };
         given_up().await;
         let list = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
@@ -172,23 +172,23 @@ async fn another_containers_endpoint_gives_up_the_leaving_addresses_alone() {
 
     // The pod in the allocation selects the endpoint, whatever the workload of the call is.
     for of_call in [pod("c1"), facts("c1")] {
-        EndpointsOf::new(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
+        EndpointsOf::in_store(&store, false, of_call).unlist(&leaving("10.0.0.9")).await.unwrap();
         assert_eq!(listed().await.unwrap().0, "10.0.0.1/32,10.0.0.2/32");
     }
-    EndpointsOf::new(&store, false, facts("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
+    EndpointsOf::in_store(&store, false, facts("c1")).unlist(&leaving("10.0.0.1")).await.unwrap();
     assert_eq!(listed().await, Some(("10.0.0.2/32".into(), 1, "c2".into())));
 
     // Another process writes the endpoint after it was read.
     let known = store.list::<WorkloadEndpoint>(&Default::default()).await.unwrap();
     let endpoints =
-        EndpointsOf::new(&store, false, pod("c1")).known(Some(known.into_iter().map(Listing::from).collect()));
+        EndpointsOf::in_store(&store, false, pod("c1")).known(Some(known.into_iter().map(Listing::from).collect()));
     let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
     store.update(&found.key, &found.value, &found.revision).await.unwrap();
     endpoints.unlist(&leaving("10.0.0.2")).await.unwrap();
     assert_eq!(listed().await, Some((String::new(), 0, "c2".into())));
 
     // The container's own endpoint is deleted.
-    EndpointsOf::new(&store, false, pod("c2")).unlist(&[]).await.unwrap();
+    EndpointsOf::in_store(&store, false, pod("c2")).unlist(&[]).await.unwrap();
     assert_eq!(listed().await, None);
 }
 
@@ -223,7 +223,7 @@ async fn unlist_of_an_address_that_passed_to_the_next_sandbox_leaves_its_endpoin
     {
         let leaving =
             Leaving { ip, pod: Some(("ns".into(), "web".into())), handle: Some(HandleId::new(handle)), block };
-        EndpointsOf::new(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
+        EndpointsOf::in_store(&store, false, pod("c1")).unlist(&[leaving]).await.unwrap();
         assert_eq!(listed().await, left, "{handle} {block:?}");
         let found = store.get::<WorkloadEndpoint>(&endpoint.key()).await.unwrap();
         store.update(&found.key, &endpoint, &found.revision).await.unwrap();

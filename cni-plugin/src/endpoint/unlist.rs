@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use datastore::Datastore;
 use ipam_plugin::error::IpamError;
 use ipam_plugin::release::{Leaving, Listings, still_held};
 use libcalico::api::{ObjectKey, WorkloadEndpoint};
@@ -37,10 +38,15 @@ pub struct EndpointsOf<'a, S> {
     others: OnceCell<Result<Vec<Listing>, IpamError>>,
 }
 
+impl<'a> EndpointsOf<'a, Datastore> {
+    /// Returns the endpoints of the attachment in `facts`.
+    pub fn new(store: &'a Datastore, facts: EndpointFacts) -> Self {
+        EndpointsOf::in_store(store, matches!(store, Datastore::Kubernetes(_)), facts)
+    }
+}
+
 impl<'a, S: Store> EndpointsOf<'a, S> {
-    /// Returns the endpoints of the attachment in `facts`. `in_pods`: the store represents endpoints as annotations of
-    /// pods.
-    pub fn new(store: &'a S, in_pods: bool, facts: EndpointFacts) -> Self {
+    pub(crate) fn in_store(store: &'a S, in_pods: bool, facts: EndpointFacts) -> Self {
         EndpointsOf { store, in_pods, facts, unnamed: None, known: None, others: OnceCell::new() }
     }
 
@@ -92,7 +98,7 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                 Some(Ok(write)) => self.store.write_one(write).await,
                 Some(Err(error)) => Err(error),
             };
-            match written {
+            let read_again = match written {
                 Ok(_) => {
                     match self.is_own(&listing) {
                         true => tracing::info!(endpoint = %listing.key, "deleted the endpoint"),
@@ -102,11 +108,10 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
                     }
                     return Ok(None);
                 }
-                Err(StoreError::NotFound { .. }) => return Ok(None),
-                Err(StoreError::Conflict { .. }) => {}
-                Err(error) => return refused(&listing, error),
-            }
-            listing = match self.read_again(&listing).await {
+                Err(StoreError::Conflict { .. }) => self.read_again(&listing).await,
+                Err(error) => Err(error),
+            };
+            listing = match read_again {
                 Ok(listing) => listing,
                 Err(StoreError::NotFound { .. }) => return Ok(None),
                 Err(error) => return refused(&listing, error),
@@ -173,7 +178,8 @@ impl<'a, S: Store> EndpointsOf<'a, S> {
 
     /// Returns the identity of another pod's endpoint; `None` for the own pod.
     fn facts_of_other(&self, namespace: &str, name: &str) -> Option<EndpointFacts> {
-        if matches!(&self.facts.orchestrator, Orchestrator::Kubernetes(own) if own.namespace == namespace && own.name == name)
+        if let Orchestrator::Kubernetes(own) = &self.facts.orchestrator
+            && (own.namespace.as_str(), own.name.as_str()) == (namespace, name)
         {
             return None;
         }
@@ -219,7 +225,10 @@ impl<S: Store> Listings for EndpointsOf<'_, S> {
 fn refused(listing: &Listing, cause: StoreError) -> Result<Option<Listing>, IpamError> {
     let endpoint = identifier::<WorkloadEndpoint>(&listing.key);
     if listing.is_finished {
-        tracing::warn!(%endpoint, error = %cause, "the pod has ended; its addresses are released although its endpoint lists them");
+        tracing::warn!(
+            %endpoint, error = %cause,
+            "the pod has ended; its addresses are released although its endpoint lists them"
+        );
         return Ok(None);
     }
     Err(IpamError::StillListed { endpoint, cause })

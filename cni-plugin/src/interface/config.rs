@@ -1,15 +1,19 @@
-//! [`InterfaceConfig`]: the interface of one call, as configured.
+//! The interface of one call: [`InterfaceConfig`] as configured, [`NewInterface`] as an ADD requests it, and
+//! [`CreatedInterface`].
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
 
+use libcalico::api::WorkloadEndpoint;
 use libcalico::names::InterfaceAlias;
 use libcalico::net::Cidr;
 use libcalico::workload::{EndpointFacts, Orchestrator};
 use netconf::{Call, CniError, CniResult, Code};
 
+use crate::cni_error::dataplane_error;
 use crate::dataplane::plan::{DEFAULT_IPV4_GATEWAY, default_routes};
-use crate::dataplane::{Before, DeviceType, EndpointPlan};
+use crate::dataplane::{Before, BusyRoute, EndpointPlan, MacAddr};
+use crate::ipam::AssignedAddresses;
 use crate::mtu;
 
 /// The interface of one call: derives the properties of both ends from the call and its workload.
@@ -22,11 +26,6 @@ pub struct InterfaceConfig<'c> {
 }
 
 impl<'c> InterfaceConfig<'c> {
-    /// Creates the configuration of the interface of `workload`.
-    pub fn new(call: &'c Call, workload: &'c EndpointFacts) -> Self {
-        InterfaceConfig { call, workload }
-    }
-
     /// Returns the name of the host's end (CNI-88, CNI-89).
     pub fn host_ifname(&self) -> String {
         let prefix = std::env::var("FELIX_INTERFACEPREFIX").ok();
@@ -64,10 +63,7 @@ impl<'c> InterfaceConfig<'c> {
             addresses: addresses.to_vec(),
             mtu: self.mtu()?,
             num_queues: conf.interface.num_queues.max(1),
-            device: match conf.interface.device_type {
-                netconf::conf::DeviceType::Veth => DeviceType::Veth,
-                netconf::conf::DeviceType::Netkit => DeviceType::Netkit,
-            },
+            device: conf.interface.device_type,
             container_mac: None,
             routes: self.routes(),
             ipv4_gateway: DEFAULT_IPV4_GATEWAY,
@@ -89,9 +85,7 @@ impl<'c> InterfaceConfig<'c> {
     /// # Errors
     /// The MTU file cannot be read, or is missing although the configuration requires it.
     pub fn mtu(&self) -> Result<u32, CniError> {
-        let interface = &self.call.conf.interface;
-        mtu::effective(interface.mtu, interface.require_mtu_file, Path::new(mtu::MTU_FILE))
-            .map_err(|error| CniError::new(Code::IO, error.to_string()))
+        mtu::of_interface(&self.call.conf.interface).map_err(|error| CniError::new(Code::IO, error.to_string()))
     }
 
     /// Returns true if the interface is a pod's.
@@ -103,12 +97,9 @@ impl<'c> InterfaceConfig<'c> {
     /// routes. The routes in the result of IPAM are not used (CNI-112).
     fn routes(&self) -> Vec<Cidr> {
         let conf = &self.call.conf;
-        let mut routes: Vec<_> = if self.is_of_pod() && conf.ipam.is_host_local() {
-            let configured = conf.ipam.routes.iter().filter_map(|route| route.dst);
-            configured.filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len())).collect()
-        } else {
-            Vec::new()
-        };
+        let are_used = self.is_of_pod() && conf.ipam.is_host_local();
+        let configured = conf.ipam.routes.iter().filter(|_| are_used).filter_map(|route| route.dst);
+        let mut routes: Vec<_> = configured.filter_map(|dst| Cidr::new(dst.addr(), dst.prefix_len())).collect();
         if routes.is_empty() {
             return default_routes();
         }
@@ -116,5 +107,66 @@ impl<'c> InterfaceConfig<'c> {
             routes.splice(0..0, default_routes());
         }
         routes
+    }
+}
+
+/// The interface to create for one ADD.
+#[derive(Debug, Clone, Copy)]
+pub struct NewInterface<'a> {
+    /// The addresses of the interface.
+    pub assigned: &'a AssignedAddresses,
+    /// The endpoint that will be written, for a gRPC dataplane.
+    pub endpoint: &'a WorkloadEndpoint,
+    /// The pod's annotations, for a gRPC dataplane.
+    pub pod_annotations: &'a BTreeMap<String, String>,
+    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane only.
+    pub mac: Option<MacAddr>,
+    /// The interface that had the name of the host's end before this ADD.
+    pub before: Before,
+    /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still be routed to the
+    /// pod from which the VMI migrates.
+    pub has_vmi: bool,
+}
+
+/// An interface that this ADD created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CreatedInterface {
+    /// Name of the host's end.
+    pub host_ifname: String,
+    /// Index of the host's end; `None` if a gRPC dataplane created it.
+    pub(super) host_index: Option<u32>,
+    /// MAC address of the container's end, lower case with colons.
+    pub mac: String,
+    /// MTU in the result. The result has no MTU if it is 0, because none was configured.
+    pub mtu: u32,
+    /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
+    /// (CNI-43).
+    pub as_hosts: bool,
+}
+
+/// A failure to create the interface.
+#[derive(Debug)]
+pub enum CreateError {
+    /// The host has a route to an address that must not be replaced. No part of the interface remains.
+    BusyRoute(BusyRoute),
+    /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
+    /// delete it.
+    Unknown(CniError),
+    /// Any other failure. No part of the interface remains.
+    Other(CniError),
+}
+
+impl From<CniError> for CreateError {
+    fn from(error: CniError) -> Self {
+        CreateError::Other(error)
+    }
+}
+
+impl From<CreateError> for CniError {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::BusyRoute(busy) => dataplane_error(busy.into()),
+            CreateError::Unknown(error) | CreateError::Other(error) => error,
+        }
     }
 }

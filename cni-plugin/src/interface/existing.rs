@@ -7,26 +7,22 @@ use libcalico::ipam::{Attribute, HandleId, OwnerSlot};
 use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
-use super::InterfaceConfig;
+use super::config::InterfaceConfig;
 use crate::cni_error::dataplane_error;
 use crate::dataplane::{Before, DataplaneError, Holder, NetnsFd, Occupant, Reason, Wanted, occupant};
 
 const WAY_OUT: &str = "delete the pod that has it; an interface that no pod has any more goes with: ip link delete";
 
-/// Returns the interface that has the name of the host's end; `None` for a gRPC dataplane or without a namespace. Call
+/// Returns the interface that has the name of the host's end; unknown for a gRPC dataplane or without a namespace. Call
 /// this before the first write, and again before the write of the endpoint, because another ADD of this pod may have
 /// created an interface meanwhile. `before` is the interface found the first time.
-pub fn find(
-    config: InterfaceConfig<'_>,
-    before: Before,
-    netns: Option<&NetnsFd>,
-) -> Result<Option<Occupant>, CniError> {
+pub fn find(config: InterfaceConfig<'_>, before: Before, netns: Option<&NetnsFd>) -> Result<Occupant, CniError> {
     let Some(netns) = netns.filter(|_| config.grpc_socket().is_none()) else {
-        return Ok(None);
+        return Ok(Occupant::Free(Before::Unknown));
     };
     let (host_ifname, alias) = (config.host_ifname(), config.alias());
     let wanted = Wanted { host_ifname: &host_ifname, container_ifname: &config.call.ifname, alias: &alias, before };
-    occupant(&wanted, netns).map(Some).map_err(dataplane_error)
+    occupant(&wanted, netns).map_err(dataplane_error)
 }
 
 /// Returns the interface that the ADD may replace.
@@ -36,15 +32,11 @@ pub fn find(
 pub async fn replaceable(
     config: InterfaceConfig<'_>,
     store: &Datastore,
-    occupant: Option<Occupant>,
+    occupant: Occupant,
 ) -> Result<Before, CniError> {
     Ok(match occupant {
-        None => Before::Unknown,
-        Some(Occupant::Nothing) => Before::Nothing,
-        Some(Occupant::Replaceable(index)) => Before::Interface { index, is_proven: false },
-        Some(Occupant::Holder(holder)) => {
-            Before::Interface { index: prove(config, store, holder).await?, is_proven: true }
-        }
+        Occupant::Free(before) => before,
+        Occupant::Holder(holder) => Before::Interface { index: prove(config, store, holder).await?, is_proven: true },
     })
 }
 
@@ -56,8 +48,8 @@ pub fn ensure_not_overtaken(
     netns: Option<&NetnsFd>,
 ) -> Result<(), CniError> {
     match find(config, before, netns)? {
-        Some(Occupant::Holder(holder)) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
-        _ => Ok(()),
+        Occupant::Holder(holder) => Err(dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)))),
+        Occupant::Free(_) => Ok(()),
     }
 }
 
@@ -66,21 +58,21 @@ pub fn ensure_not_overtaken(
 /// # Errors
 /// No address of the interface is allocated to this pod. The error names the owner if it is known.
 async fn prove(config: InterfaceConfig<'_>, store: &Datastore, holder: Holder) -> Result<u32, CniError> {
-    let (noted, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
+    let (attributes, doubt) = if config.call.conf.ipam.is_calico() && !holder.addresses.is_empty() {
         match cni::attributes_of(store, &holder.addresses).await {
-            Ok(noted) => (noted, None),
+            Ok(attributes) => (attributes, None),
             Err(error) => (Vec::new(), Some(format!("IPAM cannot tell whose it is: {error}"))),
         }
     } else {
         (Vec::new(), None)
     };
-    if holder.reason == Reason::Unproven && noted.iter().any(|attribute| is_of_same_pod(config, attribute)) {
+    if holder.reason == Reason::Unproven && attributes.iter().any(|attribute| is_of_same_pod(config, attribute)) {
         return Ok(holder.index);
     }
-    let owner = Owner::new(&config.call.conf.name, &holder, &noted);
+    let owner = describe_owner(&config.call.conf.name, &holder, &attributes);
     let details = doubt.into_iter().chain([WAY_OUT.to_owned()]).collect::<Vec<_>>().join("; ");
     let CniError { code, msg, .. } = dataplane_error(DataplaneError::HostInterfaceTaken(Box::new(holder)));
-    Err(CniError::new(code, format!("{msg}{}", owner.words())).with_details(details))
+    Err(CniError::new(code, format!("{msg}{owner}")).with_details(details))
 }
 
 /// Returns true if an address that the host routes through the interface is allocated to this pod.
@@ -88,11 +80,11 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
     if !config.call.conf.ipam.is_calico() {
         return false;
     }
-    let noted = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
+    let attributes = cni::attributes_of(store, &holder.addresses).await.unwrap_or_else(|error| {
         tracing::warn!(%error, interface = holder.ifname, "cannot find out whose the interface is");
         Vec::new()
     });
-    let is_ours = noted.iter().any(|attribute| is_of_same_pod(config, attribute));
+    let is_ours = attributes.iter().any(|attribute| is_of_same_pod(config, attribute));
     if !is_ours {
         tracing::warn!(
             interface = holder.ifname,
@@ -106,7 +98,7 @@ pub async fn is_proven(config: InterfaceConfig<'_>, store: &Datastore, holder: &
 /// nothing that a pod can write.
 fn is_of_same_pod(config: InterfaceConfig<'_>, attribute: &Attribute) -> bool {
     match &config.workload.orchestrator {
-        Orchestrator::Kubernetes(pod) => pods(attribute).any(|noted| noted == (&pod.namespace, &pod.name)),
+        Orchestrator::Kubernetes(pod) => pods(attribute).any(|named| named == (&pod.namespace, &pod.name)),
         Orchestrator::Cni(_) => {
             let call = config.call;
             attribute.handle() == Some(HandleId::for_container(&call.conf.name, &call.container_id))
@@ -123,30 +115,15 @@ fn pods(attribute: &Attribute) -> impl Iterator<Item = (&String, &String)> {
     })
 }
 
-/// The owner of an interface. Unknown parts are `None`.
-struct Owner {
-    container: Option<String>,
-    pod: Option<String>,
-}
-
-impl Owner {
-    /// Finds the owner in the interface's alias, or in the handle of its addresses if the interface has no alias.
-    fn new(network: &str, holder: &Holder, noted: &[Attribute]) -> Owner {
-        let network = format!("{network}.");
-        let by_handle = || {
-            let handles = noted.iter().filter_map(|attribute| attribute.handle_id.as_deref());
-            handles.filter_map(|handle| handle.strip_prefix(&network)).map(str::to_owned).next()
-        };
-        let pod = noted.iter().flat_map(pods).map(|(namespace, name)| format!("{namespace}/{name}")).next();
-        Owner { container: holder.container.clone().or_else(by_handle), pod }
-    }
-
-    fn words(&self) -> String {
-        let container = self.container.as_ref().map(|id| format!("container {id}"));
-        let pod = self.pod.as_ref().map(|pod| format!("pod {pod}"));
-        match container.into_iter().chain(pod).collect::<Vec<_>>() {
-            words if words.is_empty() => String::new(),
-            words => format!(" ({})", words.join(", ")),
-        }
+/// Returns the owner of an interface, as far as it is known: ` (container …, pod …)`. The container is in the alias of
+/// the interface, or in the handle of its addresses if the interface has no alias.
+fn describe_owner(network: &str, holder: &Holder, attributes: &[Attribute]) -> String {
+    let network = format!("{network}.");
+    let by_handle = || attributes.iter().find_map(|attribute| attribute.handle_id.as_deref()?.strip_prefix(&network));
+    let container = holder.container.as_deref().or_else(by_handle).map(|id| format!("container {id}"));
+    let pod = attributes.iter().flat_map(pods).next().map(|(namespace, name)| format!("pod {namespace}/{name}"));
+    match Vec::from_iter(container.into_iter().chain(pod)) {
+        owner if owner.is_empty() => String::new(),
+        owner => format!(" ({})", owner.join(", ")),
     }
 }

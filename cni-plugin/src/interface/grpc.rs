@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use libcalico::api::{EndpointPort, WorkloadEndpoint};
 use netconf::{Call, CniError, Code};
 
-use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
+use super::config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
 use crate::dataplane::grpc::wire::{AddRequest, ContainerSettings, IpConfig, NO_GATEWAY, Port, WorkloadIds};
 use crate::dataplane::{GrpcDataplane, GrpcError, MacAddr};
 
@@ -77,6 +77,13 @@ fn refused(error: GrpcError) -> CniError {
 
 fn workload(endpoint: &WorkloadEndpoint, annotations: &BTreeMap<String, String>) -> WorkloadIds {
     let spec = &endpoint.spec;
+    let port = |port: &EndpointPort| Port {
+        name: port.name.clone(),
+        protocol: port.protocol.as_str().map_or_else(|| port.protocol.to_string(), str::to_owned),
+        port: port.port.into(),
+        host_port: port.host_port.into(),
+        host_ip: port.host_ip.clone(),
+    };
     WorkloadIds {
         name: endpoint.metadata.name.clone(),
         namespace: endpoint.metadata.namespace.clone(),
@@ -87,15 +94,5 @@ fn workload(endpoint: &WorkloadEndpoint, annotations: &BTreeMap<String, String>)
         orchestrator: spec.orchestrator.clone(),
         pod: spec.pod.clone(),
         ports: spec.ports.iter().map(port).collect(),
-    }
-}
-
-fn port(port: &EndpointPort) -> Port {
-    Port {
-        name: port.name.clone(),
-        protocol: port.protocol.as_str().map_or_else(|| port.protocol.to_string(), str::to_owned),
-        port: port.port.into(),
-        host_port: port.host_port.into(),
-        host_ip: port.host_ip.clone(),
     }
 }

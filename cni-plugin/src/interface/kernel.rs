@@ -3,16 +3,31 @@
 use std::path::Path;
 
 use datastore::Datastore;
-use libcalico::api::WorkloadEndpointSpec;
+use libcalico::api::WorkloadEndpoint;
 use libcalico::workload::Orchestrator;
 use netconf::CniError;
 
-use super::{CreateError, CreatedInterface, InterfaceConfig, NewInterface, Recorded, existing};
+use super::config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
+use super::existing;
 use crate::cni_error::{dataplane_error, netns_error};
 use crate::dataplane::{
     self, Before, DataplaneError, Endpoint, EndpointPlan, Holder, HostLinkProof, MacAddr, NetnsFd, Occupant, Reason,
     Teardown,
 };
+
+/// The endpoint in the datastore of the interface to be removed.
+#[derive(Debug, Clone, Copy)]
+pub enum Recorded<'a> {
+    /// The endpoint of the interface.
+    Endpoint(&'a WorkloadEndpoint),
+    /// No endpoint.
+    Nothing,
+    /// The endpoint could not be read.
+    Unknown,
+    /// The endpoint of another interface of the container. The host's end belongs to that interface, because its name
+    /// does not depend on the interface in the container.
+    OtherInterface,
+}
 
 /// Creates the interface in `netns`, or in CNI_NETNS if `netns` is `None`.
 pub(super) fn create(
@@ -35,26 +50,30 @@ pub(super) fn create(
     }
 }
 
-/// Returns true if neither end of an endpoint's interface exists.
-pub(super) fn is_gone(
-    config: InterfaceConfig<'_>,
-    netns: &NetnsFd,
-    endpoint: &WorkloadEndpointSpec,
-) -> Result<bool, CniError> {
-    dataplane::is_absent(&endpoint.interface_name, &config.call.ifname, netns).map_err(dataplane_error)
+/// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked up,
+/// and an interface of a gRPC dataplane cannot be inspected: both count as existing.
+pub fn is_gone(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
+    let host_ifname = &endpoint.spec.interface_name;
+    if config.grpc_socket().is_some() || host_ifname.is_empty() {
+        return Ok(false);
+    }
+    dataplane::is_absent(host_ifname, &config.call.ifname, netns).map_err(dataplane_error)
 }
 
-/// Creates the interface that an endpoint records.
-pub(super) fn restore(
+/// Creates the interface of an endpoint again after [`is_gone`], with the addresses and the MAC address of the
+/// endpoint. `before` is the interface that has the name of the host's end.
+pub fn restore(
     config: InterfaceConfig<'_>,
     netns: &NetnsFd,
-    endpoint: &WorkloadEndpointSpec,
+    endpoint: &WorkloadEndpoint,
     before: Before,
 ) -> Result<CreatedInterface, CreateError> {
-    let (host_ifname, addresses) = endpoint.host_link();
-    let recorded_mac = endpoint.mac.parse().ok().filter(MacAddr::is_assignable);
+    let (host_ifname, addresses) = endpoint.spec.host_link();
+    let recorded_mac = endpoint.spec.mac.parse().ok().filter(MacAddr::is_assignable);
     let desired = config.plan(&addresses, before)?;
-    set_up(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)
+    let created = set_up(&EndpointPlan { host_ifname, container_mac: recorded_mac, ..desired }, netns)?;
+    tracing::info!(host = %created.host_ifname, mac = %created.mac, "the interface was gone; it is up again");
+    Ok(created)
 }
 
 fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<CreatedInterface, CreateError> {
@@ -111,15 +130,14 @@ pub(super) async fn remove(
     }
 }
 
-/// Returns true if the peer of the host's end in CNI_NETNS has another name, and no interface there has the name
-/// CNI_IFNAME.
-pub(super) fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
+/// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
+/// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a runtime
+/// also deletes interfaces whose ADD failed. Returns false for a gRPC dataplane.
+pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
+    if config.grpc_socket().is_some() {
+        return Ok(false);
+    }
     let netns = NetnsFd::open(Path::new(&config.call.netns)).ok();
     let occupant = existing::find(config, Before::Unknown, netns.as_ref())?;
-    Ok(matches!(occupant, Some(Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. }))))
-}
-
-/// Deletes an interface that [`create`] created.
-pub(super) fn remove_created(config: InterfaceConfig<'_>, host_index: u32) -> Result<(), CniError> {
-    dataplane::remove(host_index, &config.alias()).map_err(dataplane_error)
+    Ok(matches!(occupant, Occupant::Holder(Holder { reason: Reason::OtherInterface(_), .. })))
 }

@@ -8,88 +8,21 @@ pub mod existing;
 mod grpc;
 mod kernel;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use datastore::Datastore;
-use libcalico::api::WorkloadEndpoint;
-use netconf::result::Interface;
-use netconf::{Call, CniError, CniResult};
+use netconf::{Call, CniError};
 
 use crate::cni_error::{dataplane_error, netns_error};
-use crate::dataplane::{Before, BusyRoute, MacAddr, NetnsError, NetnsFd, Teardown};
-use crate::ipam::AssignedAddresses;
+use crate::dataplane::{self, NetnsError, NetnsFd, Removed, Teardown};
 
-pub use config::InterfaceConfig;
+pub use config::{CreateError, CreatedInterface, InterfaceConfig, NewInterface};
+pub use kernel::{Recorded, is_gone, is_of_another_interface, restore};
 
-/// The interface to create for one ADD.
-#[derive(Debug, Clone, Copy)]
-pub struct NewInterface<'a> {
-    /// The addresses of the interface.
-    pub assigned: &'a AssignedAddresses,
-    /// The endpoint that will be written, for a gRPC dataplane.
-    pub endpoint: &'a WorkloadEndpoint,
-    /// The pod's annotations, for a gRPC dataplane.
-    pub pod_annotations: &'a BTreeMap<String, String>,
-    /// The MAC address of the container's end, if the pod requests one. For the kernel's dataplane only.
-    pub mac: Option<MacAddr>,
-    /// The interface that had the name of the host's end before this ADD.
-    pub before: Before,
-    /// Whether to accept addresses that are routed to another pod: the addresses of a VMI may still be routed to the
-    /// pod from which the VMI migrates.
-    pub has_vmi: bool,
-}
-
-/// An interface that this ADD created.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CreatedInterface {
-    /// Name of the host's end.
-    pub host_ifname: String,
-    /// Index of the host's end; `None` if a gRPC dataplane created it.
-    host_index: Option<u32>,
-    /// MAC address of the container's end, lower case with colons.
-    pub mac: String,
-    /// MTU in the result. The result has no MTU if it is 0, because none was configured.
-    pub mtu: u32,
-    /// Whether to report addresses as /32 and /128. With a gRPC dataplane, upstream reports the prefixes of IPAM
-    /// (CNI-43).
-    as_hosts: bool,
-}
-
-/// The endpoint in the datastore of the interface to be removed.
-#[derive(Debug, Clone, Copy)]
-pub enum Recorded<'a> {
-    /// The endpoint of the interface.
-    Endpoint(&'a WorkloadEndpoint),
-    /// No endpoint.
-    Nothing,
-    /// The endpoint could not be read.
-    Unknown,
-    /// The endpoint of another interface of the container. The host's end belongs to that interface, because its name
-    /// does not depend on the interface in the container.
-    OtherInterface,
-}
-
-/// A failure to create the interface.
+/// The removal of an interface that has been started: a deletion by the kernel; `None` if a gRPC dataplane has removed
+/// the interface.
 #[derive(Debug)]
-pub enum CreateError {
-    /// The host has a route to an address that must not be replaced. No part of the interface remains.
-    BusyRoute(BusyRoute),
-    /// The interface may exist: a gRPC dataplane may have created it or may still create it, or the kernel did not
-    /// delete it.
-    Unknown(CniError),
-    /// Any other failure. No part of the interface remains.
-    Other(CniError),
-}
-
-/// The removal of an interface that has been started.
-#[derive(Debug)]
-pub enum PendingRemoval {
-    /// The kernel is deleting the interface.
-    Kernel(Teardown),
-    /// A gRPC dataplane has removed the interface.
-    Done,
-}
+pub struct PendingRemoval(Option<Teardown>);
 
 /// Opens CNI_NETNS before the ADD changes anything. The plugin's own namespace is an error here (CNI-27), unless
 /// CNI_NETNS_OVERRIDE is set. Returns `None` for a namespace that cannot be opened; as in upstream, the step that needs
@@ -117,28 +50,6 @@ pub async fn create(
     Ok(created)
 }
 
-/// Returns true if neither end of the interface of `endpoint` exists. An interface without a name cannot be looked up,
-/// and an interface of a gRPC dataplane cannot be inspected: both count as existing.
-pub fn is_gone(config: InterfaceConfig<'_>, netns: &NetnsFd, endpoint: &WorkloadEndpoint) -> Result<bool, CniError> {
-    if config.grpc_socket().is_some() || endpoint.spec.interface_name.is_empty() {
-        return Ok(false);
-    }
-    kernel::is_gone(config, netns, &endpoint.spec)
-}
-
-/// Creates the interface of an endpoint again after [`is_gone`], with the addresses and the MAC address of the
-/// endpoint. `before` is the interface that has the name of the host's end.
-pub fn restore(
-    config: InterfaceConfig<'_>,
-    netns: &NetnsFd,
-    endpoint: &WorkloadEndpoint,
-    before: Before,
-) -> Result<CreatedInterface, CreateError> {
-    let created = kernel::restore(config, netns, &endpoint.spec, before)?;
-    tracing::info!(host = %created.host_ifname, mac = %created.mac, "the interface was gone; it is up again");
-    Ok(created)
-}
-
 /// Cuts the container's traffic and starts the removal of its interface. `store` is read if only IPAM can prove that
 /// the interface belongs to the pod.
 pub async fn remove(
@@ -147,48 +58,18 @@ pub async fn remove(
     recorded: Recorded<'_>,
 ) -> Result<PendingRemoval, CniError> {
     match config.grpc_socket() {
-        Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval::Done),
-        None => kernel::remove(config, store, recorded).await.map(PendingRemoval::Kernel),
-    }
-}
-
-/// Returns true if the host interface that DEL would find by its name belongs to another attachment of the pod: the
-/// pod's end has another name, and no interface in the pod has the name to be deleted. This happens because a runtime
-/// also deletes interfaces whose ADD failed.
-pub fn is_of_another_interface(config: InterfaceConfig<'_>) -> Result<bool, CniError> {
-    match config.grpc_socket() {
-        Some(_) => Ok(false),
-        None => kernel::is_of_another_interface(config),
-    }
-}
-
-impl From<CniError> for CreateError {
-    fn from(error: CniError) -> Self {
-        CreateError::Other(error)
-    }
-}
-
-impl From<CreateError> for CniError {
-    fn from(error: CreateError) -> Self {
-        match error {
-            CreateError::BusyRoute(busy) => dataplane_error(busy.into()),
-            CreateError::Unknown(error) | CreateError::Other(error) => error,
-        }
+        Some(socket) => grpc::remove(config.call, socket).await.map(|()| PendingRemoval(None)),
+        None => kernel::remove(config, store, recorded).await.map(|teardown| PendingRemoval(Some(teardown))),
     }
 }
 
 impl PendingRemoval {
     /// Waits until the interface no longer exists.
     pub fn finish(self) -> Result<(), CniError> {
-        match self {
-            PendingRemoval::Kernel(teardown) => {
-                let removed = teardown.finish().map_err(dataplane_error)?;
-                match removed.interface {
-                    Some(interface) => tracing::info!(interface, "interface is gone"),
-                    None => tracing::info!("no interface to take away"),
-                }
-            }
-            PendingRemoval::Done => tracing::info!("interface is gone, by the gRPC dataplane"),
+        match self.0.map(Teardown::finish).transpose().map_err(dataplane_error)? {
+            Some(Removed { interface: Some(interface) }) => tracing::info!(interface, "interface is gone"),
+            Some(Removed { interface: None }) => tracing::info!("no interface to take away"),
+            None => tracing::info!("interface is gone, by the gRPC dataplane"),
         }
         Ok(())
     }
@@ -199,32 +80,9 @@ impl CreatedInterface {
     pub async fn remove(&self, config: InterfaceConfig<'_>) -> Result<(), CniError> {
         tracing::info!(host = %self.host_ifname, "taking the interface of the failed ADD away");
         match (self.host_index, config.grpc_socket()) {
-            (Some(index), _) => kernel::remove_created(config, index),
+            (Some(index), _) => dataplane::remove(index, &config.alias()).map_err(dataplane_error),
             (None, Some(socket)) => grpc::remove(config.call, socket).await,
             (None, None) => Ok(()),
         }
-    }
-
-    /// Adds both ends of the interface to the result of IPAM, the host's end first (CNI-38).
-    pub fn complete(&self, ipam: CniResult, call: &Call) -> CniResult {
-        let mut result = ipam;
-        result.interfaces = vec![
-            Interface { name: self.host_ifname.clone(), ..Interface::default() },
-            Interface {
-                name: call.ifname.clone(),
-                mac: self.mac.clone(),
-                mtu: self.mtu,
-                sandbox: call.netns.clone(),
-                ..Interface::default()
-            },
-        ];
-        for ip in &mut result.ips {
-            if self.as_hosts {
-                ip.address = netconf::result::IpNet::host(ip.address.addr());
-            }
-            ip.gateway = None;
-            ip.interface = Some(1);
-        }
-        result
     }
 }

@@ -2,25 +2,32 @@
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::io::{self, Write as _};
+use std::io::{self, Read, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netconf::args::for_delegate;
 use netconf::{Call, CniError, CniResult, Code, Version};
 
 use super::pod_cidr::Subnets;
-use super::{child, with_addresses};
+use super::with_addresses;
 
 /// The default time limit of a plugin; [`IpamExec::within`] sets another one. Kubelet's limit for the creation of a
 /// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The number of attempts to run a binary that an installer is writing at the same time ("text file busy").
+/// The number of repeated attempts to run a binary that an installer is writing at the same time ("text file busy").
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Maximum interval between two checks whether a process that closed its streams has exited.
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Receives the content of one stream of the process when the stream is closed.
+type Content = Receiver<io::Result<Vec<u8>>>;
 
 /// Runs ADD of the plugin, with `subnets` in place of `usePodCidr`. After a failure the plugin may have allocated
 /// addresses, so a DEL follows if `is_new` is true: the container had no addresses before. A DEL would release the
@@ -54,7 +61,7 @@ pub fn release_by_plugin(call: &Call) -> Result<(), CniError> {
 }
 
 /// Runs STATUS of the plugin within `limit`, if the version of the configuration has STATUS.
-pub(super) fn status(call: &Call, limit: Duration) -> Result<(), CniError> {
+pub fn status_of_plugin(call: &Call, limit: Duration) -> Result<(), CniError> {
     let plugin = IpamExec::of(call)?.within(limit);
     if call.version < Version::V1_1_0 {
         return Ok(());
@@ -68,7 +75,7 @@ pub(super) fn gc(call: &Call) -> Result<(), CniError> {
 }
 
 /// Runs a verb other than ADD. These verbs need a valid subnet but do not use it.
-pub(super) fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
+pub fn call_plugin(call: &Call, command: &str) -> Result<Vec<u8>, CniError> {
     let conf = Subnets::any().fill_in(call)?;
     IpamExec::of(call)?.call(command, &for_delegate(&call.raw_args), &conf)
 }
@@ -85,7 +92,7 @@ fn unless_too_old(outcome: Result<Vec<u8>, CniError>) -> Result<(), CniError> {
 
 /// An IPAM plugin found in CNI_PATH.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IpamExec {
+struct IpamExec {
     binary: PathBuf,
     limit: Duration,
 }
@@ -98,7 +105,7 @@ impl IpamExec {
     }
 
     /// Looks for `plugin` in the directories of CNI_PATH, in order.
-    pub fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
+    fn find(plugin: &str, path: &[PathBuf]) -> Result<Self, CniError> {
         if plugin.is_empty() {
             return Err(CniError::new(Code::INVALID_CONFIG, "no plugin name provided").with_details(
                 "set \"ipam\": {\"type\": …} in the network configuration, for example to \"calico-ipam\"",
@@ -119,18 +126,22 @@ impl IpamExec {
     }
 
     /// Sets the time limit of one call.
-    pub fn within(self, limit: Duration) -> Self {
+    fn within(self, limit: Duration) -> Self {
         IpamExec { limit, ..self }
     }
 
     /// Runs the plugin and returns its stdout. `args` is the plugin's CNI_ARGS; it inherits the rest of the
     /// environment. A plugin that exceeds its time limit is killed.
-    pub fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
-        let run = self.spawn(command, args).and_then(|child| child::finish(child, stdin, self.limit));
+    fn call(&self, command: &str, args: &str, stdin: &[u8]) -> Result<Vec<u8>, CniError> {
+        let run = self.spawn(command, args).and_then(|child| finish(child, stdin, self.limit));
         let output = run.map_err(|error| {
             CniError::internal(format!("cannot run IPAM plugin {}: {error}", self.binary.display()))
         })?;
-        let output = output.ok_or_else(|| self.too_slow(command))?;
+        let output = output.ok_or_else(|| {
+            let (binary, limit) = (self.binary.display(), self.limit);
+            CniError::new(Code::TRY_AGAIN, format!("IPAM plugin {binary} did not finish {command} within {limit:?}"))
+                .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
+        })?;
         if !output.status.success() {
             return Err(self.failure(&output));
         }
@@ -140,30 +151,17 @@ impl IpamExec {
         Ok(output.stdout)
     }
 
-    fn too_slow(&self, command: &str) -> CniError {
-        let msg = format!("IPAM plugin {} did not finish {command} within {:?}", self.binary.display(), self.limit);
-        CniError::new(Code::TRY_AGAIN, msg)
-            .with_details("it was killed; find out what it waits for: a lock, a daemon or a server of its own")
-    }
-
     fn spawn(&self, command: &str, args: &str) -> io::Result<Child> {
-        let mut tries = 0;
-        loop {
-            let spawned = Command::new(&self.binary)
-                .env("CNI_COMMAND", command)
-                .env("CNI_ARGS", args)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn();
-            match spawned {
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES => {
-                    tries += 1;
-                    thread::sleep(BUSY_PAUSE);
-                }
-                other => return other,
+        let mut plugin = Command::new(&self.binary);
+        plugin.env("CNI_COMMAND", command).env("CNI_ARGS", args);
+        plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for _ in 0..BUSY_TRIES {
+            match plugin.spawn() {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
+                started => return started,
             }
         }
+        plugin.spawn()
     }
 
     /// Returns the error object that the plugin printed, or else an error with its stderr (CNI-57).
@@ -172,9 +170,70 @@ impl IpamExec {
             return error;
         }
         let name = self.binary.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        let said = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
-        let said = said.iter().find(|text| !text.is_empty()).map_or("no error message", String::as_str);
-        CniError::internal(format!("IPAM plugin {name} failed ({}): {said}", output.status))
+        let texts = [&output.stderr, &output.stdout].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
+        let text = texts.iter().find(|text| !text.is_empty()).map_or("no error message", String::as_str);
+        CniError::internal(format!("IPAM plugin {name} failed ({}): {text}", output.status))
+    }
+}
+
+/// Writes `stdin` to the process and waits until it exits. Returns `None` if it does not exit within `limit`, and kills
+/// it. All three pipes are served at the same time: a full pipe would block the process, and with it the other pipes.
+fn finish(mut child: Child, stdin: &[u8], limit: Duration) -> io::Result<Option<Output>> {
+    let outcome = converse(&mut child, stdin, Instant::now() + limit);
+    if !matches!(outcome, Ok(Some(_))) {
+        // The process may be dead already. No further wait is necessary: when this process exits, init reaps the child.
+        let _ = child.kill();
+        let _ = child.try_wait();
+    }
+    outcome
+}
+
+/// Writes stdin and collects the output and the exit status until the time limit. The threads continue after the limit:
+/// a grandchild may keep the pipes open indefinitely.
+fn converse(child: &mut Child, stdin: &[u8], until: Instant) -> io::Result<Option<Output>> {
+    let (pipe, stdin) = (child.stdin.take(), stdin.to_vec());
+    // Ignores a broken pipe: a plugin that fails early may close its stdin, and its output states the reason.
+    let feeder = move || pipe.map(|mut pipe| pipe.write_all(&stdin));
+    thread::Builder::new().name("ipam-stdin".into()).spawn(feeder)?;
+    let (stdout, stderr) = (listen(child.stdout.take())?, listen(child.stderr.take())?);
+    let Some(stdout) = closed(&stdout, until)? else { return Ok(None) };
+    let Some(stderr) = closed(&stderr, until)? else { return Ok(None) };
+    Ok(ended(child, until)?.map(|status| Output { status, stdout, stderr }))
+}
+
+fn listen(pipe: Option<impl Read + Send + 'static>) -> io::Result<Content> {
+    let (sender, content) = channel();
+    let listener = move || {
+        let mut bytes = Vec::new();
+        let read = pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes));
+        // The receiver no longer exists if the time limit has passed.
+        let _ = sender.send(read.map(|_| bytes));
+    };
+    thread::Builder::new().name("ipam-output".into()).spawn(listener)?;
+    Ok(content)
+}
+
+fn closed(content: &Content, until: Instant) -> io::Result<Option<Vec<u8>>> {
+    match content.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Ok(bytes) => bytes.map(Some),
+        Err(RecvTimeoutError::Timeout) => Ok(None),
+        Err(RecvTimeoutError::Disconnected) => Err(io::Error::other("the thread that reads its output ended")),
+    }
+}
+
+/// Waits for the process to exit. The exit usually closes the streams, so this takes microseconds unless the process
+/// closed them itself.
+fn ended(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_micros(50);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
@@ -244,9 +303,9 @@ mod tests {
         let status = format!("/proc/{}/status", fs::read_to_string(pid_file).unwrap().trim());
         // The process is a zombie until the test ends, or has been reaped.
         let is_dead = || fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"));
-        let given_up = std::time::Instant::now() + Duration::from_secs(20);
+        let given_up = Instant::now() + Duration::from_secs(20);
         while !is_dead() {
-            assert!(std::time::Instant::now() < given_up, "it still runs");
+            assert!(Instant::now() < given_up, "it still runs");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -255,7 +314,7 @@ mod tests {
     #[test]
     fn one_whose_child_holds_its_pipes_is_not_waited_for_either() {
         let (_kept, delegate) = plugin("sleep 30 & echo done");
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let error = delegate.within(Duration::from_millis(200)).call("DEL", "", b"").unwrap_err();
         assert!(error.msg.contains("did not finish DEL within 200ms"), "{error}");
         assert!(started.elapsed() < Duration::from_secs(20));

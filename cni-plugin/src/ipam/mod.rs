@@ -1,13 +1,10 @@
 //! Assigns and releases addresses: with `calico-ipam` in this process, by the same code as the separate program, or
 //! with another IPAM plugin as a child process.
 //!
-//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, [`inspect`] serves
-//! CHECK and STATUS, and `exec` runs another plugin.
+//! ADD calls [`assign`], and [`give_back`] if a later step fails. [`release`] serves DEL and GC, and `exec` runs
+//! another plugin.
 
-pub mod busy;
-mod child;
 mod exec;
-pub mod inspect;
 pub mod pod_cidr;
 pub mod release;
 mod requested;
@@ -24,7 +21,7 @@ use ipam_plugin::release::release_addresses;
 use ipam_plugin::release::{Leaving, Listings as _};
 use ipam_plugin::vmi;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::ipam::{HandleId, ReleaseRequest};
+use libcalico::ipam::ReleaseRequest;
 use libcalico::kubernetes::MachinePod;
 use libcalico::workload::EndpointFacts;
 use netconf::{Call, CniError, CniResult};
@@ -34,7 +31,7 @@ use self::requested::EarlierAddresses;
 use crate::dataplane::BusyRoute;
 use crate::endpoint::EndpointsOf;
 
-pub use exec::{IpamExec, release_by_plugin};
+pub use exec::{call_plugin, release_by_plugin, status_of_plugin};
 
 /// The addresses that an ADD requests, and the program that assigns them.
 #[derive(Debug)]
@@ -76,7 +73,7 @@ pub struct AssignedAddresses {
     /// Routes to assigned addresses that this ADD cannot use. The addresses stay allocated until the ADD ends.
     pub busy: Vec<BusyRoute>,
     /// Addresses of the pod's earlier sandbox that the pod no longer requests.
-    earlier: Option<EarlierAddresses>,
+    pub earlier: Option<EarlierAddresses>,
     /// The attributes of the owner that the pod replaced at the addresses of its VMI; empty if there was none.
     replaced: BTreeMap<String, String>,
 }
@@ -88,10 +85,9 @@ pub fn request(call: &Call, node: &str, vmi: Option<MachinePod>) -> Option<IpamR
 }
 
 /// Assigns addresses. After a failure none stays allocated. `before` is the existing endpoint of the container or pod,
-/// if one was found. `in_pods`: the datastore stores endpoints as annotations of pods.
+/// if one was found.
 pub async fn assign(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     workload: &EndpointFacts,
     wanted: AddressRequest,
@@ -103,7 +99,7 @@ pub async fn assign(
             Ok(AssignedAddresses { is_kept: false, ..assigned })
         }
         AddressRequest::Calico(calico) if !calico.chosen.is_empty() => {
-            Box::pin(requested::assign(store, in_pods, call, workload, *calico, before)).await
+            Box::pin(requested::assign(store, call, workload, *calico, before)).await
         }
         AddressRequest::Calico(calico) => {
             let CalicoRequest { request, inputs, lock, .. } = *calico;
@@ -123,20 +119,26 @@ pub async fn assign(
 }
 
 /// Releases the addresses of a failed ADD, after removing them from the endpoint. The container keeps the addresses
-/// that it had before. `in_pods`: the datastore stores endpoints as annotations of pods.
+/// that it had before.
 pub async fn give_back(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     workload: &EndpointFacts,
     assigned: &AssignedAddresses,
 ) -> Result<(), CniError> {
-    let endpoints = EndpointsOf::new(store, in_pods, workload.clone());
+    let endpoints = EndpointsOf::new(store, workload.clone());
     let request = assigned.request.as_deref();
     // Other endpoints keep the addresses of a VMI, which another pod may use. They also keep addresses of another
     // plugin, which may have assigned the same address to a later sandbox of the pod.
     let is_leaving = |request: &&IpamRequest| assigned.is_kept && request.vmi.is_none();
-    let leaving = request.filter(is_leaving).map(|request| assigned.leaving(&request.handle())).unwrap_or_default();
+    let leaving: Vec<_> = request
+        .filter(is_leaving)
+        .into_iter()
+        .flat_map(|request| {
+            let handle = request.handle();
+            assigned.held().map(move |ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None })
+        })
+        .collect();
     endpoints.unlist(&leaving).await.map_err(|error| cni::cni_error(&error))?;
     if !assigned.is_kept {
         return Ok(());
@@ -157,7 +159,8 @@ pub async fn give_back(
     Ok(())
 }
 
-fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
+/// Fails if the result of an IPAM plugin contains no address.
+pub fn with_addresses(result: CniResult) -> Result<CniResult, CniError> {
     if result.ips.is_empty() {
         return Err(CniError::internal("IPAM plugin returned missing IP config"));
     }
@@ -183,9 +186,5 @@ impl AssignedAddresses {
     fn held(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let is_replaced = |busy: &&BusyRoute| !self.addresses.contains(&busy.address);
         self.addresses.iter().copied().chain(self.busy.iter().filter(is_replaced).map(|busy| busy.address))
-    }
-
-    fn leaving(&self, handle: &HandleId) -> Vec<Leaving> {
-        self.held().map(|ip| Leaving { ip, pod: None, handle: Some(handle.clone()), block: None }).collect()
     }
 }

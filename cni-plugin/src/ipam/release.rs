@@ -36,13 +36,13 @@ impl From<IpamError> for ReleaseError {
             IpamError::StillListed { .. } => true,
             _ => false,
         };
-        ReleaseError::new(cni::cni_error(&error), is_postponable)
+        ReleaseError::new(is_postponable, cni::cni_error(&error))
     }
 }
 
 impl ReleaseError {
     /// Creates the failure for an error of the datastore or of the Kubernetes API.
-    pub fn new(error: impl Into<CniError>, is_postponable: bool) -> Self {
+    pub fn new(is_postponable: bool, error: impl Into<CniError>) -> Self {
         if is_postponable { ReleaseError::Postponed(error.into()) } else { ReleaseError::Refused(error.into()) }
     }
 }
@@ -90,14 +90,13 @@ pub async fn release_deferred<S: Store, L: Listings>(
 /// Returns the addresses on this node of containers that are not in `valid`; none for another IPAM plugin.
 pub async fn leaked(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     node: &str,
     valid: &BTreeSet<String>,
 ) -> Result<LeakedAddresses, IpamError> {
     let is_calico = call.conf.ipam.is_calico();
     // On an API server, GC examines only pods that own leaked addresses.
-    if !is_calico && in_pods {
+    if !is_calico && matches!(store, Datastore::Kubernetes(_)) {
         return Ok(LeakedAddresses::default());
     }
     let mut batch = ReadBatch::new();
@@ -108,29 +107,21 @@ pub async fn leaked(
     Ok(if is_calico { leaked } else { leaked.without_leaks() })
 }
 
-/// The containers whose addresses a GC keeps.
-#[derive(Debug, Clone, Copy)]
-pub struct Kept<'a> {
-    /// All these containers.
-    pub containers: &'a BTreeSet<String>,
-    /// The subset that the runtime does not name and whose network stays.
-    pub unnamed: &'a BTreeSet<String>,
-}
-
-/// Releases leaked addresses, except those of kept containers, after removing them from endpoints. Returns one text per
+/// Releases leaked addresses after removing them from endpoints, except those of the containers in `valid` and
+/// `staying`. The runtime does not name the containers in `staying`, but their network stays. Returns one text per
 /// failure.
 pub async fn release_leaked(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     node: &str,
     leaked: LeakedAddresses,
-    kept: Kept<'_>,
+    valid: BTreeSet<String>,
+    staying: &BTreeSet<String>,
 ) -> Vec<String> {
     if !call.conf.ipam.is_calico() {
         // GC of another plugin accepts no containers to keep beside the valid attachments.
-        if !kept.unnamed.is_empty() {
-            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(kept.unnamed.iter().cloned()));
+        if !staying.is_empty() {
+            let (plugin, containers) = (&call.conf.ipam.ipam_type, Vec::from_iter(staying.iter().cloned()));
             let containers = containers.join(", ");
             return vec![format!("GC of IPAM plugin {plugin} is left out, as these containers stay: {containers}")];
         }
@@ -144,10 +135,12 @@ pub async fn release_leaked(
             endpoint: String::new(),
             orchestrator: Orchestrator::Cni(ContainerFacts::new(&call.conf.name)),
         };
-        EndpointsOf::new(store, in_pods, workload)
+        EndpointsOf::new(store, workload)
     };
     let _releasing = (leaked.containers() > 0).then(Releasing::here);
-    let collected = leaked.release(store, &SystemClock::start(), kept.containers, endpoints_of_container).await;
+    let mut keeping = valid;
+    keeping.extend(staying.iter().cloned());
+    let collected = leaked.release(store, &SystemClock::start(), &keeping, endpoints_of_container).await;
     for handle in &collected.released {
         tracing::info!(%handle, "released addresses of a container that is gone");
     }

@@ -20,7 +20,7 @@ use crate::cni_error::store_error;
 /// Addresses that the pod's endpoint lists for an earlier sandbox and that the pod no longer requests. They are
 /// released after the endpoint lists the new addresses.
 #[derive(Debug)]
-pub(super) struct EarlierAddresses {
+pub struct EarlierAddresses {
     sandbox: Predecessor,
     addresses: Vec<IpAddr>,
 }
@@ -30,7 +30,6 @@ pub(super) struct EarlierAddresses {
 /// addresses, the pod gets these instead of the chosen ones.
 pub(super) async fn assign(
     store: &Datastore,
-    in_pods: bool,
     call: &Call,
     workload: &EndpointFacts,
     calico: CalicoRequest,
@@ -63,7 +62,7 @@ pub(super) async fn assign(
             }
             Err(error) => {
                 let assigned = assigned_of(&given, request, replaced);
-                if let Err(left) = super::give_back(store, in_pods, call, workload, &assigned).await {
+                if let Err(left) = super::give_back(store, call, workload, &assigned).await {
                     tracing::warn!(error = %left, "an address of the failed ADD stays allocated; DEL will release it");
                 }
                 let msg = format!("error getting IP from IPAM: {}", error.msg);
@@ -104,17 +103,23 @@ fn earlier_sandbox(call: &IpamRequest, before: &WorkloadEndpoint) -> Option<Pred
 impl EarlierAddresses {
     /// Releases the addresses. An address that is not allocated to this sandbox stays (CNI-246). After a failure the
     /// sandbox's DEL releases the addresses.
-    pub(super) async fn release(&self, store: &Datastore) {
+    pub async fn release(&self, store: &Datastore) {
         let EarlierAddresses { sandbox, addresses } = self;
         let _releasing = Releasing::here();
         match sandbox.release(store, &SystemClock::start(), addresses).await {
             Ok(released) => {
                 for ip in addresses.iter().filter(|ip| !released.contains(ip)) {
-                    tracing::warn!(%ip, handle = %sandbox.handle, "the annotated address is not allocated to this pod's earlier sandbox; leaving it");
+                    tracing::warn!(
+                        %ip, handle = %sandbox.handle,
+                        "the annotated address is not allocated to this pod's earlier sandbox; leaving it"
+                    );
                 }
             }
             Err(error) => {
-                tracing::warn!(handle = %sandbox.handle, %error, "addresses of the earlier sandbox stay allocated to it; its DEL releases them");
+                tracing::warn!(
+                    handle = %sandbox.handle, %error,
+                    "addresses of the earlier sandbox stay allocated to it; its DEL releases them"
+                );
             }
         }
     }

@@ -2,22 +2,22 @@
 
 use futures::future::join;
 use ipam_plugin::alloc::inputs::AllocationInputs;
-use ipam_plugin::alloc::prefetch::{self, Prefetch, ReservedHandle};
+use ipam_plugin::alloc::prefetch::{self, Prefetch};
 use ipam_plugin::clock::SystemClock;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::release::ReleaseInputs;
 use libcalico::api::{ClusterInformation, ObjectKey, Profile, WorkloadEndpoint};
 use libcalico::ipam::HandleId;
 use libcalico::kubernetes::Pod;
-use libcalico::store::{Answers, Entry, ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code};
 
 use crate::cni_error::first_read_error;
 use crate::context::Context;
 use crate::endpoint::Listing;
+use crate::ipam;
 use crate::kubernetes::{Facts, FactsError, Tickets};
-use crate::{ipam, migration};
 
 /// A datastore that no verb may change.
 #[derive(Debug)]
@@ -45,27 +45,30 @@ pub(super) enum Query<'a> {
 
 /// The answers to a query.
 #[derive(Debug)]
-pub(super) struct Found {
-    pub(super) cluster: Option<Entry<ClusterInformation>>,
-    pub(super) endpoints: Vec<Entry<WorkloadEndpoint>>,
-    pub(super) listings: Option<Vec<Listing>>,
+pub struct ReadObjects {
+    cluster: Option<Entry<ClusterInformation>>,
+    /// Endpoints of this container or pod on this node, of any interface.
+    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
+    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded.
+    pub listings: Option<Vec<Listing>>,
     pub(super) profile: Option<Entry<Profile>>,
     pub(super) inputs: Option<AllocationInputs>,
-    pub(super) release: Option<ReleaseInputs>,
+    /// The allocations of the container's handles; `None` without handles.
+    pub release: Option<ReleaseInputs>,
     /// An error if the pod or node of an ADD is missing, or if a Kubernetes API that is not the datastore did not
     /// respond.
-    pub(super) kubernetes: Result<Facts, FactsError>,
+    pub kubernetes: Result<Facts, FactsError>,
     /// True if the objects moved to `projectcalico.org/v3` while the configuration names the other group.
     has_moved: bool,
 }
 
-pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, CniError> {
+pub(super) async fn read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, CniError> {
     try_read(cx, query).await.map_err(|error| first_read_error(&error))
 }
 
 /// Reads the objects of `query`. If upstream's migration has locked the API group and moved the objects to
 /// `projectcalico.org/v3`, reads them there, unless the configuration names the old group.
-pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
+pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut found = read_once(cx, query).await?;
     if found.is_ready() || !Box::pin(follow_migration(cx, query, &mut found)).await? {
         return Ok(found);
@@ -78,8 +81,11 @@ pub(super) async fn try_read(cx: &Context, query: Query<'_>) -> Result<Box<Found
 }
 
 /// Returns true if the call has switched to v3, where all objects have to be read again.
-async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> Result<bool, StoreError> {
-    let has_moved = migration::has_moved(&cx.store).await;
+async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut ReadObjects) -> Result<bool, StoreError> {
+    let has_moved = cx.store.has_moved().await.unwrap_or_else(|error| {
+        tracing::debug!(%error, "cannot look whether Calico's objects moved to projectcalico.org/v3");
+        false
+    });
     if !has_moved || cx.store.has_configured_group() {
         found.has_moved = has_moved;
         return Ok(false);
@@ -88,7 +94,8 @@ async fn follow_migration(cx: &Context, query: Query<'_>, found: &mut Found) -> 
         // A handle in the old group counts no addresses of v3.
         discard_prefetch(cx, Some(request), found.inputs.as_mut()).await;
     }
-    migration::go_on(&cx.store).await?;
+    cx.store.switch_to_v3().await?;
+    tracing::info!("Calico's objects moved to projectcalico.org/v3: this call goes on there");
     Ok(true)
 }
 
@@ -103,9 +110,9 @@ pub(super) async fn discard_prefetch(
     }
 }
 
-async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreError> {
+async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<ReadObjects>, StoreError> {
     let mut batch = ReadBatch::new();
-    let cluster = batch.get::<ClusterInformation>(&cluster_key());
+    let cluster = batch.get::<ClusterInformation>(&ObjectKey::global("default"));
     let endpoints = match (query, cx.workload.select()) {
         (Query::Cluster | Query::Allocator(_), _) | (_, Err(_)) => None,
         (_, Ok(select)) => Some(batch.list::<WorkloadEndpoint>(&select)),
@@ -146,17 +153,31 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
         _ => Tickets::ask(&cx.api, &cx.call, &cx.datastore_config, &cx.workload.node, &mut batch, &mut beside),
     };
 
-    let ((answers, early), beside) = join(answer(cx, query, &batch), cx.api.read_beside(&beside)).await;
+    let answer = async {
+        match query {
+            Query::Assign(request, Some(prefetch)) => {
+                let clock = SystemClock::start();
+                let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), &batch)).await;
+                (answers, Some((early, request)))
+            }
+            _ => (cx.store.read(&batch).await, None),
+        }
+    };
+    let ((answers, early), beside) = join(answer, cx.api.read_beside(&beside)).await;
     let found = answers.and_then(|answers| {
         let own = endpoints.iter().flat_map(|ticket| answers.each(ticket));
         let (endpoints, unreadable): (Vec<_>, Vec<_>) =
             own.filter(|(key, _)| cx.workload.owns(&key.name)).map(|(_, found)| found).partition(Result::is_ok);
         let endpoints: Vec<_> = endpoints.into_iter().flatten().collect();
         let listings = match &pod {
-            Some(ticket) => answers.get(ticket).ok().and_then(|pod| listings_of(pod, &cx.workload.node)),
+            // None if the pod has no valid name, and empty for a missing pod.
+            Some(ticket) => answers
+                .get(ticket)
+                .ok()
+                .and_then(|pod| pod.map(|pod| Listing::of_pod(pod, &cx.workload.node).ok()).into_iter().collect()),
             None => unreadable.is_empty().then(|| endpoints.iter().cloned().map(Listing::from).collect()),
         };
-        Ok(Box::new(Found {
+        Ok(Box::new(ReadObjects {
             cluster: answers.get(&cluster)?,
             endpoints,
             listings,
@@ -173,19 +194,18 @@ async fn read_once(cx: &Context, query: Query<'_>) -> Result<Box<Found>, StoreEr
     if found.as_ref().is_ok_and(|found| !found.is_ready()) {
         stop_prefetch(cx, query);
     }
-    let Some(early) = early else { return found };
-    match (found, query) {
-        (Ok(mut found), _) => {
+    let Some((early, request)) = early else { return found };
+    match found {
+        Ok(mut found) => {
             if let Some(inputs) = &mut found.inputs {
                 early.merge_into(inputs);
             }
             Ok(found)
         }
-        (Err(error), Query::Assign(request, _)) => {
+        Err(error) => {
             Box::pin(early.discard(&cx.store, &SystemClock::start(), &request.container_handle())).await;
             Err(error)
         }
-        (Err(error), _) => Err(error),
     }
 }
 
@@ -200,36 +220,16 @@ fn stop_prefetch(cx: &Context, query: Query<'_>) {
     }
 }
 
-/// Returns the listing of a pod; an empty list for a missing pod, and `None` if the pod has no valid name.
-fn listings_of(pod: Option<Entry<Pod>>, node: &str) -> Option<Vec<Listing>> {
-    pod.map(|pod| Listing::of_pod(pod, node).ok()).into_iter().collect()
-}
-
-async fn answer(
-    cx: &Context,
-    query: Query<'_>,
-    batch: &ReadBatch,
-) -> (Result<Answers, StoreError>, Option<ReservedHandle>) {
-    match query {
-        Query::Assign(request, Some(prefetch)) => {
-            let clock = SystemClock::start();
-            let (answers, early) = Box::pin(prefetch.read(&cx.store, &clock, &request.handle(), batch)).await;
-            (answers, Some(early))
-        }
-        _ => (cx.store.read(batch).await, None),
-    }
-}
-
-impl Found {
+impl ReadObjects {
     pub(super) fn ensure_ready(&self) -> Result<(), CniError> {
         self.readiness().map_err(|not_ready| not_ready.error)
     }
 
     /// Fails while the cluster is being upgraded, or if it was never set up (CNI-75, CNI-76).
-    pub(super) fn readiness(&self) -> Result<(), NotReady> {
+    pub fn readiness(&self) -> Result<(), NotReady> {
         let has_cluster_information = self.cluster.is_some();
         let error = if self.has_moved {
-            migration::way_out()
+            objects_moved()
         } else if !has_cluster_information {
             first_read_error(&StoreError::NotFound { key: "ClusterInformation(default)".into() })
         } else if self.is_ready() {
@@ -246,7 +246,12 @@ impl Found {
     }
 }
 
-/// Returns the key of the ClusterInformation, of which there is only one.
-pub fn cluster_key() -> ObjectKey {
-    ObjectKey::global("default")
+/// Returns the error for a configuration that names the locked group.
+fn objects_moved() -> CniError {
+    let msg =
+        "Calico's objects moved to projectcalico.org/v3, and the network configuration names crd.projectcalico.org/v1";
+    CniError::new(Code::TRY_AGAIN, msg).with_details(
+        "set calico_api_group of the network configuration to projectcalico.org/v3, or leave it out; with the \
+         manifests of deploy/ set calico_api_group of the ConfigMap calico-config and restart the pods of calico-cni",
+    )
 }

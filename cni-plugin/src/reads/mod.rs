@@ -12,7 +12,6 @@ use ipam_plugin::alloc::prefetch::Prefetch;
 use ipam_plugin::cni::IpamRequest;
 use ipam_plugin::error::VmiError;
 use ipam_plugin::own_node;
-use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::{self, DetectedVmi};
 use libcalico::api::WorkloadEndpoint;
 use libcalico::ipam::HandleId;
@@ -24,15 +23,14 @@ use netconf::CniError;
 use crate::annotations::{Addresses, Annotations};
 use crate::cni_error::store_error;
 use crate::context::Context;
-use crate::endpoint::Listing;
 use crate::ipam::pod_cidr::Subnets;
 use crate::ipam::{AddressRequest, CalicoRequest};
-use crate::kubernetes::{Facts, FactsError};
+use crate::kubernetes::Facts;
 use crate::pod::Described;
 
-use self::batch::{Found, Query, discard_prefetch, read, try_read};
+use self::batch::{Query, discard_prefetch, read, try_read};
 
-pub use self::batch::{NotReady, cluster_key};
+pub use self::batch::{NotReady, ReadObjects};
 
 /// The objects that an ADD has read, and the requests derived from them.
 #[derive(Debug)]
@@ -58,21 +56,6 @@ pub struct WorkloadRequest {
     pub pod_annotations: BTreeMap<String, String>,
     /// The VMI in the pod, if it keeps its addresses.
     pub vmi: Option<MachinePod>,
-}
-
-/// The objects that a DEL has read.
-#[derive(Debug)]
-pub struct DelReads {
-    /// The state of the datastore.
-    pub readiness: Result<(), NotReady>,
-    /// Endpoints of this container or pod on this node, of any interface.
-    pub endpoints: Vec<Entry<WorkloadEndpoint>>,
-    /// The same endpoints with the addresses that they list; `None` if an endpoint could not be decoded.
-    pub listings: Option<Vec<Listing>>,
-    /// The allocations of the container's handles; `None` without handles.
-    pub release: Option<ReleaseInputs>,
-    /// The pod, if it may run a VMI.
-    pub pod: Result<Option<Pod>, FactsError>,
 }
 
 /// The objects that a CHECK has read.
@@ -123,16 +106,11 @@ pub async fn for_add(
     let mut found = read(cx, query).await?;
     let mut request = request;
     let prepared = Box::pin(prepare(cx, &mut found, request.as_mut())).await;
-    let (workload, subnets) = match prepared {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
-            return Err(error);
-        }
-    };
-    if !matches!(workload.annotations.addresses, Addresses::Allocated) {
+    let allocates = |workload: &WorkloadRequest| matches!(workload.annotations.addresses, Addresses::Allocated);
+    if !prepared.as_ref().is_ok_and(|(workload, _)| allocates(workload)) {
         Box::pin(discard_prefetch(cx, request.as_ref(), found.inputs.as_mut())).await;
     }
+    let (workload, subnets) = prepared?;
     let addresses = match (&workload.annotations.addresses, request, found.inputs) {
         (Addresses::Fixed(addresses), ..) => AddressRequest::Fixed(addresses.clone()),
         (addresses, Some(request), Some(inputs)) => {
@@ -153,7 +131,7 @@ pub async fn for_add(
 /// happened.
 async fn prepare(
     cx: &Context,
-    found: &mut Found,
+    found: &mut ReadObjects,
     mut request: Option<&mut IpamRequest>,
 ) -> Result<(WorkloadRequest, Option<Subnets>), CniError> {
     found.ensure_ready()?;
@@ -169,7 +147,7 @@ async fn prepare(
         described.ensure_is_pod_of(&cx.call)?;
         annotations = Annotations::of(&described.pod, &described.namespace, conf)?;
         if let Some(request) = request.as_deref_mut() {
-            annotations.tell(request);
+            annotations.apply_to(request);
         }
         workload.orchestrator = Orchestrator::Kubernetes(described.pod.facts());
         // With another policy type upstream does not read the pod (CNI-115).
@@ -188,16 +166,14 @@ async fn prepare(
     Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
 }
 
-/// Reads the objects that a DEL needs. `handles` are the handles whose addresses it may release.
+/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles whose
+/// addresses it may release.
 ///
 /// # Errors
 /// The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for which the
 /// DEL is deferred.
-pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<DelReads, StoreError> {
-    let found = *try_read(cx, Query::Release(handles)).await?;
-    let readiness = found.readiness();
-    let Found { endpoints, listings, release, kubernetes, .. } = found;
-    Ok(DelReads { readiness, endpoints, listings, release, pod: kubernetes.map(|facts| facts.machine_pod) })
+pub async fn for_del(cx: &Context, handles: &[HandleId]) -> Result<Box<ReadObjects>, StoreError> {
+    try_read(cx, Query::Release(handles)).await
 }
 
 /// Reads the objects that a CHECK needs.

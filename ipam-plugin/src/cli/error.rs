@@ -8,8 +8,6 @@ use datastore::config::DEFAULT_PATH;
 use datastore::export::TransferError;
 use libcalico::net::{Cidr, CidrParseError};
 use libcalico::store::StoreError;
-use libcalico::validation::ValidationError;
-use libcalico::validation::manifest::ManifestError;
 use libcalico::validation_error::ValidationError;
 
 use crate::error::IpamError;

@@ -119,7 +119,8 @@ impl GrpcDataplane {
             let codec = ProstCodec::<Q, A>::default();
             let answer = client.unary(request, PathAndQuery::from_static(path), codec).await;
             let answer = answer.map(tonic::Response::into_inner);
-            answer.map_err(|status| (describe(&status), !is_without_connection(&status)))
+            answer
+                .map_err(|status| (format!("{}: {}", status.code(), causes(&status)), !is_without_connection(&status)))
         };
         match tokio::time::timeout(DEADLINE, exchange).await {
             Ok(outcome) => outcome.map_err(failed),
@@ -151,23 +152,11 @@ fn is_without_connection(status: &Status) -> bool {
     std::iter::successors(first, |error| error.source()).any(|error| error.is::<ConnectError>())
 }
 
-fn describe(status: &Status) -> String {
-    format!("{}: {}", status.code(), causes(status))
-}
-
 /// Returns the texts of an error and its causes. The text of tonic alone is `transport error` for an unreachable
 /// server.
 fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
-        }
-        cause = error.source();
-    }
-    text
+    let texts = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
+    texts.fold(error.to_string(), |text, next| if text.contains(&next) { text } else { format!("{text}: {next}") })
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use rtnetlink::AddressMessageBuilder;
 
+use super::link::Link;
 use super::{NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::netlink::link::Link;
+use crate::dataplane::MacAddr;
 
 /// The multicast group for events about IPv6 addresses (RTNLGRP_IPV6_IFADDR).
 pub(crate) const IPV6_ADDRESS_EVENTS: u32 = 9;
@@ -51,21 +51,16 @@ impl KernelAddress {
     pub(crate) fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
         let RouteNetlinkMessage::NewAddress(message) = object else { return None };
         // Address is the remote end of a point-to-point link. Local, if present, is the interface's own address.
-        let own = message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Local(ip) => Some(*ip),
-            _ => None,
-        });
-        let far = || {
-            message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(ip) => Some(*ip),
-                _ => None,
-            })
-        };
-        Some(KernelAddress {
-            interface: message.header.index,
-            ip: own.or_else(far)?,
-            prefix: message.header.prefix_len,
-        })
+        let (mut own, mut remote) = (None, None);
+        for attribute in message.attributes {
+            match attribute {
+                AddressAttribute::Local(ip) => own = Some(ip),
+                AddressAttribute::Address(ip) => remote = Some(ip),
+                _ => {}
+            }
+        }
+        let (interface, prefix) = (message.header.index, message.header.prefix_len);
+        Some(KernelAddress { interface, ip: own.or(remote)?, prefix })
     }
 }
 
@@ -97,7 +92,7 @@ fn permanent_on(link: &Link, object: RouteNetlinkMessage) -> Option<PermanentNei
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => ip = Some(IpAddr::V4(address)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => ip = Some(IpAddr::V6(address)),
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddr::try_from(bytes.as_slice()).ok(),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = MacAddr::from_slice(&bytes),
             _ => {}
         }
     }

@@ -41,11 +41,8 @@ pub enum NetlinkError {
         reason: String,
     },
     /// The table changed during every attempt to dump it.
-    #[error("{step}: the kernel's table kept changing while it was read")]
-    DumpInterrupted {
-        /// The request.
-        step: String,
-    },
+    #[error("{0}: the kernel's table kept changing while it was read")]
+    DumpInterrupted(String),
 }
 
 impl NetlinkError {

@@ -1,6 +1,7 @@
 //! Interfaces: the requests about them, and the kernel's description of one.
 
 use libcalico::names::InterfaceAlias;
+use netconf::conf::DeviceType;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
@@ -12,12 +13,10 @@ use nix::errno::Errno;
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
 use super::{Answer, NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::netns::NetnsFd;
-use crate::dataplane::plan::{DeviceType, EndpointPlan};
+use crate::dataplane::{EndpointPlan, MacAddr, NetnsFd};
 
 /// An interface as the kernel describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     /// Its index, which is unique in its namespace.
     pub(crate) index: u32,
@@ -55,10 +54,12 @@ impl Link {
 /// socket, the other end in `netns`.
 pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &NetnsFd) -> Request {
     let mut peer = LinkUnspec::new_with_name(&plan.container_ifname).setns_by_fd(netns.raw_fd());
-    let mut host = match device {
-        DeviceType::Veth => LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Veth),
-        DeviceType::Netkit => LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(InfoKind::Netkit),
+    let kind = match device {
+        DeviceType::Veth => InfoKind::Veth,
+        DeviceType::Netkit => InfoKind::Netkit,
     };
+    let step = format!("create {kind} pair {}/{}", plan.container_ifname, plan.host_ifname);
+    let mut host = LinkMessageBuilder::<LinkUnspec>::new_with_info_kind(kind);
     // udev's MACAddressPolicy keeps an address that is set at creation, but not one that is set later.
     host = host.name(plan.host_ifname.as_str()).address(MacAddr::HOST_SIDE.bytes().to_vec());
     if let Some(mac) = plan.container_mac {
@@ -81,7 +82,6 @@ pub(crate) fn create_pair(plan: &EndpointPlan, device: DeviceType, netns: &Netns
             InfoNetkit::Peer(peer.build()),
         ]),
     };
-    let step = format!("create {device} pair {}/{}", plan.container_ifname, plan.host_ifname);
     let message = RouteNetlinkMessage::NewLink(host.set_info_data(data).build());
     Request::new(step, message, NLM_F_CREATE | NLM_F_EXCL)
 }
@@ -92,42 +92,47 @@ pub(crate) fn get(name: &str) -> Request {
     Request::new(format!("look up interface {name}"), RouteNetlinkMessage::GetLink(link), 0)
 }
 
-/// Returns the request that looks up an interface by index.
-fn get_by_index(index: u32) -> Request {
-    let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
-    Request::new(format!("look up interface number {index}"), RouteNetlinkMessage::GetLink(link), 0)
-}
-
 /// Returns the request that sets the alias of an interface: the container and the pod that it was created for. The
 /// request that creates the pair cannot set the alias, because the kernel ignores the attribute there.
 pub(crate) fn set_alias(link: &Link, alias: &InterfaceAlias) -> Request {
-    let attribute = LinkAttribute::IfAlias(alias.to_string());
-    let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute).build();
-    Request::new(format!("set alias of interface {}", link.name), RouteNetlinkMessage::SetLink(message), 0)
+    let alias = LinkAttribute::IfAlias(alias.to_string());
+    let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(alias);
+    change(format!("set alias of interface {}", link.name), message)
 }
 
 /// Returns the request that sets an interface up.
 pub(crate) fn set_up(link: &Link) -> Request {
-    let message = LinkUnspec::new_with_index(link.index).up().build();
-    Request::new(format!("set interface {} up", link.name), RouteNetlinkMessage::SetLink(message), 0)
+    change(format!("set interface {} up", link.name), LinkUnspec::new_with_index(link.index).up())
 }
 
 /// Returns the request that sets an interface down. No packet passes afterwards, in either direction.
 pub(crate) fn set_down(link: &Link) -> Request {
-    let message = LinkUnspec::new_with_index(link.index).down().build();
-    Request::new(format!("set interface {} down", link.name), RouteNetlinkMessage::SetLink(message), 0)
+    change(format!("set interface {} down", link.name), LinkUnspec::new_with_index(link.index).down())
 }
 
 /// Returns the request that sets the Ethernet address of an interface.
 pub(crate) fn set_mac(link: &Link, mac: MacAddr) -> Request {
-    let message = LinkUnspec::new_with_index(link.index).address(mac.bytes().to_vec()).build();
-    Request::new(format!("set MAC address of interface {}", link.name), RouteNetlinkMessage::SetLink(message), 0)
+    let message = LinkUnspec::new_with_index(link.index).address(mac.bytes().to_vec());
+    change(format!("set MAC address of interface {}", link.name), message)
 }
 
-/// Returns the request that deletes an interface and the other end of its pair.
-pub(crate) fn delete(link: &Link) -> Request {
+fn change(step: String, link: LinkMessageBuilder<LinkUnspec>) -> Request {
+    Request::new(step, RouteNetlinkMessage::SetLink(link.build()), 0)
+}
+
+/// Deletes an interface and the other end of its pair.
+pub(crate) fn delete(socket: &mut NetlinkSocket, link: &Link) -> Result<(), NetlinkError> {
     let message = LinkUnspec::new_with_index(link.index).build();
-    Request::new(format!("delete interface {}", link.name), RouteNetlinkMessage::DelLink(message), 0)
+    let step = format!("delete interface {}", link.name);
+    gone_is_fine(socket.ask(Request::new(step, RouteNetlinkMessage::DelLink(message), 0)).map(drop))
+}
+
+/// Treats a missing interface as success: another process may delete its other end or its namespace at any time.
+pub(crate) fn gone_is_fine(outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+    match outcome {
+        Err(error) if error.errno() == Some(Errno::ENODEV) => Ok(()),
+        outcome => outcome,
+    }
 }
 
 impl Link {
@@ -142,31 +147,18 @@ impl Link {
 
     /// Reads an answer to [`get`].
     pub(crate) fn from_answer(answer: Option<RouteNetlinkMessage>) -> Option<Self> {
-        match answer? {
-            RouteNetlinkMessage::NewLink(message) => Some(Link::from_message(message)),
-            _ => None,
-        }
-    }
-
-    fn from_message(message: LinkMessage) -> Self {
+        let Some(RouteNetlinkMessage::NewLink(message)) = answer else { return None };
         let flags = message.header.flags;
         let mut link = Link {
             index: message.header.index,
-            name: String::new(),
-            mac: None,
-            mtu: 0,
             up: flags.contains(LinkFlags::Up),
             running: flags.contains(LinkFlags::Up | LinkFlags::LowerUp),
-            paired: false,
-            peer_index: None,
-            peer_netns_id: None,
-            addr_gen_mode: None,
-            alias: None,
+            ..Link::default()
         };
         for attribute in message.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => link.name = name,
-                LinkAttribute::Address(bytes) => link.mac = MacAddr::try_from(bytes.as_slice()).ok(),
+                LinkAttribute::Address(bytes) => link.mac = MacAddr::from_slice(&bytes),
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 LinkAttribute::IfAlias(text) => link.alias = InterfaceAlias::parse(&text),
                 LinkAttribute::Link(index) => link.peer_index = Some(index),
@@ -176,7 +168,7 @@ impl Link {
                 _ => {}
             }
         }
-        link
+        Some(link)
     }
 }
 
@@ -216,7 +208,9 @@ pub(crate) fn list(socket: &mut NetlinkSocket) -> Result<Vec<Link>, NetlinkError
 
 /// Returns the interface with that index in the socket's namespace, if it exists.
 pub(crate) fn find_by_index(socket: &mut NetlinkSocket, index: u32) -> Result<Option<Link>, NetlinkError> {
-    found(socket.ask(get_by_index(index)))
+    let link = LinkUnspec::new_with_index(index).append_extra_attribute(without_statistics()).build();
+    let step = format!("look up interface number {index}");
+    found(socket.ask(Request::new(step, RouteNetlinkMessage::GetLink(link), 0)))
 }
 
 fn found(answer: Answer) -> Result<Option<Link>, NetlinkError> {
@@ -231,11 +225,8 @@ pub(crate) fn nsid_of(socket: &mut NetlinkSocket, netns: &NetnsFd) -> Result<Opt
     let mut message = NsidMessage::default();
     message.attributes.push(NsidAttribute::Fd(netns.raw_fd().unsigned_abs()));
     let step = format!("look up the id of network namespace {}", netns.path().display());
-    let Some(RouteNetlinkMessage::NewNsId(answer)) =
-        socket.ask(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?
-    else {
-        return Ok(None);
-    };
+    let answer = socket.ask(Request::new(step, RouteNetlinkMessage::GetNsId(message), 0))?;
+    let Some(RouteNetlinkMessage::NewNsId(answer)) = answer else { return Ok(None) };
     Ok(answer.attributes.into_iter().find_map(|attribute| match attribute {
         NsidAttribute::Id(id) if id >= 0 => Some(id),
         _ => None,

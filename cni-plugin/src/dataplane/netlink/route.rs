@@ -99,7 +99,15 @@ pub(crate) fn list(
         outcome => outcome?,
     };
     let wanted = |route: &KernelRoute| interface.is_none() || route.interface == interface;
-    Ok(objects.into_iter().filter_map(KernelRoute::from_object).filter(wanted).collect())
+    let in_main = |object| KernelRoute::from_tables(object, &[RouteHeader::RT_TABLE_MAIN]);
+    Ok(objects.into_iter().filter_map(in_main).filter(wanted).collect())
+}
+
+/// Returns the main table's routes of both families, or only those through `interface`.
+pub(crate) fn list_both(socket: &mut NetlinkSocket, interface: Option<u32>) -> Result<Vec<KernelRoute>, NetlinkError> {
+    let mut routes = list(socket, IpVersion::V4, interface)?;
+    routes.extend(list(socket, IpVersion::V6, interface)?);
+    Ok(routes)
 }
 
 fn address_family(family: IpVersion) -> AddressFamily {
@@ -113,10 +121,6 @@ impl KernelRoute {
     /// Reads the answer to [`find`]: a route of the main table, or the local route to an address of the host itself.
     pub(crate) fn from_answer(object: RouteNetlinkMessage) -> Option<Self> {
         Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN, TABLE_LOCAL])
-    }
-
-    fn from_object(object: RouteNetlinkMessage) -> Option<Self> {
-        Self::from_tables(object, &[RouteHeader::RT_TABLE_MAIN])
     }
 
     fn from_tables(object: RouteNetlinkMessage, tables: &[u8]) -> Option<Self> {

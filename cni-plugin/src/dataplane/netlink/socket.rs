@@ -1,7 +1,7 @@
 //! A blocking NETLINK_ROUTE socket.
 
+use std::io;
 use std::time::{Duration, Instant};
-use std::{io, mem};
 
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
@@ -105,15 +105,6 @@ impl NetlinkSocket {
         }
     }
 
-    /// Sends requests that must all succeed, like [`exchange`](Self::exchange). Returns the first rejection as an
-    /// error.
-    pub(crate) fn carry_out(
-        &mut self,
-        requests: Vec<Request>,
-    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetlinkError> {
-        self.exchange(requests)?.into_iter().collect()
-    }
-
     /// Sends one request and returns its answer.
     pub(crate) fn ask(&mut self, request: Request) -> Answer {
         self.exchange(vec![request])?.pop().unwrap_or(Ok(None))
@@ -128,7 +119,7 @@ impl NetlinkSocket {
                 return Ok(objects);
             }
         }
-        Err(NetlinkError::DumpInterrupted { step: request.step.clone() })
+        Err(NetlinkError::DumpInterrupted(request.step.clone()))
     }
 
     /// Returns the objects, or `None` if the table changed during the dump.
@@ -217,29 +208,18 @@ impl NetlinkSocket {
 
     /// Receives the messages of one datagram. A non-blocking receive may return none.
     fn receive(&mut self, step: &str, flags: i32) -> Result<Vec<NetlinkMessage<RouteNetlinkMessage>>, NetlinkError> {
-        let mut buffer = mem::take(&mut self.buffer);
-        let outcome = self.receive_into(&mut buffer, step, flags);
-        let messages = outcome.and_then(|()| parse(&buffer, step));
-        self.buffer = buffer;
-        messages
-    }
-
-    fn receive_into(&self, buffer: &mut Vec<u8>, step: &str, flags: i32) -> Result<(), NetlinkError> {
         loop {
-            buffer.clear();
-            match self.socket.recv_from(buffer, flags | MSG_TRUNC) {
+            self.buffer.clear();
+            match self.socket.recv_from(&mut self.buffer, flags | MSG_TRUNC) {
                 // Only the kernel has port 0. Any process with CAP_NET_ADMIN can write to this socket.
-                Ok((_, sender)) if sender.port_number() != 0 => continue,
-                Ok((length, _)) if length > buffer.len() => {
+                Ok((_, sender)) if sender.port_number() != 0 => {}
+                Ok((length, _)) if length > self.buffer.len() => {
                     let reason = format!("{length} bytes do not fit into {RECEIVE_BUFFER}");
                     return Err(NetlinkError::Malformed { step: step.to_owned(), reason });
                 }
-                Ok(_) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    buffer.clear();
-                    return Ok(());
-                }
+                Ok(_) => return parse(&self.buffer, step),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Vec::new()),
                 Err(error) => return Err(failed("read from", error)),
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::netlink::link::Link;
+use super::netlink::Link;
 use super::plan::{Before, Wanted};
 
 /// A host interface that an ADD does not replace, although it has the name of the ADD's own. It is left unchanged.
@@ -85,7 +85,8 @@ impl fmt::Display for Holder {
             Reason::OtherInterface(name) => {
                 write!(
                     f,
-                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of Calico's"
+                    "host interface {ifname} is the other end of {name} in CNI_NETNS: a pod has one interface of \
+                     Calico's"
                 )
             }
             Reason::OtherAdd => {

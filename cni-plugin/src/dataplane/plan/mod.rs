@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libcalico::names::InterfaceAlias;
 use libcalico::net::{Cidr, IpVersion};
+use netconf::conf::DeviceType;
 
 use super::mac::MacAddr;
 
@@ -53,16 +54,6 @@ pub const KERNEL_DEFAULT_MTU: u32 = 1500;
 /// Maximum length of an interface name in bytes.
 const IFNAME_MAX: usize = 15;
 
-/// The kind of interface pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum DeviceType {
-    /// A virtual Ethernet pair.
-    #[default]
-    Veth,
-    /// A netkit pair, for eBPF. On a kernel without netkit, the ADD creates a veth pair instead.
-    Netkit,
-}
-
 /// All inputs that determine the network of one endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointPlan {
@@ -80,7 +71,7 @@ pub struct EndpointPlan {
     pub mtu: u32,
     /// Number of transmit queues and of receive queues of each end, at least 1.
     pub num_queues: u32,
-    /// The kind of interface pair.
+    /// The kind of interface pair. On a kernel without netkit, the ADD creates a veth pair instead.
     pub device: DeviceType,
     /// MAC address of the pod's end. On ADD, `None` lets the kernel choose. On CHECK, `None` accepts any.
     pub container_mac: Option<MacAddr>,
@@ -347,15 +338,6 @@ pub(super) fn is_ifname(name: &str) -> bool {
 fn distinct(cidrs: impl Iterator<Item = Cidr>) -> impl Iterator<Item = Cidr> {
     let mut seen = HashSet::new();
     cidrs.filter(move |cidr| seen.insert(*cidr))
-}
-
-impl fmt::Display for DeviceType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DeviceType::Veth => "veth",
-            DeviceType::Netkit => "netkit",
-        })
-    }
 }
 
 impl fmt::Display for Route {

@@ -163,7 +163,7 @@ fn impossible_plans_are_refused() {
         let bad = EndpointPlan { host_ifname: name.into(), ..good.clone() };
         assert_eq!(bad.validate(), Err(PlanError::InterfaceName(name.into())), "{name:?}");
     }
-    let mac = MacAddr::new([1, 0, 0, 0, 0, 0]);
+    let mac = MacAddr::from_slice(&[1, 0, 0, 0, 0, 0]).unwrap();
     assert_eq!(EndpointPlan { container_mac: Some(mac), ..good.clone() }.validate(), Err(PlanError::Mac(mac)));
     assert_eq!(EndpointPlan { addresses: vec![], ..good.clone() }.validate(), Err(PlanError::NoAddress("eth0".into())));
     assert_eq!(EndpointPlan { num_queues: 0, ..good }.validate(), Err(PlanError::NoQueue("eth0".into())));

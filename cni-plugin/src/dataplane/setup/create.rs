@@ -1,16 +1,13 @@
 //! Creates the interface pair, and deletes an earlier sandbox's pair that has its name.
 
+use ipam_plugin::lock::HostLock;
+use netconf::conf::DeviceType;
 use nix::errno::Errno;
 
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::making::Making;
-use crate::dataplane::netlink::link::{self, Link};
-use crate::dataplane::netlink::route::{self, KernelRoute};
-use crate::dataplane::netlink::{NetlinkError, NetlinkSocket};
-use crate::dataplane::netns::{NetnsError, NetnsFd};
-use crate::dataplane::plan::{DeviceType, EndpointPlan};
-use crate::dataplane::teardown::gone_is_fine;
-use crate::dataplane::{DataplaneError, occupied};
+use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, link, route};
+use crate::dataplane::{
+    DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsError, NetnsFd, interfaces_lock, occupied,
+};
 
 /// A new pair. Both ends are down.
 #[derive(Debug)]
@@ -39,14 +36,14 @@ pub(super) fn create(
     host: &mut NetlinkSocket,
     plan: &EndpointPlan,
     netns: &NetnsFd,
-    making: &mut Making,
+    lock: &mut Option<HostLock>,
 ) -> Result<Pair, DataplaneError> {
-    match create_as(host, plan, plan.device, netns, making) {
+    match create_as(host, plan, plan.device, netns, lock) {
         Err(DataplaneError::Netlink(error))
             if plan.device == DeviceType::Netkit && error.errno() == Some(Errno::EOPNOTSUPP) =>
         {
             tracing::info!(%error, "the kernel has no netkit, using a veth pair");
-            create_as(host, plan, DeviceType::Veth, netns, making)
+            create_as(host, plan, DeviceType::Veth, netns, lock)
         }
         outcome => outcome,
     }
@@ -59,11 +56,12 @@ fn create_as(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
-    making: &mut Making,
+    lock: &mut Option<HostLock>,
 ) -> Result<Pair, DataplaneError> {
     let created = match create_once(host, plan, device, netns) {
         Err(error) if error.errno() == Some(Errno::EEXIST) => {
-            making.alone(&plan.host_ifname)?;
+            *lock = None;
+            *lock = interfaces_lock::acquire(&plan.host_ifname)?;
             remove_stale(host, plan, netns)?;
             create_once(host, plan, device, netns)
         }
@@ -75,8 +73,7 @@ fn create_as(
         }
         outcome => outcome,
     };
-    let (host, routes_before) = created?;
-    Ok(Pair { host, device, routes_before })
+    created.map_err(DataplaneError::from)
 }
 
 fn create_once(
@@ -84,7 +81,7 @@ fn create_once(
     plan: &EndpointPlan,
     device: DeviceType,
     netns: &NetnsFd,
-) -> Result<(Link, Vec<KernelRoute>), NetlinkError> {
+) -> Result<Pair, NetlinkError> {
     let destinations: Vec<_> = plan.host_destinations().collect();
     let mut requests = vec![link::create_pair(plan, device, netns), link::get(&plan.host_ifname)];
     requests.extend(destinations.iter().copied().map(route::find));
@@ -92,9 +89,10 @@ fn create_once(
     answers.next().unwrap_or(Ok(None))?;
     let looked_up = answers.next().unwrap_or(Ok(None));
     match looked_up.map(Link::from_answer) {
-        Ok(Some(link)) => {
-            let found = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
-            Ok((link, found.filter(|route| destinations.contains(&route.destination)).collect()))
+        Ok(Some(host)) => {
+            let routes = answers.filter_map(|answer| KernelRoute::from_answer(answer.ok()??));
+            let routes_before = routes.filter(|route| destinations.contains(&route.destination)).collect();
+            Ok(Pair { host, device, routes_before })
         }
         // Do not delete the pair: by now its name may belong to another interface. The next ADD or DEL removes it.
         outcome => Err(outcome.err().unwrap_or_else(|| absent(&plan.host_ifname))),
@@ -107,7 +105,7 @@ fn remove_stale(host: &mut NetlinkSocket, plan: &EndpointPlan, netns: &NetnsFd) 
     let Some(stale) = occupied::replaceable(host, &plan.wanted(), netns)? else { return Ok(()) };
     tracing::info!(interface = stale.name, "replacing the interface of an earlier sandbox");
     // The kernel may delete the interface first, together with the namespace of the earlier sandbox.
-    gone_is_fine(host.carry_out(vec![link::delete(&stale)]).map(drop)).map_err(DataplaneError::from)
+    Ok(link::delete(host, &stale)?)
 }
 
 /// Sets [`MacAddr::HOST_SIDE`] on the host end if necessary, and returns the address of the host end. If the kernel

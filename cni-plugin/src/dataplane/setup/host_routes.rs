@@ -5,11 +5,9 @@ use netlink_packet_route::route::RouteType;
 use nix::errno::Errno;
 
 use super::create::Pair;
-use crate::dataplane::netlink::link::{self, Link};
-use crate::dataplane::netlink::route::{self, KernelRoute};
-use crate::dataplane::netlink::{NetlinkError, NetlinkSocket, Request};
-use crate::dataplane::plan::{End, EndpointPlan};
-use crate::dataplane::{BusyRoute, DataplaneError};
+use crate::dataplane::netlink::{KernelRoute, Link, NetlinkSocket, Request, link, route};
+use crate::dataplane::plan::End;
+use crate::dataplane::{BusyRoute, DataplaneError, EndpointPlan, NetlinkError};
 
 /// Maximum number of attempts to add a route after another route was in its place. Such routes may appear and disappear
 /// meanwhile.
@@ -34,28 +32,29 @@ pub(super) fn bring_up_with_routes(
     end: &End,
     plan: &EndpointPlan,
 ) -> Result<(), DataplaneError> {
-    let (link, replaces_idle) = (&pair.host, plan.replaces_idle_routes);
+    let link = &pair.host;
+    let mut routes = HostRoutes { host, link, replaces_idle: plan.replaces_idle_routes };
     if plan.refuses_addresses_of_pods {
-        plan.hosts().try_for_each(|address| refuse_address_of_pod(host, address, link))?;
+        plan.hosts().try_for_each(|address| routes.refuse_address_of_pod(address))?;
     }
     // The kernel rejects a second route only if the metric is the same, but Felix adds routes to pods with another
     // metric.
     for route in &pair.routes_before {
         // The address is the host's own. Its route is in the local table, which takes precedence over the main table.
         if route.kind == RouteType::Local {
-            let owner = route.interface.map(|index| link::find_by_index(host, index)).transpose()?.flatten();
+            let owner = route.interface.map(|index| link::find_by_index(routes.host, index)).transpose()?.flatten();
             return Err(busy(route, owner.as_ref(), link).into());
         }
         // Check all addresses before a route is deleted: if the route to one address is in use, the idle routes to the
         // others stay.
-        refuse_busy(host, route.destination, link)?;
+        routes.refuse_busy(route.destination)?;
     }
     for route in &pair.routes_before {
-        clear(host, route.destination, link, replaces_idle)?;
+        routes.clear(route.destination)?;
     }
     let mut requests = vec![link::set_alias(link, &plan.alias), link::set_up(link)];
     requests.extend(end.routes.iter().map(|route| add(route.destination, link)));
-    let mut answers = host.exchange(requests)?.into_iter();
+    let mut answers = routes.host.exchange(requests)?.into_iter();
     for _ in 0..2 {
         answers.next().unwrap_or(Ok(None))?;
     }
@@ -63,97 +62,120 @@ pub(super) fn bring_up_with_routes(
         match answer {
             // Each route is handled separately. Upstream skips all later routes after the first one that exists
             // (CNI-243).
-            Err(error) if exists(&error) => settle(host, route.destination, link, replaces_idle, error)?,
+            Err(error) if exists(&error) => routes.settle(route.destination, error)?,
             answer => drop(answer?),
         }
     }
     Ok(())
 }
 
-/// Fails if a route to `address` leads to another pod that can carry packets. The kernel reports a conflict only for a
-/// route that is added.
-fn refuse_address_of_pod(host: &mut NetlinkSocket, address: Cidr, link: &Link) -> Result<(), DataplaneError> {
-    for route in routes_to(host, address)? {
-        let owner = route.interface.filter(|index| *index != link.index);
-        let owner = owner.map(|index| link::find_by_index(host, index)).transpose()?.flatten();
-        if let Some(owner) = owner.filter(|owner| owner.running && owner.is_pods()) {
-            return Err(busy(&route, Some(&owner), link).into());
-        }
-    }
-    Ok(())
-}
-
-/// Adds a route despite an existing one, unless the existing route has to stay. A route is never replaced in place,
-/// because another program could use it by then. Instead, the idle route is deleted by its interface, and the new route
-/// is added if its place is still free.
-fn settle(
-    host: &mut NetlinkSocket,
-    destination: Cidr,
-    link: &Link,
+/// The routes of the host to the addresses of a pod.
+struct HostRoutes<'a> {
+    host: &'a mut NetlinkSocket,
+    /// The host end of the pod.
+    link: &'a Link,
     replaces_idle: bool,
-    mut refusal: NetlinkError,
-) -> Result<(), DataplaneError> {
-    for _ in 0..TRIES {
-        if clear(host, destination, link, replaces_idle)? {
-            return Ok(());
+}
+
+impl HostRoutes<'_> {
+    /// Fails if a route to `address` leads to another pod that can carry packets. The kernel reports a conflict only
+    /// for a route that is added.
+    fn refuse_address_of_pod(&mut self, address: Cidr) -> Result<(), DataplaneError> {
+        for route in self.routes_to(address)? {
+            let owner = route.interface.filter(|index| *index != self.link.index);
+            let owner = owner.map(|index| link::find_by_index(self.host, index)).transpose()?.flatten();
+            if let Some(owner) = owner.filter(|owner| owner.running && owner.is_pods()) {
+                return Err(busy(&route, Some(&owner), self.link).into());
+            }
         }
-        match host.ask(add(destination, link)) {
-            Err(error) if exists(&error) => refusal = error,
-            answer => return answer.map(drop).map_err(DataplaneError::from),
+        Ok(())
+    }
+
+    /// Adds a route despite an existing one, unless the existing route has to stay. A route is never replaced in place,
+    /// because another program could use it by then. Instead, the idle route is deleted by its interface, and the new
+    /// route is added if its place is still free.
+    fn settle(&mut self, destination: Cidr, mut refusal: NetlinkError) -> Result<(), DataplaneError> {
+        for _ in 0..TRIES {
+            if self.clear(destination)? {
+                return Ok(());
+            }
+            match self.host.ask(add(destination, self.link)) {
+                Err(error) if exists(&error) => refusal = error,
+                answer => return answer.map(drop).map_err(DataplaneError::from),
+            }
+        }
+        Err(refusal.into())
+    }
+
+    /// Deletes idle routes to `destination`. Returns true if the route to add already exists.
+    ///
+    /// # Errors
+    /// Returns an error if a route has to stay: its interface can carry packets, or the plan does not permit to replace
+    /// idle routes.
+    fn clear(&mut self, destination: Cidr) -> Result<bool, DataplaneError> {
+        for obstacle in self.obstacles(destination)? {
+            match obstacle {
+                Obstacle::Ours => return Ok(true),
+                Obstacle::Idle(interface, _) if self.replaces_idle => self.remove(destination, interface)?,
+                Obstacle::Idle(_, busy) | Obstacle::Busy(busy) => return Err(busy.into()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Fails if a route to `destination` is in use.
+    fn refuse_busy(&mut self, destination: Cidr) -> Result<(), DataplaneError> {
+        match self.obstacles(destination)?.into_iter().next() {
+            Some(Obstacle::Busy(busy)) => Err(busy.into()),
+            _ => Ok(()),
         }
     }
-    Err(refusal.into())
-}
 
-/// Deletes idle routes to `destination`. Returns true if the route to add already exists.
-///
-/// # Errors
-/// Returns an error if a route has to stay: its interface can carry packets, or the plan does not permit to replace
-/// idle routes.
-fn clear(
-    host: &mut NetlinkSocket,
-    destination: Cidr,
-    link: &Link,
-    replaces_idle: bool,
-) -> Result<bool, DataplaneError> {
-    for obstacle in obstacles(host, destination, link)? {
-        match obstacle {
-            Obstacle::Ours => return Ok(true),
-            Obstacle::Idle(interface, _) if replaces_idle => remove(host, destination, interface)?,
-            Obstacle::Idle(_, busy) | Obstacle::Busy(busy) => return Err(busy.into()),
+    /// Returns the routes to `destination`. Routes that have to stay come before the idle ones, so that a failure
+    /// precedes any deletion.
+    fn obstacles(&mut self, destination: Cidr) -> Result<Vec<Obstacle>, NetlinkError> {
+        let routes = self.routes_to(destination)?;
+        let mut found = Vec::with_capacity(routes.len());
+        for route in &routes {
+            found.extend(self.obstacle(route)?);
+        }
+        found.sort_by_key(|obstacle| match obstacle {
+            Obstacle::Ours => 0,
+            Obstacle::Busy(_) => 1,
+            Obstacle::Idle(..) => 2,
+        });
+        Ok(found)
+    }
+
+    fn routes_to(&mut self, destination: Cidr) -> Result<Vec<KernelRoute>, NetlinkError> {
+        let mut routes = route::list(self.host, destination.version(), None)?;
+        routes.retain(|route| route.destination == destination);
+        Ok(routes)
+    }
+
+    /// Classifies a route. Returns `None` if its interface disappeared meanwhile, and the route with it.
+    fn obstacle(&mut self, route: &KernelRoute) -> Result<Option<Obstacle>, NetlinkError> {
+        let link = self.link;
+        let busy = |owner: Option<&Link>| busy(route, owner, link);
+        let Some(index) = route.interface else { return Ok(Some(Obstacle::Busy(busy(None)))) };
+        if index == link.index {
+            return Ok(Some(Obstacle::Ours));
+        }
+        let owner = link::find_by_index(self.host, index)?;
+        Ok(owner.map(|owner| match owner.running || !owner.paired {
+            true => Obstacle::Busy(busy(Some(&owner))),
+            false => Obstacle::Idle(index, busy(Some(&owner))),
+        }))
+    }
+
+    fn remove(&mut self, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
+        let step = format!("delete the host route to {destination} through interface number {interface}");
+        match self.host.ask(route::delete(step, destination, interface)) {
+            // The route disappeared meanwhile.
+            Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
+            answer => answer.map(drop),
         }
     }
-    Ok(false)
-}
-
-/// Fails if a route to `destination` is in use.
-fn refuse_busy(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<(), DataplaneError> {
-    match obstacles(host, destination, link)?.into_iter().next() {
-        Some(Obstacle::Busy(busy)) => Err(busy.into()),
-        _ => Ok(()),
-    }
-}
-
-/// Returns the routes to `destination`. Routes that have to stay come before the idle ones, so that a failure precedes
-/// any deletion.
-fn obstacles(host: &mut NetlinkSocket, destination: Cidr, link: &Link) -> Result<Vec<Obstacle>, NetlinkError> {
-    let routes = routes_to(host, destination)?;
-    let mut found = Vec::with_capacity(routes.len());
-    for route in &routes {
-        found.extend(obstacle(host, route, link)?);
-    }
-    found.sort_by_key(|obstacle| match obstacle {
-        Obstacle::Ours => 0,
-        Obstacle::Busy(_) => 1,
-        Obstacle::Idle(..) => 2,
-    });
-    Ok(found)
-}
-
-fn routes_to(host: &mut NetlinkSocket, destination: Cidr) -> Result<Vec<KernelRoute>, NetlinkError> {
-    let mut routes = route::list(host, destination.version(), None)?;
-    routes.retain(|route| route.destination == destination);
-    Ok(routes)
 }
 
 fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
@@ -162,29 +184,6 @@ fn busy(route: &KernelRoute, owner: Option<&Link>, link: &Link) -> BusyRoute {
         route: describe(route, owner),
         interface: owner.map(|owner| owner.name.clone()),
         ifname: link.name.clone(),
-    }
-}
-
-/// Classifies a route. Returns `None` if its interface disappeared meanwhile, and the route with it.
-fn obstacle(host: &mut NetlinkSocket, route: &KernelRoute, link: &Link) -> Result<Option<Obstacle>, NetlinkError> {
-    let busy = |owner: Option<&Link>| busy(route, owner, link);
-    let Some(index) = route.interface else { return Ok(Some(Obstacle::Busy(busy(None)))) };
-    if index == link.index {
-        return Ok(Some(Obstacle::Ours));
-    }
-    let owner = link::find_by_index(host, index)?;
-    Ok(owner.map(|owner| match owner.running || !owner.paired {
-        true => Obstacle::Busy(busy(Some(&owner))),
-        false => Obstacle::Idle(index, busy(Some(&owner))),
-    }))
-}
-
-fn remove(host: &mut NetlinkSocket, destination: Cidr, interface: u32) -> Result<(), NetlinkError> {
-    let step = format!("delete the host route to {destination} through interface number {interface}");
-    match host.ask(route::delete(step, destination, interface)) {
-        // The route disappeared meanwhile.
-        Err(error) if matches!(error.errno(), Some(Errno::ESRCH | Errno::ENODEV)) => Ok(()),
-        answer => answer.map(drop),
     }
 }
 

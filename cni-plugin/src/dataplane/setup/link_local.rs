@@ -6,52 +6,40 @@ use std::time::{Duration, Instant};
 use libcalico::net::IpVersion;
 use netlink_packet_route::link::In6AddrGenMode;
 
-use crate::dataplane::DataplaneError;
-use crate::dataplane::mac::MacAddr;
-use crate::dataplane::netlink::NetlinkSocket;
-use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS, KernelAddress};
-use crate::dataplane::netlink::link::Link;
-use crate::dataplane::plan::{EndpointPlan, HOST_LINK_LOCAL};
+use crate::dataplane::netlink::address::{self, IPV6_ADDRESS_EVENTS};
+use crate::dataplane::netlink::{KernelAddress, Link, NetlinkSocket};
+use crate::dataplane::{DataplaneError, EndpointPlan, MacAddr};
 
 /// Maximum time for the kernel to generate the address. The kernel takes about 2 ms; upstream waits half a second.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The method of determining the gateway.
-pub(super) enum LinkLocal {
-    /// The address is computed. If the pod has no IPv6, the address is not used.
-    Known(Ipv6Addr),
-    /// The kernel generates the address, and the pod's setup waits for it.
-    Awaited(Awaited),
-}
-
-/// An address that the kernel has not generated yet.
-pub(super) struct Awaited {
+/// The address of a host end that the kernel has not generated yet.
+pub(super) struct AwaitedLinkLocal {
     events: NetlinkSocket,
     /// A separate socket: a dump on the socket for events would discard events that arrive meanwhile.
     reader: NetlinkSocket,
     link: Link,
 }
 
-impl LinkLocal {
-    /// Chooses the method. Must be called before the host end goes up, so that no event is missed.
-    pub(super) fn of(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Self, DataplaneError> {
-        let computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
-        if computable || !plan.has(IpVersion::V6) {
-            return Ok(LinkLocal::Known(HOST_LINK_LOCAL));
+impl AwaitedLinkLocal {
+    /// Prepares to wait for the address. Returns `None` if the address can be computed, or if the pod has no
+    /// IPv6 and needs none. Must be called before the host end goes up, so that no event is missed.
+    pub(super) fn of(plan: &EndpointPlan, link: &Link, host_mac: MacAddr) -> Result<Option<Self>, DataplaneError> {
+        let is_computable = host_mac == MacAddr::HOST_SIDE && link.addr_gen_mode == Some(In6AddrGenMode::Eui64);
+        if is_computable || !plan.has(IpVersion::V6) {
+            return Ok(None);
         }
         if link.addr_gen_mode == Some(In6AddrGenMode::None) {
             let hint = "net.ipv6.conf.default.addr_gen_mode is 1, which makes none; set it to 0";
             return Err(DataplaneError::NoLinkLocal { ifname: link.name.clone(), waited: Duration::ZERO, hint });
         }
         let events = NetlinkSocket::open_for_events(IPV6_ADDRESS_EVENTS)?;
-        Ok(LinkLocal::Awaited(Awaited { events, reader: NetlinkSocket::open()?, link: link.clone() }))
+        Ok(Some(AwaitedLinkLocal { events, reader: NetlinkSocket::open()?, link: link.clone() }))
     }
-}
 
-impl Awaited {
     /// Waits for the address. Both ends must be up.
     pub(super) fn wait(self) -> Result<Ipv6Addr, DataplaneError> {
-        let Awaited { mut events, mut reader, link } = self;
+        let AwaitedLinkLocal { mut events, mut reader, link } = self;
         let of_link = |found: KernelAddress| match found.ip {
             IpAddr::V6(ip) if found.interface == link.index && ip.is_unicast_link_local() => Some(ip),
             _ => None,

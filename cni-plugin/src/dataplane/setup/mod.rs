@@ -11,20 +11,15 @@ mod link_local;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use ipam_plugin::lock::HostLock;
 use libcalico::names::InterfaceAlias;
+use netconf::conf::DeviceType;
 
-use super::DataplaneError;
-use super::mac::MacAddr;
-use super::making::Making;
-use super::netlink::link::{self, Link};
-use super::netlink::route;
-use super::netlink::{NetlinkError, NetlinkSocket, Request, address};
-use super::netns::NetnsFd;
-use super::plan::{DeviceType, End, EndpointPlan, Gateway, Route};
-use super::sysctl;
-use super::teardown::gone_is_fine;
+use super::netlink::{Link, NetlinkSocket, Request, address, link, route};
+use super::plan::{End, Gateway, HOST_LINK_LOCAL, Route};
+use super::{DataplaneError, EndpointPlan, MacAddr, NetlinkError, NetnsFd, interfaces_lock, sysctl};
 use create::Pair;
-use link_local::LinkLocal;
+use link_local::AwaitedLinkLocal;
 
 /// The network of an endpoint as [`setup`] created it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,12 +56,16 @@ pub struct Stage {
 /// another interface has that name, or if an interface with the plan's container name does not belong to that pair.
 pub fn setup(plan: &EndpointPlan, netns: &NetnsFd) -> Result<Attached, DataplaneError> {
     plan.validate()?;
-    let mut stages = Stages::start();
+    let mut stages = Stages { list: Vec::with_capacity(4), since: Instant::now() };
     let mut host = NetlinkSocket::open()?;
-    let mut making = Making::start();
-    let pair = create::create(&mut host, plan, netns, &mut making)?;
-    stages.done("create_pair");
-    configure(&mut host, plan, netns, &pair, making, stages).map_err(|error| undo(&mut host, &pair.host, error))
+    let mut lock = interfaces_lock::share();
+    let pair = create::create(&mut host, plan, netns, &mut lock)?;
+    stages.end("create_pair");
+    configure(&mut host, plan, netns, &pair, lock, stages).map_err(|error| {
+        // The settings written to the pod's namespace remain, because the namespace belongs to the pod.
+        let deleted = link::delete(&mut host, &pair.host);
+        after_undo(&pair.host.name, error, deleted)
+    })
 }
 
 fn configure(
@@ -74,7 +73,7 @@ fn configure(
     plan: &EndpointPlan,
     netns: &NetnsFd,
     pair: &Pair,
-    making: Making,
+    lock: Option<HostLock>,
     mut stages: Stages,
 ) -> Result<Attached, DataplaneError> {
     let (host_end, container_end) = (plan.host_end(), plan.container_end());
@@ -82,16 +81,16 @@ fn configure(
     for setting in &host_end.sysctls {
         sysctl::apply(setting)?;
     }
-    stages.done("host_sysctls");
+    stages.end("host_sysctls");
 
-    let link_local = LinkLocal::of(plan, &pair.host, host_mac)?;
+    let link_local = AwaitedLinkLocal::of(plan, &pair.host, host_mac)?;
     host_routes::bring_up_with_routes(host, pair, &host_end, plan)?;
     // From now on the alias shows the owner of the pair.
-    drop(making);
-    stages.done("host_link");
+    drop(lock);
+    stages.end("host_link");
 
     let container = netns.run_in(|| configure_container(&container_end, pair, link_local))?;
-    stages.done("pod");
+    stages.end("pod");
     Ok(Attached {
         host_ifname: plan.host_ifname.clone(),
         host_index: pair.host.index,
@@ -105,17 +104,17 @@ fn configure(
 
 /// Configures the pod's end: the kernel settings, then link, routes and addresses in one send. Runs inside the pod's
 /// namespace.
-fn configure_container(end: &End, pair: &Pair, link_local: LinkLocal) -> Result<Link, DataplaneError> {
+fn configure_container(end: &End, pair: &Pair, link_local: Option<AwaitedLinkLocal>) -> Result<Link, DataplaneError> {
     let mut socket = NetlinkSocket::open()?;
     for setting in &end.sysctls {
         sysctl::apply(setting)?;
     }
     let link = pair.container(&mut socket, &end.ifname)?;
     let gateway = match link_local {
-        LinkLocal::Known(address) => address,
-        LinkLocal::Awaited(awaited) => {
+        None => HOST_LINK_LOCAL,
+        Some(awaited) => {
             // The kernel generates the address once both ends are up.
-            socket.carry_out(vec![link::set_up(&link)])?;
+            socket.ask(link::set_up(&link))?;
             awaited.wait()?
         }
     };
@@ -124,7 +123,7 @@ fn configure_container(end: &End, pair: &Pair, link_local: LinkLocal) -> Result<
     // them.
     requests.extend(end.routes.iter().map(|route| add_route(route, &link, gateway)));
     requests.extend(end.addresses.iter().map(|host| address::add(&link, host.network())));
-    let mut answers = socket.carry_out(requests)?;
+    let mut answers = socket.exchange(requests)?.into_iter().collect::<Result<Vec<_>, _>>()?;
     Ok(Link::from_answer(answers.swap_remove(0)).unwrap_or(link))
 }
 
@@ -137,17 +136,10 @@ fn add_route(route: &Route, link: &Link, link_local: Ipv6Addr) -> Request {
     route::add(step, route.destination, gateway, link.index)
 }
 
-/// Deletes the pair after a failure. The settings written to the pod's namespace remain, because the namespace belongs
-/// to the pod.
-fn undo(host: &mut NetlinkSocket, link: &Link, error: DataplaneError) -> DataplaneError {
-    let deleted = host.carry_out(vec![link::delete(link)]).map(drop);
-    after_undo(&link.name, error, deleted)
-}
-
 /// Returns the error of a failed setup after the attempt to delete its pair. A pair that still exists answers for its
 /// addresses, so the error has to state it.
 fn after_undo(ifname: &str, error: DataplaneError, deleted: Result<(), NetlinkError>) -> DataplaneError {
-    match gone_is_fine(deleted) {
+    match link::gone_is_fine(deleted) {
         Ok(()) => error,
         Err(left) => DataplaneError::LeftBehind { ifname: ifname.to_owned(), failure: Box::new(error), left },
     }
@@ -162,7 +154,7 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
         tracing::warn!(interface = link.name, "interface left alone: its alias is not that of this ADD");
         return Ok(());
     }
-    gone_is_fine(host.carry_out(vec![link::delete(&link)]).map(drop)).map_err(DataplaneError::from)
+    Ok(link::delete(&mut host, &link)?)
 }
 
 /// A stopwatch that records the duration of each stage.
@@ -172,11 +164,7 @@ struct Stages {
 }
 
 impl Stages {
-    fn start() -> Self {
-        Stages { list: Vec::with_capacity(4), since: Instant::now() }
-    }
-
-    fn done(&mut self, name: &'static str) {
+    fn end(&mut self, name: &'static str) {
         let now = Instant::now();
         self.list.push(Stage { name, took: now - self.since });
         self.since = now;
@@ -201,8 +189,8 @@ mod tests {
         assert!(matches!(left, DataplaneError::LeftBehind { .. }), "{left:?}");
         assert_eq!(
             left.to_string(),
-            "interface eth0 in the pod has no MAC address; interface cali1 could not be removed: delete interface cali1: \
-             Device or resource busy"
+            "interface eth0 in the pod has no MAC address; interface cali1 could not be removed: delete interface \
+             cali1: Device or resource busy"
         );
     }
 

@@ -9,9 +9,9 @@ use libcalico::ipam::Block;
 use libcalico::store::{ReadBatch, Store};
 use libcalico::validation::manifest::Manifest;
 use libcalico::validation::{
-    PoolSurroundings, ValidationError, admit_ip_pool, validate_cluster_information, validate_ip_reservation,
-    validate_node,
+    PoolSurroundings, admit_ip_pool, validate_cluster_information, validate_ip_reservation, validate_node,
 };
+use libcalico::validation_error::ValidationError;
 use serde::Serialize;
 
 use super::app::{App, CommandOutcome};

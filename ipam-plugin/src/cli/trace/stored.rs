@@ -8,8 +8,7 @@ use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{Allocation, Block, any_pool_of};
 use libcalico::net::Cidr;
-use libcalico::store::{ReadBatch, Store, StoreError};
-use libcalico::validation_error::ValidationError;
+use libcalico::store::{ReadBatch, Store};
 use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
 use serde::Serialize;
 

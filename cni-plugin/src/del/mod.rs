@@ -17,7 +17,7 @@ use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::kubernetes::{MachinePod, Pod};
+use libcalico::kubernetes::MachinePod;
 use libcalico::store::Entry;
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
@@ -28,8 +28,8 @@ use crate::context::Context;
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::interface::{self, Recorded};
 use crate::ipam::release::ReleaseError;
-use crate::kubernetes::FactsError;
-use crate::reads::{self, DelReads, NotReady};
+use crate::kubernetes::{Facts, FactsError};
+use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
 
@@ -82,8 +82,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Ok(Err(error)) => return Err(first_read_error(&error)),
     };
     timings.stage("read");
-    let DelReads { readiness, endpoints, mut listings, release: held, pod } = found;
-    match readiness {
+    match found.readiness() {
         Ok(()) => {}
         // A datastore that is set up again gets a new identity, so the entry must not contain the old one.
         Err(NotReady { error, has_cluster_information: false }) => {
@@ -92,6 +91,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
         Err(NotReady { error, .. }) => return Err(error),
     }
 
+    let ReadObjects { endpoints, mut listings, release: held, kubernetes, .. } = *found;
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
     let (of_name, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
     let is_named = !of_name.is_empty();
@@ -112,11 +112,8 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, pod)).await };
-    let (vmi, undetected) = match vmi {
-        Ok(vmi) => (vmi, None),
-        Err(error) => (None, Some(error)),
-    };
+    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, kubernetes)).await };
+    let (vmi, undetected) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     let request = request.map(|request| IpamRequest { vmi, ..request });
     let held = request.zip(held.filter(|_| !is_shared));
     let released = in_time(until, release(cx, held, listings)).await;
@@ -184,15 +181,10 @@ fn late() -> CniError {
 }
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
-async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let pod = pod.map_err(|error| {
-        let is_postponable = error.is_postponable();
-        ReleaseError::new(error, is_postponable)
-    })?;
-    let detected = reads::detect_vmi(cx, pod.as_ref()).await.map_err(|error| {
-        let is_postponable = error.is_postponable();
-        ReleaseError::new(error, is_postponable)
-    })?;
+async fn vmi_of(cx: &Context, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+    let facts = facts.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
+    let detected = reads::detect_vmi(cx, facts.machine_pod.as_ref()).await;
+    let detected = detected.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     Ok(detected.and_then(DetectedVmi::for_del))
 }
 
@@ -203,8 +195,7 @@ async fn release(
     held: Option<(IpamRequest, ReleaseInputs)>,
     known: Option<Vec<Listing>>,
 ) -> Result<(), ReleaseError> {
-    let endpoints =
-        EndpointsOf::new(&cx.store, cx.is_on_kubernetes(), cx.workload.clone()).or_unnamed(cx.pod_uid()).known(known);
+    let endpoints = EndpointsOf::new(&cx.store, cx.workload.clone()).or_unnamed(cx.pod_uid()).known(known);
     let given_up = async { endpoints.give_up().await.map_err(ReleaseError::from) };
     let (given_up, released) =
         Box::pin(join(given_up, ipam::release::release(&cx.store, &cx.call, held, &endpoints))).await;
@@ -213,7 +204,9 @@ async fn release(
 
 /// Removes the interface, and records the remaining work with `record`.
 async fn without_datastore(cx: &Context, cause: &CniError, record: Record) -> Result<(), CniError> {
-    tracing::warn!(error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down");
+    tracing::warn!(
+        error = %cause, "the datastore does not take the endpoint and the addresses back; taking the network down"
+    );
     let is_pod = matches!(cx.workload.orchestrator, Orchestrator::Kubernetes(_));
     let made = made_by_add(cx);
     if is_pod && made != Some(true) && interface::is_of_another_interface(cx.interface())? {
@@ -246,8 +239,8 @@ fn made_by_add(cx: &Context) -> Option<bool> {
 fn undecided(cx: &Context, cause: &CniError) -> CniError {
     let (ifname, host) = (&cx.call.ifname, cx.interface().host_ifname());
     let words = format!(
-        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made {ifname}; call \
-         DEL again when the datastore answers"
+        "the pod's end of {host} is not called {ifname}: without prevResult only the datastore tells whether ADD made \
+         {ifname}; call DEL again when the datastore answers"
     );
     CniError::new(Code::TRY_AGAIN, cause.msg.clone()).with_details(words)
 }
@@ -261,7 +254,8 @@ fn record_rest(cx: &Context, cause: &CniError, record: Record) -> Result<(), Cni
     record(&cx.journal, &deferred_del::pending_del(cx, cause)).map_err(failed)?;
     tracing::warn!(
         error = %cause,
-        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent takes them back"
+        "the network is down; the endpoint and the addresses are noted in the journal, and a later call or the agent \
+         takes them back"
     );
     Ok(())
 }

@@ -55,27 +55,27 @@ impl Annotations {
             return Ok(Annotations::default());
         }
         let source_prefixes = source_prefixes(pod)?;
-        let both = Both { pod, namespace };
+        let holders = [&pod.metadata.annotations, &namespace.metadata.annotations];
         // Pools and families are parameters of calico-ipam only. Upstream ignores them for other IPAM plugins, too.
-        let told = conf.ipam.is_calico();
+        let is_calico = conf.ipam.is_calico();
         let mut annotations = Annotations {
             source_prefixes,
-            ipv4_pools: if told { both.texts(IPV4_POOLS)? } else { None },
-            ipv6_pools: if told { both.texts(IPV6_POOLS)? } else { None },
+            ipv4_pools: if is_calico { texts(holders, IPV4_POOLS)? } else { None },
+            ipv6_pools: if is_calico { texts(holders, IPV6_POOLS)? } else { None },
             restricted: BTreeSet::new(),
-            families: if told { both.families()? } else { None },
+            families: if is_calico { families(holders)? } else { None },
             addresses: Addresses::of(pod, conf)?,
             mac: mac(pod, conf)?,
             floating_ips: floating(pod, conf)?,
         };
         if conf.feature_control.restrict_annotations {
-            annotations.restricted = annotations.asked_for();
+            annotations.restricted = annotations.requested_families();
         }
         Ok(annotations)
     }
 
     /// Returns the families of the pools and addresses that the annotations request.
-    fn asked_for(&self) -> BTreeSet<IpVersion> {
+    fn requested_families(&self) -> BTreeSet<IpVersion> {
         let pools = [(IpVersion::V4, &self.ipv4_pools), (IpVersion::V6, &self.ipv6_pools)];
         let pooled = pools.into_iter().filter(|(_, pools)| pools.is_some()).map(|(version, _)| version);
         let addresses: &[IpAddr] = match &self.addresses {
@@ -86,7 +86,7 @@ impl Annotations {
     }
 
     /// Copies the requested pools and families to the IPAM request.
-    pub fn tell(&self, call: &mut IpamRequest) {
+    pub fn apply_to(&self, call: &mut IpamRequest) {
         call.restricted.clone_from(&self.restricted);
         if let Some(pools) = &self.ipv4_pools {
             call.ipv4_pools.clone_from(pools);
@@ -118,14 +118,14 @@ impl Annotations {
 /// Converts the pod to a WorkloadEndpoint and returns the endpoint's allowed source prefixes. Fails for annotations
 /// that upstream's conversion rejects, and logs a warning for annotations that upstream ignores (CNI-104).
 fn source_prefixes(pod: &Pod) -> Result<Vec<String>, CniError> {
-    let Some(found) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
-    for problem in found.problems {
+    let Some(converted) = endpoint_of_pod(pod, DEFAULT_INTERFACE_PREFIX) else { return Ok(Vec::new()) };
+    for problem in converted.problems {
         if problem.is_fatal() {
             return Err(unreadable(&problem));
         }
         tracing::warn!(annotation = problem.annotation(), %problem, "a limit of the pod's traffic is not as asked for");
     }
-    Ok(found.endpoint.spec.allow_spoofed_source_prefixes)
+    Ok(converted.endpoint.spec.allow_spoofed_source_prefixes)
 }
 
 /// Returns the MAC address that the pod requests. An annotation that exists but is empty is an error, as in upstream
@@ -160,38 +160,32 @@ fn floating(pod: &Pod, conf: &NetConf) -> Result<Vec<String>, CniError> {
     Ok(found)
 }
 
-/// A pod and its namespace. An annotation of the pod takes precedence over the same annotation of the namespace.
-struct Both<'a> {
-    pod: &'a Pod,
-    namespace: &'a Namespace,
+/// The annotations of a pod and of its namespace. An annotation of the pod takes precedence over the same annotation of
+/// the namespace.
+type Holders<'a> = [&'a BTreeMap<String, String>; 2];
+
+/// Returns the first annotations with a non-empty value for `key`; `None` if neither have one.
+fn holder_of<'a>(holders: Holders<'a>, key: &str) -> Option<&'a BTreeMap<String, String>> {
+    holders.into_iter().find(|holder| holder.get(key).is_some_and(|text| !text.is_empty()))
 }
 
-impl Both<'_> {
-    /// Returns the annotations of the pod or of the namespace, the first of them with a non-empty value for `key`;
-    /// `None` if neither has one.
-    fn saying(&self, key: &str) -> Option<&BTreeMap<String, String>> {
-        let both = [&self.pod.metadata.annotations, &self.namespace.metadata.annotations];
-        both.into_iter().find(|said| said.get(key).is_some_and(|text| !text.is_empty()))
-    }
+fn texts(holders: Holders<'_>, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
+    let Some(holder) = holder_of(holders, key) else { return Ok(None) };
+    texts_of(holder, key).map(Some).map_err(|problem| unreadable(&problem))
+}
 
-    fn texts(&self, key: &'static str) -> Result<Option<Vec<String>>, CniError> {
-        let Some(said) = self.saying(key) else { return Ok(None) };
-        texts_of(said, key).map(Some).map_err(|problem| unreadable(&problem))
-    }
-
-    fn families(&self) -> Result<Option<Vec<IpVersion>>, CniError> {
-        let Some(names) = self.texts(FAMILIES)? else { return Ok(None) };
-        let version = |name: &String| match name.as_str() {
-            "IPv4" => Ok(IpVersion::V4),
-            "IPv6" => Ok(IpVersion::V6),
-            _ => {
-                let said = self.saying(FAMILIES).map_or("", |said| &said[FAMILIES]);
-                Err(invalid(format!("error parsing ipFamilies: {said}"))
-                    .with_details(format!("annotation {FAMILIES}: a JSON list of \"IPv4\" and \"IPv6\"")))
-            }
-        };
-        names.iter().map(version).collect::<Result<_, _>>().map(Some)
-    }
+fn families(holders: Holders<'_>) -> Result<Option<Vec<IpVersion>>, CniError> {
+    let Some(names) = texts(holders, FAMILIES)? else { return Ok(None) };
+    let version = |name: &String| match name.as_str() {
+        "IPv4" => Ok(IpVersion::V4),
+        "IPv6" => Ok(IpVersion::V6),
+        _ => {
+            let text = holder_of(holders, FAMILIES).map_or("", |holder| &holder[FAMILIES]);
+            Err(invalid(format!("error parsing ipFamilies: {text}"))
+                .with_details(format!("annotation {FAMILIES}: a JSON list of \"IPv4\" and \"IPv6\"")))
+        }
+    };
+    names.iter().map(version).collect::<Result<_, _>>().map(Some)
 }
 
 fn unreadable(problem: &PodProblem) -> CniError {

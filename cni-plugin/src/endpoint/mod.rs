@@ -1,6 +1,5 @@
-//! Validates and writes the WorkloadEndpoint of a container, together with the profile that it needs, and converts a
-//! stored endpoint to a CNI result. The module `unlist` removes addresses from endpoints; `listing` is the part of an
-//! endpoint that it needs.
+//! Validates and writes the WorkloadEndpoint of a container, together with the profile that it needs. The module
+//! `unlist` removes addresses from endpoints; `listing` is the part of an endpoint that it needs.
 
 mod listing;
 mod unlist;
@@ -9,9 +8,7 @@ use libcalico::api::{Profile, WorkloadEndpoint};
 use libcalico::kubernetes::is_detached;
 use libcalico::store::{Entry, Kind, Store, StoreError, Write, WriteError};
 use libcalico::validation;
-use libcalico::workload::Orchestrator;
-use netconf::result::{Interface, IpConfig, IpNet};
-use netconf::{Call, CniError, CniResult, Code, NetConf};
+use netconf::{CniError, Code};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -29,9 +26,12 @@ pub type Existing = Entry<WorkloadEndpoint>;
 /// transactions.
 #[derive(Debug, Clone)]
 pub struct EndpointWrite {
-    endpoint: WorkloadEndpoint,
-    existing: Option<Existing>,
-    profile: Option<Profile>,
+    /// The endpoint to store.
+    pub endpoint: WorkloadEndpoint,
+    /// The endpoint to replace; `None` to create one.
+    pub existing: Option<Existing>,
+    /// The profile to create with the endpoint. It is no error if another process creates it first.
+    pub profile: Option<Profile>,
 }
 
 /// A failure to write an endpoint.
@@ -45,17 +45,6 @@ pub struct WriteFailure {
 }
 
 impl EndpointWrite {
-    /// Returns a write that creates the endpoint, or that replaces the existing one.
-    pub fn of(existing: Option<Existing>, endpoint: WorkloadEndpoint) -> Self {
-        EndpointWrite { endpoint, existing, profile: None }
-    }
-
-    /// Adds the creation of `profile`. It is no error if another process creates the profile first.
-    pub fn with_profile(mut self, profile: Option<Profile>) -> Self {
-        self.profile = profile;
-        self
-    }
-
     /// Writes the endpoint and returns it as stored. Writes nothing if nothing changed. Verifies a write with an
     /// unknown outcome: the write may have taken effect, and then the addresses in the endpoint must not be assigned to
     /// another container.
@@ -82,7 +71,10 @@ impl EndpointWrite {
             }
             let Err(WriteError { index, cause, .. }) = store.write(&writes).await else { return Ok(self.endpoint) };
             // Another process created the profile first. Its content is the same.
-            if self.profile.is_some() && profile_exists(&cause, &writes[index]) {
+            if self.profile.is_some()
+                && matches!(cause, StoreError::AlreadyExists { .. })
+                && writes[index].kind == Profile::KIND
+            {
                 self.profile = None;
                 continue;
             }
@@ -144,10 +136,6 @@ pub fn is_of_container(endpoint: &WorkloadEndpoint, container_id: &str, unnamed:
     }
 }
 
-fn profile_exists(cause: &StoreError, write: &Write) -> bool {
-    matches!(cause, StoreError::AlreadyExists { .. }) && write.kind == Profile::KIND
-}
-
 /// Rejects an endpoint that upstream's validator rejects (CNI-85). The error blames the environment of the call,
 /// because every field is derived from it.
 pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
@@ -155,38 +143,6 @@ pub fn validate(endpoint: &WorkloadEndpoint) -> Result<(), CniError> {
         CniError::new(Code::INVALID_ENVIRONMENT, error.to_string())
             .with_details("the WorkloadEndpoint is named after node, CNI_CONTAINERID and CNI_IFNAME")
     })
-}
-
-/// Gives a pod the profile of the network, like a plain container, if its policy does not come from Kubernetes
-/// (CNI-115).
-pub fn set_plain_profile(endpoint: &mut WorkloadEndpoint, conf: &NetConf, orchestrator: &Orchestrator) {
-    if matches!(orchestrator, Orchestrator::Kubernetes(_)) && conf.policy.policy_type != "k8s" {
-        endpoint.spec.profiles = vec![conf.name.clone()];
-    }
-}
-
-/// Returns the result of an ADD whose endpoint already exists (CNI-149).
-pub fn result_of(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
-    let mut result = CniResult::default();
-    for network in &endpoint.spec.ip_networks {
-        let address = network.parse::<IpNet>().map_err(|_| {
-            CniError::internal(format!(
-                "WorkloadEndpoint {} has an invalid address {network:?}",
-                endpoint.metadata.name
-            ))
-        })?;
-        result.ips.push(IpConfig { address, gateway: None, interface: Some(1) });
-    }
-    result.interfaces = vec![
-        Interface { name: endpoint.spec.interface_name.clone(), ..Interface::default() },
-        Interface {
-            name: call.ifname.clone(),
-            mac: endpoint.spec.mac.clone(),
-            sandbox: call.netns.clone(),
-            ..Interface::default()
-        },
-    ];
-    Ok(result)
 }
 
 #[cfg(test)]

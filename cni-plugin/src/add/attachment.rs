@@ -1,0 +1,61 @@
+//! [`Attachment`]: the attachment of a container to the network, and the endpoint that describes it.
+
+use std::net::IpAddr;
+
+use libcalico::api::WorkloadEndpoint;
+use libcalico::workload::Orchestrator;
+use netconf::CniError;
+
+use crate::cni_error::naming_error;
+use crate::context::Context;
+use crate::dataplane::{Before, NetnsFd};
+use crate::endpoint::{self, Existing};
+use crate::interface::InterfaceConfig;
+use crate::reads::WorkloadRequest;
+
+/// The attachment of a container to the network.
+pub(super) struct Attachment<'c> {
+    pub(super) cx: &'c Context,
+    /// The pod or container as the datastore describes it.
+    pub(super) request: &'c WorkloadRequest,
+    /// The network namespace of the container. `None` if CNI_NETNS cannot be opened: the step that needs the namespace
+    /// then fails.
+    pub(super) netns: Option<NetnsFd>,
+    /// The interface that had the name of the host interface before this ADD.
+    pub(super) before: Before,
+}
+
+impl<'c> Attachment<'c> {
+    /// Returns the interface of the pod or container as the datastore describes it.
+    pub(super) fn interface(&self) -> InterfaceConfig<'c> {
+        InterfaceConfig { call: &self.cx.call, workload: &self.request.workload }
+    }
+
+    /// Returns the endpoint without the properties of the interface that does not exist yet. Rejects an endpoint that
+    /// cannot be written, before the interface is created.
+    pub(super) fn desired_endpoint(
+        &self,
+        existing: Option<&Existing>,
+        addresses: &[IpAddr],
+    ) -> Result<WorkloadEndpoint, CniError> {
+        let WorkloadRequest { workload, annotations, .. } = self.request;
+        let mut endpoint = match existing {
+            Some(existing) => workload.update(existing.value.clone(), addresses),
+            None => workload.create(addresses).map_err(|error| naming_error(&error))?,
+        };
+        if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
+            let conf = &self.cx.call.conf;
+            // The pod gets the profile of the network, like a plain container, if its policy does not come from
+            // Kubernetes (CNI-115).
+            if conf.policy.policy_type != "k8s" {
+                endpoint.spec.profiles = vec![conf.name.clone()];
+            }
+            // An existing endpoint may contain the floating IPs of an earlier sandbox's addresses (CNI-240).
+            endpoint.spec.ip_nats = annotations.nats(addresses)?;
+            endpoint.spec.allow_spoofed_source_prefixes.clone_from(&annotations.source_prefixes);
+        }
+        endpoint.spec.interface_name = self.interface().host_ifname();
+        endpoint::validate(&endpoint)?;
+        Ok(endpoint)
+    }
+}

@@ -1,0 +1,229 @@
+//! The waits of an ADD: for the `readiness_gates` of the configuration before a pod gets its network, and for at most
+//! `policy_setup_timeout_seconds` until Felix has programmed the pod's policy.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use libcalico::api::WorkloadEndpoint;
+use libcalico::names;
+use libcalico::workload::{EndpointFacts, Orchestrator};
+use netconf::{CniError, Code};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+
+use crate::context::Context;
+use crate::reads;
+
+/// The polling interval while the directory cannot be watched, for example because it does not exist yet.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// The timeouts of a readiness gate.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Pause between two probes.
+    interval: Duration,
+    /// Maximum time until a gate is ready. After that time the ADD fails.
+    total: Duration,
+    /// Maximum duration of one probe.
+    probe: Duration,
+}
+
+/// The timeouts of every ADD.
+const PATIENCE: Patience =
+    Patience { interval: Duration::from_secs(5), total: Duration::from_secs(30), probe: Duration::from_secs(5) };
+
+/// Waits for the readiness gates. The ADD reads its objects afterwards: the wait may take minutes, in which a pool may
+/// be disabled (CNI-77, IPAM-100).
+pub(super) async fn wait_for_gates(cx: &Context) -> Result<(), CniError> {
+    let gates = &cx.call.conf.readiness.readiness_gates;
+    if gates.is_empty() {
+        return Ok(());
+    }
+    reads::cluster(cx).await?;
+    wait_for(gates, PATIENCE)
+}
+
+/// Polls each gate in order until it answers with a status from 200 to 399. Sends the first probe at once; upstream
+/// waits for one interval first (CNI-257).
+fn wait_for(gates: &[String], patience: Patience) -> Result<(), CniError> {
+    for gate in gates {
+        wait_for_one(gate, patience)?;
+    }
+    Ok(())
+}
+
+fn wait_for_one(gate: &str, patience: Patience) -> Result<(), CniError> {
+    let agent = ureq::Agent::config_builder()
+        .timeout_global(Some(patience.probe))
+        .http_status_as_error(false)
+        .build()
+        .new_agent();
+    let deadline = Instant::now() + patience.total;
+    loop {
+        let refusal = match agent.get(gate).call() {
+            Ok(answer) if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
+            Ok(answer) => format!("it answered {}", answer.status()),
+            Err(reason @ (ureq::Error::BadUri(_) | ureq::Error::Http(_))) => {
+                return Err(CniError::new(Code::INVALID_CONFIG, format!("invalid URL for ReadinessGates: {gate}"))
+                    .with_details(format!("$.readiness_gates: {reason}; an http or https URL is needed")));
+            }
+            Err(error) => error.to_string(),
+        };
+        tracing::warn!(gate, %refusal, "readiness gate is not ready");
+        if Instant::now() + patience.interval > deadline {
+            return Err(CniError::new(Code::TRY_AGAIN, format!("readiness gate {gate} is not ready: {refusal}"))
+                .with_details(format!("gave up after {} s", patience.total.as_secs())));
+        }
+        thread::sleep(patience.interval);
+    }
+}
+
+/// Waits until Felix has programmed the policy of a pod: Felix then creates a file for the endpoint. A timeout is not
+/// an error: the pod starts, and its policy takes effect later. Like upstream, does not wait for other containers.
+pub(super) fn wait_for_policy(cx: &Context, workload: &EndpointFacts, endpoint: &WorkloadEndpoint) {
+    let conf = &cx.call.conf.readiness;
+    let Orchestrator::Kubernetes(pod) = &workload.orchestrator else { return };
+    if conf.policy_setup_timeout_seconds == 0 {
+        return;
+    }
+    let file = names::endpoint_status_file("k8s", &pod.namespace, &pod.name, &endpoint.spec.endpoint);
+    let timeout = Duration::from_secs(conf.policy_setup_timeout_seconds.into());
+    if !wait_for_file(Path::new(&conf.endpoint_status_dir), &file, timeout) {
+        tracing::warn!(
+            file, directory = %conf.endpoint_status_dir,
+            "policy is not set up yet; the pod starts without waiting longer"
+        );
+    }
+}
+
+/// Returns true if `file` appears in `directory` within `timeout`. The content of the file does not matter.
+fn wait_for_file(directory: &Path, file: &str, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
+    loop {
+        match watch(directory, file, deadline) {
+            Ok(found) => return found,
+            Err(error) => tracing::debug!(directory = %directory.display(), %error, "cannot watch; looking again"),
+        }
+        if directory.join(file).exists() {
+            return true;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        thread::sleep(left.min(LOOK_AGAIN));
+    }
+}
+
+/// Waits for `file` with inotify until `deadline`. The watch starts before the first check, so that a file that appears
+/// between the two is not missed.
+fn watch(directory: &Path, file: &str, deadline: Instant) -> io::Result<bool> {
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+    let events = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR;
+    inotify.add_watch(directory, events)?;
+    if directory.join(file).exists() {
+        return Ok(true);
+    }
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(inotify.as_fd(), PollFlags::POLLIN)], wait) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match inotify.read_events() {
+            Ok(events) if events.iter().any(|event| event.name.as_deref() == Some(OsStr::new(file))) => {
+                return Ok(true);
+            }
+            Ok(_) | Err(Errno::EAGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const HASTY: Patience = Patience {
+        interval: Duration::from_millis(20),
+        total: Duration::from_millis(200),
+        probe: Duration::from_secs(2),
+    };
+
+    /// Starts a server that answers one connection after the other with these status lines and then closes its socket.
+    /// Returns its URL.
+    fn gate(answers: &'static [&'static str]) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/ready", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for answer in answers {
+                let (mut peer, _) = listener.accept().unwrap();
+                let _ = peer.read(&mut [0; 4096]);
+                let _ = peer.write_all(
+                    format!("HTTP/1.1 {answer}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").as_bytes(),
+                );
+            }
+        });
+        url
+    }
+
+    #[test]
+    fn a_ready_gate_costs_one_probe_and_an_unready_one_is_asked_again() {
+        wait_for(&[gate(&["200 OK"]), gate(&["503 No", "500 No", "204 Yes"])], HASTY).unwrap();
+    }
+
+    #[test]
+    fn a_gate_that_stays_closed_is_named() {
+        let url = gate(&["503 No"; 100]);
+        let error = wait_for(std::slice::from_ref(&url), HASTY).unwrap_err();
+        assert_eq!(error.code, Code::TRY_AGAIN);
+        assert!(error.msg.contains(&url) && error.msg.contains("503"), "{error}");
+    }
+
+    #[test]
+    fn a_gate_that_is_no_url_is_an_error_of_the_configuration() {
+        let error = wait_for(&["not a url".into()], HASTY).unwrap_err();
+        assert_eq!(error.code, Code::INVALID_CONFIG);
+        assert!(error.msg.contains("not a url"), "{error}");
+    }
+
+    const NAME: &str = "k8s name-space%2Fpodname eth0";
+
+    #[test]
+    fn a_file_that_is_there_is_seen_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join(NAME), "").unwrap();
+        assert!(wait_for_file(directory.path(), NAME, Duration::ZERO));
+    }
+
+    #[test]
+    fn a_file_that_appears_ends_the_wait() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().to_owned();
+        let writer = std::thread::spawn(move || {
+            std::fs::write(path.join("another"), "").unwrap();
+            std::fs::write(path.join("new"), "").unwrap();
+            std::fs::rename(path.join("new"), path.join(NAME)).unwrap();
+        });
+        assert!(wait_for_file(directory.path(), NAME, Duration::from_secs(60)));
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn the_wait_ends_without_the_file_too() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(!wait_for_file(directory.path(), NAME, Duration::from_millis(30)));
+        assert!(!wait_for_file(&directory.path().join("missing"), NAME, Duration::from_millis(30)));
+    }
+}

@@ -1,0 +1,83 @@
+//! Serves an ADD of a plain container that has an endpoint already.
+
+use ipam_plugin::cni;
+use libcalico::api::{Profile, WorkloadEndpoint};
+use libcalico::store::Entry;
+use netconf::{CniError, CniResult, Code};
+
+use super::attach_and_record::{with_interface, with_removal};
+use super::attachment::Attachment;
+use super::{result, validate};
+use crate::cni_error::store_error;
+use crate::context::Context;
+use crate::dataplane::NetnsFd;
+use crate::endpoint::EndpointWrite;
+use crate::interface::{self, CreatedInterface};
+use crate::ipam;
+use crate::timings::Timings;
+
+/// Serves an ADD of a plain container that has an endpoint: the container keeps its interface and addresses, and gets
+/// the network's profile (CNI-149). Creates a missing interface again, for example after a reboot; upstream's result
+/// would name an interface that does not exist.
+pub(super) async fn rejoin(
+    attachment: &Attachment<'_>,
+    timings: &mut Timings,
+    existing: Entry<WorkloadEndpoint>,
+    profile: Option<Profile>,
+) -> Result<CniResult, CniError> {
+    let Attachment { cx, request, .. } = attachment;
+    validate::ensure_same_interface(&cx.call, &existing.value)?;
+    tracing::info!(endpoint = %existing.key, "the container has an endpoint already");
+    let config = attachment.interface();
+    let updated = request.workload.update(existing.value.clone(), &[]);
+    let restored = match &attachment.netns {
+        Some(netns) if interface::is_gone(config, netns, &updated)? => {
+            Some(restore_interface(attachment, netns, &updated).await?)
+        }
+        _ => None,
+    };
+    timings.stage("dataplane");
+    let updated = match &restored {
+        Some(created) => with_interface(updated, created),
+        None => updated,
+    };
+    let write = EndpointWrite { endpoint: updated, existing: Some(existing), profile };
+    let endpoint = match (write.apply(&cx.store).await, &restored) {
+        (Ok(endpoint), _) => endpoint,
+        (Err(failure), None) => return Err(failure.error),
+        (Err(failure), Some(created)) => return Err(with_removal(failure.error, &created.remove(config).await)),
+    };
+    timings.stage("write");
+    result::of_endpoint(&endpoint, &cx.call)
+}
+
+/// Creates the interface of an endpoint again. Fails if an address of the endpoint is no longer allocated to the
+/// container: a DEL that was killed may have released it.
+async fn restore_interface(
+    attachment: &Attachment<'_>,
+    netns: &NetnsFd,
+    endpoint: &WorkloadEndpoint,
+) -> Result<CreatedInterface, CniError> {
+    let lost = lost_addresses(attachment.cx, endpoint).await?;
+    if lost.is_empty() {
+        return Ok(interface::restore(attachment.interface(), netns, endpoint, attachment.before)?);
+    }
+    let name = &endpoint.metadata.name;
+    let lost = lost.join("; ");
+    let msg = format!("the interface of WorkloadEndpoint {name} is gone, and so are its addresses: {lost}");
+    Err(CniError::new(Code::TRY_AGAIN, msg)
+        .with_details("DEL removes the endpoint; an ADD after that gets new addresses"))
+}
+
+/// Returns the addresses of an endpoint that are no longer allocated to the container, as one text for each. Does not
+/// run other IPAM plugins, because many of them do not implement CHECK.
+async fn lost_addresses(cx: &Context, endpoint: &WorkloadEndpoint) -> Result<Vec<String>, CniError> {
+    let Some(mut request) = ipam::request(&cx.call, &cx.workload.node, None) else { return Ok(Vec::new()) };
+    // The endpoint's first network assigned the addresses, under its handle.
+    if let Some(first) = endpoint.spec.profiles.first() {
+        request.network.clone_from(first);
+    }
+    let (_, addresses) = endpoint.spec.host_link();
+    let differences = cni::differences(&cx.store, &request, &addresses).await;
+    differences.map_err(|error| store_error("read the address blocks", &error))
+}

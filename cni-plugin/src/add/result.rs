@@ -1,0 +1,92 @@
+//! The result of an ADD: the ends of the interface and its addresses, after the parts of the preceding plugins.
+
+use libcalico::api::WorkloadEndpoint;
+use netconf::result::{Interface, IpConfig, IpNet};
+use netconf::{Call, CniError, CniResult};
+
+use crate::interface::CreatedInterface;
+
+/// Adds both ends of a created interface to the result of IPAM.
+pub(super) fn of_created(created: &CreatedInterface, ipam: CniResult, call: &Call) -> CniResult {
+    let mut result = ipam;
+    result.interfaces = ends(&created.host_ifname, &created.mac, created.mtu, call);
+    for ip in &mut result.ips {
+        if created.as_hosts {
+            ip.address = IpNet::host(ip.address.addr());
+        }
+        ip.gateway = None;
+        ip.interface = Some(1);
+    }
+    result
+}
+
+/// Returns the result of an ADD whose endpoint already exists (CNI-149).
+pub(super) fn of_endpoint(endpoint: &WorkloadEndpoint, call: &Call) -> Result<CniResult, CniError> {
+    let spec = &endpoint.spec;
+    let config = |network: &String| {
+        let address = network.parse::<IpNet>().map_err(|_| {
+            let name = &endpoint.metadata.name;
+            CniError::internal(format!("WorkloadEndpoint {name} has an invalid address {network:?}"))
+        })?;
+        Ok(IpConfig { address, gateway: None, interface: Some(1) })
+    };
+    let ips = spec.ip_networks.iter().map(config).collect::<Result<_, CniError>>()?;
+    Ok(CniResult { ips, interfaces: ends(&spec.interface_name, &spec.mac, 0, call), ..CniResult::default() })
+}
+
+/// Returns both ends of the interface, the host's end first (CNI-38).
+fn ends(host_ifname: &str, mac: &str, mtu: u32, call: &Call) -> Vec<Interface> {
+    let (name, mac, sandbox) = (call.ifname.clone(), mac.to_owned(), call.netns.clone());
+    vec![
+        Interface { name: host_ifname.to_owned(), ..Interface::default() },
+        Interface { name, mac, mtu, sandbox, ..Interface::default() },
+    ]
+}
+
+/// Returns the interfaces, addresses and routes of `previous`, the result of the preceding plugin in the configuration
+/// list, followed by those of `ours`. Upstream drops `previous`. The DNS settings are those of `ours`, or of `previous`
+/// if `ours` has none.
+pub(super) fn merge(previous: Option<CniResult>, ours: CniResult) -> CniResult {
+    let Some(mut merged) = previous else { return ours };
+    let offset = merged.interfaces.len();
+    merged.interfaces.extend(ours.interfaces);
+    merged.ips.extend(ours.ips.into_iter().map(|mut ip| {
+        ip.interface = ip.interface.map(|index| index + offset);
+        ip
+    }));
+    merged.routes.extend(ours.routes);
+    if !ours.dns.is_empty() {
+        merged.dns = ours.dns;
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use netconf::Version;
+
+    use super::*;
+
+    fn result(text: &str) -> CniResult {
+        CniResult::parse(text.as_bytes(), Version::V1_0_0).unwrap()
+    }
+
+    #[test]
+    fn indexes_go_on_where_the_previous_result_ends() {
+        let previous = result(
+            r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "a"}], "dns": {"nameservers": ["1.1.1.1"]},
+                "ips": [{"address": "10.0.0.1/24", "interface": 0}]}"#,
+        );
+        let ours = result(
+            r#"{"cniVersion": "1.0.0", "interfaces": [{"name": "b"}, {"name": "c", "sandbox": "/n"}],
+                "ips": [{"address": "10.65.0.1/32", "interface": 1}]}"#,
+        );
+        let both = merge(Some(previous), ours.clone());
+        let names: Vec<_> = both.interfaces.iter().map(|interface| interface.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!(both.ips[0].interface, Some(0));
+        assert_eq!(both.ips[1].interface, Some(2));
+        assert_eq!(both.dns.nameservers, ["1.1.1.1"]);
+        assert_eq!(merge(None, ours.clone()), ours);
+    }
+}

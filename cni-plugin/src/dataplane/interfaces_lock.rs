@@ -1,0 +1,40 @@
+//! The lock that separates ADDs that create an interface from calls that remove one.
+//!
+//! Between the creation of a pair and the alias of its host end, the owner of the pair is unknown. ADDs share the lock
+//! during that time, so that any number of them can run at once. A call that is about to remove an interface without an
+//! alias takes the lock exclusively: such an interface then belongs to another program, or an ADD that was killed left
+//! it.
+//!
+//! A call that cannot use the lock file continues with `None` instead of the lock.
+
+use std::path::Path;
+
+use ipam_plugin::lock::{HostLock, LONGEST_WAIT, LockError};
+
+use super::DataplaneError;
+
+/// The lock file. It disappears when the node restarts, as the interfaces do.
+const LOCK: &str = "/var/run/calico/interfaces.lock";
+
+/// Takes the shared lock. An ADD holds it from before the creation until the host end has its alias. Without the lock
+/// the ADD only risks that another call removes the new interface.
+pub(super) fn share() -> Option<HostLock> {
+    let lock = HostLock::share_within(Path::new(LOCK), LONGEST_WAIT);
+    lock.inspect_err(|error| tracing::warn!(%error, "making the interface without the lock")).ok()
+}
+
+/// Takes the exclusive lock, for a call that removes `ifname`. Waits until no ADD is between creation and alias. An ADD
+/// must release its shared lock first: two ADDs that wait for each other's shared lock would never continue.
+///
+/// # Errors
+/// Other ADDs hold the lock for too long.
+pub(super) fn acquire(ifname: &str) -> Result<Option<HostLock>, DataplaneError> {
+    match HostLock::acquire_within(Path::new(LOCK), LONGEST_WAIT) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(source @ LockError::Busy { .. }) => Err(DataplaneError::Making { ifname: ifname.to_owned(), source }),
+        Err(error) => {
+            tracing::warn!(%error, interface = ifname, "taking the interface away without the lock");
+            Ok(None)
+        }
+    }
+}

@@ -10,7 +10,7 @@ use crate::watches::{Cache, Event};
 
 /// The cached nodes and endpoints. Endpoints that users created are not cached.
 #[derive(Debug, Default)]
-pub(super) struct HostEndpointCache {
+pub struct HostEndpointCache {
     nodes: Cache<ObjectKey, HostNode>,
     endpoints: Cache<ObjectKey, Entry<HostEndpoint>>,
     /// The node of each endpoint, and the endpoints of each node.

@@ -15,19 +15,21 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::cache::{HostEndpointCache, NodeState};
-use crate::controllers::shared_cache::SharedCache;
+use crate::context::Context;
+use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
-use crate::settings::Settings;
+use crate::settings::{ControllerName, Settings};
+use crate::watches::Watches;
 
 /// Delay before the next look when the cache lags behind the datastore.
 pub(super) const LAG: Duration = Duration::from_secs(1);
 
 /// The reconciler of the endpoints of one node.
-pub(super) struct HostEndpointReconciler {
-    store: Arc<Datastore>,
-    settings: watch::Receiver<Arc<Settings>>,
+pub struct HostEndpointReconciler {
+    pub(super) store: Arc<Datastore>,
+    pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) cache: SharedCache<HostEndpointCache>,
-    patterns: PatternCache,
+    pub(super) patterns: PatternCache,
 }
 
 /// A write that is due.
@@ -35,6 +37,26 @@ enum DueWrite {
     Create(HostEndpoint),
     Update(Box<Entry<HostEndpoint>>, HostEndpoint),
     Delete(Entry<HostEndpoint>),
+}
+
+impl CachedReconcile for HostEndpointReconciler {
+    type Cache = HostEndpointCache;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
+
+    fn subscribe(controller: &CachedController<Self>, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.calico_nodes, HostEndpointCache::apply_node);
+        controller.subscribe(&mut watches.host_endpoints, HostEndpointCache::apply_endpoint);
+    }
+
+    fn new(context: &Context, controller: &CachedController<Self>) -> Self {
+        let (store, settings) = (context.calico.clone(), context.settings.clone());
+        let (cache, patterns) = (controller.cache.clone(), PatternCache::default());
+        HostEndpointReconciler { store, settings, cache, patterns }
+    }
+
+    fn all_keys(cache: &HostEndpointCache) -> Vec<String> {
+        cache.names()
+    }
 }
 
 impl Reconcile for HostEndpointReconciler {
@@ -68,14 +90,6 @@ impl Reconcile for HostEndpointReconciler {
 }
 
 impl HostEndpointReconciler {
-    pub(super) fn new(
-        store: Arc<Datastore>,
-        settings: watch::Receiver<Arc<Settings>>,
-        cache: SharedCache<HostEndpointCache>,
-    ) -> Self {
-        HostEndpointReconciler { store, settings, cache, patterns: PatternCache::default() }
-    }
-
     /// Returns true if the node is missing. A watch reports an unreadable node as deleted, which is not a proof.
     async fn is_gone(&self, node: &str) -> Result<bool, ReconcileError> {
         match self.store.get::<CalicoNode>(&ObjectKey::global(node)).await {
@@ -180,7 +194,7 @@ const MAX_PATTERNS: usize = 64;
 
 /// The regular expressions of templates, compiled at their first use.
 #[derive(Debug, Default)]
-struct PatternCache {
+pub(super) struct PatternCache {
     compiled: Mutex<HashMap<String, Result<Regex, PatternError>>>,
 }
 

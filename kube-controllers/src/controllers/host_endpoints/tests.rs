@@ -13,10 +13,10 @@ use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
 use libcalico::store::{Entry, Store};
 use tokio::sync::watch;
 
-use super::reconcile::{HostEndpointReconciler, LAG};
-use super::*;
+use super::reconcile::{HostEndpointReconciler, LAG, PatternCache};
+use crate::controllers::cached::SharedCache;
 use crate::controllers::testing::{configured, embedded, settings};
-use crate::runtime::{NextReconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::Settings;
 use crate::watches::Event;
 
@@ -31,7 +31,12 @@ impl Fixture {
     fn new(wanted: AutoHostEndpoints) -> Self {
         let (dir, store) = embedded();
         let (sender, receiver) = watch::channel(Arc::new(Settings { host_endpoints: wanted, ..settings() }));
-        let reconciler = HostEndpointReconciler::new(store.clone(), receiver, SharedCache::default());
+        let reconciler = HostEndpointReconciler {
+            store: store.clone(),
+            settings: receiver,
+            cache: SharedCache::default(),
+            patterns: PatternCache::default(),
+        };
         Fixture { store, settings: sender, reconciler, _dir: dir }
     }
 

@@ -21,10 +21,11 @@ use super::service_cache::{ServiceCache, ServiceState};
 use super::status;
 use crate::api_reads;
 use crate::context::Context;
+use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::controllers::custom_resource::{is_not_found, reconcile_error};
-use crate::controllers::shared_cache::SharedCache;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
-use crate::settings::{AssignIps, Settings};
+use crate::settings::{AssignIps, ControllerName, Settings};
+use crate::watches::Watches;
 
 /// Delay before the next look when the cache lags behind.
 pub(super) const LAG: Duration = Duration::from_secs(1);
@@ -47,6 +48,31 @@ pub(super) struct ServiceReconciler {
     pub(super) kubernetes: kube::Client,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) cache: SharedCache<ServiceCache>,
+}
+
+impl CachedReconcile for ServiceReconciler {
+    type Cache = ServiceCache;
+    const CONTROLLER: Option<ControllerName> = None;
+
+    fn subscribe(controller: &CachedController<Self>, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.services, ServiceCache::apply_service);
+        controller.subscribe(&mut watches.ip_pools, ServiceCache::apply_pool);
+        controller.subscribe(&mut watches.blocks, ServiceCache::apply_block);
+    }
+
+    fn new(context: &Context, controller: &CachedController<Self>) -> Self {
+        ServiceReconciler {
+            calico: context.calico.clone(),
+            addresses: ServiceAddresses::new(context.calico.clone()),
+            kubernetes: context.kubernetes.clone(),
+            settings: context.settings.clone(),
+            cache: controller.cache.clone(),
+        }
+    }
+
+    fn all_keys(cache: &ServiceCache) -> Vec<ObjectKey> {
+        cache.services()
+    }
 }
 
 impl Reconcile for ServiceReconciler {
@@ -85,16 +111,6 @@ impl Reconcile for ServiceReconciler {
 }
 
 impl ServiceReconciler {
-    pub(super) fn new(context: &Context, cache: SharedCache<ServiceCache>) -> Self {
-        ServiceReconciler {
-            calico: context.calico.clone(),
-            addresses: ServiceAddresses::new(context.calico.clone()),
-            kubernetes: context.kubernetes.clone(),
-            settings: context.settings.clone(),
-            cache,
-        }
-    }
-
     fn decide(
         &self,
         key: &ObjectKey,

@@ -16,7 +16,7 @@ use crate::watches::{Cache, Event};
 
 /// The cached names of nodes.
 #[derive(Debug, Default)]
-pub(super) struct NodeNameCache {
+pub struct NodeNameCache {
     kubernetes: Cache<ObjectKey, ()>,
     calico: Cache<ObjectKey, ObjectKey>,
     names: NodeNames,

@@ -19,60 +19,51 @@ use libcalico::kubernetes::NODES;
 use libcalico::store::{Store, StoreError};
 
 use self::cache::{EndpointKeyCache, NodeNameCache};
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use super::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::api_reads;
 use crate::context::Context;
-use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
 use crate::watches::Watches;
-
-/// The controller. Its keys are names of Calico nodes.
-pub struct NodeDeletion {
-    queue: Queue<ObjectKey>,
-    cache: SharedCache<NodeNameCache>,
-}
-
-impl Controller for NodeDeletion {
-    const NAME: &'static str = "node-deletion";
-
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, cache) = (Queue::default(), SharedCache::<NodeNameCache>::default());
-        cache.subscribe(&mut watches.nodes, &queue, NodeNameCache::apply_kubernetes_node);
-        cache.subscribe(&mut watches.calico_nodes, &queue, NodeNameCache::apply_calico_node);
-        NodeDeletion { queue, cache }
-    }
-
-    async fn run(self, context: Context) {
-        let queue_all = || self.cache.lock().orphans().into_iter().for_each(|key| self.queue.add(key));
-        let reconciler = Arc::new(DeletedNodeReconciler {
-            store: context.calico.clone(),
-            kubernetes: context.kubernetes.clone(),
-            endpoints: EndpointKeyCache::default(),
-            cache: self.cache.clone(),
-        });
-        let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(
-            runtime::run(reconciler, self.queue.clone(), workers, context.clone()),
-            resync(&context, queue_all)
-        );
-    }
-}
 
 /// Delay before the pods of a missing node are checked again. A kubelet that registers again keeps its pods, and
 /// Kubernetes deletes the pods of a missing node after a minute. Upstream releases their addresses at once, although
 /// the pods may still run (KC-472).
 const PODS_GO: Duration = Duration::from_secs(20);
 
-struct DeletedNodeReconciler {
+/// The controller. Its keys are names of Calico nodes.
+pub type NodeDeletion = CachedController<DeletedNodeReconciler>;
+
+/// The reconciler of one node.
+pub struct DeletedNodeReconciler {
     store: Arc<Datastore>,
     kubernetes: kube::Client,
     endpoints: EndpointKeyCache,
     cache: SharedCache<NodeNameCache>,
 }
 
+impl CachedReconcile for DeletedNodeReconciler {
+    type Cache = NodeNameCache;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
+
+    fn subscribe(controller: &NodeDeletion, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.nodes, NodeNameCache::apply_kubernetes_node);
+        controller.subscribe(&mut watches.calico_nodes, NodeNameCache::apply_calico_node);
+    }
+
+    fn new(context: &Context, controller: &NodeDeletion) -> Self {
+        let (store, kubernetes) = (context.calico.clone(), context.kubernetes.clone());
+        let (endpoints, cache) = (EndpointKeyCache::default(), controller.cache.clone());
+        DeletedNodeReconciler { store, kubernetes, endpoints, cache }
+    }
+
+    fn all_keys(cache: &NodeNameCache) -> Vec<ObjectKey> {
+        cache.orphans()
+    }
+}
+
 impl Reconcile for DeletedNodeReconciler {
-    const NAME: &'static str = NodeDeletion::NAME;
+    const NAME: &'static str = "node-deletion";
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::controllers::testing::{embedded, settings};
 use crate::leader::Leadership;
+use crate::runtime::Controller;
 use crate::settings::Settings;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;

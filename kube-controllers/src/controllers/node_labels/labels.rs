@@ -62,7 +62,7 @@ pub(super) fn merge(found: &RecordedLabels, kubernetes: &Labels) -> Result<Optio
 
 /// The cached labels.
 #[derive(Debug, Default)]
-pub(super) struct NodeLabelCache {
+pub struct NodeLabelCache {
     kubernetes: Cache<ObjectKey, Labels>,
     calico: Cache<ObjectKey, (ObjectKey, RecordedLabels)>,
     names: NodeNames,

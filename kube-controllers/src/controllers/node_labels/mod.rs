@@ -12,52 +12,43 @@ use libcalico::store::{Store, StoreError};
 use tokio::sync::watch;
 
 use self::labels::{InvalidRecord, NodeLabelCache, RECORD, RecordedLabels, merge};
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use super::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::context::Context;
-use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::{ControllerName, Settings};
 use crate::watches::Watches;
 
 /// The controller. Its keys are names of Calico nodes.
-pub struct NodeLabels {
-    queue: Queue<ObjectKey>,
-    cache: SharedCache<NodeLabelCache>,
-}
+pub type NodeLabels = CachedController<NodeLabelReconciler>;
 
-impl Controller for NodeLabels {
-    const NAME: &'static str = "node-labels";
-
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, cache) = (Queue::default(), SharedCache::<NodeLabelCache>::default());
-        cache.subscribe(&mut watches.nodes, &queue, NodeLabelCache::apply_kubernetes_node);
-        cache.subscribe(&mut watches.calico_nodes, &queue, NodeLabelCache::apply_calico_node);
-        NodeLabels { queue, cache }
-    }
-
-    async fn run(self, context: Context) {
-        let queue_all = || self.cache.lock().nodes().into_iter().for_each(|key| self.queue.add(key));
-        let reconciler = Arc::new(NodeLabelReconciler {
-            store: context.calico.clone(),
-            settings: context.settings.clone(),
-            cache: self.cache.clone(),
-        });
-        let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(
-            runtime::run(reconciler, self.queue.clone(), workers, context.clone()),
-            resync(&context, queue_all)
-        );
-    }
-}
-
-struct NodeLabelReconciler {
+/// The reconciler of the labels of one node.
+pub struct NodeLabelReconciler {
     store: Arc<Datastore>,
     settings: watch::Receiver<Arc<Settings>>,
     cache: SharedCache<NodeLabelCache>,
 }
 
+impl CachedReconcile for NodeLabelReconciler {
+    type Cache = NodeLabelCache;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
+
+    fn subscribe(controller: &NodeLabels, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.nodes, NodeLabelCache::apply_kubernetes_node);
+        controller.subscribe(&mut watches.calico_nodes, NodeLabelCache::apply_calico_node);
+    }
+
+    fn new(context: &Context, controller: &NodeLabels) -> Self {
+        let (store, settings) = (context.calico.clone(), context.settings.clone());
+        NodeLabelReconciler { store, settings, cache: controller.cache.clone() }
+    }
+
+    fn all_keys(cache: &NodeLabelCache) -> Vec<ObjectKey> {
+        cache.nodes()
+    }
+}
+
 impl Reconcile for NodeLabelReconciler {
-    const NAME: &'static str = NodeLabels::NAME;
+    const NAME: &'static str = "node-labels";
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {

@@ -21,7 +21,7 @@ use libcalico::store::{Store, StoreError};
 use self::duplicate::DuplicatePolicy;
 use self::misnamed::{MisnamedPolicies, StoredPolicy, is_misnamed};
 use self::rollout::{Rollout, RolloutBlocker};
-use super::resync::ResyncKey;
+use super::cached::ResyncKey;
 use crate::context::Context;
 use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::watches::Watches;

@@ -6,19 +6,18 @@
 
 mod policies;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use libcalico::api::{ObjectKey, Tier, TierSpec};
 use libcalico::store::Entry;
 use time::OffsetDateTime;
 
+use super::cached::{CachedController, CachedReconcile, SharedCache};
 use super::condition::Condition;
 use super::custom_resource::{CustomResources, finalizers};
-use super::resync::resync;
-use super::shared_cache::SharedCache;
 use crate::context::Context;
-use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
+use crate::settings::ControllerName;
 use crate::watches::{Cache, Watches};
 
 /// Finalizer that keeps a tier while it has policies.
@@ -27,42 +26,36 @@ const FINALIZER: &str = "projectcalico.org/tier-controller";
 /// Delay before the policies of a tier that is being deleted are counted again.
 const EMPTYING: Duration = Duration::from_secs(5);
 
-type TierCache = Cache<ObjectKey, Entry<Tier>>;
-
 /// The controller. Its keys are names of tiers.
-pub struct Tiers {
-    queue: Queue<ObjectKey>,
-    tiers: SharedCache<TierCache>,
-}
+pub type Tiers = CachedController<TierReconciler>;
 
-impl Controller for Tiers {
-    const NAME: &'static str = "tier";
-
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, tiers) = (Queue::default(), SharedCache::<TierCache>::default());
-        tiers.subscribe(&mut watches.tiers, &queue, |tiers, event| tiers.apply(event, |entry| Some(entry.clone())));
-        Tiers { queue, tiers }
-    }
-
-    async fn run(self, context: Context) {
-        let reconciler = Arc::new(TierReconciler {
-            kubernetes: context.kubernetes.clone(),
-            objects: CustomResources::new::<TierSpec>(context.kubernetes.clone()),
-            tiers: self.tiers.clone(),
-        });
-        let queue_all = || self.tiers.lock().iter().for_each(|(key, _)| self.queue.add(key.clone()));
-        tokio::join!(runtime::run(reconciler, self.queue.clone(), 1, context.clone()), resync(&context, queue_all));
-    }
-}
-
-struct TierReconciler {
+/// The reconciler of one tier.
+pub struct TierReconciler {
     kubernetes: kube::Client,
     objects: CustomResources,
-    tiers: SharedCache<TierCache>,
+    tiers: SharedCache<Cache<ObjectKey, Entry<Tier>>>,
+}
+
+impl CachedReconcile for TierReconciler {
+    type Cache = Cache<ObjectKey, Entry<Tier>>;
+    const CONTROLLER: Option<ControllerName> = None;
+
+    fn subscribe(controller: &Tiers, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.tiers, |tiers, event| tiers.apply(event, |entry| Some(entry.clone())));
+    }
+
+    fn new(context: &Context, controller: &Tiers) -> Self {
+        let objects = CustomResources::new::<TierSpec>(context.kubernetes.clone());
+        TierReconciler { kubernetes: context.kubernetes.clone(), objects, tiers: controller.cache.clone() }
+    }
+
+    fn all_keys(tiers: &Self::Cache) -> Vec<ObjectKey> {
+        tiers.iter().map(|(key, _)| key.clone()).collect()
+    }
 }
 
 impl Reconcile for TierReconciler {
-    const NAME: &'static str = Tiers::NAME;
+    const NAME: &'static str = "tier";
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {

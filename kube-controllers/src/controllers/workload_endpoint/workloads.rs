@@ -10,16 +10,15 @@ use libcalico::names::EndpointIdentifiers;
 use libcalico::store::Entry;
 use uuid::Uuid;
 
-use super::labels::EndpointLabels;
-use super::sandbox::{PodIdentity, Sandbox};
+use super::projections::{EndpointLabels, PodIdentity, Sandbox};
+use crate::controllers::cached::ResyncKey;
 use crate::controllers::node_names::NodeNames;
-use crate::controllers::resync::ResyncKey;
 use crate::watched::{Node, Pod, StringInterner};
 use crate::watches::{Cache, Event};
 
 /// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
 #[derive(Default)]
-pub(super) struct Workloads {
+pub struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,
     pods: List,
     endpoints: List,

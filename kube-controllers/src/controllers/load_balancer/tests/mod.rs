@@ -6,7 +6,7 @@ mod serving;
 mod settling;
 
 use k8s_openapi::api::core::v1::Service as KubernetesService;
-use libcalico::api::IpPoolSpec;
+use libcalico::api::{IpPoolSpec, ObjectKey};
 use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::{AssignRequest as BlockRequest, Owner, Reservations};
 use libcalico::net::Cidr;
@@ -25,7 +25,9 @@ use super::reconcile::LAG;
 use super::request::{AddressRequest, RequestError};
 use super::service::LoadBalancerService;
 use super::service::{ADDRESSES, IPV4_POOLS, IPV6_POOLS};
+use super::service_cache::ServiceCache;
 use super::*;
+use crate::controllers::cached::SharedCache;
 use crate::runtime::NextReconcile;
 use crate::runtime::ReconcileError;
 use crate::settings::AssignIps;
@@ -38,7 +40,7 @@ use libcalico::ipam::HandleId;
 use libcalico::ipam::Labels;
 use libcalico::store::Entry;
 use std::net::IpAddr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 fn pool(name: &str, cidr: &str, automatic: bool) -> LoadBalancerPool {

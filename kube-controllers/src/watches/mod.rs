@@ -4,7 +4,6 @@ mod cache;
 mod handler;
 mod running;
 mod set;
-mod source;
 
 pub use cache::Cache;
 pub use handler::{Event, EventHandler, Subscribers};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use libcalico::api::ObjectKey;
 
-use super::kind::SyncedKind;
+use super::SyncedKind;
 use crate::controllers::cached::ResyncKey;
 use crate::watched::Watched;
 use crate::watches::{Cache, Event};

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::cache::SourceCache;
-use super::kind::{SyncedKind, SyncedSpec};
+use super::{SyncedKind, SyncedSpec};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, ResyncKey, SharedCache};

@@ -8,7 +8,7 @@ use libcalico::ipam::gc::{Conflict, Rival, rival};
 use libcalico::ipam::{Block, Sight};
 use libcalico::store::{Store, StoreError};
 
-use super::state::GcPass;
+use super::GcPass;
 use crate::gc::projections::pod_facts;
 
 /// The result of a second check of a conflict.

@@ -10,7 +10,7 @@ use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
 
-use super::state::GcPass;
+use super::GcPass;
 use crate::gc::events::GcEvent;
 use crate::gc::recheck::CurrentState;
 use crate::settings::Gc;
@@ -136,15 +136,11 @@ impl GcPass {
             return;
         }
         let confirmed: HashSet<_> =
-            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity_of).collect();
+            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity).collect();
         self.reported.retain(|reported| confirmed.contains(reported));
     }
 }
 
-fn identity(suspect: &&Suspect) -> (HandleId, IpAddr, Option<u64>) {
-    identity_of(suspect)
-}
-
-fn identity_of(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
+fn identity(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
     (suspect.handle.clone(), suspect.address, suspect.sequence)
 }

@@ -7,4 +7,5 @@ mod workers;
 
 pub use queue::Queue;
 pub use reconcile::{Controller, NextReconcile, Reconcile, ReconcileError};
+pub(crate) use workers::panic_message;
 pub use workers::run;

@@ -6,6 +6,6 @@ mod running;
 mod set;
 
 pub use cache::Cache;
-pub use handler::{Event, EventHandler, Subscribers};
+pub use handler::{Event, Subscribers};
 pub use running::{RunningWatches, WatchHealth};
 pub use set::Watches;

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use datastore::kubernetes::{ApiSource, CollectionError, Decode};
 use datastore::watch::{ObjectChange, Watcher};
+use futures::stream::unfold;
 use libcalico::api::{
     HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Node as CalicoNode, ObjectKey, Tier,
     WorkloadEndpoint,
@@ -12,7 +13,7 @@ use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
 use super::handler::Subscribers;
-use super::running::{RunningWatches, follow};
+use super::running::RunningWatches;
 use crate::context::Context;
 use crate::watched::{
     Namespace, NetworkPolicy, Node, Pod, Projection, ProjectionOptions, Service, ServiceAccount, StringInterner,
@@ -42,13 +43,15 @@ macro_rules! watches {
                 $(if self.$native.has_subscribers() {
                     let watch = Watcher::new(source::<$projection>(context, self.options));
                     let meter = watch.stats();
-                    running.add(self.$native, meter, |subscribers| follow(watch, subscribers, context.clone()));
+                    let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
+                    running.add(self.$native, meter, events, &context.metrics, &context.stop);
                 })*
                 $(if self.$calico.has_subscribers()
                     && let Some(watch) = context.calico.watch::<$kind>(&Default::default())
                 {
                     let meter = watch.stats();
-                    running.add(self.$calico, meter, |subscribers| follow(watch, subscribers, context.clone()));
+                    let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
+                    running.add(self.$calico, meter, events, &context.metrics, &context.stop);
                 })*
                 running
             }

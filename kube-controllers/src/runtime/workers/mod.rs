@@ -101,7 +101,8 @@ impl<R: Reconcile> WorkerPool<R> {
             Ok(outcome) => outcome,
             Err(panic) => {
                 self.metrics.panics.inc();
-                Err(ReconcileError::Retry(format!("panicked: {}", panic_message(&*panic))))
+                let message = panic_message(&*panic).unwrap_or("something that is no text");
+                Err(ReconcileError::Retry(format!("panicked: {message}")))
             }
         }
     }
@@ -157,13 +158,10 @@ async fn drained(stop: &CancellationToken) {
     sleep(DRAIN).await;
 }
 
-/// Returns the message of a panic.
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("something that is no text")
+/// Returns the message of a panic, if it is a text.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the
 //! requested kind proves that an object is missing; a 404 means that the server does not serve the kind.
 
+use std::fmt::Display;
+
 use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{GROUPS, PODS, Resource, Served, escaped, has_kind, kinds_path};
 use serde::Deserialize;
@@ -78,8 +80,7 @@ async fn read<T: DeserializeOwned + 'static>(
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
     let (items, following) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
-    let failed =
-        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let failed = |error: &dyn Display| unread(&what, error);
     let item = match (items.first(), following) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
@@ -124,8 +125,7 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
 
 /// Returns true if the API server serves one of these kinds, given by their plurals, in any version of `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
-    let failed =
-        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("discovery of {group} in Kubernetes: {error}"));
+    let failed = |error: &dyn Display| ReconcileError::Retry(format!("discovery of {group} in Kubernetes: {error}"));
     let read = async |path: &str| {
         let request = hyper::Request::get(path).header(hyper::header::ACCEPT, "application/json").body(Vec::new());
         kubernetes.request_text(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))
@@ -151,10 +151,13 @@ async fn page<T: DeserializeOwned + 'static>(
     resource: Resource,
     what: &str,
 ) -> Result<(Vec<T>, Option<String>), ReconcileError> {
-    let failed =
-        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let failed = |error: &dyn Display| unread(what, error);
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
     list.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
+}
+
+fn unread(what: &str, error: &dyn Display) -> ReconcileError {
+    ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"))
 }

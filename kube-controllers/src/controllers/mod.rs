@@ -4,7 +4,6 @@
 //! [`service_account`]; the other modules are independent of each other.
 
 mod cached;
-mod condition;
 mod custom_resource;
 pub mod host_endpoints;
 pub mod ip_pool;

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::gate::LeaderGate;
 use crate::events::{self, EventType, NAMESPACE};
+use crate::settings::Gc;
 
 /// Maximum number of addresses named in an Event; a pass may release thousands.
 const NAMED: usize = 10;
@@ -22,15 +23,6 @@ const LONG: usize = 550;
 /// Number of Events that are posted at the same time.
 const AT_ONCE: usize = 8;
 
-/// The kind of message about leaked addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GcEvent {
-    /// The addresses were released.
-    Reclaimed,
-    /// The addresses would be released, but the mode is `report`.
-    WouldReclaim,
-}
-
 /// Posts Events as long as the role allows it.
 #[derive(Debug, Default)]
 pub(super) struct EventPublisher {
@@ -38,10 +30,10 @@ pub(super) struct EventPublisher {
 }
 
 impl EventPublisher {
-    /// Posts an Event per node about `suspects`. Failures are only logged, because nothing depends on Events.
-    pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, kind: GcEvent, suspects: &[&Suspect]) {
+    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are only logged, because nothing depends on Events.
+    pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: Gc, suspects: &[&Suspect]) {
         let events =
-            by_node(suspects).into_iter().map(|(node, suspects)| build_event(node, kind, &suspects, SystemTime::now()));
+            by_node(suspects).into_iter().map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
         let written: Vec<_> = events.map(|event| self.write(client, gate, event)).collect();
         stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
     }
@@ -100,10 +92,10 @@ fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> 
     by_node
 }
 
-fn build_event(node: &str, kind: GcEvent, suspects: &[&Suspect], now: SystemTime) -> Value {
-    let (reason, verb) = match kind {
-        GcEvent::Reclaimed => ("LeakedAddressesReclaimed", "took back"),
-        GcEvent::WouldReclaim => ("LeakedAddressesFound", "would take back"),
+fn build_event(node: &str, mode: Gc, suspects: &[&Suspect], now: SystemTime) -> Value {
+    let (reason, verb) = match mode {
+        Gc::Reclaim => ("LeakedAddressesReclaimed", "took back"),
+        Gc::Report => ("LeakedAddressesFound", "would take back"),
     };
     let mut message = format!("{verb} {} leaked address(es): ", suspects.len());
     for (at, suspect) in suspects.iter().enumerate() {
@@ -183,9 +175,9 @@ pub(super) mod tests {
         let client = kube::Client::new(service, "default");
         let gate = LeaderGate::new(crate::leader::Leadership::always(), stop.clone(), 0);
         let (events, suspect) = (EventPublisher::default(), suspect(1, Some("a")));
-        events.publish(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
+        events.publish(&client, &gate, Gc::Reclaim, &[&suspect]).await;
         stop.cancel();
-        events.publish(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
+        events.publish(&client, &gate, Gc::Reclaim, &[&suspect]).await;
         assert_eq!(asked.load(Ordering::Relaxed), 1);
     }
 
@@ -228,7 +220,7 @@ pub(super) mod tests {
         let conflict =
             Conflict { namespace: "tenant".into(), name: "p".into(), address: suspect.address, block: suspect.block };
         assert!(events.report_conflict(&client, &gate, &conflict, "u", &Rival::Free).await, "it is not tried again");
-        events.publish(&client, &gate, GcEvent::Reclaimed, &[&suspect]).await;
+        events.publish(&client, &gate, Gc::Reclaim, &[&suspect]).await;
         assert_eq!(*asked.lock().unwrap(), ["/api/v1/namespaces/tenant/events", "/api/v1/namespaces/default/events"]);
     }
 
@@ -236,7 +228,7 @@ pub(super) mod tests {
     fn pods_with_the_longest_names_leave_a_message_within_a_kibibyte() {
         let mut long = suspect(1, Some("a"));
         long.holder.names = Some(("n".repeat(63), "p".repeat(253)));
-        let event = build_event("a", GcEvent::Reclaimed, &[&long; 9], UNIX_EPOCH);
+        let event = build_event("a", Gc::Reclaim, &[&long; 9], UNIX_EPOCH);
         let message = event["message"].as_str().unwrap();
         assert!(message.len() <= 1024 && message.ends_with(" and 7 more"), "{}: {message}", message.len());
     }
@@ -249,7 +241,7 @@ pub(super) mod tests {
         let by_node = by_node(&suspects);
         assert_eq!(by_node.iter().map(|(node, of)| (*node, of.len())).collect::<Vec<_>>(), [("a", 12), ("b", 1)]);
         let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_123);
-        let event = build_event("a", GcEvent::Reclaimed, &by_node["a"], at);
+        let event = build_event("a", Gc::Reclaim, &by_node["a"], at);
         let message = event["message"].as_str().unwrap();
         let begin = "took back 12 leaked address(es): 10.0.0.3 of pod ns/pod3 (its pod is gone), ";
         assert!(message.starts_with(begin), "{message}");

@@ -206,25 +206,19 @@ const MAX_PATTERNS: usize = 64;
 /// The regular expressions of templates, compiled at their first use.
 #[derive(Debug, Default)]
 struct PatternCache {
-    compiled: Mutex<HashMap<String, Result<Regex, PatternError>>>,
+    compiled: Mutex<HashMap<String, Result<Regex, regex::Error>>>,
 }
-
-/// An invalid pattern.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-struct PatternError(String);
 
 impl PatternCache {
     /// Returns true if `pattern` matches any part of `interface`. Returns an error for an invalid pattern. Classes such
     /// as `\d` are ASCII only, as in Go.
-    fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, PatternError> {
+    fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, regex::Error> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
         if !compiled.contains_key(pattern) && compiled.len() >= MAX_PATTERNS {
             compiled.clear();
         }
-        let regex = compiled.entry(pattern.to_owned()).or_insert_with(|| {
-            RegexBuilder::new(pattern).unicode(false).build().map_err(|error| PatternError(error.to_string()))
-        });
+        let regex =
+            compiled.entry(pattern.to_owned()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
         regex.as_ref().map(|regex| regex.is_match(interface.as_bytes())).map_err(Clone::clone)
     }
 }

@@ -20,7 +20,7 @@ use time::OffsetDateTime;
 
 use self::allocatable::{Verdict, allocatable, is_deleting};
 use super::cached::{CachedController, CachedReconcile, SharedCache};
-use super::custom_resource::{CustomResources, finalizers};
+use super::custom_resource::{CustomResources, with_finalizer, without_finalizer};
 use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
@@ -151,7 +151,9 @@ impl IpPoolReconciler {
                 if !self.release_blocks(name, &range).await? {
                     return Ok(NextReconcile::After(EMPTYING));
                 }
-                self.objects.write_finalizers(name, &version, &without_ours(&pool.value)).await?;
+                self.objects
+                    .write_finalizers(name, &version, &without_finalizer(&pool.value, FINALIZER).unwrap_or_default())
+                    .await?;
                 Ok(NextReconcile::Done)
             }
         }
@@ -175,21 +177,10 @@ impl IpPoolReconciler {
 
 /// Returns the required change. A pool in use has the finalizer, and any other pool does not (KC-533).
 fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
-    let mut finalizers = finalizers(pool);
-    let has_ours = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+    let others = without_finalizer(pool, FINALIZER);
     match (is_deleting(pool), verdict == Verdict::Ok) {
-        (true, _) if has_ours => FinalizerChange::Empty,
-        (false, true) if !has_ours => {
-            finalizers.push(FINALIZER.into());
-            FinalizerChange::Write(finalizers)
-        }
-        (false, false) if has_ours => FinalizerChange::Write(without_ours(pool)),
-        _ => FinalizerChange::Nothing,
+        (true, _) => others.map_or(FinalizerChange::Nothing, |_| FinalizerChange::Empty),
+        (false, true) => with_finalizer(pool, FINALIZER).map_or(FinalizerChange::Nothing, FinalizerChange::Write),
+        (false, false) => others.map_or(FinalizerChange::Nothing, FinalizerChange::Write),
     }
-}
-
-fn without_ours(pool: &IpPool) -> Vec<String> {
-    let mut finalizers = finalizers(pool);
-    finalizers.retain(|finalizer| finalizer != FINALIZER);
-    finalizers
 }

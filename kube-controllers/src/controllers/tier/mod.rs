@@ -13,8 +13,7 @@ use libcalico::store::Entry;
 use time::OffsetDateTime;
 
 use super::cached::{CachedController, CachedReconcile, SharedCache};
-use super::condition::Condition;
-use super::custom_resource::{CustomResources, finalizers};
+use super::custom_resource::{CustomResources, StatusCondition, with_finalizer, without_finalizer};
 use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
@@ -62,31 +61,25 @@ impl Reconcile for TierReconciler {
         let cached = self.tiers.lock().get(key).cloned();
         let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(NextReconcile::Done) };
         let version = revision.resource_version();
-        let mut finalizers = finalizers(&tier);
-        let ours = finalizers.iter().position(|finalizer| finalizer == FINALIZER);
-        match (tier.metadata.deletion_timestamp.is_some(), ours) {
-            (false, Some(_)) | (true, None) => Ok(NextReconcile::Done),
-            (false, None) => {
-                finalizers.push(FINALIZER.into());
+        if tier.metadata.deletion_timestamp.is_none() {
+            if let Some(finalizers) = with_finalizer(&tier, FINALIZER) {
                 self.objects.write_finalizers(&key.name, version, &finalizers).await?;
-                Ok(NextReconcile::Done)
             }
-            (true, Some(at)) => {
-                let counts = policies::count(&self.kubernetes, &key.name).await?;
-                if counts.is_empty() {
-                    finalizers.remove(at);
-                    self.objects.write_finalizers(&key.name, version, &finalizers).await?;
-                    return Ok(NextReconcile::Done);
-                }
-                let message = format!("Waiting for policies to be removed: {counts}");
-                let waiting = Condition { kind: "Ready", is_true: false, reason: "Terminating", message };
-                // Compared with the stored object, so that a failed write is retried. Upstream changes its cached
-                // object before the write, and so never retries (KC-542).
-                if let Some(conditions) = waiting.among(tier.status.as_ref(), OffsetDateTime::now_utc()) {
-                    self.objects.write_conditions(&key.name, version, &conditions).await?;
-                }
-                Ok(NextReconcile::After(EMPTYING))
-            }
+            return Ok(NextReconcile::Done);
         }
+        let Some(others) = without_finalizer(&tier, FINALIZER) else { return Ok(NextReconcile::Done) };
+        let counts = policies::count(&self.kubernetes, &key.name).await?;
+        if counts.is_empty() {
+            self.objects.write_finalizers(&key.name, version, &others).await?;
+            return Ok(NextReconcile::Done);
+        }
+        let message = format!("Waiting for policies to be removed: {counts}");
+        let waiting = StatusCondition { kind: "Ready", is_true: false, reason: "Terminating", message };
+        // Compared with the stored object, so that a failed write is retried. Upstream changes its cached object before
+        // the write, and so never retries (KC-542).
+        if let Some(conditions) = waiting.among(tier.status.as_ref(), OffsetDateTime::now_utc()) {
+            self.objects.write_conditions(&key.name, version, &conditions).await?;
+        }
+        Ok(NextReconcile::After(EMPTYING))
     }
 }

@@ -7,8 +7,7 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use libcalico::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
 
 use crate::api_reads;
-use crate::controllers::custom_resource::reconcile_error;
-use crate::controllers::custom_resource::resource;
+use crate::controllers::custom_resource::{reconcile_error, resource};
 use crate::runtime::ReconcileError;
 
 /// Size of a page of policies.

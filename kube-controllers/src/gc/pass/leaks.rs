@@ -11,7 +11,6 @@ use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
 
 use super::GcPass;
-use crate::gc::events::GcEvent;
 use crate::gc::recheck::CurrentState;
 use crate::settings::Gc;
 
@@ -73,7 +72,7 @@ impl GcPass {
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, GcEvent::WouldReclaim, &new).await;
+        self.events.publish(&self.context.kubernetes, &self.gate, Gc::Report, &new).await;
         let now = self.now();
         let mut index = self.cache.index();
         found.iter().for_each(|suspect| index.failed(suspect, now));
@@ -127,7 +126,7 @@ impl GcPass {
                 pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, GcEvent::Reclaimed, &gone).await;
+        self.events.publish(&self.context.kubernetes, &self.gate, Gc::Reclaim, &gone).await;
     }
 
     /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.

@@ -10,12 +10,13 @@ use libcalico::api::{
 use libcalico::host_endpoints::AutoHostEndpoints;
 use libcalico::validation::{complete_kube_controllers_configuration, wrong_templates};
 
+use super::configuration::{
+    ALL_SERVICES, COMPACTION_PERIOD, DISABLED, ENABLED, RECONCILE_PERIOD, REQUESTED_SERVICES_ONLY,
+    running_configuration,
+};
 use super::controllers::ControllerName;
-use super::default::{ALL_SERVICES, COMPACTION_PERIOD, DISABLED, ENABLED, RECONCILE_PERIOD, REQUESTED_SERVICES_ONLY};
-use super::effective::{AssignIps, Mode, Settings};
+use super::effective::{AssignIps, LogSeverity, Mode, Settings};
 use super::environment::{Environment, Override};
-use super::log_severity::LogSeverity;
-use super::running;
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
@@ -46,7 +47,7 @@ pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec,
         Merger { echoed: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
     let settings = merger.settings();
     let Merger { echoed, notes, problems, spec, .. } = merger;
-    let running_config = Some(running::configuration(&settings, &spec, environment));
+    let running_config = Some(running_configuration(&settings, &spec, environment));
     let status = KubeControllersConfigurationStatus { running_config, environment_vars: echoed };
     Merged { settings, status, notes, problems }
 }

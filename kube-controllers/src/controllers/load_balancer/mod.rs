@@ -12,7 +12,6 @@ mod reconcile;
 mod request;
 mod service;
 mod service_cache;
-mod status;
 #[cfg(test)]
 mod tests;
 

@@ -16,9 +16,8 @@ use tokio::sync::watch;
 use super::addresses::ServiceAddresses;
 use super::decision::{Decision, HeldAddress, Plan, decide, is_misstated};
 use super::pools::{LoadBalancerPool, stored_pools};
-use super::service::LoadBalancerService;
+use super::service::{LoadBalancerService, hide_addresses, show_addresses};
 use super::service_cache::{ServiceCache, ServiceState};
-use super::status;
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
@@ -194,7 +193,7 @@ impl ServiceReconciler {
         }
         self.cache.lock().set_unserved(key, assigned.is_err());
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
-        let written = self.write_status(key, &mut live, |service| status::show(service, &shown)).await?;
+        let written = self.write_status(key, &mut live, |service| show_addresses(service, &shown)).await?;
         if written == StatusWrite::Gone {
             return Ok(NextReconcile::After(LAG));
         }
@@ -241,7 +240,7 @@ impl ServiceReconciler {
         held: impl Iterator<Item = &HeldAddress>,
     ) -> Result<StatusWrite, ReconcileError> {
         let addresses: Vec<IpAddr> = held.map(|held| held.ip).collect();
-        self.write_status(key, live, |service| status::hide(service, &addresses)).await
+        self.write_status(key, live, |service| hide_addresses(service, &addresses)).await
     }
 
     /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service

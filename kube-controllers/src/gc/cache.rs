@@ -69,44 +69,26 @@ impl ClusterCache {
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
+        watches.nodes.subscribe(self.listener(
+            Feed::KubernetesNodes,
+            |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
+            |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
+        ));
+        let calico_node_gone = |index: &mut Index, key: &ObjectKey| index.calico_node_gone(&key.name);
         match mode {
-            Mode::Etcd => {
-                watches.nodes.subscribe(self.listener(
-                    Feed::KubernetesNodes,
-                    |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
-                    |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
-                ));
-                watches.calico_nodes.subscribe(self.listener(
-                    Feed::CalicoNodes,
-                    |index, node: &Entry<CalicoNode>| {
-                        index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
-                    },
-                    |index, key: &ObjectKey| index.calico_node_gone(&key.name),
-                ));
-            }
-            Mode::Kubernetes(_) => {
-                let cache = self.clone();
-                watches.nodes.subscribe(move |event: &Event<'_, Node>| cache.apply_node(event));
-            }
+            Mode::Etcd => watches.calico_nodes.subscribe(self.listener(
+                Feed::CalicoNodes,
+                |index, node: &Entry<CalicoNode>| {
+                    index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
+                },
+                calico_node_gone,
+            )),
+            Mode::Kubernetes(_) => watches.nodes.subscribe(self.listener(
+                Feed::CalicoNodes,
+                |index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name)),
+                calico_node_gone,
+            )),
         }
-    }
-
-    fn apply_node(&self, event: &Event<'_, Node>) {
-        let mut index = self.index();
-        match event {
-            Event::ListStart => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_begins(feed)),
-            Event::Upsert(node) => {
-                let name = &node.name.name;
-                [index.put_kubernetes_node(name, is_migrating(node)), index.put_calico_node(name, Some(name))]
-            }
-            Event::Delete(key) => [index.kubernetes_node_gone(&key.name), index.calico_node_gone(&key.name)],
-            Event::ListEnd => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_ends(feed)),
-        };
-        drop(index);
-        if matches!(event, Event::ListEnd) {
-            self.listed().extend([Feed::KubernetesNodes, Feed::CalicoNodes]);
-        }
-        self.shared.changed.notify_one();
     }
 
     fn listener<T: Watched>(

@@ -81,6 +81,9 @@ impl Environment {
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let variables = VariableReader { lookup: &lookup };
         let gc_limits = GcLimits::default();
+        let gc_mode = value::word("reclaim or report", [("reclaim", Gc::Reclaim), ("report", Gc::Report)]);
+        let liveness = [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)];
+        let liveness = value::word("readiness or heartbeat", liveness);
         Ok(Environment {
             log_severity: variables.override_of(LOG_LEVEL, |variable, text| {
                 value::of_form(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
@@ -90,16 +93,13 @@ impl Environment {
             compaction_period: variables.override_of(COMPACTION_PERIOD, value::duration)?,
             health_checks: variables.override_of(HEALTH_ENABLED, value::truth)?,
             sync_node_labels: variables.override_of(SYNC_NODE_LABELS, value::truth)?,
-            auto_host_endpoints: variables.override_of(AUTO_HOST_ENDPOINTS, |variable, text| {
-                value::word(variable, text, "enabled or disabled", [("enabled", true), ("disabled", false)])
-            })?,
+            auto_host_endpoints: variables.override_of(
+                AUTO_HOST_ENDPOINTS,
+                value::word("enabled or disabled", [("enabled", true), ("disabled", false)]),
+            )?,
             orphan_endpoint_grace_period: variables.value(ORPHAN_ENDPOINT_GRACE_PERIOD, value::duration)?,
             workers: workers(&variables)?,
-            gc: variables
-                .value(GC_MODE, |variable, text| {
-                    value::word(variable, text, "reclaim or report", [("reclaim", Gc::Reclaim), ("report", Gc::Report)])
-                })?
-                .unwrap_or_default(),
+            gc: variables.value(GC_MODE, gc_mode)?.unwrap_or_default(),
             gc_limits: GcLimits {
                 parallelism: variables.value(GC_PARALLELISM, value::count)?.unwrap_or(gc_limits.parallelism),
                 requests_per_second: variables
@@ -115,16 +115,7 @@ impl Environment {
                 namespace: variables.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
                 name: variables.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
             },
-            status_liveness: variables
-                .value(STATUS_LIVENESS, |variable, text| {
-                    value::word(
-                        variable,
-                        text,
-                        "readiness or heartbeat",
-                        [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)],
-                    )
-                })?
-                .unwrap_or_default(),
+            status_liveness: variables.value(STATUS_LIVENESS, liveness)?.unwrap_or_default(),
         })
     }
 

@@ -56,16 +56,16 @@ pub(super) fn truth(variable: &'static str, text: &str) -> Result<bool, Settings
     }
 }
 
-/// Parses one of `words`, in any case.
+/// Returns a parser of one of `words`, in any case.
 pub(super) fn word<T: Copy>(
-    variable: &'static str,
-    text: &str,
     wanted: &'static str,
-    words: [(&str, T); 2],
-) -> Result<T, SettingsError> {
-    let given = text.to_ascii_lowercase();
-    let meaning = words.into_iter().find(|(word, _)| *word == given);
-    meaning.map(|(_, meaning)| meaning).ok_or_else(|| wrong(variable, text, wanted))
+    words: [(&'static str, T); 2],
+) -> impl Fn(&'static str, &str) -> Result<T, SettingsError> {
+    move |variable, text| {
+        let given = text.to_ascii_lowercase();
+        let meaning = words.iter().find(|(word, _)| *word == given);
+        meaning.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(variable, text, wanted))
+    }
 }
 
 pub(super) fn of_form<T: FromStr>(

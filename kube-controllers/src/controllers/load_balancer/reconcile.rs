@@ -153,7 +153,8 @@ impl ServiceReconciler {
                 return Ok(NextReconcile::After(LAG));
             }
             let held = self.addresses.held(handle).await?;
-            let written = self.hide(key, &mut live, cached.iter().chain(&held)).await?;
+            let hidden: Vec<IpAddr> = cached.iter().chain(&held).map(|held| held.ip).collect();
+            let written = self.write_status(key, &mut live, |service| hide_addresses(service, &hidden)).await?;
             if !self.is_current(key, &live, written).await? {
                 return Ok(NextReconcile::After(LAG));
             }
@@ -233,16 +234,6 @@ impl ServiceReconciler {
         Ok(balanced.map(|balanced| (live, balanced)))
     }
 
-    async fn hide(
-        &self,
-        key: &ObjectKey,
-        live: &mut KubernetesService,
-        held: impl Iterator<Item = &HeldAddress>,
-    ) -> Result<StatusWrite, ReconcileError> {
-        let addresses: Vec<IpAddr> = held.map(|held| held.ip).collect();
-        self.write_status(key, live, |service| hide_addresses(service, &addresses)).await
-    }
-
     /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service
     /// as written.
     async fn write_status(
@@ -258,7 +249,8 @@ impl ServiceReconciler {
         {
             return Ok(StatusWrite::Unchanged);
         }
-        match self.services(key).replace_status(&key.name, &PostParams::default(), live).await {
+        let services = Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
+        match services.replace_status(&key.name, &PostParams::default(), live).await {
             Err(error) if is_not_found(&error) => Ok(StatusWrite::Gone),
             Err(error) => Err(reconcile_error(&format!("write status of Service {key}"), &error)),
             Ok(written) => {
@@ -284,9 +276,5 @@ impl ServiceReconciler {
                 Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(judged)))
             }
         }
-    }
-
-    fn services(&self, key: &ObjectKey) -> Api<KubernetesService> {
-        Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default())
     }
 }

@@ -18,8 +18,7 @@ use crate::watches::{Cache, Event};
 #[derive(Debug, Default)]
 pub struct NodeNameCache {
     kubernetes: Cache<ObjectKey, ()>,
-    calico: Cache<ObjectKey, ObjectKey>,
-    names: NodeNames,
+    calico: NodeNames,
 }
 
 impl NodeNameCache {
@@ -31,26 +30,23 @@ impl NodeNameCache {
             return if self.kubernetes.is_synced() { self.orphans() } else { Vec::new() };
         }
         let gone = changed.iter().filter(|key| self.kubernetes.get(key).is_none());
-        gone.flat_map(|key| self.names.calico(key)).cloned().collect()
+        gone.flat_map(|key| self.calico.names.members(key)).cloned().collect()
     }
 
     /// Applies an event. Returns the changed Calico nodes whose Kubernetes nodes are known to be missing.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
-        let changed = self.calico.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
-        for key in &changed {
-            self.names.set(key, self.calico.get(key).cloned());
-        }
+        let changed = self.calico.apply(event);
         changed.into_iter().filter(|key| self.orphaned(key).is_some()).collect()
     }
 
     /// Returns every Calico node whose Kubernetes node is missing; none before all Kubernetes nodes have been listed.
     pub(super) fn orphans(&self) -> Vec<ObjectKey> {
-        self.names.all().filter(|key| self.orphaned(key).is_some()).cloned().collect()
+        self.calico.names.all_members().filter(|key| self.orphaned(key).is_some()).cloned().collect()
     }
 
     /// Returns the name of a Calico node's Kubernetes node, if that node is known to be missing.
     pub(super) fn orphaned(&self, calico: &ObjectKey) -> Option<ObjectKey> {
-        let kubernetes = self.names.kubernetes(calico)?;
+        let kubernetes = self.calico.names.group(calico)?;
         (self.kubernetes.is_synced() && self.kubernetes.get(kubernetes).is_none()).then(|| kubernetes.clone())
     }
 }

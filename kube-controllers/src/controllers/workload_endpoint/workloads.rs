@@ -23,8 +23,7 @@ pub struct Workloads {
     pods: List,
     endpoints: List,
     nodes: Cache<ObjectKey, ()>,
-    calico_nodes: Cache<ObjectKey, ObjectKey>,
-    names: NodeNames,
+    calico_nodes: NodeNames,
     words: StringInterner,
 }
 
@@ -155,10 +154,7 @@ impl Workloads {
 
     /// Applies an event about a Calico node, whose name in Kubernetes may have changed.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ResyncKey> {
-        let changed = self.calico_nodes.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
-        for node in &changed {
-            self.names.set(node, self.calico_nodes.get(node).cloned());
-        }
+        let changed = self.calico_nodes.apply(event);
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
@@ -209,7 +205,7 @@ impl Workloads {
     /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node names another.
     fn kubernetes_node(&self, calico: &str) -> ObjectKey {
         let calico = ObjectKey::global(calico);
-        self.names.kubernetes(&calico).cloned().unwrap_or(calico)
+        self.calico_nodes.names.group(&calico).cloned().unwrap_or(calico)
     }
 
     fn work_for(&self, is_news: bool, pod: &ObjectKey) -> Vec<ResyncKey> {

@@ -1,6 +1,5 @@
 //! The runtime of all controllers: a queue of keys, workers, and the right to write.
 
-mod backoff;
 mod queue;
 mod reconcile;
 mod workers;

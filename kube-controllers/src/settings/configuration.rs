@@ -11,10 +11,13 @@ use super::controllers::ControllerName;
 use super::effective::{AssignIps, Settings};
 use super::environment::Environment;
 
-pub(super) const ENABLED: &str = "Enabled";
-pub(super) const DISABLED: &str = "Disabled";
-pub(super) const ALL_SERVICES: &str = "AllServices";
-pub(super) const REQUESTED_SERVICES_ONLY: &str = "RequestedServicesOnly";
+const ENABLED: &str = "Enabled";
+const DISABLED: &str = "Disabled";
+/// The values of a setting that is on or off.
+pub(super) const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
+/// The values of `loadBalancer.assignIPs`.
+pub(super) const ASSIGN_IPS: [(&str, AssignIps); 2] =
+    [("AllServices", AssignIps::AllServices), ("RequestedServicesOnly", AssignIps::RequestedServicesOnly)];
 pub(super) const RECONCILE_PERIOD: GoDuration = GoDuration::from_mins(5);
 pub(super) const COMPACTION_PERIOD: GoDuration = GoDuration::from_mins(10);
 
@@ -68,7 +71,7 @@ pub(super) fn running_configuration(
         Some(ReconcilerConfig { reconciler_period: Some((*period).into()), ..ReconcilerConfig::default() })
     };
     let load_balancer = || LoadBalancerControllerConfig {
-        assign_ips: settings.assign_ips.map(|which| assign_ips(which).to_owned()),
+        assign_ips: settings.assign_ips.and_then(|which| word_for(&ASSIGN_IPS, which)),
         ..LoadBalancerControllerConfig::default()
     };
     let migration = MigrationControllerConfig {
@@ -123,12 +126,10 @@ fn node(
 }
 
 fn switch(on: bool) -> Option<String> {
-    Some(if on { ENABLED } else { DISABLED }.into())
+    word_for(&SWITCH, on)
 }
 
-fn assign_ips(which: AssignIps) -> &'static str {
-    match which {
-        AssignIps::AllServices => ALL_SERVICES,
-        AssignIps::RequestedServicesOnly => REQUESTED_SERVICES_ONLY,
-    }
+/// Returns the word with this meaning.
+fn word_for<T: PartialEq>(words: &[(&str, T)], meaning: T) -> Option<String> {
+    words.iter().find(|(_, known)| *known == meaning).map(|(word, _)| (*word).to_owned())
 }

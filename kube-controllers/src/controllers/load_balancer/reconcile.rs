@@ -62,7 +62,7 @@ impl CachedReconcile for ServiceReconciler {
     fn new(context: &Context, controller: &CachedController<Self>) -> Self {
         ServiceReconciler {
             calico: context.calico.clone(),
-            addresses: ServiceAddresses::new(context.calico.clone()),
+            addresses: ServiceAddresses { store: context.calico.clone() },
             kubernetes: context.kubernetes.clone(),
             settings: context.settings.clone(),
             cache: controller.cache.clone(),

@@ -6,20 +6,21 @@
 //! keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes, because a watch may
 //! lag behind the writes of another replica.
 
-mod cache;
 mod reconcile;
 #[cfg(test)]
 mod tests;
+
+use std::collections::HashMap;
 
 use libcalico::api::{Object, ObjectKey, Spec};
 use libcalico::kubernetes::Resource;
 use libcalico::validation::ValidationError;
 
 use self::reconcile::Reconciler;
-use super::cached::CachedController;
+use super::cached::{CachedController, ResyncKey};
 use crate::settings::ControllerName;
 use crate::watched::Watched;
-use crate::watches::{Subscribers, Watches};
+use crate::watches::{Cache, Event, Subscribers, Watches};
 
 /// The controller of one kind.
 pub type SyncController<M> = CachedController<Reconciler<M>>;
@@ -67,5 +68,67 @@ pub struct SyncedSpec<S> {
 impl<S> From<S> for SyncedSpec<S> {
     fn from(spec: S) -> Self {
         SyncedSpec { spec, left_out: Vec::new() }
+    }
+}
+
+/// The cached sources.
+pub struct SourceCache<M: SyncedKind> {
+    sources: Cache<ObjectKey, M::Cached>,
+    /// Targets that failed the validation, with the reason.
+    refused: HashMap<ObjectKey, String>,
+}
+
+impl<M: SyncedKind> Default for SourceCache<M> {
+    fn default() -> Self {
+        SourceCache { sources: Cache::default(), refused: HashMap::new() }
+    }
+}
+
+impl<M: SyncedKind> SourceCache<M> {
+    /// Applies an event. Returns the targets of the changed sources. The first complete list returns the first
+    /// comparison of all objects, even if the reconcile period is zero. Before that, the cache is incomplete and
+    /// nothing is to be done.
+    fn apply(&mut self, event: &Event<'_, M::Source>) -> Vec<ResyncKey> {
+        let was_synced = self.sources.is_synced();
+        let before = match event {
+            Event::Upsert(source) => self.sources.get(&source.key()).cloned(),
+            _ => None,
+        };
+        let changed = self.sources.apply(event, |source| Some(M::cache(source, before.as_ref())));
+        let targets: Vec<ObjectKey> = changed.iter().map(M::target_of).collect();
+        for target in &targets {
+            self.refused.remove(target);
+        }
+        match (was_synced, self.sources.is_synced()) {
+            (true, _) => targets.into_iter().map(ResyncKey::One).collect(),
+            (false, true) => vec![ResyncKey::All],
+            (false, false) => Vec::new(),
+        }
+    }
+
+    /// Returns true if the cache contains all sources, so that any other source is known not to exist.
+    fn is_complete(&self) -> bool {
+        self.sources.is_synced()
+    }
+
+    /// Returns the cached part of a source.
+    fn get(&self, source: &ObjectKey) -> Option<M::Cached> {
+        self.sources.get(source).cloned()
+    }
+
+    /// Returns the keys of all desired targets, except those that failed the validation.
+    fn targets(&self) -> Vec<ObjectKey> {
+        let all = self.sources.iter().map(|(source, _)| M::target_of(source));
+        all.filter(|target| !self.refused.contains_key(target)).collect()
+    }
+
+    /// Records that a target failed the validation. Returns true if the reason is new.
+    fn refuse(&mut self, key: &ObjectKey, why: &str) -> bool {
+        self.refused.insert(key.clone(), why.to_owned()).is_none_or(|before| before != why)
+    }
+
+    /// Returns the number of targets that failed the validation.
+    fn refused(&self) -> usize {
+        self.refused.len()
     }
 }

@@ -9,8 +9,7 @@ use prometheus::{IntGauge, Opts};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::cache::SourceCache;
-use super::{SyncedKind, SyncedSpec};
+use super::{SourceCache, SyncedKind, SyncedSpec};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, ResyncKey, SharedCache};

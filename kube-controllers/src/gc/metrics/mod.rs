@@ -155,14 +155,6 @@ impl Counted {
         let reclaimed = reclaimed.map(|gone| (gone.pool.map(&mut name), gone.node.map(&mut name), gone.addresses));
         Counted { pools, nodes, places, reclaimed: reclaimed.collect() }
     }
-
-    fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
-        self.places.iter().map(|place| {
-            let &Place { in_use, borrowed, candidates, unknown_owner, blocks, .. } = place;
-            let (pool, node) = (place.pool.as_deref(), place.node.as_deref());
-            Sample { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
-        })
-    }
 }
 
 type Values<K> = BTreeMap<K, f64>;
@@ -170,7 +162,6 @@ type Values<K> = BTreeMap<K, f64>;
 /// Builds the metric families from the snapshot.
 fn families(counted: &Counted) -> Vec<MetricFamily> {
     let pools = &counted.pools;
-    let real = |sample: &Sample<'_>| sample.pool.is_some();
     // For an existing pool, each existing node has an explicit value, even zero (KC-155).
     let zeros: Values<[&str; 2]> =
         counted.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ([&*pool.name, &**node], 0.0))).collect();
@@ -178,23 +169,23 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
     let mut blocks = Values::new();
     let (mut per_node, mut borrowed_per_node, mut blocks_per_node) = (Values::new(), Values::new(), Values::new());
     let mut unknown_owner = Values::new();
-    for sample in counted.samples() {
-        let pool = sample.pool.unwrap_or(NO_POOL);
-        let (node, owner) = (sample.node.unwrap_or(NO_NODE), sample.node.unwrap_or(NO_AFFINITY));
+    for place in &counted.places {
+        let pool = place.pool.as_deref().unwrap_or(NO_POOL);
+        let (node, owner) = (place.node.as_deref().unwrap_or(NO_NODE), place.node.as_deref().unwrap_or(NO_AFFINITY));
         for (values, value) in
-            [(&mut in_use, sample.in_use), (&mut borrowed, sample.borrowed), (&mut candidates, sample.candidates)]
+            [(&mut in_use, place.in_use), (&mut borrowed, place.borrowed), (&mut candidates, place.candidates)]
         {
             // A zero replaces only a value that exists already.
-            if value != 0 || (real(&sample) && values.contains_key(&[pool, node])) {
+            if value != 0 || (place.pool.is_some() && values.contains_key(&[pool, node])) {
                 values.insert([pool, node], value as f64);
             }
         }
-        add(&mut blocks, [pool, owner], sample.blocks);
-        add(&mut blocks_per_node, [owner], sample.blocks);
-        add(&mut unknown_owner, [pool], sample.unknown_owner);
-        if let Some(node) = sample.node {
-            add(&mut per_node, [node], sample.in_use);
-            add(&mut borrowed_per_node, [node], sample.borrowed);
+        add(&mut blocks, [pool, owner], place.blocks);
+        add(&mut blocks_per_node, [owner], place.blocks);
+        add(&mut unknown_owner, [pool], place.unknown_owner);
+        if let Some(node) = place.node.as_deref() {
+            add(&mut per_node, [node], place.in_use);
+            add(&mut borrowed_per_node, [node], place.borrowed);
         }
     }
     let reclaimed = counted.reclaimed.iter().map(|(pool, node, addresses)| {

@@ -5,13 +5,16 @@
 //! but not getting every kind. The response never comes from the API server's cache. Only an empty list of the
 //! requested kind proves that an object is missing; a 404 means that the server does not serve the kind.
 
+use std::fmt::Display;
+
 use libcalico::api::ObjectKey;
 use libcalico::kubernetes::{GROUPS, PODS, Resource, Served, escaped, has_kind, kinds_path};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::value::RawValue;
 
 use crate::runtime::ReconcileError;
+use crate::watched::object_key;
 
 /// A page of a list. A proxy between us and the API server may return something else with a success status; such a
 /// response must never count as an empty list.
@@ -50,13 +53,10 @@ impl<T> List<T> {
 #[error("the answer is a {0:?}, not the list that was asked for")]
 pub(crate) struct UnexpectedKind(String);
 
-/// An object without any of its fields, for a check of its existence.
-#[derive(Deserialize)]
-struct Anything {}
-
 /// Returns true if the object exists.
 pub async fn exists(kubernetes: &kube::Client, resource: Resource, key: &ObjectKey) -> Result<bool, ReconcileError> {
-    Ok(metadata::<Anything>(kubernetes, resource, key).await?.is_some())
+    // Only the metadata: nodes are large.
+    Ok(read::<IgnoredAny>(kubernetes, resource, key, METADATA).await?.is_some())
 }
 
 /// Returns the object, or `None` if it is missing.
@@ -66,15 +66,6 @@ pub async fn object<T: DeserializeOwned + 'static>(
     key: &ObjectKey,
 ) -> Result<Option<T>, ReconcileError> {
     read(kubernetes, resource, key, "application/json").await
-}
-
-/// Returns the object with only its `metadata`, or `None` if it is missing. Nodes are large.
-pub async fn metadata<T: DeserializeOwned + 'static>(
-    kubernetes: &kube::Client,
-    resource: Resource,
-    key: &ObjectKey,
-) -> Result<Option<T>, ReconcileError> {
-    read(kubernetes, resource, key, METADATA).await
 }
 
 const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
@@ -89,32 +80,17 @@ async fn read<T: DeserializeOwned + 'static>(
     let path = format!("{}?{query}", resource.collection(key.namespace.as_deref()));
     let what = format!("{} {key}", resource.kind);
     let (items, following) = page::<Box<RawValue>>(kubernetes, path, accept, resource, &what).await?;
-    let failed =
-        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let failed = |error: &dyn Display| unread(&what, error);
     let item = match (items.first(), following) {
         (Some(item), _) => item,
         (None, None) => return Ok(None),
         // A server may filter a page to no items although the object is on the next page.
         (None, Some(_)) => return Err(failed(&"an empty page that is not the last one")),
     };
-    let Named { metadata } = serde_json::from_str(item.get()).map_err(|error| failed(&error))?;
-    if (&metadata.name, &metadata.namespace) != (&key.name, &key.namespace) {
+    if object_key(item.get()).map_err(|error| failed(&error))? != *key {
         return Err(failed(&"the answer is another object"));
     }
     serde_json::from_str(item.get()).map(Some).map_err(|error| failed(&error))
-}
-
-/// The identifying part of an object.
-#[derive(Deserialize)]
-struct Named {
-    metadata: NamedMetadata,
-}
-
-#[derive(Deserialize)]
-struct NamedMetadata {
-    name: String,
-    #[serde(default)]
-    namespace: Option<String>,
 }
 
 /// The part of a pod that shows if the pod needs an address.
@@ -149,8 +125,7 @@ pub async fn has_pods(kubernetes: &kube::Client, node: &ObjectKey) -> Result<boo
 
 /// Returns true if the API server serves one of these kinds, given by their plurals, in any version of `group`.
 pub async fn serves(kubernetes: &kube::Client, group: &str, plurals: &[&str]) -> Result<bool, ReconcileError> {
-    let failed =
-        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("discovery of {group} in Kubernetes: {error}"));
+    let failed = |error: &dyn Display| ReconcileError::Retry(format!("discovery of {group} in Kubernetes: {error}"));
     let read = async |path: &str| {
         let request = hyper::Request::get(path).header(hyper::header::ACCEPT, "application/json").body(Vec::new());
         kubernetes.request_text(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))
@@ -176,10 +151,13 @@ async fn page<T: DeserializeOwned + 'static>(
     resource: Resource,
     what: &str,
 ) -> Result<(Vec<T>, Option<String>), ReconcileError> {
-    let failed =
-        |error: &dyn std::fmt::Display| ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"));
+    let failed = |error: &dyn Display| unread(what, error);
     let request = hyper::Request::get(path).header(hyper::header::ACCEPT, accept).body(Vec::new());
     let list: List<T> =
         kubernetes.request(request.map_err(|error| failed(&error))?).await.map_err(|error| failed(&error))?;
     list.page(|kind| resource.is_list(kind)).map_err(|error| failed(&error))
+}
+
+fn unread(what: &str, error: &dyn Display) -> ReconcileError {
+    ReconcileError::Retry(format!("reading {what} from Kubernetes: {error}"))
 }

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use ipam_plugin::logging::printable;
+use serde::Serialize;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -17,7 +18,7 @@ const COMPONENT: &str = "calico-kube-controllers";
 pub(crate) const NAMESPACE: &str = "default";
 
 /// Type of an Event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) enum EventType {
     /// A completed action.
     Normal,
@@ -41,10 +42,7 @@ pub(crate) fn event(object: &Value, event_type: EventType, reason: &str, message
         "involvedObject": object,
         "reason": reason,
         "message": message,
-        "type": match event_type {
-            EventType::Normal => "Normal",
-            EventType::Warning => "Warning",
-        },
+        "type": event_type,
         "source": { "component": COMPONENT },
         "reportingComponent": COMPONENT,
         "firstTimestamp": at,

@@ -1,17 +1,18 @@
 //! KubeControllersConfiguration: creates the object if it is missing, follows its changes, and updates its status.
 
-mod problem_reporter;
 mod state;
-mod status_backoff;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
 
 use datastore::Datastore;
 use datastore::watch::WatchEvent;
 use libcalico::api::{KubeControllersConfiguration, KubeControllersConfigurationSpec, ObjectKey, ObjectSelect};
+use libcalico::kubernetes::ApiGroup;
 use libcalico::store::{Entry, Store, StoreError};
+use serde_json::{Value, json};
 use time::OffsetDateTime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -19,13 +20,15 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::context::Clients;
+use crate::events::{self, EventType};
 use crate::leader::Leadership;
 use crate::settings::{Environment, Merged, Mode, Settings, default_configuration, merge};
 use crate::startup::insist;
 use crate::status::{Component, Status};
-use problem_reporter::ProblemReporter;
-use state::{ConfigurationState, NAME, StateChange};
-use status_backoff::StatusBackoff;
+use state::{ConfigurationState, NAME, StateChange, StatusBackoff};
+
+/// Reason of the Event.
+const REASON: &str = "UnreadableConfiguration";
 
 /// The KubeControllersConfiguration that this process follows.
 pub(crate) struct Configuration {
@@ -101,10 +104,10 @@ impl Configuration {
     pub(crate) async fn follow(self, settings: watch::Sender<Arc<Settings>>, stop: CancellationToken) {
         let Some((mut events, _watching)) = self.watch() else { return };
         let (mut state, mut backoff) = (ConfigurationState::default(), StatusBackoff::default());
-        state.begin(self.first_spec.lock().unwrap_or_else(PoisonError::into_inner).take());
+        state.last = self.first_spec.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut reported: Option<(Vec<String>, Vec<String>)> = None;
         loop {
-            let merged = state.entry().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
+            let merged = state.entry.as_ref().map(|entry| merge(&self.environment, &entry.value.spec, self.mode));
             if let Some(merged) = &merged {
                 settings.send_if_modified(|current| {
                     let changed = **current != merged.settings;
@@ -154,13 +157,13 @@ impl Configuration {
 
     /// Performs the write. A conflict with another writer is not an error: the next event shows the result.
     async fn write(&self, change: StateChange, state: &ConfigurationState, merged: Option<&Merged>) {
-        let outcome = match (change, state.entry(), merged) {
+        let outcome = match (change, &state.entry, merged) {
             (StateChange::WriteStatus, Some(entry), Some(merged)) => {
                 let mut value = entry.value.clone();
                 value.status = serde_json::to_value(&merged.status).ok();
                 self.calico.update_status(&entry.key, &value, &entry.revision).await.map(|_| ())
             }
-            (StateChange::Create, ..) => self.create(state.last()).await,
+            (StateChange::Create, ..) => self.create(state.last.as_ref()).await,
             (StateChange::Wait, ..) => return self.report_if_unreadable().await,
             _ => return,
         };
@@ -203,5 +206,45 @@ impl Configuration {
         let settings = if last.is_some() { "settings that it had before it was deleted" } else { "default settings" };
         tracing::info!("made KubeControllersConfiguration({NAME}) with the {settings}");
         Ok(())
+    }
+}
+
+/// Reports each problem to the log and as an Event, once until it changes.
+struct ProblemReporter {
+    kubernetes: kube::Client,
+    object: Value,
+    reported: Mutex<String>,
+}
+
+impl ProblemReporter {
+    fn new(kubernetes: kube::Client, mode: Mode) -> Self {
+        let group = match mode {
+            Mode::Etcd => ApiGroup::V3,
+            Mode::Kubernetes(group) => group,
+        };
+        let object = json!({ "apiVersion": group.api_version(), "kind": "KubeControllersConfiguration", "name": NAME });
+        ProblemReporter { kubernetes, object, reported: Mutex::default() }
+    }
+
+    /// Clears the last problem, so that it is reported if it occurs again.
+    fn clear(&self) {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Logs the problem and creates an Event. A replica that is not the leader does so too: the Event is about this
+    /// process.
+    async fn report(&self, reason: &str) {
+        {
+            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            if *reported == reason {
+                return;
+            }
+            reason.clone_into(&mut reported);
+        }
+        tracing::error!("KubeControllersConfiguration({NAME}): {reason}");
+        let event = events::event(&self.object, EventType::Warning, REASON, reason, SystemTime::now());
+        if let Err(error) = events::post(&self.kubernetes, event).await {
+            tracing::warn!("cannot create an Event about KubeControllersConfiguration({NAME}): {error}");
+        }
     }
 }

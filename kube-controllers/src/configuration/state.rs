@@ -1,4 +1,5 @@
 //! [`ConfigurationState`]: the state of the configuration according to the watch, and the next write.
+//! [`StatusBackoff`]: delays between writes.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use libcalico::api::{
     KubeControllersConfiguration, KubeControllersConfigurationSpec, KubeControllersConfigurationStatus, ObjectKey,
 };
 use libcalico::store::Entry;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// Name of the only object that has an effect.
 pub(super) const NAME: &str = "default";
@@ -18,9 +19,10 @@ const REPLACED: Duration = Duration::from_secs(60);
 /// The latest state of the object.
 #[derive(Debug, Default)]
 pub(super) struct ConfigurationState {
-    entry: Option<Entry<KubeControllersConfiguration>>,
+    /// The object, if it exists.
+    pub(super) entry: Option<Entry<KubeControllersConfiguration>>,
     /// The last settings of the object, which stay in force after its deletion.
-    last: Option<KubeControllersConfigurationSpec>,
+    pub(super) last: Option<KubeControllersConfigurationSpec>,
     /// The time since which the object has been missing, if it existed before.
     gone: Option<Instant>,
     /// True if the list in progress, or a later event, named the object.
@@ -70,21 +72,6 @@ impl ConfigurationState {
         }
     }
 
-    /// Sets the settings that were in force before the watch began.
-    pub(super) fn begin(&mut self, spec: Option<KubeControllersConfigurationSpec>) {
-        self.last = spec;
-    }
-
-    /// Returns the last settings of the object.
-    pub(super) fn last(&self) -> Option<&KubeControllersConfigurationSpec> {
-        self.last.as_ref()
-    }
-
-    /// Returns the object, if it exists.
-    pub(super) fn entry(&self) -> Option<&Entry<KubeControllersConfiguration>> {
-        self.entry.as_ref()
-    }
-
     /// Returns the next write, after which the object exists and has this status. `status` is ignored if there is no
     /// object.
     pub(super) fn next_write(&self, status: Option<&KubeControllersConfigurationStatus>) -> StateChange {
@@ -103,12 +90,60 @@ fn has_status(object: &KubeControllersConfiguration, status: &KubeControllersCon
     stored.is_some_and(|stored| stored.is_ok_and(|stored| stored == *status))
 }
 
+/// Delay after the first write.
+const FIRST: Duration = Duration::from_secs(1);
+/// Longest delay between writes that have no effect, for example because another program writes a different state.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The delays between writes. They double until there is no write left to do.
+#[derive(Debug)]
+pub(super) struct StatusBackoff {
+    pause: Duration,
+    not_before: Option<Instant>,
+    /// True if a write is pending.
+    pending: bool,
+}
+
+impl Default for StatusBackoff {
+    fn default() -> Self {
+        StatusBackoff { pause: FIRST, not_before: None, pending: false }
+    }
+}
+
+impl StatusBackoff {
+    /// Records that there is no write left to do.
+    pub(super) fn settled(&mut self) {
+        self.pause = FIRST;
+        self.pending = false;
+    }
+
+    /// Returns true if a write may happen now. If not, [`StatusBackoff::due`] waits for the time.
+    pub(super) fn may_write(&mut self) -> bool {
+        let now = Instant::now();
+        self.pending = true;
+        if self.not_before.is_some_and(|moment| moment > now) {
+            return false;
+        }
+        self.not_before = Some(now + self.pause);
+        self.pause = (self.pause * 2).min(LONGEST);
+        true
+    }
+
+    /// Waits until the pending write may happen. Never returns if no write is pending.
+    pub(super) async fn due(&self) {
+        match self.not_before {
+            Some(moment) if self.pending => sleep_until(moment).await,
+            _ => std::future::pending().await,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use libcalico::api::KubeControllersConfigurationSpec;
     use libcalico::store::Revision;
     use serde_json::json;
-    use tokio::time::advance;
+    use tokio::time::{advance, timeout};
 
     use super::*;
 
@@ -136,7 +171,7 @@ mod tests {
         assert_eq!(state.next_write(Some(&status())), StateChange::WriteStatus);
         // A restarted watch keeps the state until its list is complete.
         state.apply(WatchEvent::ListStart);
-        assert!(state.entry().is_some());
+        assert!(state.entry.is_some());
         state.apply(WatchEvent::ListEnd);
         assert_eq!(state.next_write(None), StateChange::Wait);
     }
@@ -149,7 +184,7 @@ mod tests {
         state.apply(WatchEvent::Upsert(named(NAME)));
         state.apply(WatchEvent::ListEnd);
         state.apply(WatchEvent::Delete(named("other").key));
-        assert!(state.entry().is_some());
+        assert!(state.entry.is_some());
         state.apply(WatchEvent::Delete(named(NAME).key));
         assert_eq!(state.next_write(None), StateChange::Wait);
         // Each complete list repeats that the object is missing, and does not restart the minute.
@@ -182,5 +217,33 @@ mod tests {
             state.apply(WatchEvent::Upsert(entry.clone()));
             assert_eq!(state.next_write(Some(&status())), expected, "{stored:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_write_is_at_once_and_further_ones_are_spread() {
+        let (mut backoff, begin) = (StatusBackoff::default(), Instant::now());
+        let mut written = Vec::new();
+        for _ in 0..9 {
+            while !backoff.may_write() {
+                backoff.due().await;
+            }
+            written.push(begin.elapsed().as_secs());
+        }
+        assert_eq!(written, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_had_effect_is_forgotten_but_for_its_second() {
+        let mut backoff = StatusBackoff::default();
+        for _ in 0..5 {
+            while !backoff.may_write() {
+                backoff.due().await;
+            }
+        }
+        backoff.settled();
+        assert!(timeout(LONGEST * 2, backoff.due()).await.is_err(), "nothing is wanted");
+        assert!(backoff.may_write());
+        assert!(!backoff.may_write());
+        timeout(FIRST * 2, backoff.due()).await.expect("within a second");
     }
 }

@@ -1,9 +1,9 @@
 //! The controllers.
 //!
-//! [`sync`] is shared by [`policy`], [`namespace`] and [`service_account`]; the other modules are independent of each
-//! other.
+//! Most are a [`cached::CachedController`] with a reconciler. [`sync`] is shared by [`policy`], [`namespace`] and
+//! [`service_account`]; the other modules are independent of each other.
 
-mod condition;
+mod cached;
 mod custom_resource;
 pub mod host_endpoints;
 pub mod ip_pool;
@@ -14,9 +14,7 @@ pub mod node_labels;
 mod node_names;
 pub mod policy;
 pub mod policy_names;
-mod resync;
 pub mod service_account;
-mod shared_cache;
 pub mod sync;
 #[cfg(test)]
 pub(crate) mod testing;

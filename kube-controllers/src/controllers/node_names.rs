@@ -1,46 +1,90 @@
-//! [`NodeNames`]: maps Calico nodes to Kubernetes nodes and back.
+//! [`Grouping`]: a map of members to their groups, and back. [`NodeNames`]: the Kubernetes nodes of Calico nodes.
 
+use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use libcalico::api::ObjectKey;
+use libcalico::api::{Node as CalicoNode, ObjectKey};
+use libcalico::store::Entry;
 
-/// The names of nodes in both directions. Several Calico nodes may name the same Kubernetes node.
+use crate::watches::{Cache, Event};
+
+/// A map in both directions. Several members may have the same group.
+#[derive(Debug)]
+pub(super) struct Grouping<M, G> {
+    groups: BTreeMap<M, G>,
+    members: BTreeMap<G, BTreeSet<M>>,
+}
+
+impl<M, G> Default for Grouping<M, G> {
+    fn default() -> Self {
+        Grouping { groups: BTreeMap::new(), members: BTreeMap::new() }
+    }
+}
+
+impl<M: Clone + Ord, G: Clone + Ord> Grouping<M, G> {
+    /// Sets the group of a member, or removes the member with `None`. Returns its previous group.
+    pub(super) fn set(&mut self, member: &M, group: Option<G>) -> Option<G> {
+        let before = self.groups.remove(member);
+        if let Some(before) = &before
+            && let Some(members) = self.members.get_mut(before)
+        {
+            members.remove(member);
+            if members.is_empty() {
+                self.members.remove(before);
+            }
+        }
+        if let Some(group) = group {
+            self.members.entry(group.clone()).or_default().insert(member.clone());
+            self.groups.insert(member.clone(), group);
+        }
+        before
+    }
+
+    /// Returns the group of a member.
+    pub(super) fn group(&self, member: &M) -> Option<&G> {
+        self.groups.get(member)
+    }
+
+    /// Returns the members of a group.
+    pub(super) fn members<Q: Ord + ?Sized>(&self, group: &Q) -> impl Iterator<Item = &M>
+    where
+        G: Borrow<Q>,
+    {
+        self.members.get(group).into_iter().flatten()
+    }
+
+    /// Returns every member that has a group.
+    pub(super) fn all_members(&self) -> impl Iterator<Item = &M> {
+        self.groups.keys()
+    }
+
+    /// Returns every group that has a member.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &G> {
+        self.members.keys()
+    }
+}
+
+/// The cached Calico nodes that name a Kubernetes node. The Kubernetes node is their group.
 #[derive(Debug, Default)]
 pub(super) struct NodeNames {
-    kubernetes: BTreeMap<ObjectKey, ObjectKey>,
-    calico: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
+    nodes: Cache<ObjectKey, ObjectKey>,
+    /// The names in both directions.
+    pub(super) names: Grouping<ObjectKey, ObjectKey>,
 }
 
 impl NodeNames {
-    /// Sets the Kubernetes node of a Calico node, or removes the Calico node with `None`.
-    pub(super) fn set(&mut self, calico: &ObjectKey, kubernetes: Option<ObjectKey>) {
-        if let Some(before) = self.kubernetes.remove(calico)
-            && let Some(names) = self.calico.get_mut(&before)
-        {
-            names.remove(calico);
-            if names.is_empty() {
-                self.calico.remove(&before);
-            }
+    /// Applies an event. Returns the Calico nodes whose Kubernetes node changed.
+    pub(super) fn apply(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
+        let changed = self.nodes.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
+        for node in &changed {
+            self.names.set(node, self.nodes.get(node).cloned());
         }
-        if let Some(kubernetes) = kubernetes {
-            self.calico.entry(kubernetes.clone()).or_default().insert(calico.clone());
-            self.kubernetes.insert(calico.clone(), kubernetes);
-        }
+        changed
     }
 
-    /// Returns the Kubernetes node of a Calico node.
-    pub(super) fn kubernetes(&self, calico: &ObjectKey) -> Option<&ObjectKey> {
-        self.kubernetes.get(calico)
-    }
-
-    /// Returns the Calico nodes of a Kubernetes node.
-    pub(super) fn calico(&self, kubernetes: &ObjectKey) -> impl Iterator<Item = &ObjectKey> {
-        self.calico.get(kubernetes).into_iter().flatten()
-    }
-
-    /// Returns every Calico node that names a Kubernetes node.
-    pub(super) fn all(&self) -> impl Iterator<Item = &ObjectKey> {
-        self.kubernetes.keys()
+    /// Returns true if all nodes are known.
+    pub(super) fn is_synced(&self) -> bool {
+        self.nodes.is_synced()
     }
 }
 
@@ -51,13 +95,13 @@ mod tests {
     #[test]
     fn names_go_both_ways() {
         let [a, b, k, l] = ["a", "b", "k", "l"].map(ObjectKey::global);
-        let mut names = NodeNames::default();
+        let mut names = Grouping::default();
         names.set(&a, Some(k.clone()));
         names.set(&b, Some(k.clone()));
-        assert_eq!(names.calico(&k).collect::<Vec<_>>(), [&a, &b]);
+        assert_eq!(names.members(&k).collect::<Vec<_>>(), [&a, &b]);
         names.set(&a, Some(l.clone()));
-        assert_eq!((names.kubernetes(&a), names.calico(&k).count()), (Some(&l), 1));
+        assert_eq!((names.group(&a), names.members(&k).count()), (Some(&l), 1));
         names.set(&b, None);
-        assert_eq!((names.kubernetes(&b), names.calico(&k).count(), names.all().count()), (None, 0, 1));
+        assert_eq!((names.group(&b), names.members(&k).count(), names.all_members().count()), (None, 0, 1));
     }
 }

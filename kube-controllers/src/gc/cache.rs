@@ -1,6 +1,6 @@
 //! Applies the events of all watches to the index, on the tasks of the watches.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::api::{IpReservation, Node as CalicoNode, ObjectKey};
@@ -9,9 +9,9 @@ use libcalico::net::Cidr;
 use libcalico::store::Entry;
 use tokio::sync::Notify;
 
-use super::projections::{is_migrating, put_block, put_instance, put_machine, put_pod, put_pool, put_service};
+use super::projections::{is_migrating, put_block, put_pod, put_pool, put_service};
 use crate::settings::Mode;
-use crate::watched::{Node, Watched};
+use crate::watched::{Node, Watched, WatchedVm, WatchedVmi};
 use crate::watches::{Event, Watches};
 
 /// The index of garbage collection, with a notification of changes. Cheap to clone.
@@ -23,97 +23,42 @@ pub(super) struct ClusterCache {
 struct Shared {
     index: Mutex<Index>,
     changed: Notify,
-    /// Kinds of which no list has been complete yet.
-    awaited: Mutex<BTreeSet<RequiredKind>>,
+    /// Kinds of which a list has been complete.
+    listed: Mutex<HashSet<Feed>>,
 }
 
-/// The watched kinds. No address is assessed before the required kinds have been listed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum RequiredKind {
-    Blocks,
-    Pods,
-    KubernetesNodes,
-    CalicoNodes,
-    Pools,
-    Reservations,
-    Services,
-    Machines,
-    Instances,
-}
-
-impl RequiredKind {
-    const ALL: [RequiredKind; 9] = [
-        RequiredKind::Blocks,
-        RequiredKind::Pods,
-        RequiredKind::KubernetesNodes,
-        RequiredKind::CalicoNodes,
-        RequiredKind::Pools,
-        RequiredKind::Reservations,
-        RequiredKind::Services,
-        RequiredKind::Machines,
-        RequiredKind::Instances,
-    ];
-
-    /// Returns the name for operators.
-    fn name(self) -> &'static str {
-        match self {
-            RequiredKind::Blocks => "IPAMBlock",
-            RequiredKind::Pods => "Pod",
-            RequiredKind::KubernetesNodes => "Node of Kubernetes",
-            RequiredKind::CalicoNodes => "Node of Calico",
-            RequiredKind::Pools => "IPPool",
-            RequiredKind::Reservations => "IPReservation",
-            RequiredKind::Services => "Service",
-            RequiredKind::Machines => "VirtualMachine",
-            RequiredKind::Instances => "VirtualMachineInstance",
-        }
-    }
-
-    /// Returns true if the kind is not required. Addresses of Services and virtual machines stay until their kinds are
-    /// known.
-    fn can_wait(self) -> bool {
-        matches!(
-            self,
-            RequiredKind::Services | RequiredKind::Machines | RequiredKind::Instances | RequiredKind::Reservations
-        )
-    }
-}
+/// The kinds that must have been listed before any address is assessed, with their names for operators. Addresses of
+/// Services and virtual machines stay until their kinds are known, and reservations are only counted.
+const REQUIRED: [(Feed, &str); 5] = [
+    (Feed::Blocks, "IPAMBlock"),
+    (Feed::Pods, "Pod"),
+    (Feed::KubernetesNodes, "Node of Kubernetes"),
+    (Feed::CalicoNodes, "Node of Calico"),
+    (Feed::Pools, "IPPool"),
+];
 
 impl ClusterCache {
     /// Subscribes the index to all watches.
     pub(super) fn new(mode: Mode, index: Index, watches: &mut Watches) -> Self {
-        use RequiredKind::{Blocks, Instances, Machines, Pods, Pools, Reservations, Services};
-        let awaited = BTreeSet::from(RequiredKind::ALL);
-        let cache = ClusterCache {
-            shared: Arc::new(Shared { index: Mutex::new(index), changed: Notify::new(), awaited: Mutex::new(awaited) }),
-        };
-        watches
-            .blocks
-            .subscribe(cache.listener(Blocks, Feed::Blocks, put_block, |index, key: &Cidr| index.block_gone(key)));
-        watches.pods.subscribe(cache.listener(Pods, Feed::Pods, put_pod, by_names(Index::pod_gone)));
-        watches.services.subscribe(cache.listener(
-            Services,
-            Feed::Services,
-            put_service,
-            by_names(Index::service_gone),
-        ));
+        let shared = Shared { index: Mutex::new(index), changed: Notify::new(), listed: Mutex::default() };
+        let cache = ClusterCache { shared: Arc::new(shared) };
+        let block_gone = |index: &mut Index, key: &Cidr| index.block_gone(key);
+        watches.blocks.subscribe(cache.listener(Feed::Blocks, put_block, block_gone));
+        watches.pods.subscribe(cache.listener(Feed::Pods, put_pod, by_names(Index::pod_gone)));
+        watches.services.subscribe(cache.listener(Feed::Services, put_service, by_names(Index::service_gone)));
         watches.machines.subscribe(cache.listener(
-            Machines,
             Feed::Machines,
-            put_machine,
+            |index, machine: &WatchedVm| by_names(Index::put_machine)(index, &machine.name),
             by_names(Index::machine_gone),
         ));
         watches.machine_instances.subscribe(cache.listener(
-            Instances,
             Feed::Instances,
-            put_instance,
+            |index, instance: &WatchedVmi| by_names(Index::put_instance)(index, &instance.name),
             by_names(Index::instance_gone),
         ));
-        watches.ip_pools.subscribe(cache.listener(Pools, Feed::Pools, put_pool, |index, key: &ObjectKey| {
-            index.pool_gone(&key.name);
-        }));
+        let pool_gone = |index: &mut Index, key: &ObjectKey| index.pool_gone(&key.name);
+        watches.ip_pools.subscribe(cache.listener(Feed::Pools, put_pool, pool_gone));
         watches.ip_reservations.subscribe(cache.listener(
-            Reservations,
             Feed::Reservations,
             |index, reservation: &Entry<IpReservation>| index.put_reservation(&reservation.value),
             |index, key: &ObjectKey| index.reservation_gone(&key.name),
@@ -124,52 +69,30 @@ impl ClusterCache {
 
     /// On a Kubernetes datastore, a Calico node is a Kubernetes node, and one watch delivers both.
     fn subscribe_to_nodes(&self, mode: Mode, watches: &mut Watches) {
+        watches.nodes.subscribe(self.listener(
+            Feed::KubernetesNodes,
+            |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
+            |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
+        ));
+        let calico_node_gone = |index: &mut Index, key: &ObjectKey| index.calico_node_gone(&key.name);
         match mode {
-            Mode::Etcd => {
-                watches.nodes.subscribe(self.listener(
-                    RequiredKind::KubernetesNodes,
-                    Feed::KubernetesNodes,
-                    |index, node: &Node| index.put_kubernetes_node(&node.name.name, is_migrating(node)),
-                    |index, key: &ObjectKey| index.kubernetes_node_gone(&key.name),
-                ));
-                watches.calico_nodes.subscribe(self.listener(
-                    RequiredKind::CalicoNodes,
-                    Feed::CalicoNodes,
-                    |index, node: &Entry<CalicoNode>| {
-                        index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
-                    },
-                    |index, key: &ObjectKey| index.calico_node_gone(&key.name),
-                ));
-            }
-            Mode::Kubernetes(_) => {
-                let cache = self.clone();
-                watches.nodes.subscribe(move |event: &Event<'_, Node>| cache.apply_node(event));
-            }
+            Mode::Etcd => watches.calico_nodes.subscribe(self.listener(
+                Feed::CalicoNodes,
+                |index, node: &Entry<CalicoNode>| {
+                    index.put_calico_node(&node.key.name, node.value.spec.kubernetes_name());
+                },
+                calico_node_gone,
+            )),
+            Mode::Kubernetes(_) => watches.nodes.subscribe(self.listener(
+                Feed::CalicoNodes,
+                |index, node: &Node| index.put_calico_node(&node.name.name, Some(&node.name.name)),
+                calico_node_gone,
+            )),
         }
-    }
-
-    fn apply_node(&self, event: &Event<'_, Node>) {
-        let mut index = self.index();
-        match event {
-            Event::ListStart => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_begins(feed)),
-            Event::Upsert(node) => {
-                let name = &node.name.name;
-                [index.put_kubernetes_node(name, is_migrating(node)), index.put_calico_node(name, Some(name))]
-            }
-            Event::Delete(key) => [index.kubernetes_node_gone(&key.name), index.calico_node_gone(&key.name)],
-            Event::ListEnd => [Feed::KubernetesNodes, Feed::CalicoNodes].map(|feed| index.list_ends(feed)),
-        };
-        drop(index);
-        if matches!(event, Event::ListEnd) {
-            self.complete(RequiredKind::KubernetesNodes);
-            self.complete(RequiredKind::CalicoNodes);
-        }
-        self.shared.changed.notify_one();
     }
 
     fn listener<T: Watched>(
         &self,
-        awaited: RequiredKind,
         feed: Feed,
         put: impl Fn(&mut Index, &T) + Send + 'static,
         gone: impl Fn(&mut Index, &T::Key) + Send + 'static,
@@ -185,47 +108,43 @@ impl ClusterCache {
             }
             drop(index);
             if matches!(event, Event::ListEnd) {
-                cache.complete(awaited);
+                cache.listed().insert(feed);
             }
             cache.shared.changed.notify_one();
         }
     }
 
-    fn complete(&self, feed: RequiredKind) {
-        self.awaited().remove(&feed);
-    }
-
     /// Marks each kind as listed.
     #[cfg(test)]
     pub(super) fn complete_all(&self) {
-        self.awaited().clear();
+        self.listed().extend(REQUIRED.map(|(feed, _)| feed));
+        self.listed().extend([Feed::Services, Feed::Machines, Feed::Instances, Feed::Reservations]);
     }
 
-    fn awaited(&self) -> MutexGuard<'_, BTreeSet<RequiredKind>> {
-        self.shared.awaited.lock().unwrap_or_else(PoisonError::into_inner)
+    fn listed(&self) -> MutexGuard<'_, HashSet<Feed>> {
+        self.shared.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns true if all required kinds have been listed.
     pub(super) fn is_complete(&self) -> bool {
-        self.awaited().iter().all(|feed| feed.can_wait())
+        self.required().all(|(_, awaited)| !awaited)
     }
 
     /// Returns the required kinds, with true for each that has not been listed yet.
     pub(super) fn required(&self) -> impl Iterator<Item = (&'static str, bool)> {
-        let awaited = self.awaited().clone();
-        let required = RequiredKind::ALL.into_iter().filter(|feed| !feed.can_wait());
-        required.map(move |feed| (feed.name(), awaited.contains(&feed)))
+        let listed = self.listed().clone();
+        REQUIRED.into_iter().map(move |(feed, name)| (name, !listed.contains(&feed)))
     }
 
     /// Returns true if all virtual machines are known.
     pub(super) fn knows_machines(&self) -> bool {
-        let awaited = self.awaited();
-        !awaited.contains(&RequiredKind::Machines) && !awaited.contains(&RequiredKind::Instances)
+        let listed = self.listed();
+        listed.contains(&Feed::Machines) && listed.contains(&Feed::Instances)
     }
 
     /// Returns true if all Services are known.
     pub(super) fn knows_services(&self) -> bool {
-        !self.awaited().contains(&RequiredKind::Services)
+        self.listed().contains(&Feed::Services)
     }
 
     /// Wakes the next pass, as an event of a watch does.

@@ -8,7 +8,7 @@ use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
 
-use crate::watched::{Node, Pod, Service, WatchedVm, WatchedVmi};
+use crate::watched::{Node, Pod, Service};
 
 /// Label of a node whose pods are being migrated from flannel, unless its value is `calico` (KC-457).
 const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
@@ -60,16 +60,6 @@ pub(super) fn put_service(index: &mut Index, service: &Service) {
         Some("LoadBalancer") => index.put_service(namespace, name),
         _ => index.service_gone(namespace, name),
     }
-}
-
-pub(super) fn put_machine(index: &mut Index, machine: &WatchedVm) {
-    let (namespace, name) = names(&machine.name);
-    index.put_machine(namespace, name);
-}
-
-pub(super) fn put_instance(index: &mut Index, instance: &WatchedVmi) {
-    let (namespace, name) = names(&instance.name);
-    index.put_instance(namespace, name);
 }
 
 pub(super) fn put_pool(index: &mut Index, pool: &Entry<IpPool>) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use prometheus::core::Collector;
 use prometheus::{HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::handles::RepairedHandles;
@@ -31,48 +32,37 @@ pub(super) struct PassMetrics {
 impl PassMetrics {
     /// Creates and registers the metrics.
     pub(super) fn new(metrics: &Metrics) -> Result<Self, prometheus::Error> {
-        let counter = |name, help| IntCounter::new(name, help);
-        let handles = Opts::new("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.");
-        let failures = Opts::new("kube_controllers_gc_failures_total", "What could not be done, by phase.");
+        let counter = |name, help| registered(metrics, IntCounter::new(name, help));
+        let gauge = |name, help| registered(metrics, IntGauge::new(name, help));
+        let counters = |name, help, label| registered(metrics, IntCounterVec::new(Opts::new(name, help), &[label]));
+        let gauges = |name, help, label| registered(metrics, IntGaugeVec::new(Opts::new(name, help), &[label]));
         let duration = HistogramOpts::new("kube_controllers_gc_pass_duration_seconds", "How long a pass took.");
-        let awaited =
-            Opts::new("kube_controllers_gc_awaited", "1 for kinds that must be known before anything is judged.");
-        let conflicts = Opts::new(
-            "kube_controllers_gc_conflicting_addresses",
-            "Addresses that running pods report and that IPAM has free, or for another, for two minutes.",
-        );
-        let own = PassMetrics {
-            conflicts: IntGaugeVec::new(conflicts, &["held"])?,
-            awaited: IntGaugeVec::new(awaited, &["kind"])?,
+        Ok(PassMetrics {
             leaked: counter("kube_controllers_gc_leaked_total", "Addresses that were confirmed to be leaked.")?,
             reclaimed: counter("kube_controllers_gc_reclaimed_total", "Leaked addresses that were released.")?,
             would_reclaim: counter(
                 "kube_controllers_gc_reported_total",
                 "Leaked addresses that would have been released, were this not only a report.",
             )?,
-            handles: IntCounterVec::new(handles, &["how"])?,
-            wrong_handles: IntGauge::new(
-                "kube_controllers_gc_wrong_handles",
-                "Handles that seem to count wrongly now.",
-            )?,
-            failures: IntCounterVec::new(failures, &["phase"])?,
-            duration: HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"])?,
-            last_full: IntGauge::new(
+            handles: counters("kube_controllers_gc_handles_mended_total", "Handles that counted wrongly.", "how")?,
+            wrong_handles: gauge("kube_controllers_gc_wrong_handles", "Handles that seem to count wrongly now.")?,
+            failures: counters("kube_controllers_gc_failures_total", "What could not be done, by phase.", "phase")?,
+            duration: registered(metrics, HistogramVec::new(duration.buckets(PASS.to_vec()), &["scope"]))?,
+            last_full: gauge(
                 "kube_controllers_gc_last_full_pass_timestamp_seconds",
                 "When everything was last looked at, in seconds since 1970.",
             )?,
-        };
-        metrics.register(own.leaked.clone())?;
-        metrics.register(own.reclaimed.clone())?;
-        metrics.register(own.would_reclaim.clone())?;
-        metrics.register(own.handles.clone())?;
-        metrics.register(own.wrong_handles.clone())?;
-        metrics.register(own.failures.clone())?;
-        metrics.register(own.duration.clone())?;
-        metrics.register(own.last_full.clone())?;
-        metrics.register(own.awaited.clone())?;
-        metrics.register(own.conflicts.clone())?;
-        Ok(own)
+            awaited: gauges(
+                "kube_controllers_gc_awaited",
+                "1 for kinds that must be known before anything is judged.",
+                "kind",
+            )?,
+            conflicts: gauges(
+                "kube_controllers_gc_conflicting_addresses",
+                "Addresses that running pods report and that IPAM has free, or for another, for two minutes.",
+                "held",
+            )?,
+        })
     }
 
     /// Records if a required kind has not been listed yet.
@@ -113,4 +103,14 @@ impl PassMetrics {
             self.last_full.set(at);
         }
     }
+}
+
+/// Registers a metric.
+fn registered<C: Collector + Clone + 'static>(
+    metrics: &Metrics,
+    collector: prometheus::Result<C>,
+) -> prometheus::Result<C> {
+    let collector = collector?;
+    metrics.register(collector.clone())?;
+    Ok(collector)
 }

@@ -28,9 +28,9 @@ pub async fn start(
     stop: CancellationToken,
 ) -> Result<JoinHandle<()>, ListenError> {
     let servers = [
-        (PortServer::on_all(|ports| ports.health), Routes::Health(status)),
-        (PortServer::on_all(|ports| ports.metrics), Routes::Metrics(metrics)),
-        (PortServer::on_localhost(|ports| ports.profiling), Routes::Profiles),
+        (PortServer { port: |ports| ports.health, localhost: false }, Routes::Health(status)),
+        (PortServer { port: |ports| ports.metrics, localhost: false }, Routes::Metrics(metrics)),
+        (PortServer { port: |ports| ports.profiling, localhost: true }, Routes::Profiles),
     ];
     let mut tasks = JoinSet::new();
     for (server, routes) in servers {

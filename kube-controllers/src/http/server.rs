@@ -45,19 +45,12 @@ pub struct ListenError {
 
 /// The selection of a port, and its address.
 pub(super) struct PortServer {
-    port: fn(&Ports) -> Option<u16>,
-    localhost: bool,
+    pub(super) port: fn(&Ports) -> Option<u16>,
+    /// Whether to listen on localhost only, and not on all addresses.
+    pub(super) localhost: bool,
 }
 
 impl PortServer {
-    pub(super) fn on_all(port: fn(&Ports) -> Option<u16>) -> Self {
-        PortServer { port, localhost: false }
-    }
-
-    pub(super) fn on_localhost(port: fn(&Ports) -> Option<u16>) -> Self {
-        PortServer { port, localhost: true }
-    }
-
     /// Opens the first port. A port on localhost is opened later, because no probe and no scrape depends on it.
     pub(super) async fn bind_first(&self, ports: &watch::Receiver<Ports>) -> Result<Option<TcpListener>, ListenError> {
         let port = (self.port)(&ports.borrow());

@@ -1,17 +1,32 @@
-//! Runs the controllers with one set of settings: from their subscription until they are stopped, or until a setting
-//! changes that requires new controllers.
+//! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, or until a
+//! setting changes that requires new controllers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use libcalico::kubernetes::ApiGroup;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::registry::{self, RegisteredController};
 use crate::context::Context;
-use crate::settings::Settings;
+use crate::controllers::host_endpoints::HostEndpoints;
+use crate::controllers::ip_pool::IpPools;
+use crate::controllers::load_balancer::LoadBalancer;
+use crate::controllers::namespace::NamespaceController;
+use crate::controllers::node_deletion::NodeDeletion;
+use crate::controllers::node_labels::NodeLabels;
+use crate::controllers::policy::PolicyController;
+use crate::controllers::policy_names::PolicyNames;
+use crate::controllers::service_account::ServiceAccountController;
+use crate::controllers::tier::Tiers;
+use crate::controllers::workload_endpoint::WorkloadEndpoints;
+use crate::gc::GarbageCollection;
+use crate::runtime::Controller;
+use crate::settings::{ControllerName, Mode, Settings};
 use crate::status::Status;
 use crate::watches::Watches;
 
@@ -36,12 +51,12 @@ pub(super) async fn run_until_changed(context: &Context, status: &Status, stop: 
     let settings = context.settings.borrow().clone();
     let context = Context { stop: stop.child_token(), ..context.clone() };
     let mut watches = Watches::default();
-    let controllers = registry::build(&context, &settings, &mut watches);
-    let names: Vec<_> = controllers.iter().map(|controller| controller.name).collect();
+    let controllers = build(&context, &settings, &mut watches);
+    let names: Vec<_> = controllers.iter().map(|(name, _)| *name).collect();
     tracing::info!("running: {}", if names.is_empty() { "nothing".into() } else { names.join(", ") });
 
     let mut tasks = JoinSet::new();
-    for RegisteredController { name, run } in controllers {
+    for (name, run) in controllers {
         tasks.spawn(async move {
             run.await;
             name
@@ -75,5 +90,62 @@ async fn wait_for_restart(settings: &Settings, mut current: watch::Receiver<Arc<
     if current.wait_for(|next| settings.restarts_for(next)).await.is_err() {
         // The sender is gone, so the settings never change again.
         std::future::pending::<()>().await;
+    }
+}
+
+/// A controller that has subscribed to its watches: its name in logs and metrics, and its work, which ends when the
+/// controllers are stopped.
+type NamedTask = (&'static str, BoxFuture<'static, ()>);
+
+/// Creates the controllers that the settings enable, and subscribes them to `watches`.
+fn build(context: &Context, settings: &Settings, watches: &mut Watches) -> Vec<NamedTask> {
+    let mut registry = Registry { context, watches, controllers: Vec::new() };
+    for name in &settings.enabled {
+        match name {
+            ControllerName::Node => registry.add_node_controllers(settings),
+            ControllerName::Policy => registry.add::<PolicyController>(),
+            ControllerName::Namespace => registry.add::<NamespaceController>(),
+            ControllerName::ServiceAccount => registry.add::<ServiceAccountController>(),
+            ControllerName::LoadBalancer => registry.add::<LoadBalancer>(),
+            ControllerName::WorkloadEndpoint => registry.add::<WorkloadEndpoints>(),
+        }
+    }
+    match context.mode {
+        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) if settings.policy_name_migrator => {
+            registry.add::<PolicyNames>()
+        }
+        Mode::Etcd | Mode::Kubernetes(ApiGroup::CrdV1) => {}
+        // This group has no API server of Calico's, so kube-controllers does its work. Names of policies are the names
+        // of their resources, so the migrator has no work.
+        Mode::Kubernetes(ApiGroup::V3) => {
+            registry.add::<IpPools>();
+            registry.add::<Tiers>();
+        }
+    }
+    registry.controllers
+}
+
+struct Registry<'a> {
+    context: &'a Context,
+    watches: &'a mut Watches,
+    controllers: Vec<NamedTask>,
+}
+
+impl Registry<'_> {
+    fn add_node_controllers(&mut self, settings: &Settings) {
+        self.add::<GarbageCollection>();
+        // Always created: a controller that is turned off deletes the host endpoints that it created.
+        self.add::<HostEndpoints>();
+        if settings.sync_node_labels {
+            self.add::<NodeLabels>();
+        }
+        if settings.delete_nodes {
+            self.add::<NodeDeletion>();
+        }
+    }
+
+    fn add<C: Controller>(&mut self) {
+        let controller = C::new(self.context, self.watches);
+        self.controllers.push((C::NAME, controller.run(self.context.clone()).boxed()));
     }
 }

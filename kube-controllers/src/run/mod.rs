@@ -1,7 +1,6 @@
 //! The life of the process, from reading the environment to the exit code.
 
 mod lifecycle;
-mod registry;
 mod stop;
 
 use std::pin::pin;
@@ -159,11 +158,10 @@ impl Process {
         let Some(settings) = settings else { return };
 
         let (sender, settings) = watch::channel(Arc::new(settings));
-        let in_place = InPlace { severity: self.severity, ports, health_checks };
         let mut servants = pin!(futures::future::join4(
             watching,
             configuration.follow(sender, serving.clone()),
-            in_place.follow(settings.clone(), serving.clone()),
+            apply_in_place(settings.clone(), self.severity, ports, health_checks, serving.clone()),
             compaction::run(calico.clone(), elected, settings.clone(), serving.clone()),
         ));
         let context = Context {
@@ -203,28 +201,25 @@ async fn run_controllers(context: &Context, status: &Status, stop: &Cancellation
     }
 }
 
-/// The parts of the process that follow the settings without a restart of the controllers.
-struct InPlace {
+/// Applies each change of the settings that needs no restart of the controllers, until `stop`.
+async fn apply_in_place(
+    mut settings: watch::Receiver<Arc<Settings>>,
     severity: Severity,
     ports: watch::Sender<Ports>,
     health_checks: watch::Sender<bool>,
-}
-
-impl InPlace {
-    /// Applies each change of the settings until `stop`.
-    async fn follow(self, mut settings: watch::Receiver<Arc<Settings>>, stop: CancellationToken) {
-        loop {
-            let current = settings.borrow_and_update().clone();
-            self.severity.set(current.log_severity);
-            self.ports.send_modify(|ports| {
-                ports.metrics = current.metrics_port;
-                ports.profiling = current.debug_profile_port;
-            });
-            self.health_checks.send_replace(current.health_checks);
-            tokio::select! {
-                () = stop.cancelled() => return,
-                Ok(()) = settings.changed() => {}
-            }
+    stop: CancellationToken,
+) {
+    loop {
+        let current = settings.borrow_and_update().clone();
+        severity.set(current.log_severity);
+        ports.send_modify(|ports| {
+            ports.metrics = current.metrics_port;
+            ports.profiling = current.debug_profile_port;
+        });
+        health_checks.send_replace(current.health_checks);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            Ok(()) = settings.changed() => {}
         }
     }
 }

@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use libcalico::api::GoDuration;
 
 use super::controllers::{self, ControllerName};
-use super::effective::{Gc, GcLimits};
-use super::log_severity::LogSeverity;
+use super::effective::{Gc, GcLimits, LogSeverity};
 use super::value::{self, SettingsError};
 use super::variables::{
     AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
@@ -82,14 +81,22 @@ impl Environment {
     pub fn read(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let variables = VariableReader { lookup: &lookup };
         let gc_limits = GcLimits::default();
+        let gc_mode = value::word("reclaim or report", [("reclaim", Gc::Reclaim), ("report", Gc::Report)]);
+        let liveness = [("readiness", StatusLiveness::Readiness), ("heartbeat", StatusLiveness::Heartbeat)];
+        let liveness = value::word("readiness or heartbeat", liveness);
         Ok(Environment {
-            log_severity: variables.override_of(LOG_LEVEL, value::log_severity)?,
+            log_severity: variables.override_of(LOG_LEVEL, |variable, text| {
+                value::of_form(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
+            })?,
             enabled: variables.override_of(ENABLED_CONTROLLERS, |_, list| controllers::parse(list))?,
             reconcile_period: variables.override_of(RECONCILER_PERIOD, value::duration)?,
             compaction_period: variables.override_of(COMPACTION_PERIOD, value::duration)?,
             health_checks: variables.override_of(HEALTH_ENABLED, value::truth)?,
             sync_node_labels: variables.override_of(SYNC_NODE_LABELS, value::truth)?,
-            auto_host_endpoints: variables.override_of(AUTO_HOST_ENDPOINTS, value::switch)?,
+            auto_host_endpoints: variables.override_of(
+                AUTO_HOST_ENDPOINTS,
+                value::word("enabled or disabled", [("enabled", true), ("disabled", false)]),
+            )?,
             orphan_endpoint_grace_period: variables.value(ORPHAN_ENDPOINT_GRACE_PERIOD, value::duration)?,
             workers: workers(&variables)?,
             gc: variables.value(GC_MODE, gc_mode)?.unwrap_or_default(),
@@ -108,7 +115,7 @@ impl Environment {
                 namespace: variables.text(LEADER_ELECTION_NAMESPACE).unwrap_or_else(|| "kube-system".into()),
                 name: variables.text(LEADER_ELECTION_NAME).unwrap_or_else(|| "calico-kube-controllers".into()),
             },
-            status_liveness: variables.value(STATUS_LIVENESS, status_liveness)?.unwrap_or_default(),
+            status_liveness: variables.value(STATUS_LIVENESS, liveness)?.unwrap_or_default(),
         })
     }
 
@@ -136,22 +143,6 @@ fn workers(variables: &VariableReader<'_>) -> Result<BTreeMap<ControllerName, us
         }
     }
     Ok(workers)
-}
-
-fn gc_mode(variable: &'static str, text: &str) -> Result<Gc, SettingsError> {
-    match text.to_ascii_lowercase().as_str() {
-        "reclaim" => Ok(Gc::Reclaim),
-        "report" => Ok(Gc::Report),
-        _ => Err(value::wrong(variable, text, "reclaim or report")),
-    }
-}
-
-fn status_liveness(variable: &'static str, text: &str) -> Result<StatusLiveness, SettingsError> {
-    match text.to_ascii_lowercase().as_str() {
-        "readiness" => Ok(StatusLiveness::Readiness),
-        "heartbeat" => Ok(StatusLiveness::Heartbeat),
-        _ => Err(value::wrong(variable, text, "readiness or heartbeat")),
-    }
 }
 
 struct VariableReader<'a> {

@@ -10,18 +10,13 @@ use libcalico::api::{
 use libcalico::host_endpoints::AutoHostEndpoints;
 use libcalico::validation::{complete_kube_controllers_configuration, wrong_templates};
 
+use super::configuration::{ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration};
 use super::controllers::ControllerName;
-use super::default::{ALL_SERVICES, COMPACTION_PERIOD, DISABLED, ENABLED, RECONCILE_PERIOD, REQUESTED_SERVICES_ONLY};
-use super::effective::{AssignIps, Mode, Settings};
+use super::effective::{AssignIps, LogSeverity, Mode, Settings};
 use super::environment::{Environment, Override};
-use super::log_severity::LogSeverity;
-use super::running;
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);
-
-/// The values of a setting that is on or off.
-const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
 
 /// The effective settings, with the status and messages that result from them.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +41,7 @@ pub fn merge(environment: &Environment, spec: &KubeControllersConfigurationSpec,
         Merger { echoed: BTreeMap::new(), notes: Vec::new(), problems: Vec::new(), environment, spec, mode };
     let settings = merger.settings();
     let Merger { echoed, notes, problems, spec, .. } = merger;
-    let running_config = Some(running::configuration(&settings, &spec, environment));
+    let running_config = Some(running_configuration(&settings, &spec, environment));
     let status = KubeControllersConfigurationStatus { running_config, environment_vars: echoed };
     Merged { settings, status, notes, problems }
 }
@@ -160,12 +155,11 @@ impl Merger<'_> {
             self.echoed.insert(super::variables::DATASTORE_TYPE.into(), "kubernetes".into());
             return false;
         }
-        let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.as_deref());
-        let configured = configured.map(str::to_owned);
-        if let Some(given) = self.take_override(&self.environment.sync_node_labels) {
-            return given;
-        }
-        self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
+        let configured = self.spec.controllers.node.as_ref().and_then(|node| node.sync_labels.clone());
+        let given = self.take_override(&self.environment.sync_node_labels);
+        given.unwrap_or_else(|| {
+            self.word("node.syncLabels", configured, &SWITCH, true, "no label of a Node is copied") == Some(true)
+        })
     }
 
     /// The variable replaces the whole section, not only `autoCreate` (KC-130).
@@ -217,10 +211,8 @@ impl Merger<'_> {
     fn assign_ips(&mut self) -> Option<AssignIps> {
         let section = self.spec.controllers.load_balancer.as_ref();
         let given = section.and_then(|section| section.assign_ips.clone());
-        let words =
-            [(ALL_SERVICES, AssignIps::AllServices), (REQUESTED_SERVICES_ONLY, AssignIps::RequestedServicesOnly)];
         let stays = "no Service gets or loses an address";
-        self.word("loadBalancer.assignIPs", given, &words, AssignIps::AllServices, stays)
+        self.word("loadBalancer.assignIPs", given, &ASSIGN_IPS, AssignIps::default(), stays)
     }
 
     /// Returns the meaning of the value of a field, `default` if the field is empty, and `None` if the value is not
@@ -250,11 +242,11 @@ impl Merger<'_> {
     }
 
     fn health_checks(&mut self) -> bool {
-        if let Some(given) = self.take_override(&self.environment.health_checks) {
-            return given;
-        }
-        let given = self.spec.health_checks.clone();
-        self.word("healthChecks", given, &SWITCH, true, "the health checks go on") != Some(false)
+        let configured = self.spec.health_checks.clone();
+        let given = self.take_override(&self.environment.health_checks);
+        given.unwrap_or_else(|| {
+            self.word("healthChecks", configured, &SWITCH, true, "the health checks go on") != Some(false)
+        })
     }
 
     fn port(&mut self, field: &str, port: Option<i64>) -> Option<u16> {

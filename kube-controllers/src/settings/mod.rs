@@ -1,21 +1,18 @@
 //! The effective settings. In order of precedence: the environment, KubeControllersConfiguration, the defaults. This
 //! module does no I/O: callers pass a lookup of variables, and the object.
 
+mod configuration;
 mod controllers;
-mod default;
 mod effective;
 mod environment;
-mod log_severity;
 mod merge;
-mod running;
 mod value;
 pub mod variables;
 
+pub use configuration::default_configuration;
 pub use controllers::ControllerName;
-pub use default::default_configuration;
-pub use effective::{AssignIps, Gc, GcLimits, Mode, Settings};
+pub use effective::{AssignIps, Gc, GcLimits, LogSeverity, Mode, Settings};
 pub use environment::{Environment, LeaderElection, Lease, StatusLiveness};
-pub use log_severity::LogSeverity;
 pub use merge::{Merged, merge};
 pub use value::SettingsError;
 

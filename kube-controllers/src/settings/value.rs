@@ -4,8 +4,6 @@ use std::str::FromStr;
 
 use libcalico::api::GoDuration;
 
-use super::log_severity::LogSeverity;
-
 /// An invalid environment, with which the process ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
@@ -38,10 +36,6 @@ pub(super) fn duration(variable: &'static str, text: &str) -> Result<GoDuration,
     of_form(variable, text, "a duration such as `90s`, `5m` or `1h30m`")
 }
 
-pub(super) fn log_severity(variable: &'static str, text: &str) -> Result<LogSeverity, SettingsError> {
-    of_form(variable, text, "one of panic, fatal, error, warning, info, debug, trace")
-}
-
 /// Parses a number of at least 1.
 pub(super) fn count(variable: &'static str, text: &str) -> Result<usize, SettingsError> {
     let wanted = "a whole number from 1 on";
@@ -62,19 +56,26 @@ pub(super) fn truth(variable: &'static str, text: &str) -> Result<bool, Settings
     }
 }
 
-/// Parses `enabled` or `disabled`, in any case.
-pub(super) fn switch(variable: &'static str, text: &str) -> Result<bool, SettingsError> {
-    match text.to_ascii_lowercase().as_str() {
-        "enabled" => Ok(true),
-        "disabled" => Ok(false),
-        _ => Err(wrong(variable, text, "enabled or disabled")),
+/// Returns a parser of one of `words`, in any case.
+pub(super) fn word<T: Copy>(
+    wanted: &'static str,
+    words: [(&'static str, T); 2],
+) -> impl Fn(&'static str, &str) -> Result<T, SettingsError> {
+    move |variable, text| {
+        let given = text.to_ascii_lowercase();
+        let meaning = words.iter().find(|(word, _)| *word == given);
+        meaning.map(|(_, meaning)| *meaning).ok_or_else(|| wrong(variable, text, wanted))
     }
 }
 
-fn of_form<T: FromStr>(variable: &'static str, text: &str, wanted: &'static str) -> Result<T, SettingsError> {
+pub(super) fn of_form<T: FromStr>(
+    variable: &'static str,
+    text: &str,
+    wanted: &'static str,
+) -> Result<T, SettingsError> {
     text.parse().map_err(|_| wrong(variable, text, wanted))
 }
 
-pub(super) fn wrong(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
+fn wrong(variable: &'static str, text: &str, wanted: &'static str) -> SettingsError {
     SettingsError::Value { variable, value: text.into(), wanted }
 }

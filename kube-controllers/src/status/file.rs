@@ -43,43 +43,25 @@ pub struct Liveness {
 
 /// A failed read or write of the file.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
-    /// The file is missing, or this user may not read it.
-    #[error("cannot read status file {path}: {source}")]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The content is not a status.
-    #[error("cannot parse status file {path}: {source}")]
-    Parse {
-        /// Path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: serde_json::Error,
-    },
-    /// The file cannot be written, for example because its directory is not a writable volume.
-    #[error("cannot write status file {path}: {source}")]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+#[error("cannot {action} status file {path}: {source}")]
+pub struct FileError {
+    /// The action that failed: `read`, `parse` or `write`.
+    action: &'static str,
+    path: PathBuf,
+    source: io::Error,
 }
 
 impl StatusFile {
     /// Reads the file.
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        let bytes = fs::read(path).map_err(|source| FileError::Read { path: path.into(), source })?;
-        serde_json::from_slice(&bytes).map_err(|source| FileError::Parse { path: path.into(), source })
+        let failed = |action, source| FileError { action, path: path.into(), source };
+        let bytes = fs::read(path).map_err(|source| failed("read", source))?;
+        serde_json::from_slice(&bytes).map_err(|source| failed("parse", source.into()))
     }
 
     /// Replaces the file, and creates the directories above it. A reader sees either the old or the new content.
     pub(super) fn write(&self, path: &Path) -> Result<(), FileError> {
-        replace(path, self).map_err(|source| FileError::Write { path: path.into(), source })
+        replace(path, self).map_err(|source| FileError { action: "write", path: path.into(), source })
     }
 
     /// Returns true if at least one component is required and all required components are ready.

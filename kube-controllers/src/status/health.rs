@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::component::{Component, Status};
+use super::{Component, Status};
 
 /// First and longest time limit of a response. The limit doubles while a check fails.
 const TIMEOUT: Duration = Duration::from_secs(4);

@@ -15,7 +15,7 @@ use futures::task::AtomicWaker;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::component::{Component, Status};
+use super::{Component, Status};
 
 /// Time without progress after which work counts as stuck. Longer than any deadline, and longer than garbage collection
 /// waits for its turn at one request per second.

@@ -10,29 +10,23 @@ const BUCKETS: [f64; 12] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 
 
 /// Metrics of one controller's work.
 #[derive(Debug, Clone)]
-pub struct WorkerMetrics {
+pub struct WorkerMetrics<G = IntGauge, H = Histogram, C = IntCounter> {
     /// Number of waiting keys.
-    pub depth: IntGauge,
+    pub depth: G,
     /// Time that keys waited, in seconds.
-    pub waited: Histogram,
+    pub waited: H,
     /// Time that the work on one key took, in seconds.
-    pub duration: Histogram,
+    pub duration: H,
     /// Number of failures that are retried.
-    pub retries: IntCounter,
+    pub retries: C,
     /// Number of failures that are not retried.
-    pub permanent_failures: IntCounter,
+    pub permanent_failures: C,
     /// Number of panics that were caught.
-    pub panics: IntCounter,
+    pub panics: C,
 }
 
-pub(super) struct WorkerMetricVecs {
-    depth: IntGaugeVec,
-    waited: HistogramVec,
-    duration: HistogramVec,
-    retries: IntCounterVec,
-    permanent_failures: IntCounterVec,
-    panics: IntCounterVec,
-}
+/// Metrics of the work of all controllers.
+pub(super) type WorkerMetricVecs = WorkerMetrics<IntGaugeVec, HistogramVec, IntCounterVec>;
 
 impl WorkerMetricVecs {
     pub(super) fn new(registry: &Registry) -> Self {
@@ -71,26 +65,21 @@ impl WorkerMetricVecs {
 
 /// Metrics of the watch of one kind.
 #[derive(Debug, Clone)]
-pub struct WatchMetrics {
+pub struct WatchMetrics<G = IntGauge, C = IntCounter> {
     /// Number of watches that ended and were started again, with or without a list.
-    pub restarts: IntCounter,
+    pub restarts: C,
     /// Number of full lists.
-    pub lists: IntCounter,
+    pub lists: C,
     /// Number of events, including objects of lists.
-    pub events: IntCounter,
+    pub events: C,
     /// Number of objects that were omitted because they cannot be read.
-    pub unreadable: IntCounter,
+    pub unreadable: C,
     /// 1 after the first complete list.
-    pub synced: IntGauge,
+    pub synced: G,
 }
 
-pub(super) struct WatchMetricVecs {
-    restarts: IntCounterVec,
-    lists: IntCounterVec,
-    events: IntCounterVec,
-    unreadable: IntCounterVec,
-    synced: IntGaugeVec,
-}
+/// Metrics of the watches of all kinds.
+pub(super) type WatchMetricVecs = WatchMetrics<IntGaugeVec, IntCounterVec>;
 
 impl WatchMetricVecs {
     pub(super) fn new(registry: &Registry) -> Self {

@@ -64,11 +64,6 @@ impl Metrics {
         self.controller_registry().register(Box::new(collector))
     }
 
-    /// Removes metrics that [`Metrics::register`] added.
-    pub fn unregister(&self, collector: impl Collector + 'static) -> Result<(), prometheus::Error> {
-        self.controller_registry().unregister(Box::new(collector))
-    }
-
     /// Removes everything that [`Metrics::register`] added, and the state behind it: these controllers have ended, and
     /// new ones start.
     pub fn forget_controllers(&self) {

@@ -1,19 +1,12 @@
 //! Projections: the fields of each watched object that a controller reads, selected while the object is decoded.
 
-mod namespace;
-mod network_policy;
-mod node;
+mod metadata;
 mod pod;
 mod projection;
-mod service;
-mod service_account;
-mod vmi;
+mod specs;
 
-pub use namespace::Namespace;
-pub use network_policy::NetworkPolicy;
-pub use node::Node;
+pub use metadata::{Namespace, Node, ServiceAccount, WatchedVm, WatchedVmi};
 pub use pod::{AddressAnnotations, Pod};
+pub(crate) use projection::object_key;
 pub use projection::{Labels, Projection, ProjectionOptions, StringInterner, Watched};
-pub use service::Service;
-pub use service_account::ServiceAccount;
-pub use vmi::{WatchedVm, WatchedVmi};
+pub use specs::{NetworkPolicy, Service};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Labels, Projection, ProjectionOptions, StringInterner, Watched};
+use super::projection::{Labels, Projection, ProjectionOptions, StringInterner};
 
 /// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses. Upstream's
 /// projection drops `deletionTimestamp` and `status.reason` (KC-267). Strings that many pods share are stored once.
@@ -55,15 +55,6 @@ pub struct AddressAnnotations {
     /// `k8s.v1.cni.cncf.io/network-status`: the addresses of all interfaces, as Multus publishes them.
     #[serde(rename = "k8s.v1.cni.cncf.io/network-status", default)]
     pub network_status: Option<Box<str>>,
-}
-
-impl Watched for Pod {
-    type Key = ObjectKey;
-    const KIND: &'static str = "Pod";
-
-    fn key(&self) -> ObjectKey {
-        self.name.clone()
-    }
 }
 
 #[derive(Deserialize)]
@@ -121,7 +112,12 @@ struct PodIp {
 }
 
 impl Projection for Pod {
+    const OBJECT: &'static str = "Pod";
     const COLLECTION: &'static str = "/api/v1/pods";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
 
     fn project(
         json: &str,

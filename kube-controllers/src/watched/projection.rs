@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use libcalico::api::ObjectKey;
 use libcalico::store::{Entry, Kind};
+use serde::Deserialize;
 
 /// Labels, from `metadata.labels`.
 pub type Labels = BTreeMap<String, String>;
@@ -22,9 +23,13 @@ pub trait Watched: Send + Sync + 'static {
 }
 
 /// A Kubernetes object of which only some fields are kept.
-pub trait Projection: Watched<Key = ObjectKey> + Sized {
+pub trait Projection: Sized + Send + Sync + 'static {
+    /// The kind, for logs and metrics.
+    const OBJECT: &'static str;
     /// URL path of the list of all objects.
     const COLLECTION: &'static str;
+    /// Returns the object's namespace and name.
+    fn name(&self) -> &ObjectKey;
     /// Reads the projection from an object's JSON.
     fn project(json: &str, strings: &mut StringInterner, options: ProjectionOptions)
     -> Result<Self, serde_json::Error>;
@@ -37,6 +42,15 @@ pub struct ProjectionOptions {
     pub pod_labels: bool,
 }
 
+impl<T: Projection> Watched for T {
+    type Key = ObjectKey;
+    const KIND: &'static str = T::OBJECT;
+
+    fn key(&self) -> ObjectKey {
+        self.name().clone()
+    }
+}
+
 impl<K: Kind> Watched for Entry<K>
 where
     K::Key: Ord + 'static,
@@ -47,6 +61,25 @@ where
     fn key(&self) -> K::Key {
         self.key.clone()
     }
+}
+
+/// The part of an object's JSON that identifies the object.
+#[derive(Deserialize)]
+struct Named {
+    metadata: Name,
+}
+
+#[derive(Deserialize)]
+struct Name {
+    #[serde(default)]
+    namespace: Option<String>,
+    name: String,
+}
+
+/// Returns the namespace and the name of an object's JSON.
+pub(crate) fn object_key(json: &str) -> Result<ObjectKey, serde_json::Error> {
+    let Named { metadata: Name { namespace, name } } = serde_json::from_str(json)?;
+    Ok(ObjectKey { namespace, name })
 }
 
 /// Interns strings that many objects share, such as node names.

@@ -1,10 +1,8 @@
 //! [`Subscribers`]: the event handlers of one kind of object.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::runtime::panic_message;
 use crate::watched::Watched;
 
 /// An event of a watch. After [`Event::ListStart`], every existing object is delivered once, followed by
@@ -22,44 +20,26 @@ pub enum Event<'a, T: Watched> {
     ListEnd,
 }
 
-/// An event handler of a watch. It is called on the task of the watch and delays all event handlers of the same kind,
-/// so it must not wait or do I/O: store the needed data, add keys to queues, and return.
-pub trait EventHandler<T: Watched>: Send + 'static {
-    /// Handles an event.
-    fn on_event(&mut self, event: &Event<'_, T>);
-}
-
-impl<T: Watched, F: FnMut(&Event<'_, T>) + Send + 'static> EventHandler<T> for F {
-    fn on_event(&mut self, event: &Event<'_, T>) {
-        self(event);
-    }
-}
+/// An event handler of a watch.
+type EventHandler<T> = Box<dyn FnMut(&Event<'_, T>) + Send>;
 
 /// The event handlers of one kind of object. A watch without event handlers is not started.
 pub struct Subscribers<T: Watched> {
-    handlers: Vec<Box<dyn EventHandler<T>>>,
-    panics: PanicCount,
-}
-
-/// Number of times that an event handler panicked.
-#[derive(Debug, Clone, Default)]
-pub(super) struct PanicCount(Arc<AtomicU64>);
-
-impl PanicCount {
-    pub(super) fn count(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+    handlers: Vec<EventHandler<T>>,
 }
 
 impl<T: Watched> Default for Subscribers<T> {
     fn default() -> Self {
-        Subscribers { handlers: Vec::new(), panics: PanicCount::default() }
+        Subscribers { handlers: Vec::new() }
     }
 }
 
 impl<T: Watched> Subscribers<T> {
     /// Adds an event handler. Takes effect only before the watch starts.
-    pub fn subscribe(&mut self, handler: impl EventHandler<T>) {
+    ///
+    /// The handler is called on the task of the watch and delays all event handlers of the same kind, so it must not
+    /// wait or do I/O: store the needed data, add keys to queues, and return.
+    pub fn subscribe(&mut self, handler: impl FnMut(&Event<'_, T>) + Send + 'static) {
         self.handlers.push(Box::new(handler));
     }
 
@@ -72,28 +52,24 @@ impl<T: Watched> Subscribers<T> {
     pub fn dispatch(&mut self, event: &Event<'_, T>) {
         for handler in &mut self.handlers {
             // Safe: the handler's own state may be incomplete after a panic, and the next full list repairs it.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler.on_event(event))) {
-                self.panics.0.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(kind = T::KIND, reason = panic_message(&*panic), "a listener panicked");
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| handler(event))) {
+                tracing::error!(
+                    kind = T::KIND,
+                    reason = panic_message(&*panic).unwrap_or("of unknown kind"),
+                    "a listener panicked"
+                );
             }
         }
     }
-
-    pub(super) fn panics(&self) -> PanicCount {
-        self.panics.clone()
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("of unknown kind")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::logging::captured::Captured;
+    use crate::settings::LogSeverity;
     use crate::watched::Node;
 
     #[test]
@@ -108,9 +84,9 @@ mod tests {
         });
         let counter = heard.clone();
         subscribers.subscribe(move |_: &Event<'_, Node>| *counter.lock().unwrap() += 1);
-        let panics = subscribers.panics();
+        let (log, _logging) = Captured::on_this_thread(LogSeverity::Error);
         subscribers.dispatch(&Event::ListStart);
         subscribers.dispatch(&Event::ListEnd);
-        assert_eq!((*heard.lock().unwrap(), panics.count()), (2, 1));
+        assert_eq!((*heard.lock().unwrap(), log.from("a listener panicked").len()), (2, 1));
     }
 }

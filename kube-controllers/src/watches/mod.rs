@@ -4,9 +4,8 @@ mod cache;
 mod handler;
 mod running;
 mod set;
-mod source;
 
 pub use cache::Cache;
-pub use handler::{Event, EventHandler, Subscribers};
+pub use handler::{Event, Subscribers};
 pub use running::{RunningWatches, WatchHealth};
 pub use set::Watches;

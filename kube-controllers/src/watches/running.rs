@@ -1,18 +1,17 @@
 //! [`RunningWatches`]: the watches that have been started.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
-use datastore::CalicoWatcher;
-use datastore::kubernetes::{ApiSource, Decode};
-use datastore::watch::{StatsHandle, WatchEvent, WatchStats, Watcher};
-use libcalico::store::{Entry, Kind};
+use datastore::watch::{StatsHandle, WatchEvent, WatchStats};
+use futures::{Stream, StreamExt};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use super::handler::{Event, PanicCount, Subscribers};
-use crate::context::Context;
+use super::handler::{Event, Subscribers};
 use crate::status::{Component, Status};
-use crate::telemetry::WatchMetrics;
+use crate::telemetry::{Metrics, WatchMetrics};
 use crate::watched::Watched;
 
 /// Interval at which the metrics of a watch are updated.
@@ -31,7 +30,6 @@ pub struct WatchHealth {
     /// The kind of the watched objects.
     pub kind: &'static str,
     meter: StatsHandle,
-    panics: PanicCount,
 }
 
 impl WatchHealth {
@@ -39,22 +37,12 @@ impl WatchHealth {
     pub fn watch(&self) -> WatchStats {
         self.meter.read()
     }
-
-    /// Returns the number of times that an event handler panicked.
-    pub fn panics(&self) -> u64 {
-        self.panics.count()
-    }
 }
 
 impl RunningWatches {
     /// Returns the health of each watch, for metrics and probes.
     pub fn health(&self) -> &[WatchHealth] {
         &self.health
-    }
-
-    /// Returns true if each watch has delivered a complete list.
-    pub fn is_synced(&self) -> bool {
-        self.health.iter().all(|subscribers| subscribers.watch().synced)
     }
 
     /// Removes [`Component::Lists`] from `status` when each kind has been listed, or its list is forbidden, which the
@@ -81,63 +69,38 @@ impl RunningWatches {
         while self.tasks.join_next().await.is_some() {}
     }
 
-    pub(super) fn add<T, R>(
+    pub(super) fn add<T: Watched>(
         &mut self,
         subscribers: Subscribers<T>,
         meter: StatsHandle,
-        run: impl FnOnce(Subscribers<T>) -> R,
-    ) where
-        T: Watched,
-        R: Future<Output = ()> + Send + 'static,
-    {
-        self.health.push(WatchHealth { kind: T::KIND, meter, panics: subscribers.panics() });
-        self.tasks.spawn(run(subscribers));
+        events: impl Stream<Item = WatchEvent<T, T::Key>> + Send + 'static,
+        metrics: &Metrics,
+        stop: &CancellationToken,
+    ) {
+        self.health.push(WatchHealth { kind: T::KIND, meter: meter.clone() });
+        let gauge = Gauge { metrics: metrics.watch(T::KIND), meter, shown: WatchStats::default() };
+        self.tasks.spawn(follow(events, subscribers, gauge, stop.clone()));
     }
 }
 
-/// A watch of any kind of object.
-pub(super) trait Events<T: Watched>: Send {
-    fn meter(&self) -> StatsHandle;
-    fn next(&mut self) -> impl Future<Output = WatchEvent<T, T::Key>> + Send;
-}
-
-impl<T: Watched, D: Decode<Value = T, Key = T::Key>> Events<T> for Watcher<ApiSource<D>> {
-    fn meter(&self) -> StatsHandle {
-        Watcher::stats(self)
-    }
-
-    async fn next(&mut self) -> WatchEvent<T, T::Key> {
-        Watcher::next(self).await
-    }
-}
-
-impl<K: Kind> Events<Entry<K>> for CalicoWatcher<K>
-where
-    K::Key: Ord + 'static,
-{
-    fn meter(&self) -> StatsHandle {
-        CalicoWatcher::stats(self)
-    }
-
-    async fn next(&mut self) -> WatchEvent<Entry<K>, K::Key> {
-        CalicoWatcher::next(self).await
-    }
-}
-
-/// Passes the events of the watch to the `subscribers`, and updates the metrics, until `context.stop`.
-pub(super) async fn follow<T: Watched>(events: impl Events<T>, subscribers: Subscribers<T>, context: Context) {
-    let gauge = Gauge { metrics: context.metrics.watch(T::KIND), meter: events.meter(), shown: WatchStats::default() };
+/// Passes the events of the watch to the `subscribers`, and updates the metrics, until `stop`.
+async fn follow<T: Watched>(
+    events: impl Stream<Item = WatchEvent<T, T::Key>>,
+    subscribers: Subscribers<T>,
+    gauge: Gauge,
+    stop: CancellationToken,
+) {
     // The futures run concurrently, so that an update of the metrics never cancels a request of the watch.
     tokio::select! {
-        () = context.stop.cancelled() => {}
+        () = stop.cancelled() => {}
         () = tell(events, subscribers) => {}
         () = gauge.show() => {}
     }
 }
 
-async fn tell<T: Watched>(mut events: impl Events<T>, mut subscribers: Subscribers<T>) {
-    loop {
-        let event = events.next().await;
+async fn tell<T: Watched>(events: impl Stream<Item = WatchEvent<T, T::Key>>, mut subscribers: Subscribers<T>) {
+    let mut events = pin!(events);
+    while let Some(event) = events.next().await {
         subscribers.dispatch(&match &event {
             WatchEvent::ListStart => Event::ListStart,
             WatchEvent::Upsert(object) => Event::Upsert(object),
@@ -172,7 +135,8 @@ impl Gauge {
 
 #[cfg(test)]
 mod tests {
-    use datastore::watch::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep};
+    use datastore::watch::{NextPage, ObjectChange, Page, WatchFailure, WatchSource, WatchStep, Watcher};
+    use futures::stream::unfold;
     use libcalico::api::ObjectKey;
     use tokio::time::sleep;
 
@@ -213,13 +177,11 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let status = Status::new(directory.path().join("status.json"));
         status.require([Component::Lists]);
-        let mut watch = Watcher::new(Scripted(script));
+        let watch = Watcher::new(Scripted(script));
         let mut running = RunningWatches::default();
-        running.add(Subscribers::<Node>::default(), watch.stats(), |_| async move {
-            loop {
-                watch.next().await;
-            }
-        });
+        let meter = watch.stats();
+        let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
+        running.add(Subscribers::<Node>::default(), meter, events, &Metrics::new(), &CancellationToken::new());
         let reason = || status.readiness().remove("Lists").map(|condition| condition.reason);
         tokio::select! {
             never = running.await_lists(&status) => match never {},

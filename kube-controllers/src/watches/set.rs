@@ -1,17 +1,23 @@
 //! [`Watches`]: the watches of the process, one for each kind of object.
 
-use datastore::watch::Watcher;
-use libcalico::api::Node as CalicoNode;
-use libcalico::api::{HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Tier, WorkloadEndpoint};
+use std::marker::PhantomData;
+
+use datastore::kubernetes::{ApiSource, CollectionError, Decode};
+use datastore::watch::{ObjectChange, Watcher};
+use futures::stream::unfold;
+use libcalico::api::{
+    HostEndpoint, IpPool, IpReservation, KubeControllersConfiguration, Node as CalicoNode, ObjectKey, Tier,
+    WorkloadEndpoint,
+};
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
 use super::handler::Subscribers;
-use super::running::{RunningWatches, follow};
-use super::source::source;
+use super::running::RunningWatches;
 use crate::context::Context;
 use crate::watched::{
-    Namespace, NetworkPolicy, Node, Pod, ProjectionOptions, Service, ServiceAccount, WatchedVm, WatchedVmi,
+    Namespace, NetworkPolicy, Node, Pod, Projection, ProjectionOptions, Service, ServiceAccount, StringInterner,
+    WatchedVm, WatchedVmi, object_key,
 };
 
 /// Declares one watch per line. Watches of Kubernetes kinds deliver a projection; watches of Calico's kinds deliver
@@ -37,13 +43,15 @@ macro_rules! watches {
                 $(if self.$native.has_subscribers() {
                     let watch = Watcher::new(source::<$projection>(context, self.options));
                     let meter = watch.stats();
-                    running.add(self.$native, meter, |subscribers| follow(watch, subscribers, context.clone()));
+                    let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
+                    running.add(self.$native, meter, events, &context.metrics, &context.stop);
                 })*
                 $(if self.$calico.has_subscribers()
                     && let Some(watch) = context.calico.watch::<$kind>(&Default::default())
                 {
                     let meter = watch.stats();
-                    running.add(self.$calico, meter, |subscribers| follow(watch, subscribers, context.clone()));
+                    let events = unfold(watch, async |mut watch| Some((watch.next().await, watch)));
+                    running.add(self.$calico, meter, events, &context.metrics, &context.stop);
                 })*
                 running
             }
@@ -87,5 +95,46 @@ watches! {
         configurations: KubeControllersConfiguration,
         /// Workload endpoints (etcd only).
         workload_endpoints: WorkloadEndpoint,
+    }
+}
+
+/// Returns the source that a watch of the kind `T` reads.
+fn source<T: Projection>(context: &Context, options: ProjectionOptions) -> ApiSource<ProjectionDecoder<T>> {
+    let projected = ProjectionDecoder { strings: StringInterner::default(), options, kind: PhantomData };
+    ApiSource::new(context.kubernetes.clone(), projected)
+}
+
+/// A decoder that keeps a projection of each object.
+struct ProjectionDecoder<T> {
+    strings: StringInterner,
+    options: ProjectionOptions,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T: Projection> Decode for ProjectionDecoder<T> {
+    type Value = T;
+    type Key = ObjectKey;
+
+    fn kind(&self) -> &'static str {
+        T::OBJECT
+    }
+
+    async fn collection(&mut self) -> Result<String, CollectionError> {
+        Ok(T::COLLECTION.into())
+    }
+
+    fn put(&mut self, object: &str) -> Option<ObjectChange<T, ObjectKey>> {
+        Some(match T::project(object, &mut self.strings, self.options) {
+            Ok(projection) => ObjectChange::Upsert(projection),
+            Err(error) => {
+                let key = self.key(object);
+                let name = key.as_ref().map(ObjectKey::to_string).unwrap_or_default();
+                ObjectChange::Unreadable { name, key, reason: error.to_string() }
+            }
+        })
+    }
+
+    fn key(&mut self, object: &str) -> Option<ObjectKey> {
+        object_key(object).ok()
     }
 }

@@ -1,21 +1,21 @@
 //! [`HostEndpointCache`]: the nodes, and the automatic endpoints of each node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
 use libcalico::host_endpoints::{HostNode, is_ours};
 use libcalico::store::Entry;
 
+use crate::controllers::node_names::Grouping;
 use crate::watches::{Cache, Event};
 
 /// The cached nodes and endpoints. Endpoints that users created are not cached.
 #[derive(Debug, Default)]
-pub(super) struct HostEndpointCache {
+pub struct HostEndpointCache {
     nodes: Cache<ObjectKey, HostNode>,
     endpoints: Cache<ObjectKey, Entry<HostEndpoint>>,
-    /// The node of each endpoint, and the endpoints of each node.
-    node_of: BTreeMap<ObjectKey, String>,
-    of_node: BTreeMap<String, BTreeSet<ObjectKey>>,
+    /// The node of each endpoint.
+    node_of: Grouping<ObjectKey, String>,
 }
 
 /// The state of one node.
@@ -30,41 +30,25 @@ pub(super) struct NodeState {
 impl HostEndpointCache {
     /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<String> {
-        let first = self.is_first(event, self.nodes.is_synced());
+        let first = matches!(event, Event::ListEnd) && !self.nodes.is_synced();
         let changed = self.nodes.apply(event, |entry| Some(HostNode::of(&entry.value)));
         if first { self.all_if_synced() } else { changed.into_iter().map(|key| key.name).collect() }
     }
 
     /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_endpoint(&mut self, event: &Event<'_, Entry<HostEndpoint>>) -> Vec<String> {
-        let first = self.is_first(event, self.endpoints.is_synced());
+        let first = matches!(event, Event::ListEnd) && !self.endpoints.is_synced();
         let changed = self.endpoints.apply(event, |entry| is_ours(&entry.value).then(|| entry.clone()));
         let mut touched = Vec::new();
         for key in changed {
-            if let Some(node) = self.node_of.remove(&key) {
-                if let Some(keys) = self.of_node.get_mut(&node) {
-                    keys.remove(&key);
-                    if keys.is_empty() {
-                        self.of_node.remove(&node);
-                    }
-                }
-                touched.push(node);
-            }
-            if let Some(entry) = self.endpoints.get(&key) {
-                let node = entry.value.spec.node.clone();
-                self.of_node.entry(node.clone()).or_default().insert(key.clone());
-                self.node_of.insert(key, node.clone());
-                touched.push(node);
-            }
+            let node = self.endpoints.get(&key).map(|entry| entry.value.spec.node.clone());
+            touched.extend(self.node_of.set(&key, node.clone()));
+            touched.extend(node);
         }
         if first { self.all_if_synced() } else { touched }
     }
 
-    /// Returns true at the end of the first list. No node has been reconciled before.
-    fn is_first<T: crate::watched::Watched>(&self, event: &Event<'_, T>, was_synced: bool) -> bool {
-        matches!(event, Event::ListEnd) && !was_synced
-    }
-
+    /// Returns all nodes at the end of the first list, before which no node has been reconciled.
     fn all_if_synced(&self) -> Vec<String> {
         if self.is_synced() { self.names() } else { Vec::new() }
     }
@@ -76,13 +60,13 @@ impl HostEndpointCache {
     /// Returns every node that exists or that an automatic endpoint names.
     pub(super) fn names(&self) -> Vec<String> {
         let nodes: BTreeSet<&str> = self.nodes.iter().map(|(key, _)| key.name.as_str()).collect();
-        let named = self.of_node.keys().map(String::as_str);
+        let named = self.node_of.groups().map(String::as_str);
         nodes.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     }
 
     /// Returns the state of `node`, or `None` before both kinds have been listed.
     pub(super) fn state_of(&self, node: &str) -> Option<NodeState> {
-        let keys = self.of_node.get(node).into_iter().flatten();
+        let keys = self.node_of.members(node);
         self.is_synced().then(|| NodeState {
             node: self.nodes.get(&ObjectKey::global(node)).cloned(),
             endpoints: keys.filter_map(|key| self.endpoints.get(key).cloned()).collect(),

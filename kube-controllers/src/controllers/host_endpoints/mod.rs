@@ -5,45 +5,220 @@
 //! datastore has confirmed that the node is missing.
 
 mod cache;
-mod reconcile;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use self::cache::HostEndpointCache;
-use self::reconcile::HostEndpointReconciler;
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use datastore::Datastore;
+use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
+use libcalico::host_endpoints::{Desired, HostNode, desired, differs, is_ours};
+use libcalico::store::{Entry, Store, StoreError, WriteModel};
+use libcalico::validation::validate_host_endpoint;
+use regex::bytes::{Regex, RegexBuilder};
+use time::OffsetDateTime;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use self::cache::{HostEndpointCache, NodeState};
+use super::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::context::Context;
-use crate::runtime::{self, Controller, Queue, Reconcile};
-use crate::settings::ControllerName;
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
+use crate::settings::{ControllerName, Settings};
 use crate::watches::Watches;
 
+/// Delay before the next look when the cache lags behind the datastore.
+const LAG: Duration = Duration::from_secs(1);
+
 /// The controller. Its keys are names of Calico nodes. A Kubernetes node of the same name is not required.
-pub struct HostEndpoints {
-    queue: Queue<String>,
+pub type HostEndpoints = CachedController<HostEndpointReconciler>;
+
+/// The reconciler of the endpoints of one node.
+pub struct HostEndpointReconciler {
+    store: Arc<Datastore>,
+    settings: watch::Receiver<Arc<Settings>>,
     cache: SharedCache<HostEndpointCache>,
+    patterns: PatternCache,
 }
 
-impl Controller for HostEndpoints {
-    const NAME: &'static str = HostEndpointReconciler::NAME;
+/// A write that is due.
+enum DueWrite {
+    Create(HostEndpoint),
+    Update(Box<Entry<HostEndpoint>>, HostEndpoint),
+    Delete(Entry<HostEndpoint>),
+}
 
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, cache) = (Queue::default(), SharedCache::<HostEndpointCache>::default());
-        cache.subscribe(&mut watches.calico_nodes, &queue, HostEndpointCache::apply_node);
-        cache.subscribe(&mut watches.host_endpoints, &queue, HostEndpointCache::apply_endpoint);
-        HostEndpoints { queue, cache }
+impl CachedReconcile for HostEndpointReconciler {
+    type Cache = HostEndpointCache;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
+
+    fn subscribe(controller: &HostEndpoints, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.calico_nodes, HostEndpointCache::apply_node);
+        controller.subscribe(&mut watches.host_endpoints, HostEndpointCache::apply_endpoint);
     }
 
-    async fn run(self, context: Context) {
-        let queue_all = || self.cache.lock().names().into_iter().for_each(|name| self.queue.add(name));
-        let reconciler =
-            HostEndpointReconciler::new(context.calico.clone(), context.settings.clone(), self.cache.clone());
-        let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(
-            runtime::run(Arc::new(reconciler), self.queue.clone(), workers, context.clone()),
-            resync(&context, queue_all)
-        );
+    fn new(context: &Context, controller: &HostEndpoints) -> Self {
+        let (store, settings) = (context.calico.clone(), context.settings.clone());
+        let (cache, patterns) = (controller.cache.clone(), PatternCache::default());
+        HostEndpointReconciler { store, settings, cache, patterns }
+    }
+
+    fn all_keys(cache: &HostEndpointCache) -> Vec<String> {
+        cache.names()
+    }
+}
+
+impl Reconcile for HostEndpointReconciler {
+    const NAME: &'static str = "host-endpoints";
+    type Key = String;
+
+    async fn reconcile(&self, node: &String) -> Result<NextReconcile, ReconcileError> {
+        let state = self.cache.lock().state_of(node);
+        // The caches are incomplete. When the last list is complete, all nodes are queued.
+        let Some(NodeState { node: facts, endpoints }) = state else { return Ok(NextReconcile::Done) };
+        if facts.is_none() && !endpoints.is_empty() && !self.is_gone(node).await? {
+            return Ok(NextReconcile::After(LAG));
+        }
+        let wanted = self.desired(facts);
+        let mut problems: Vec<String> = wanted.problems.iter().map(ToString::to_string).collect();
+        let mut retry = None;
+        for write in due_writes(wanted.endpoints, endpoints, wanted.keep) {
+            match self.write(write).await {
+                Ok(()) => {}
+                Err(ReconcileError::Permanent(problem)) => problems.push(problem),
+                // Continues with the other endpoints of the node.
+                Err(failure) => retry = Some(failure),
+            }
+        }
+        match retry {
+            Some(failure) => Err(failure),
+            None if problems.is_empty() => Ok(NextReconcile::Done),
+            None => Err(ReconcileError::Permanent(problems.join("; "))),
+        }
+    }
+}
+
+impl HostEndpointReconciler {
+    /// Returns true if the node is missing. A watch reports an unreadable node as deleted, which is not a proof.
+    async fn is_gone(&self, node: &str) -> Result<bool, ReconcileError> {
+        match self.store.get::<CalicoNode>(&ObjectKey::global(node)).await {
+            Err(StoreError::NotFound { .. }) => Ok(true),
+            Ok(_) => Ok(false),
+            // The watch reports the node once it is readable again.
+            Err(error @ StoreError::Corrupt { .. }) => Err(ReconcileError::Permanent(format!(
+                "the HostEndpoints of node {node} stay as they are until it is mended or deleted: {error}"
+            ))),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn desired(&self, node: Option<HostNode>) -> Desired {
+        let settings = self.settings.borrow().clone();
+        let Some(node) = node else { return Desired::default() };
+        desired(&node, &settings.host_endpoints, |pattern, interface| {
+            self.patterns.is_match(pattern, interface).map_err(|error| error.to_string())
+        })
+    }
+
+    async fn write(&self, write: DueWrite) -> Result<(), ReconcileError> {
+        match write {
+            DueWrite::Create(mut endpoint) => {
+                validate(&endpoint)?;
+                // An API server assigns uid and creation time itself.
+                if self.store.write_model() == WriteModel::Transactional {
+                    endpoint.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
+                }
+                match self.store.create(&endpoint.key(), &endpoint).await {
+                    Err(StoreError::AlreadyExists { .. }) => self.adopt_existing(&endpoint).await,
+                    outcome => Ok(outcome.map(drop)?),
+                }
+            }
+            DueWrite::Update(found, wanted) => self.update(*found, &wanted).await,
+            DueWrite::Delete(found) => match self.store.delete::<HostEndpoint>(&found.key, Some(&found.revision)).await
+            {
+                // Another writer deleted the endpoint first, which is success.
+                Err(StoreError::NotFound { .. }) => Ok(()),
+                outcome => Ok(outcome?),
+            },
+        }
+    }
+
+    /// Handles a creation that found an existing endpoint: either ours, which the cache does not contain yet, or a
+    /// user's own.
+    async fn adopt_existing(&self, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
+        let found = self.store.get::<HostEndpoint>(&wanted.key()).await?;
+        match (is_ours(&found.value), differs(&found.value, wanted)) {
+            (false, _) => Err(ReconcileError::Permanent(format!(
+                "HostEndpoint {} is not ours and stays as it is; rename it, and the node gets its own",
+                found.key
+            ))),
+            (true, true) => self.update(found, wanted).await,
+            (true, false) => Ok(()),
+        }
+    }
+
+    /// Updates the fields that this controller manages. All other fields stay as they are.
+    async fn update(&self, found: Entry<HostEndpoint>, wanted: &HostEndpoint) -> Result<(), ReconcileError> {
+        let mut endpoint = found.value;
+        endpoint.metadata.labels = wanted.metadata.labels.clone();
+        endpoint.metadata.annotations = wanted.metadata.annotations.clone();
+        endpoint.spec.node = wanted.spec.node.clone();
+        endpoint.spec.interface_name = wanted.spec.interface_name.clone();
+        endpoint.spec.expected_ips = wanted.spec.expected_ips.clone();
+        endpoint.spec.profiles = wanted.spec.profiles.clone();
+        validate(&endpoint)?;
+        self.store.update(&found.key, &endpoint, &found.revision).await?;
+        Ok(())
+    }
+}
+
+fn validate(endpoint: &HostEndpoint) -> Result<(), ReconcileError> {
+    let refused = |error| ReconcileError::Permanent(format!("HostEndpoint {}: {error}", endpoint.metadata.name));
+    validate_host_endpoint(endpoint).map_err(refused)
+}
+
+/// Returns the writes that turn the found endpoints into the wanted ones. With `keep`, none of them is a deletion.
+fn due_writes(wanted: Vec<HostEndpoint>, mut found: Vec<Entry<HostEndpoint>>, keep: bool) -> Vec<DueWrite> {
+    let mut due = Vec::new();
+    for wanted in wanted {
+        let key: ObjectKey = wanted.key();
+        match found.iter().position(|entry| entry.key == key) {
+            None => due.push(DueWrite::Create(wanted)),
+            Some(at) => {
+                let entry = found.swap_remove(at);
+                if differs(&entry.value, &wanted) {
+                    due.push(DueWrite::Update(Box::new(entry), wanted));
+                }
+            }
+        }
+    }
+    if !keep {
+        due.extend(found.into_iter().map(DueWrite::Delete));
+    }
+    due
+}
+
+/// Maximum number of cached patterns. When it is reached, all are dropped, including those of old settings.
+const MAX_PATTERNS: usize = 64;
+
+/// The regular expressions of templates, compiled at their first use.
+#[derive(Debug, Default)]
+struct PatternCache {
+    compiled: Mutex<HashMap<String, Result<Regex, regex::Error>>>,
+}
+
+impl PatternCache {
+    /// Returns true if `pattern` matches any part of `interface`. Returns an error for an invalid pattern. Classes such
+    /// as `\d` are ASCII only, as in Go.
+    fn is_match(&self, pattern: &str, interface: &str) -> Result<bool, regex::Error> {
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        if !compiled.contains_key(pattern) && compiled.len() >= MAX_PATTERNS {
+            compiled.clear();
+        }
+        let regex =
+            compiled.entry(pattern.to_owned()).or_insert_with(|| RegexBuilder::new(pattern).unicode(false).build());
+        regex.as_ref().map(|regex| regex.is_match(interface.as_bytes())).map_err(Clone::clone)
     }
 }

@@ -6,18 +6,8 @@ use libcalico::host_endpoints::{AutoHostEndpoints, CREATED_BY};
 use libcalico::store::{Kind, Write, WriteOp};
 use serde_json::json;
 
-use std::sync::Arc;
-
-use datastore::Datastore;
-use libcalico::api::{HostEndpoint, Node as CalicoNode, ObjectKey};
-use libcalico::store::{Entry, Store};
-use tokio::sync::watch;
-
-use super::reconcile::{HostEndpointReconciler, LAG};
 use super::*;
 use crate::controllers::testing::{configured, embedded, settings};
-use crate::runtime::{NextReconcile, ReconcileError};
-use crate::settings::Settings;
 use crate::watches::Event;
 
 struct Fixture {
@@ -31,7 +21,12 @@ impl Fixture {
     fn new(wanted: AutoHostEndpoints) -> Self {
         let (dir, store) = embedded();
         let (sender, receiver) = watch::channel(Arc::new(Settings { host_endpoints: wanted, ..settings() }));
-        let reconciler = HostEndpointReconciler::new(store.clone(), receiver, SharedCache::default());
+        let reconciler = HostEndpointReconciler {
+            store: store.clone(),
+            settings: receiver,
+            cache: SharedCache::default(),
+            patterns: PatternCache::default(),
+        };
         Fixture { store, settings: sender, reconciler, _dir: dir }
     }
 
@@ -248,4 +243,19 @@ async fn a_node_that_is_only_not_heard_of_keeps_its_endpoints() {
     fixture.store.delete::<CalicoNode>(&key, None).await.unwrap();
     assert_eq!(fixture.reconciler.reconcile(&node).await.unwrap(), NextReconcile::Done);
     assert!(fixture.names().await.is_empty());
+}
+
+#[test]
+fn patterns_are_found_anywhere() {
+    let patterns = PatternCache::default();
+    for (pattern, interface, found) in [
+        ("eth", "veth0", true),
+        ("^eth0$|eth1", "eth1", true),
+        (r"^eth\d+$", "eth12", true),
+        (r"^eth\d+$", "eth", false),
+        (r"[[:alpha:]]\w.", "ens3", true),
+    ] {
+        assert_eq!(patterns.is_match(pattern, interface), Ok(found), "{pattern} {interface}");
+    }
+    assert!(patterns.is_match("(", "eth0").is_err());
 }

@@ -3,7 +3,7 @@
 use libcalico::api::{IpPool, ObjectKey};
 use libcalico::net::Cidr;
 
-use crate::controllers::condition::{self, Condition};
+use crate::controllers::custom_resource::{StatusCondition, condition_is_true};
 
 /// Type of the condition that publishes the decision.
 pub(super) const ALLOCATABLE: &str = "Allocatable";
@@ -23,7 +23,7 @@ pub(super) enum Verdict {
 
 impl Verdict {
     /// Returns the condition, with upstream's texts (KC-532).
-    pub(super) fn condition(self) -> Condition {
+    pub(super) fn condition(self) -> StatusCondition {
         let (reason, message) = match self {
             Verdict::Ok => ("OK", "IPPool is available for IP allocation."),
             Verdict::Disabled => ("PoolDisabled", "IPPool.Spec.Disabled is true"),
@@ -32,7 +32,7 @@ impl Verdict {
                 ("CIDROverlap", "CIDR overlaps another pool; disabled to prevent IP allocation conflicts.")
             }
         };
-        Condition { kind: ALLOCATABLE, is_true: self == Verdict::Ok, reason, message: message.into() }
+        StatusCondition { kind: ALLOCATABLE, is_true: self == Verdict::Ok, reason, message: message.into() }
     }
 }
 
@@ -68,7 +68,7 @@ pub(super) fn is_deleting(pool: &IpPool) -> bool {
 }
 
 fn rank(pool: &IpPool) -> u8 {
-    match (condition::is_true(pool.status.as_ref(), ALLOCATABLE), is_deleting(pool)) {
+    match (condition_is_true(pool.status.as_ref(), ALLOCATABLE), is_deleting(pool)) {
         (_, true) => 1,
         (Some(true), false) => 0,
         (Some(false), false) => 2,

@@ -19,11 +19,11 @@ use libcalico::store::{Entry, ReadBatch, Store};
 use time::OffsetDateTime;
 
 use self::allocatable::{Verdict, allocatable, is_deleting};
-use super::custom_resource::{CustomResources, finalizers};
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use super::cached::{CachedController, CachedReconcile, SharedCache};
+use super::custom_resource::{CustomResources, with_finalizer, without_finalizer};
 use crate::context::Context;
-use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
+use crate::settings::ControllerName;
 use crate::watches::{Cache, Event, Watches};
 
 /// Finalizer that keeps a pool while it has blocks.
@@ -41,34 +41,36 @@ const GATHERING: Duration = Duration::from_secs(5);
 type PoolCache = Cache<ObjectKey, Entry<IpPool>>;
 
 /// The controller.
-pub struct IpPools {
-    queue: Queue<&'static str>,
+pub type IpPools = CachedController<IpPoolReconciler>;
+
+/// The reconciler of all pools.
+pub struct IpPoolReconciler {
+    store: Arc<Datastore>,
+    objects: CustomResources,
     pools: SharedCache<PoolCache>,
 }
 
-impl Controller for IpPools {
-    const NAME: &'static str = "ip-pool";
+impl CachedReconcile for IpPoolReconciler {
+    type Cache = PoolCache;
+    const CONTROLLER: Option<ControllerName> = None;
 
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, pools) = (Queue::default(), SharedCache::<PoolCache>::default());
-        pools.subscribe(&mut watches.ip_pools, &queue, apply_pool);
-        let (block_queue, block_pools) = (queue.clone(), pools.clone());
+    fn subscribe(controller: &IpPools, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.ip_pools, apply_pool);
+        let (queue, pools) = (controller.queue.clone(), controller.cache.clone());
         watches.blocks.subscribe(move |event: &Event<'_, Entry<Block>>| {
-            if may_be_empty(&block_pools.lock(), event) {
-                block_queue.add_after(ALL, GATHERING);
+            if may_be_empty(&pools.lock(), event) {
+                queue.add_after(ALL, GATHERING);
             }
         });
-        IpPools { queue, pools }
     }
 
-    async fn run(self, context: Context) {
-        let reconciler = Arc::new(IpPoolReconciler {
-            store: context.calico.clone(),
-            objects: CustomResources::new::<IpPoolSpec>(context.kubernetes.clone()),
-            pools: self.pools.clone(),
-        });
-        let queue_all = || self.queue.add(ALL);
-        tokio::join!(runtime::run(reconciler, self.queue.clone(), 1, context.clone()), resync(&context, queue_all));
+    fn new(context: &Context, controller: &IpPools) -> Self {
+        let objects = CustomResources::new::<IpPoolSpec>(context.kubernetes.clone());
+        IpPoolReconciler { store: context.calico.clone(), objects, pools: controller.cache.clone() }
+    }
+
+    fn all_keys(_: &PoolCache) -> Vec<&'static str> {
+        vec![ALL]
     }
 }
 
@@ -91,12 +93,6 @@ fn may_be_empty(pools: &PoolCache, event: &Event<'_, Entry<Block>>) -> bool {
     }
 }
 
-struct IpPoolReconciler {
-    store: Arc<Datastore>,
-    objects: CustomResources,
-    pools: SharedCache<PoolCache>,
-}
-
 /// The required change of a pool's finalizers.
 #[derive(Debug, PartialEq, Eq)]
 enum FinalizerChange {
@@ -109,7 +105,7 @@ enum FinalizerChange {
 }
 
 impl Reconcile for IpPoolReconciler {
-    const NAME: &'static str = IpPools::NAME;
+    const NAME: &'static str = "ip-pool";
     type Key = &'static str;
 
     /// Reconciles all pools. A pool that cannot be written does not stop the others.
@@ -155,7 +151,9 @@ impl IpPoolReconciler {
                 if !self.release_blocks(name, &range).await? {
                     return Ok(NextReconcile::After(EMPTYING));
                 }
-                self.objects.write_finalizers(name, &version, &without_ours(&pool.value)).await?;
+                self.objects
+                    .write_finalizers(name, &version, &without_finalizer(&pool.value, FINALIZER).unwrap_or_default())
+                    .await?;
                 Ok(NextReconcile::Done)
             }
         }
@@ -179,21 +177,10 @@ impl IpPoolReconciler {
 
 /// Returns the required change. A pool in use has the finalizer, and any other pool does not (KC-533).
 fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
-    let mut finalizers = finalizers(pool);
-    let has_ours = finalizers.iter().any(|finalizer| finalizer == FINALIZER);
+    let others = without_finalizer(pool, FINALIZER);
     match (is_deleting(pool), verdict == Verdict::Ok) {
-        (true, _) if has_ours => FinalizerChange::Empty,
-        (false, true) if !has_ours => {
-            finalizers.push(FINALIZER.into());
-            FinalizerChange::Write(finalizers)
-        }
-        (false, false) if has_ours => FinalizerChange::Write(without_ours(pool)),
-        _ => FinalizerChange::Nothing,
+        (true, _) => others.map_or(FinalizerChange::Nothing, |_| FinalizerChange::Empty),
+        (false, true) => with_finalizer(pool, FINALIZER).map_or(FinalizerChange::Nothing, FinalizerChange::Write),
+        (false, false) => others.map_or(FinalizerChange::Nothing, FinalizerChange::Write),
     }
-}
-
-fn without_ours(pool: &IpPool) -> Vec<String> {
-    let mut finalizers = finalizers(pool);
-    finalizers.retain(|finalizer| finalizer != FINALIZER);
-    finalizers
 }

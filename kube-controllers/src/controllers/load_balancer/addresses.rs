@@ -25,14 +25,10 @@ use crate::runtime::ReconcileError;
 
 /// The addresses of all Services.
 pub(super) struct ServiceAddresses {
-    store: Arc<Datastore>,
+    pub(super) store: Arc<Datastore>,
 }
 
 impl ServiceAddresses {
-    pub(super) fn new(store: Arc<Datastore>) -> Self {
-        ServiceAddresses { store }
-    }
-
     /// Returns the addresses that `handle` holds now.
     pub(super) async fn held(&self, handle: &HandleId) -> Result<Vec<HeldAddress>, StoreError> {
         let blocks = match self.store.get::<Handle>(handle).await {

@@ -12,43 +12,31 @@ mod reconcile;
 mod request;
 mod service;
 mod service_cache;
-mod status;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use ipam_plugin::affinity::add_labels;
-use libcalico::api::ObjectKey;
 use libcalico::ipam::LOAD_BALANCER_HOST;
 use libcalico::ipam::Owner;
 use libcalico::store::StoreError;
 
 use self::reconcile::ServiceReconciler;
-use self::service_cache::ServiceCache;
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use super::cached::CachedController;
 use crate::context::Context;
 use crate::leader::Leadership;
-use crate::runtime::{self, Controller, Queue, Reconcile};
+use crate::runtime::{Controller, Reconcile};
 use crate::watches::Watches;
 
 /// The controller. Its keys are names of Services.
-pub struct LoadBalancer {
-    queue: Queue<ObjectKey>,
-    cache: SharedCache<ServiceCache>,
-}
+pub struct LoadBalancer(CachedController<ServiceReconciler>);
 
 impl Controller for LoadBalancer {
     const NAME: &'static str = ServiceReconciler::NAME;
 
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, cache) = (Queue::default(), SharedCache::<ServiceCache>::default());
-        cache.subscribe(&mut watches.services, &queue, ServiceCache::apply_service);
-        cache.subscribe(&mut watches.ip_pools, &queue, ServiceCache::apply_pool);
-        cache.subscribe(&mut watches.blocks, &queue, ServiceCache::apply_block);
-        LoadBalancer { queue, cache }
+    fn new(context: &Context, watches: &mut Watches) -> Self {
+        LoadBalancer(CachedController::new(context, watches))
     }
 
     async fn run(self, context: Context) {
@@ -56,9 +44,7 @@ impl Controller for LoadBalancer {
             () = context.stop.cancelled() => return,
             () = label_affinities(&context) => {}
         }
-        let queue_all = || self.cache.lock().services().into_iter().for_each(|key| self.queue.add(key));
-        let reconciler = Arc::new(ServiceReconciler::new(&context, self.cache.clone()));
-        tokio::join!(runtime::run(reconciler, self.queue.clone(), 1, context.clone()), resync(&context, queue_all));
+        self.0.run(context).await;
     }
 }
 

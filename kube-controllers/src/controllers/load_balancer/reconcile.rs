@@ -16,15 +16,15 @@ use tokio::sync::watch;
 use super::addresses::ServiceAddresses;
 use super::decision::{Decision, HeldAddress, Plan, decide, is_misstated};
 use super::pools::{LoadBalancerPool, stored_pools};
-use super::service::LoadBalancerService;
+use super::service::{LoadBalancerService, hide_addresses, show_addresses};
 use super::service_cache::{ServiceCache, ServiceState};
-use super::status;
 use crate::api_reads;
 use crate::context::Context;
+use crate::controllers::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::controllers::custom_resource::{is_not_found, reconcile_error};
-use crate::controllers::shared_cache::SharedCache;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
-use crate::settings::{AssignIps, Settings};
+use crate::settings::{AssignIps, ControllerName, Settings};
+use crate::watches::Watches;
 
 /// Delay before the next look when the cache lags behind.
 pub(super) const LAG: Duration = Duration::from_secs(1);
@@ -47,6 +47,31 @@ pub(super) struct ServiceReconciler {
     pub(super) kubernetes: kube::Client,
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     pub(super) cache: SharedCache<ServiceCache>,
+}
+
+impl CachedReconcile for ServiceReconciler {
+    type Cache = ServiceCache;
+    const CONTROLLER: Option<ControllerName> = None;
+
+    fn subscribe(controller: &CachedController<Self>, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.services, ServiceCache::apply_service);
+        controller.subscribe(&mut watches.ip_pools, ServiceCache::apply_pool);
+        controller.subscribe(&mut watches.blocks, ServiceCache::apply_block);
+    }
+
+    fn new(context: &Context, controller: &CachedController<Self>) -> Self {
+        ServiceReconciler {
+            calico: context.calico.clone(),
+            addresses: ServiceAddresses { store: context.calico.clone() },
+            kubernetes: context.kubernetes.clone(),
+            settings: context.settings.clone(),
+            cache: controller.cache.clone(),
+        }
+    }
+
+    fn all_keys(cache: &ServiceCache) -> Vec<ObjectKey> {
+        cache.services()
+    }
 }
 
 impl Reconcile for ServiceReconciler {
@@ -85,16 +110,6 @@ impl Reconcile for ServiceReconciler {
 }
 
 impl ServiceReconciler {
-    pub(super) fn new(context: &Context, cache: SharedCache<ServiceCache>) -> Self {
-        ServiceReconciler {
-            calico: context.calico.clone(),
-            addresses: ServiceAddresses::new(context.calico.clone()),
-            kubernetes: context.kubernetes.clone(),
-            settings: context.settings.clone(),
-            cache,
-        }
-    }
-
     fn decide(
         &self,
         key: &ObjectKey,
@@ -138,7 +153,8 @@ impl ServiceReconciler {
                 return Ok(NextReconcile::After(LAG));
             }
             let held = self.addresses.held(handle).await?;
-            let written = self.hide(key, &mut live, cached.iter().chain(&held)).await?;
+            let hidden: Vec<IpAddr> = cached.iter().chain(&held).map(|held| held.ip).collect();
+            let written = self.write_status(key, &mut live, |service| hide_addresses(service, &hidden)).await?;
             if !self.is_current(key, &live, written).await? {
                 return Ok(NextReconcile::After(LAG));
             }
@@ -178,7 +194,7 @@ impl ServiceReconciler {
         }
         self.cache.lock().set_unserved(key, assigned.is_err());
         let shown: Vec<IpAddr> = planned.keep.iter().map(|held| held.ip).collect();
-        let written = self.write_status(key, &mut live, |service| status::show(service, &shown)).await?;
+        let written = self.write_status(key, &mut live, |service| show_addresses(service, &shown)).await?;
         if written == StatusWrite::Gone {
             return Ok(NextReconcile::After(LAG));
         }
@@ -218,16 +234,6 @@ impl ServiceReconciler {
         Ok(balanced.map(|balanced| (live, balanced)))
     }
 
-    async fn hide(
-        &self,
-        key: &ObjectKey,
-        live: &mut KubernetesService,
-        held: impl Iterator<Item = &HeldAddress>,
-    ) -> Result<StatusWrite, ReconcileError> {
-        let addresses: Vec<IpAddr> = held.map(|held| held.ip).collect();
-        self.write_status(key, live, |service| status::hide(service, &addresses)).await
-    }
-
     /// Writes the status if `change` changes it, based on the version that was read. Afterwards, `live` is the Service
     /// as written.
     async fn write_status(
@@ -243,7 +249,8 @@ impl ServiceReconciler {
         {
             return Ok(StatusWrite::Unchanged);
         }
-        match self.services(key).replace_status(&key.name, &PostParams::default(), live).await {
+        let services = Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default());
+        match services.replace_status(&key.name, &PostParams::default(), live).await {
             Err(error) if is_not_found(&error) => Ok(StatusWrite::Gone),
             Err(error) => Err(reconcile_error(&format!("write status of Service {key}"), &error)),
             Ok(written) => {
@@ -269,9 +276,5 @@ impl ServiceReconciler {
                 Ok(self.live(key).await?.is_some_and(|live| version(&live) == version(judged)))
             }
         }
-    }
-
-    fn services(&self, key: &ObjectKey) -> Api<KubernetesService> {
-        Api::namespaced(self.kubernetes.clone(), key.namespace.as_deref().unwrap_or_default())
     }
 }

@@ -4,75 +4,69 @@
 //! (KC-470). The nodes that are waiting share one list of all endpoint keys. Nodes that never belonged to Kubernetes
 //! are left alone.
 
-mod cache;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use datastore::Datastore;
 use ipam_plugin::clock::SystemClock;
-use ipam_plugin::node_cleanup::{NodeCleanupError, delete_node};
-use libcalico::api::{Node as CalicoNode, ObjectKey};
+use ipam_plugin::node_cleanup::{NodeCleanupError, delete_node, endpoint_keys, read_endpoints};
+use libcalico::api::{Node as CalicoNode, ObjectKey, WorkloadEndpoint};
 use libcalico::kubernetes::NODES;
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Entry, Store, StoreError};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
-use self::cache::{EndpointKeyCache, NodeNameCache};
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use super::cached::{CachedController, CachedReconcile, SharedCache};
+use super::node_names::NodeNames;
 use crate::api_reads;
 use crate::context::Context;
-use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
-use crate::watches::Watches;
-
-/// The controller. Its keys are names of Calico nodes.
-pub struct NodeDeletion {
-    queue: Queue<ObjectKey>,
-    cache: SharedCache<NodeNameCache>,
-}
-
-impl Controller for NodeDeletion {
-    const NAME: &'static str = "node-deletion";
-
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, cache) = (Queue::default(), SharedCache::<NodeNameCache>::default());
-        cache.subscribe(&mut watches.nodes, &queue, NodeNameCache::apply_kubernetes_node);
-        cache.subscribe(&mut watches.calico_nodes, &queue, NodeNameCache::apply_calico_node);
-        NodeDeletion { queue, cache }
-    }
-
-    async fn run(self, context: Context) {
-        let queue_all = || self.cache.lock().orphans().into_iter().for_each(|key| self.queue.add(key));
-        let reconciler = Arc::new(DeletedNodeReconciler {
-            store: context.calico.clone(),
-            kubernetes: context.kubernetes.clone(),
-            endpoints: EndpointKeyCache::default(),
-            cache: self.cache.clone(),
-        });
-        let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(
-            runtime::run(reconciler, self.queue.clone(), workers, context.clone()),
-            resync(&context, queue_all)
-        );
-    }
-}
+use crate::watched::Node;
+use crate::watches::{Cache, Event, Watches};
 
 /// Delay before the pods of a missing node are checked again. A kubelet that registers again keeps its pods, and
 /// Kubernetes deletes the pods of a missing node after a minute. Upstream releases their addresses at once, although
 /// the pods may still run (KC-472).
 const PODS_GO: Duration = Duration::from_secs(20);
 
-struct DeletedNodeReconciler {
+/// The controller. Its keys are names of Calico nodes.
+pub type NodeDeletion = CachedController<DeletedNodeReconciler>;
+
+/// The reconciler of one node.
+pub struct DeletedNodeReconciler {
     store: Arc<Datastore>,
     kubernetes: kube::Client,
     endpoints: EndpointKeyCache,
     cache: SharedCache<NodeNameCache>,
 }
 
+impl CachedReconcile for DeletedNodeReconciler {
+    type Cache = NodeNameCache;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
+
+    fn subscribe(controller: &NodeDeletion, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.nodes, NodeNameCache::apply_kubernetes_node);
+        controller.subscribe(&mut watches.calico_nodes, NodeNameCache::apply_calico_node);
+    }
+
+    fn new(context: &Context, controller: &NodeDeletion) -> Self {
+        let (store, kubernetes) = (context.calico.clone(), context.kubernetes.clone());
+        let (endpoints, cache) = (EndpointKeyCache::default(), controller.cache.clone());
+        DeletedNodeReconciler { store, kubernetes, endpoints, cache }
+    }
+
+    fn all_keys(cache: &NodeNameCache) -> Vec<ObjectKey> {
+        cache.orphans()
+    }
+}
+
 impl Reconcile for DeletedNodeReconciler {
-    const NAME: &'static str = NodeDeletion::NAME;
+    const NAME: &'static str = "node-deletion";
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
@@ -107,5 +101,85 @@ impl Reconcile for DeletedNodeReconciler {
             "deleted a node that Kubernetes no longer has"
         );
         Ok(NextReconcile::Done)
+    }
+}
+
+/// The cached names of nodes.
+#[derive(Debug, Default)]
+pub struct NodeNameCache {
+    kubernetes: Cache<ObjectKey, ()>,
+    calico: NodeNames,
+}
+
+impl NodeNameCache {
+    /// Applies an event. Returns the Calico nodes whose Kubernetes nodes are gone.
+    fn apply_kubernetes_node(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
+        let was_synced = self.kubernetes.is_synced();
+        let changed = self.kubernetes.apply(event, |_| Some(()));
+        if !was_synced {
+            return if self.kubernetes.is_synced() { self.orphans() } else { Vec::new() };
+        }
+        let gone = changed.iter().filter(|key| self.kubernetes.get(key).is_none());
+        gone.flat_map(|key| self.calico.names.members(key)).cloned().collect()
+    }
+
+    /// Applies an event. Returns the changed Calico nodes whose Kubernetes nodes are known to be missing.
+    fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
+        let changed = self.calico.apply(event);
+        changed.into_iter().filter(|key| self.orphaned(key).is_some()).collect()
+    }
+
+    /// Returns every Calico node whose Kubernetes node is missing; none before all Kubernetes nodes have been listed.
+    fn orphans(&self) -> Vec<ObjectKey> {
+        self.calico.names.all_members().filter(|key| self.orphaned(key).is_some()).cloned().collect()
+    }
+
+    /// Returns the name of a Calico node's Kubernetes node, if that node is known to be missing.
+    fn orphaned(&self, calico: &ObjectKey) -> Option<ObjectKey> {
+        let kubernetes = self.calico.names.group(calico)?;
+        (self.kubernetes.is_synced() && self.kubernetes.get(kubernetes).is_none()).then(|| kubernetes.clone())
+    }
+}
+
+/// Time for which a list is used. A missing node gets no new endpoints, but one may have been created just before.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// The cached endpoint keys of waiting nodes.
+#[derive(Debug, Default)]
+struct EndpointKeyCache {
+    list: Mutex<Option<KeyList>>,
+}
+
+#[derive(Debug)]
+struct KeyList {
+    at: Instant,
+    nodes: BTreeSet<String>,
+    keys: BTreeMap<String, Vec<ObjectKey>>,
+}
+
+impl EndpointKeyCache {
+    /// Reads the endpoints of `node`. Their keys may come from an earlier list, made for `orphans`.
+    async fn read<S: Store>(
+        &self,
+        store: &S,
+        node: &ObjectKey,
+        orphans: impl FnOnce() -> Vec<ObjectKey>,
+    ) -> Result<Vec<Entry<WorkloadEndpoint>>, StoreError> {
+        let mut list = self.list.lock().await;
+        let fresh = list.as_ref().is_some_and(|list| list.at.elapsed() < FRESH && list.nodes.contains(&node.name));
+        if !fresh {
+            let mut nodes: BTreeSet<String> = orphans().into_iter().map(|key| key.name).collect();
+            nodes.insert(node.name.clone());
+            let at = Instant::now();
+            let keys = endpoint_keys(store, |name| nodes.contains(name)).await?;
+            *list = Some(KeyList { at, nodes, keys });
+        }
+        // Used once: another attempt makes a new list.
+        let keys = list.as_mut().and_then(|list| {
+            list.nodes.remove(&node.name);
+            list.keys.remove(&node.name)
+        });
+        drop(list);
+        read_endpoints(store, &node.name, &keys.unwrap_or_default()).await
     }
 }

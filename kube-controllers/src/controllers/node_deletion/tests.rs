@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use libcalico::api::{NodeSpec, OrchRef};
-use libcalico::store::{Entry, Revision};
+use libcalico::api::{NodeSpec, OrchRef, WorkloadEndpointSpec};
+use libcalico::store::Revision;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -9,11 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::controllers::testing::{embedded, settings};
 use crate::leader::Leadership;
+use crate::runtime::Controller;
 use crate::settings::Settings;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
-use crate::watched::Node;
-use crate::watches::Event;
 
 fn calico(name: &str, orchestrator: &str) -> Entry<CalicoNode> {
     let reference = OrchRef { node_name: format!("k-{name}"), orchestrator: orchestrator.into(), ..OrchRef::default() };
@@ -119,4 +118,22 @@ async fn node_workers_says_how_many_nodes_are_worked_on_at_once() {
         }) => {}
     }
     assert_eq!((asked.load(Ordering::Relaxed), queue.len()), (3, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_look_serves_all_that_wait() {
+    let (_dir, store) = embedded();
+    for node in ["a", "b", "c"] {
+        let spec = WorkloadEndpointSpec { node: node.into(), ..WorkloadEndpointSpec::default() };
+        let mut endpoint = WorkloadEndpoint::new(format!("{node}-k8s-web-eth0"), spec);
+        endpoint.metadata.namespace = "default".into();
+        store.create(&endpoint.key(), &endpoint).await.unwrap();
+    }
+    let [a, b, c] = ["a", "b", "c"].map(ObjectKey::global);
+    let endpoints = EndpointKeyCache::default();
+    let (waiting, never) = (|| vec![a.clone(), b.clone()], || panic!("one look was enough"));
+    assert_eq!(endpoints.read(&*store, &a, waiting).await.unwrap().len(), 1);
+    assert_eq!(endpoints.read(&*store, &b, never).await.unwrap().len(), 1);
+    assert_eq!(endpoints.read(&*store, &b, || vec![b.clone()]).await.unwrap().len(), 1, "a second attempt");
+    assert_eq!(endpoints.read(&*store, &c, || vec![c.clone()]).await.unwrap().len(), 1, "not waiting then");
 }

@@ -1,63 +1,55 @@
 //! Copies labels of Kubernetes nodes to Calico nodes (etcd only). On a Kubernetes datastore both are the same object.
 
-mod labels;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datastore::Datastore;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
-use libcalico::store::{Store, StoreError};
+use libcalico::store::{Entry, Store, StoreError};
 use tokio::sync::watch;
 
-use self::labels::{InvalidRecord, NodeLabelCache, RECORD, RecordedLabels, merge};
-use super::resync::resync;
-use super::shared_cache::SharedCache;
+use super::cached::{CachedController, CachedReconcile, SharedCache};
+use super::node_names::Grouping;
 use crate::context::Context;
-use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::{ControllerName, Settings};
-use crate::watches::Watches;
+use crate::watched::Node;
+use crate::watches::{Cache, Event, Watches};
 
 /// The controller. Its keys are names of Calico nodes.
-pub struct NodeLabels {
-    queue: Queue<ObjectKey>,
-    cache: SharedCache<NodeLabelCache>,
-}
+pub type NodeLabels = CachedController<NodeLabelReconciler>;
 
-impl Controller for NodeLabels {
-    const NAME: &'static str = "node-labels";
-
-    fn new(_: &Context, watches: &mut Watches) -> Self {
-        let (queue, cache) = (Queue::default(), SharedCache::<NodeLabelCache>::default());
-        cache.subscribe(&mut watches.nodes, &queue, NodeLabelCache::apply_kubernetes_node);
-        cache.subscribe(&mut watches.calico_nodes, &queue, NodeLabelCache::apply_calico_node);
-        NodeLabels { queue, cache }
-    }
-
-    async fn run(self, context: Context) {
-        let queue_all = || self.cache.lock().nodes().into_iter().for_each(|key| self.queue.add(key));
-        let reconciler = Arc::new(NodeLabelReconciler {
-            store: context.calico.clone(),
-            settings: context.settings.clone(),
-            cache: self.cache.clone(),
-        });
-        let workers = context.settings.borrow().workers_of(ControllerName::Node);
-        tokio::join!(
-            runtime::run(reconciler, self.queue.clone(), workers, context.clone()),
-            resync(&context, queue_all)
-        );
-    }
-}
-
-struct NodeLabelReconciler {
+/// The reconciler of the labels of one node.
+pub struct NodeLabelReconciler {
     store: Arc<Datastore>,
     settings: watch::Receiver<Arc<Settings>>,
     cache: SharedCache<NodeLabelCache>,
 }
 
+impl CachedReconcile for NodeLabelReconciler {
+    type Cache = NodeLabelCache;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::Node);
+
+    fn subscribe(controller: &NodeLabels, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.nodes, NodeLabelCache::apply_kubernetes_node);
+        controller.subscribe(&mut watches.calico_nodes, NodeLabelCache::apply_calico_node);
+    }
+
+    fn new(context: &Context, controller: &NodeLabels) -> Self {
+        let (store, settings) = (context.calico.clone(), context.settings.clone());
+        NodeLabelReconciler { store, settings, cache: controller.cache.clone() }
+    }
+
+    fn all_keys(cache: &NodeLabelCache) -> Vec<ObjectKey> {
+        cache.nodes()
+    }
+}
+
 impl Reconcile for NodeLabelReconciler {
-    const NAME: &'static str = NodeLabels::NAME;
+    const NAME: &'static str = "node-labels";
     type Key = ObjectKey;
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
@@ -87,5 +79,95 @@ impl Reconcile for NodeLabelReconciler {
         node.value.metadata.annotations.extend(record.map(|record| (RECORD.to_owned(), record)));
         self.store.update(key, &node.value, &node.revision).await?;
         Ok(NextReconcile::Done)
+    }
+}
+
+/// Annotation of a Calico node with the labels that were last copied from Kubernetes (KC-477).
+const RECORD: &str = "projectcalico.org/kube-labels";
+
+type Labels = BTreeMap<String, String>;
+
+/// The labels of a Calico node, and their record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct RecordedLabels {
+    /// The labels.
+    labels: Labels,
+    /// The annotation [`RECORD`], if there is one.
+    record: Option<String>,
+}
+
+impl RecordedLabels {
+    /// Returns the labels of a node.
+    fn new(node: &CalicoNode) -> Self {
+        let metadata = &node.metadata;
+        RecordedLabels { labels: metadata.labels.clone(), record: metadata.annotations.get(RECORD).cloned() }
+    }
+}
+
+/// An unreadable record. Without it, the labels that came from Kubernetes are unknown.
+#[derive(Debug, thiserror::Error)]
+#[error("the annotation {RECORD} is not a JSON object of labels ({0}); correct it or delete it")]
+struct InvalidRecord(serde_json::Error);
+
+/// Returns the desired labels of a Calico node if its Kubernetes node has the labels `kubernetes`, or `None` if they
+/// are as desired. Labels that never came from Kubernetes stay, unless a label of the Kubernetes node has the same key.
+fn merge(found: &RecordedLabels, kubernetes: &Labels) -> Result<Option<RecordedLabels>, InvalidRecord> {
+    let recorded: Option<Labels> = found
+        .record
+        .as_deref()
+        .map(serde_json::from_str::<Option<Labels>>)
+        .transpose()
+        .map_err(InvalidRecord)?
+        .flatten();
+    let mut labels = found.labels.clone();
+    labels.retain(|key, _| {
+        kubernetes.contains_key(key) || recorded.as_ref().is_none_or(|recorded| !recorded.contains_key(key))
+    });
+    labels.extend(kubernetes.clone());
+    if labels == found.labels {
+        return Ok(None);
+    }
+    // A map of strings can always be serialized.
+    let record = serde_json::to_string(kubernetes).map_err(InvalidRecord)?;
+    Ok(Some(RecordedLabels { labels, record: Some(record) }))
+}
+
+/// The cached labels.
+#[derive(Debug, Default)]
+pub struct NodeLabelCache {
+    kubernetes: Cache<ObjectKey, Labels>,
+    calico: Cache<ObjectKey, (ObjectKey, RecordedLabels)>,
+    names: Grouping<ObjectKey, ObjectKey>,
+}
+
+impl NodeLabelCache {
+    /// Applies an event. Returns the Calico nodes to reconcile. Labels of a deleted Kubernetes node stay on the Calico
+    /// node (KC-478).
+    fn apply_kubernetes_node(&mut self, event: &Event<'_, Node>) -> Vec<ObjectKey> {
+        let changed = self.kubernetes.apply(event, |node| Some(node.labels.clone()));
+        changed.iter().flat_map(|key| self.names.members(key)).cloned().collect()
+    }
+
+    /// Applies an event. Returns the nodes to reconcile.
+    fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ObjectKey> {
+        let changed = self.calico.apply(event, |entry| {
+            Some((ObjectKey::global(entry.value.spec.kubernetes_name()?), RecordedLabels::new(&entry.value)))
+        });
+        for key in &changed {
+            self.names.set(key, self.calico.get(key).map(|(kubernetes, _)| kubernetes.clone()));
+        }
+        changed
+    }
+
+    /// Returns every Calico node that names a Kubernetes node.
+    fn nodes(&self) -> Vec<ObjectKey> {
+        self.names.all_members().cloned().collect()
+    }
+
+    /// Returns the node's name and labels in Kubernetes, and its labels in Calico. Returns `None` unless both nodes are
+    /// cached.
+    fn labels_of(&self, calico: &ObjectKey) -> Option<(ObjectKey, Labels, RecordedLabels)> {
+        let (kubernetes, recorded) = self.calico.get(calico)?;
+        Some((kubernetes.clone(), self.kubernetes.get(kubernetes)?.clone(), recorded.clone()))
     }
 }

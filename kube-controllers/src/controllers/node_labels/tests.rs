@@ -1,14 +1,9 @@
 //! Tests on the embedded datastore, which call the event handlers themselves.
 
-use std::collections::BTreeMap;
-
 use libcalico::api::{NodeSpec, OrchRef};
-use libcalico::store::Entry;
 
 use super::*;
 use crate::controllers::testing::{embedded, settings};
-use crate::watched::Node;
-use crate::watches::Event;
 
 struct Fixture {
     store: Arc<Datastore>,
@@ -115,4 +110,67 @@ async fn unknown_nodes_are_no_error() {
     let fixture = Fixture::new();
     assert!(fixture.kubernetes("k-n", &[("a", "1")]).is_empty());
     assert_eq!(fixture.sync("n").await.unwrap(), NextReconcile::Done);
+}
+
+mod merging {
+    use proptest::prelude::*;
+
+    use super::super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> Labels {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn found(pairs: &[(&str, &str)], record: Option<&str>) -> RecordedLabels {
+        RecordedLabels { labels: labels(pairs), record: record.map(str::to_owned) }
+    }
+
+    #[test]
+    fn labels_come_change_and_go() {
+        let first = merge(&found(&[("own", "1")], None), &labels(&[("a", "1"), ("b", "1")])).unwrap().unwrap();
+        assert_eq!(first, found(&[("a", "1"), ("b", "1"), ("own", "1")], Some(r#"{"a":"1","b":"1"}"#)));
+        let second = merge(&first, &labels(&[("b", "2"), ("c", "3")])).unwrap().unwrap();
+        assert_eq!(second, found(&[("b", "2"), ("c", "3"), ("own", "1")], Some(r#"{"b":"2","c":"3"}"#)));
+        assert_eq!(merge(&second, &labels(&[("b", "2"), ("c", "3")])).unwrap(), None);
+    }
+
+    #[test]
+    fn a_users_label_of_that_name_is_overwritten() {
+        let merged = merge(&found(&[("a", "mine")], None), &labels(&[("a", "theirs")])).unwrap().unwrap();
+        assert_eq!(merged.labels, labels(&[("a", "theirs")]));
+    }
+
+    #[test]
+    fn without_a_record_nothing_is_taken_away() {
+        assert_eq!(merge(&found(&[("a", "1")], None), &labels(&[])).unwrap(), None);
+        assert_eq!(merge(&found(&[("a", "1")], Some("null")), &labels(&[])).unwrap(), None);
+        for record in ["no JSON", "[]", r#"{"a":1}"#] {
+            assert!(merge(&found(&[("a", "1")], Some(record)), &labels(&[])).is_err(), "{record}");
+        }
+    }
+
+    fn some_labels() -> impl Strategy<Value = Labels> {
+        prop::collection::btree_map("[a-d]", "[xy]", 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn after_one_sync_there_is_nothing_to_do(
+            own in some_labels(), rounds in prop::collection::vec(some_labels(), 1..4),
+        ) {
+            let mut node = RecordedLabels { labels: own.clone(), record: None };
+            let mut ever = Labels::new();
+            for kubernetes in &rounds {
+                ever.extend(kubernetes.clone());
+                node = merge(&node, kubernetes).unwrap().unwrap_or(node);
+                prop_assert_eq!(merge(&node, kubernetes).unwrap(), None);
+                for (key, value) in kubernetes {
+                    prop_assert_eq!(node.labels.get(key), Some(value));
+                }
+            }
+            for (key, value) in own.iter().filter(|(key, _)| !ever.contains_key(*key)) {
+                prop_assert_eq!(node.labels.get(key), Some(value), "a user's own");
+            }
+        }
+    }
 }

@@ -5,7 +5,6 @@
 //! only while there are policies to rename; in upstream, several controllers wait meanwhile (KC-287). The old names
 //! keep working until then.
 
-mod duplicate;
 mod misnamed;
 mod rollout;
 #[cfg(test)]
@@ -18,10 +17,9 @@ use std::time::Duration;
 use libcalico::api::{Object, ObjectKey, PolicyKind, PolicySpec};
 use libcalico::store::{Store, StoreError};
 
-use self::duplicate::DuplicatePolicy;
-use self::misnamed::{MisnamedPolicies, StoredPolicy, is_misnamed};
+use self::misnamed::{DuplicatePolicy, MisnamedPolicies, StoredPolicy, is_misnamed};
 use self::rollout::{Rollout, RolloutBlocker};
-use super::resync::ResyncKey;
+use super::cached::ResyncKey;
 use crate::context::Context;
 use crate::runtime::{self, Controller, NextReconcile, Queue, Reconcile, ReconcileError};
 use crate::watches::Watches;

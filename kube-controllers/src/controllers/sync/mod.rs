@@ -6,84 +6,129 @@
 //! keeps other writers' metadata (KC-224). Before a deletion the source is looked up in Kubernetes, because a watch may
 //! lag behind the writes of another replica.
 
-mod cache;
-mod kind;
 mod reconcile;
 #[cfg(test)]
 mod tests;
 
-pub use kind::{SyncedKind, SyncedSpec};
+use std::collections::HashMap;
 
-use std::sync::Arc;
+use libcalico::api::{Object, ObjectKey, Spec};
+use libcalico::kubernetes::Resource;
+use libcalico::validation_error::ValidationError;
 
-use prometheus::{IntGauge, Opts};
-
-use self::cache::SourceCache;
 use self::reconcile::Reconciler;
-use super::resync::ResyncKey;
-use crate::context::Context;
-use crate::runtime::{self, Controller, Queue};
-use crate::settings::Mode;
-use crate::watches::{Event, Watches};
+use super::cached::{CachedController, ResyncKey};
+use crate::settings::ControllerName;
+use crate::watched::Watched;
+use crate::watches::{Cache, Event, Subscribers, Watches};
 
 /// The controller of one kind.
-pub struct SyncController<M: SyncedKind> {
-    cache: SourceCache<M>,
-    queue: Queue<ResyncKey>,
+pub type SyncController<M> = CachedController<Reconciler<M>>;
+
+/// A kind of source, and its conversion to targets.
+pub trait SyncedKind: Send + Sync + 'static {
+    /// The controller's name in logs and metrics.
+    const NAME: &'static str;
+    /// The controller's name in the settings.
+    const CONTROLLER: ControllerName;
+    /// The source's kind in the API server.
+    const RESOURCE: Resource;
+    /// Prefix of the names of all targets.
+    const PREFIX: &'static str;
+    /// The source, as its watch delivers it.
+    type Source: Watched<Key = ObjectKey>;
+    /// The part of the source that is cached.
+    type Cached: Clone + PartialEq + Send + Sync + 'static;
+    /// The `spec` of the target.
+    type Target: Spec;
+
+    /// Returns the watch of the sources.
+    fn watch(watches: &mut Watches) -> &mut Subscribers<Self::Source>;
+    /// Returns the part of a source to cache. `before` is the part that was cached before.
+    fn cache(source: &Self::Source, before: Option<&Self::Cached>) -> Self::Cached;
+    /// Returns the key of a source's target.
+    fn target_of(source: &ObjectKey) -> ObjectKey;
+    /// Returns the key of a target's source, or `None` if no source has a target with this key.
+    fn source_of(target: &ObjectKey) -> Option<ObjectKey>;
+    /// Converts a source to its target.
+    fn convert(source: &ObjectKey, cached: &Self::Cached) -> SyncedSpec<Self::Target>;
+    /// Completes and validates an object before it is written.
+    fn admit(object: Object<Self::Target>) -> Result<Object<Self::Target>, ValidationError>;
 }
 
-impl<M: SyncedKind> SyncController<M> {
-    /// Creates a controller that is not subscribed to any watch.
-    fn unsubscribed() -> Self {
-        SyncController { cache: SourceCache::default(), queue: Queue::default() }
-    }
-
-    /// Applies an event. The first complete list queues the first comparison of all objects, even if the reconcile
-    /// period is zero. Before that, the cache is incomplete and nothing is queued.
-    fn on_event(&self, event: &Event<'_, M::Source>) {
-        let changes = self.cache.apply(event);
-        if changes.first_list_complete {
-            self.queue.add(ResyncKey::All);
-        }
-        changes.sources.into_iter().for_each(|source| self.queue.add(ResyncKey::One(M::target_of(&source))));
-    }
+/// The result of converting a source.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SyncedSpec<S> {
+    /// The target's `spec`.
+    pub spec: S,
+    /// Descriptions of the parts of the source that cannot be converted.
+    pub left_out: Vec<String>,
 }
 
-impl<M: SyncedKind> Controller for SyncController<M> {
-    const NAME: &'static str = M::NAME;
-
-    fn new(context: &Context, watches: &mut Watches) -> Self {
-        let controller = SyncController::unsubscribed();
-        if context.mode == Mode::Etcd {
-            let subscribed = SyncController { cache: controller.cache.clone(), queue: controller.queue.clone() };
-            M::watch(watches).subscribe(move |event: &Event<'_, M::Source>| subscribed.on_event(event));
-        }
-        controller
-    }
-
-    async fn run(self, context: Context) {
-        if context.mode != Mode::Etcd {
-            tracing::warn!(
-                controller = M::NAME,
-                "not needed: with Calico's data in Kubernetes there is nothing to mirror"
-            );
-            return;
-        }
-        let invalid = gauge(M::NAME);
-        let registered = invalid.as_ref().is_some_and(|gauge| context.metrics.register(gauge.clone()).is_ok());
-        let workers = context.settings.borrow().workers_of(M::CONTROLLER);
-        let reconciler = Reconciler::new(self.cache, self.queue.clone(), context.clone(), invalid.clone());
-        runtime::run(Arc::new(reconciler), self.queue, workers, context.clone()).await;
-        if let Some(gauge) = invalid.filter(|_| registered) {
-            // Only this controller registers the metric.
-            let _ = context.metrics.unregister(gauge);
-        }
+impl<S> From<S> for SyncedSpec<S> {
+    fn from(spec: S) -> Self {
+        SyncedSpec { spec, left_out: Vec::new() }
     }
 }
 
-/// Creates the gauge of targets that cannot be written because Calico's validation is stricter than that of Kubernetes.
-fn gauge(controller: &str) -> Option<IntGauge> {
-    let help = "How many objects of Kubernetes cannot be mirrored, for Calico's rules forbid it.";
-    IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
-        .ok()
+/// The cached sources.
+pub struct SourceCache<M: SyncedKind> {
+    sources: Cache<ObjectKey, M::Cached>,
+    /// Targets that failed the validation, with the reason.
+    refused: HashMap<ObjectKey, String>,
+}
+
+impl<M: SyncedKind> Default for SourceCache<M> {
+    fn default() -> Self {
+        SourceCache { sources: Cache::default(), refused: HashMap::new() }
+    }
+}
+
+impl<M: SyncedKind> SourceCache<M> {
+    /// Applies an event. Returns the targets of the changed sources. The first complete list returns the first
+    /// comparison of all objects, even if the reconcile period is zero. Before that, the cache is incomplete and
+    /// nothing is to be done.
+    fn apply(&mut self, event: &Event<'_, M::Source>) -> Vec<ResyncKey> {
+        let was_synced = self.sources.is_synced();
+        let before = match event {
+            Event::Upsert(source) => self.sources.get(&source.key()).cloned(),
+            _ => None,
+        };
+        let changed = self.sources.apply(event, |source| Some(M::cache(source, before.as_ref())));
+        let targets: Vec<ObjectKey> = changed.iter().map(M::target_of).collect();
+        for target in &targets {
+            self.refused.remove(target);
+        }
+        match (was_synced, self.sources.is_synced()) {
+            (true, _) => targets.into_iter().map(ResyncKey::One).collect(),
+            (false, true) => vec![ResyncKey::All],
+            (false, false) => Vec::new(),
+        }
+    }
+
+    /// Returns true if the cache contains all sources, so that any other source is known not to exist.
+    fn is_complete(&self) -> bool {
+        self.sources.is_synced()
+    }
+
+    /// Returns the cached part of a source.
+    fn get(&self, source: &ObjectKey) -> Option<M::Cached> {
+        self.sources.get(source).cloned()
+    }
+
+    /// Returns the keys of all desired targets, except those that failed the validation.
+    fn targets(&self) -> Vec<ObjectKey> {
+        let all = self.sources.iter().map(|(source, _)| M::target_of(source));
+        all.filter(|target| !self.refused.contains_key(target)).collect()
+    }
+
+    /// Records that a target failed the validation. Returns true if the reason is new.
+    fn refuse(&mut self, key: &ObjectKey, why: &str) -> bool {
+        self.refused.insert(key.clone(), why.to_owned()).is_none_or(|before| before != why)
+    }
+
+    /// Returns the number of targets that failed the validation.
+    fn refused(&self) -> usize {
+        self.refused.len()
+    }
 }

@@ -5,20 +5,21 @@ use std::collections::HashSet;
 use datastore::watch::ObjectChange;
 use libcalico::api::{Object, ObjectKey, ObjectSelect, Spec};
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError};
-use prometheus::IntGauge;
+use prometheus::{IntGauge, Opts};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::cache::SourceCache;
-use super::kind::{SyncedKind, SyncedSpec};
+use super::{SourceCache, SyncedKind, SyncedSpec};
 use crate::api_reads;
 use crate::context::Context;
-use crate::controllers::resync::ResyncKey;
+use crate::controllers::cached::{CachedController, CachedReconcile, ResyncKey, SharedCache};
 use crate::runtime::{NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::settings::ControllerName;
+use crate::watches::Watches;
 
 /// The reconciler of one kind.
-pub(super) struct Reconciler<M: SyncedKind> {
-    cache: SourceCache<M>,
+pub struct Reconciler<M: SyncedKind> {
+    cache: SharedCache<SourceCache<M>>,
     queue: Queue<ResyncKey>,
     context: Context,
     invalid: Option<IntGauge>,
@@ -30,13 +31,33 @@ struct Stored<S: Spec> {
     object: Option<Object<S>>,
 }
 
+impl<M: SyncedKind> CachedReconcile for Reconciler<M> {
+    type Cache = SourceCache<M>;
+    const CONTROLLER: Option<ControllerName> = Some(M::CONTROLLER);
+
+    fn subscribe(controller: &CachedController<Self>, _: &Context, watches: &mut Watches) {
+        controller.subscribe(M::watch(watches), SourceCache::apply);
+    }
+
+    fn new(context: &Context, controller: &CachedController<Self>) -> Self {
+        let (cache, queue) = (controller.cache.clone(), controller.queue.clone());
+        let invalid = invalid_targets(M::NAME).filter(|gauge| context.metrics.register(gauge.clone()).is_ok());
+        Reconciler { cache, queue, context: context.clone(), invalid }
+    }
+
+    /// All objects are compared at an interval of its own.
+    fn all_keys(_: &SourceCache<M>) -> Vec<ResyncKey> {
+        Vec::new()
+    }
+}
+
 impl<M: SyncedKind> Reconcile for Reconciler<M> {
     const NAME: &'static str = M::NAME;
     type Key = ResyncKey;
 
     async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
         // Before the first list is complete, sources that have not been delivered would look deleted.
-        if !self.cache.is_complete() {
+        if !self.cache.lock().is_complete() {
             return Ok(NextReconcile::Done);
         }
         match key {
@@ -47,25 +68,16 @@ impl<M: SyncedKind> Reconcile for Reconciler<M> {
 }
 
 impl<M: SyncedKind> Reconciler<M> {
-    pub(super) fn new(
-        cache: SourceCache<M>,
-        queue: Queue<ResyncKey>,
-        context: Context,
-        invalid: Option<IntGauge>,
-    ) -> Self {
-        Reconciler { cache, queue, context, invalid }
-    }
-
     /// Queues every target that differs from its source. Schedules the next comparison.
     async fn compare_all(&self) -> Result<NextReconcile, ReconcileError> {
         // Objects in namespaces cannot be listed by a prefix of their names.
         let name_prefix = if M::Target::NAMESPACED { String::new() } else { M::PREFIX.to_owned() };
         let mut pages = self.context.calico.pages::<Object<M::Target>>(ObjectSelect { namespace: None, name_prefix });
-        let mut unseen: HashSet<ObjectKey> = self.cache.targets().into_iter().collect();
+        let mut unseen: HashSet<ObjectKey> = self.cache.lock().targets().into_iter().collect();
         while let Some(page) = pages.next().await? {
             for (key, spec) in page.into_iter().filter_map(listed).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
                 unseen.remove(&key);
-                let desired = self.cache.desired(&key);
+                let desired = self.desired(&key);
                 if !desired.is_some_and(|wanted| spec.is_some_and(|spec| spec == wanted.spec)) {
                     self.queue.add(ResyncKey::One(key));
                 }
@@ -83,7 +95,7 @@ impl<M: SyncedKind> Reconciler<M> {
 
     async fn sync(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
         let stored = self.stored(key).await?;
-        match (self.cache.desired(key), stored) {
+        match (self.desired(key), stored) {
             (None, None) => {}
             (None, Some(stored)) => self.delete(key, &stored.revision).await?,
             (Some(wanted), Some(Stored { object: Some(object), .. })) if object.spec == wanted.spec => {}
@@ -91,6 +103,13 @@ impl<M: SyncedKind> Reconciler<M> {
         }
         self.show_invalid();
         Ok(NextReconcile::Done)
+    }
+
+    /// Returns the desired target under `key`.
+    fn desired(&self, key: &ObjectKey) -> Option<SyncedSpec<M::Target>> {
+        let source = M::source_of(key)?;
+        let cached = self.cache.lock().get(&source)?;
+        Some(M::convert(&source, &cached))
     }
 
     async fn stored(&self, key: &ObjectKey) -> Result<Option<Stored<M::Target>>, StoreError> {
@@ -159,16 +178,23 @@ impl<M: SyncedKind> Reconciler<M> {
 
     /// Records the failed validation. Returns an error only if the reason is new, so that comparisons do not repeat it.
     fn refuse(&self, key: &ObjectKey, why: String) -> Result<(), ReconcileError> {
-        let is_news = self.cache.refuse(key, &why);
+        let is_news = self.cache.lock().refuse(key, &why);
         self.show_invalid();
         if is_news { Err(ReconcileError::Permanent(format!("cannot be mirrored: {why}"))) } else { Ok(()) }
     }
 
     fn show_invalid(&self) {
         if let Some(gauge) = &self.invalid {
-            gauge.set(self.cache.refused().try_into().unwrap_or(i64::MAX));
+            gauge.set(self.cache.lock().refused().try_into().unwrap_or(i64::MAX));
         }
     }
+}
+
+/// Creates the gauge of targets that cannot be written because Calico's validation is stricter than that of Kubernetes.
+fn invalid_targets(controller: &str) -> Option<IntGauge> {
+    let help = "How many objects of Kubernetes cannot be mirrored, for Calico's rules forbid it.";
+    IntGauge::with_opts(Opts::new("kube_controllers_unmirrored_objects", help).const_label("controller", controller))
+        .ok()
 }
 
 /// Returns the key of a listed object, and its `spec` if it is readable.

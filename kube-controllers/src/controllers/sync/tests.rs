@@ -10,14 +10,18 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::*;
+use crate::context::Context;
+use crate::controllers::cached::{CachedReconcile, ResyncKey};
 use crate::controllers::policy::Policies;
 use crate::controllers::service_account::ServiceAccounts;
 use crate::controllers::testing::{embedded, kubernetes, settings};
 use crate::leader::{Leadership, LeadershipTerm};
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
+use crate::settings::Mode;
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 use crate::watched;
+use crate::watches::Event;
 use libcalico::api::ObjectKey;
 
 struct Host {
@@ -69,8 +73,7 @@ impl Host {
             stop: tokio_util::sync::CancellationToken::new(),
         };
         let controller = SyncController::<Policies>::unsubscribed();
-        let gauge = gauge("policy");
-        let reconciler = Reconciler::new(controller.cache.clone(), controller.queue.clone(), context.clone(), gauge);
+        let reconciler = Reconciler::new(&context, &controller);
         Host { context, controller, reconciler, live, _dir: dir }
     }
 
@@ -78,10 +81,15 @@ impl Host {
         &self.context.calico
     }
 
+    fn on_event(&self, event: &Event<'_, watched::NetworkPolicy>) {
+        let changed = self.controller.cache.lock().apply(event);
+        changed.into_iter().for_each(|key| self.controller.queue.add(key));
+    }
+
     fn list(&self, sources: &[watched::NetworkPolicy]) {
-        self.controller.on_event(&Event::ListStart);
-        sources.iter().for_each(|source| self.controller.on_event(&Event::Upsert(source)));
-        self.controller.on_event(&Event::ListEnd);
+        self.on_event(&Event::ListStart);
+        sources.iter().for_each(|source| self.on_event(&Event::Upsert(source)));
+        self.on_event(&Event::ListEnd);
     }
 
     /// Processes the queue until it is empty. Returns the failures.
@@ -125,11 +133,11 @@ impl Host {
 #[tokio::test]
 async fn everything_is_mirrored_and_nothing_is_written_twice() {
     let host = Host::new();
-    host.controller.on_event(&Event::ListStart);
-    host.controller.on_event(&Event::Upsert(&source("a", 80)));
+    host.on_event(&Event::ListStart);
+    host.on_event(&Event::Upsert(&source("a", 80)));
     assert!(host.controller.queue.is_empty(), "a list that is not complete says nothing");
     assert!(matches!(host.reconciler.reconcile(&ResyncKey::One(key("b"))).await, Ok(NextReconcile::Done)));
-    host.controller.on_event(&Event::ListEnd);
+    host.on_event(&Event::ListEnd);
     assert_eq!(host.work().await, [""; 0]);
     let first = host.stored().await;
     let [(_, policy, _)] = &first[..] else { panic!("{first:?}") };
@@ -150,7 +158,7 @@ async fn an_update_changes_the_spec_and_keeps_the_metadata() {
     let mut entry = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap();
     entry.value.metadata.annotations.insert("note".into(), "kept".into());
     host.calico().update(&key("a"), &entry.value, &entry.revision).await.unwrap();
-    host.controller.on_event(&Event::Upsert(&source("a", 81)));
+    host.on_event(&Event::Upsert(&source("a", 81)));
     assert_eq!(host.work().await, [""; 0]);
     let after = host.calico().get::<NetworkPolicy>(&key("a")).await.unwrap().value;
     assert_eq!(json!(after.spec.ingress[0].destination.ports), json!([81]));
@@ -195,7 +203,7 @@ async fn nothing_is_deleted_that_kubernetes_still_has() {
     host.work().await;
     host.live.lock().unwrap().insert("a".into());
     let gone = ObjectKey::namespaced("ns", "a");
-    host.controller.on_event(&Event::Delete(&gone));
+    host.on_event(&Event::Delete(&gone));
     let failures = host.work().await;
     assert_eq!(failures, ["retry ns/knp.default.a: NetworkPolicy ns/a is there, though the watch has not said so"]);
     assert_eq!(host.names().await, ["knp.default.a"]);
@@ -215,11 +223,11 @@ async fn what_may_not_be_written_is_told_once() {
     assert!(failures[0].starts_with("never ns/knp.default.nnn") && failures[0].contains("too long by 1 bytes"));
     assert_eq!(host.names().await, ["knp.default.a"]);
     assert_eq!(host.compare_all().await, [""; 0], "no news");
-    assert_eq!(host.controller.cache.refused(), 1);
-    host.controller.on_event(&Event::Upsert(&source(&long, 81)));
+    assert_eq!(host.controller.cache.lock().refused(), 1);
+    host.on_event(&Event::Upsert(&source(&long, 81)));
     assert_eq!(host.work().await.len(), 1, "told again when it changed");
-    host.controller.on_event(&Event::Delete(&ObjectKey::namespaced("ns", long)));
-    assert_eq!((host.work().await.len(), host.controller.cache.refused()), (0, 0));
+    host.on_event(&Event::Delete(&ObjectKey::namespaced("ns", long)));
+    assert_eq!((host.work().await.len(), host.controller.cache.lock().refused()), (0, 0));
 }
 
 #[tokio::test]

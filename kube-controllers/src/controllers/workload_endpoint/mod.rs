@@ -5,71 +5,170 @@
 //! the cache contains little more than a fingerprint of the labels. Every object is read again before it is written or
 //! deleted.
 
-mod candidates;
-mod labels;
 mod orphans;
-mod reconcile;
-mod sandbox;
+mod projections;
 #[cfg(test)]
 mod tests;
 mod workloads;
 
-use std::sync::Arc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use libcalico::api::{ObjectKey, WorkloadEndpoint};
+use libcalico::kubernetes::{PODS, Pod};
+use libcalico::store::{Store, StoreError};
 use prometheus::{IntCounterVec, Opts};
 
-use self::reconcile::Reconciler;
+use self::orphans::DeletionCandidates;
+use self::projections::EndpointLabels;
 use self::workloads::Workloads;
-use super::resync::ResyncKey;
-use super::shared_cache::SharedCache;
+use super::cached::{CachedController, CachedReconcile, ResyncKey, SharedCache};
+use crate::api_reads;
 use crate::context::Context;
-use crate::runtime::{self, Controller, Queue, Reconcile};
-use crate::settings::{ControllerName, Mode};
+use crate::runtime::{NextReconcile, Queue, Reconcile, ReconcileError};
+use crate::settings::ControllerName;
 use crate::watches::Watches;
 
 /// The controller. Its keys are names of pods.
-pub struct WorkloadEndpoints {
+pub type WorkloadEndpoints = CachedController<PodEndpoints>;
+
+/// The reconciler of pods' endpoints.
+pub struct PodEndpoints {
     workloads: SharedCache<Workloads>,
     queue: Queue<ResyncKey>,
+    context: Context,
+    orphans: Option<IntCounterVec>,
+    candidates: Mutex<DeletionCandidates>,
 }
 
-impl Controller for WorkloadEndpoints {
-    const NAME: &'static str = Reconciler::NAME;
+/// The need of an endpoint.
+enum EndpointNeed {
+    /// The fields copied from the pod are out of date.
+    Labels,
+    /// The endpoint may be orphaned.
+    Verdict,
+    /// The endpoint is up to date.
+    Nothing,
+}
 
-    fn new(context: &Context, watches: &mut Watches) -> Self {
-        let (workloads, queue) = (SharedCache::<Workloads>::default(), Queue::default());
-        if context.mode == Mode::Etcd {
-            watches.options.pod_labels = true;
-            workloads.subscribe(&mut watches.pods, &queue, Workloads::apply_pod);
-            workloads.subscribe(&mut watches.workload_endpoints, &queue, Workloads::apply_endpoint);
-            workloads.subscribe(&mut watches.nodes, &queue, Workloads::apply_node);
-            workloads.subscribe(&mut watches.calico_nodes, &queue, Workloads::apply_calico_node);
-        }
-        WorkloadEndpoints { workloads, queue }
+impl CachedReconcile for PodEndpoints {
+    type Cache = Workloads;
+    const CONTROLLER: Option<ControllerName> = Some(ControllerName::WorkloadEndpoint);
+
+    fn subscribe(controller: &WorkloadEndpoints, _: &Context, watches: &mut Watches) {
+        watches.options.pod_labels = true;
+        controller.subscribe(&mut watches.pods, Workloads::apply_pod);
+        controller.subscribe(&mut watches.workload_endpoints, Workloads::apply_endpoint);
+        controller.subscribe(&mut watches.nodes, Workloads::apply_node);
+        controller.subscribe(&mut watches.calico_nodes, Workloads::apply_calico_node);
     }
 
-    async fn run(self, context: Context) {
-        if context.mode != Mode::Etcd {
-            tracing::warn!(
-                controller = Self::NAME,
-                "not needed: with Calico's data in Kubernetes an endpoint is its pod"
-            );
-            return;
+    fn new(context: &Context, controller: &WorkloadEndpoints) -> Self {
+        let (workloads, queue) = (controller.cache.clone(), controller.queue.clone());
+        let orphans = orphan_counter().filter(|counter| context.metrics.register(counter.clone()).is_ok());
+        PodEndpoints { workloads, queue, context: context.clone(), orphans, candidates: Mutex::default() }
+    }
+
+    /// All endpoints are compared at an interval of their own.
+    fn all_keys(_: &Workloads) -> Vec<ResyncKey> {
+        Vec::new()
+    }
+}
+
+impl Reconcile for PodEndpoints {
+    const NAME: &'static str = "workloadendpoint";
+    type Key = ResyncKey;
+
+    async fn reconcile(&self, key: &ResyncKey) -> Result<NextReconcile, ReconcileError> {
+        match key {
+            ResyncKey::All => Ok(self.compare_all()),
+            ResyncKey::One(pod) => self.reconcile_pod(pod).await,
         }
-        let counter = counter();
-        let registered = counter.as_ref().is_some_and(|counter| context.metrics.register(counter.clone()).is_ok());
-        let workers = context.settings.borrow().workers_of(ControllerName::WorkloadEndpoint);
-        let reconciler = Reconciler::new(self.workloads, self.queue.clone(), context.clone(), counter.clone());
-        runtime::run(Arc::new(reconciler), self.queue, workers, context.clone()).await;
-        if let Some(counter) = counter.filter(|_| registered) {
-            // Only this controller registers the metric.
-            let _ = context.metrics.unregister(counter);
+    }
+}
+
+impl PodEndpoints {
+    fn compare_all(&self) -> NextReconcile {
+        let doubtful = {
+            let workloads = self.workloads.lock();
+            if !workloads.is_complete() {
+                // Each completed list queues this work again.
+                return NextReconcile::Done;
+            }
+            self.candidates().retain(|endpoint| workloads.has(endpoint));
+            workloads.doubtful()
+        };
+        doubtful.into_iter().for_each(|pod| self.queue.add(ResyncKey::One(pod)));
+        let period = self.context.settings.borrow().reconcile_period.get(&ControllerName::WorkloadEndpoint).copied();
+        period.filter(|period| !period.is_zero()).map_or(NextReconcile::Done, NextReconcile::After)
+    }
+
+    /// Reconciles the endpoints of a pod. An endpoint that fails does not stop the others.
+    async fn reconcile_pod(&self, pod: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
+        let (mut next, mut failure) = (None::<Duration>, None);
+        for (endpoint, need) in self.needs(pod) {
+            let outcome = match need {
+                EndpointNeed::Nothing => {
+                    self.candidates().clear(&endpoint);
+                    Ok(None)
+                }
+                EndpointNeed::Labels => {
+                    self.candidates().clear(&endpoint);
+                    self.copy_labels(pod, &endpoint).await.map(|()| None)
+                }
+                EndpointNeed::Verdict => self.check_orphan(pod, &endpoint).await,
+            };
+            match outcome {
+                Ok(later) => next = next.into_iter().chain(later).min(),
+                Err(error) => failure = Some(error),
+            }
         }
+        match failure {
+            Some(failure) => Err(failure),
+            None => Ok(next.map_or(NextReconcile::Done, NextReconcile::After)),
+        }
+    }
+
+    fn needs(&self, pod: &ObjectKey) -> Vec<(ObjectKey, EndpointNeed)> {
+        let workloads = self.workloads.lock();
+        let Some(workload) = workloads.get(pod).filter(|_| workloads.is_complete()) else { return Vec::new() };
+        let need = |endpoint| match () {
+            () if workloads.is_suspicious(workload, endpoint) => EndpointNeed::Verdict,
+            () if workload.is_mislabelled(endpoint) => EndpointNeed::Labels,
+            () => EndpointNeed::Nothing,
+        };
+        let key = |name: &str| ObjectKey { namespace: pod.namespace.clone(), name: name.to_owned() };
+        workload.endpoints.iter().map(|endpoint| (key(&endpoint.name), need(endpoint))).collect()
+    }
+
+    /// Copies the pod's present fields to an endpoint. Both objects are read again, so earlier changes by the CNI
+    /// plugin stay. A concurrent change makes the compare-and-swap fail.
+    async fn copy_labels(&self, pod: &ObjectKey, endpoint: &ObjectKey) -> Result<(), ReconcileError> {
+        let Some(live) = api_reads::object::<Pod>(&self.context.kubernetes, PODS, pod).await? else { return Ok(()) };
+        let namespace = pod.namespace.as_deref().unwrap_or_default();
+        let desired = EndpointLabels::for_pod(namespace, &live.metadata.labels, &live.spec.service_account_name);
+        let mut entry = match self.context.calico.get::<WorkloadEndpoint>(endpoint).await {
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error @ StoreError::Corrupt { .. }) => return Err(ReconcileError::Permanent(error.to_string())),
+            found => found?,
+        };
+        if EndpointLabels::from_endpoint(&entry.value) == desired {
+            return Ok(());
+        }
+        desired.apply_to(&mut entry.value);
+        self.context.leadership.may_write()?;
+        self.context.calico.update(endpoint, &entry.value, &entry.revision).await?;
+        tracing::info!(controller = Self::NAME, %endpoint, "labels and service account taken over from the pod");
+        Ok(())
+    }
+
+    fn candidates(&self) -> MutexGuard<'_, DeletionCandidates> {
+        self.candidates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Creates the counter of deleted or reported orphaned endpoints.
-fn counter() -> Option<IntCounterVec> {
+fn orphan_counter() -> Option<IntCounterVec> {
     let help = "Endpoints that had outlived their pod or node, and whether they were deleted or only reported.";
     IntCounterVec::new(Opts::new("kube_controllers_orphaned_endpoints_total", help), &["action"]).ok()
 }

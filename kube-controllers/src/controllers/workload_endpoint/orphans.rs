@@ -1,5 +1,7 @@
-//! Deletes orphaned endpoints: those whose pod or node is gone.
+//! Deletes orphaned endpoints: those whose pod or node is gone. [`DeletionCandidates`]: endpoints that look orphaned, with
+//! the time since when.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -11,7 +13,8 @@ use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::reconcile::Reconciler;
+use super::PodEndpoints;
+use super::workloads::pod_and_node;
 use crate::api_reads;
 use crate::runtime::{Reconcile, ReconcileError};
 use crate::settings::Gc;
@@ -23,7 +26,7 @@ struct StoredEndpoint {
     node: ObjectKey,
 }
 
-impl Reconciler {
+impl PodEndpoints {
     /// Deletes an endpoint that has looked orphaned for the grace period, and is orphaned by the live state. Returns
     /// the time of the next check, if the grace period has not passed.
     pub(super) async fn check_orphan(
@@ -58,7 +61,7 @@ impl Reconciler {
     }
 
     async fn stored(&self, endpoint: &ObjectKey) -> Result<Option<StoredEndpoint>, ReconcileError> {
-        let Some((_, node)) = super::workloads::pod_and_node(endpoint) else { return Ok(None) };
+        let Some((_, node)) = pod_and_node(endpoint) else { return Ok(None) };
         let node = ObjectKey::global(node);
         let mut batch = ReadBatch::new();
         let endpoint = batch.get::<WorkloadEndpoint>(endpoint);
@@ -129,4 +132,65 @@ impl Reconciler {
 fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
     let listed = pod.status.pod_ips.iter().map(|address| address.ip.as_str());
     listed.chain([pod.status.pod_ip.as_str()]).filter_map(|address| address.parse().ok())
+}
+
+/// Endpoints that look orphaned.
+#[derive(Debug, Default)]
+pub(super) struct DeletionCandidates {
+    by_endpoint: HashMap<ObjectKey, DeletionCandidate>,
+}
+
+#[derive(Debug)]
+struct DeletionCandidate {
+    /// Uid of the endpoint, which distinguishes it from a later endpoint with the same name.
+    uid: String,
+    since: Instant,
+    /// True if a dry run has reported the endpoint.
+    reported: bool,
+}
+
+impl DeletionCandidates {
+    /// Returns the time for which the endpoint has looked orphaned; zero at the first call.
+    pub(super) fn age(&mut self, endpoint: &ObjectKey, uid: &str, now: Instant) -> Duration {
+        let fresh = || DeletionCandidate { uid: uid.to_owned(), since: now, reported: false };
+        let candidate = self.by_endpoint.entry(endpoint.clone()).or_insert_with(fresh);
+        if candidate.uid != uid {
+            *candidate = fresh();
+        }
+        now.saturating_duration_since(candidate.since)
+    }
+
+    /// Records that the endpoint was reported. Returns true if this is the first time.
+    pub(super) fn report(&mut self, endpoint: &ObjectKey) -> bool {
+        self.by_endpoint.get_mut(endpoint).is_some_and(|candidate| !std::mem::replace(&mut candidate.reported, true))
+    }
+
+    /// Removes the endpoints that no longer exist.
+    pub(super) fn retain(&mut self, is_there: impl Fn(&ObjectKey) -> bool) {
+        self.by_endpoint.retain(|endpoint, _| is_there(endpoint));
+    }
+
+    /// Removes an endpoint that is deleted or no longer looks orphaned.
+    pub(super) fn clear(&mut self, endpoint: &ObjectKey) {
+        self.by_endpoint.remove(endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_endpoint_of_the_same_name_begins_anew() {
+        let (key, begin, mut candidates) =
+            (ObjectKey::namespaced("ns", "e"), Instant::now(), DeletionCandidates::default());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(candidates.age(&key, "u1", begin), Duration::ZERO);
+        assert_eq!(candidates.age(&key, "u1", at(5)), Duration::from_secs(5));
+        assert!(candidates.report(&key) && !candidates.report(&key));
+        assert_eq!(candidates.age(&key, "u2", at(7)), Duration::ZERO);
+        assert!(candidates.report(&key));
+        candidates.clear(&key);
+        assert_eq!(candidates.age(&key, "u2", at(9)), Duration::ZERO);
+    }
 }

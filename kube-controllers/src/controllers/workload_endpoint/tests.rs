@@ -13,7 +13,7 @@ use super::*;
 use crate::controllers::testing::{embedded, kubernetes, settings};
 use crate::leader::Leadership;
 use crate::runtime::{NextReconcile, Reconcile};
-use crate::settings::Gc;
+use crate::settings::{Gc, Mode};
 use crate::status::Watchdog;
 use crate::telemetry::Metrics;
 use crate::watched::Node;
@@ -23,7 +23,7 @@ use crate::watches::Event;
 use libcalico::api::Node as CalicoNode;
 use libcalico::api::WorkloadEndpoint;
 use libcalico::store::Entry;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 const GRACE: Duration = Duration::from_millis(60);
 
@@ -32,7 +32,7 @@ fn add(queue: &Queue<ResyncKey>, keys: Vec<ResyncKey>) {
 }
 
 struct Host {
-    reconciler: Reconciler,
+    reconciler: PodEndpoints,
     queue: Queue<ResyncKey>,
     workloads: SharedCache<Workloads>,
     /// The content of the API server: `pods` and `nodes`.
@@ -109,8 +109,9 @@ impl Host {
             watchdog: Watchdog::default(),
             stop: tokio_util::sync::CancellationToken::new(),
         };
-        let (workloads, queue) = (SharedCache::<Workloads>::default(), Queue::default());
-        let reconciler = Reconciler::new(workloads.clone(), queue.clone(), context, counter());
+        let controller = WorkloadEndpoints::unsubscribed();
+        let reconciler = PodEndpoints::new(&context, &controller);
+        let CachedController { queue, cache: workloads } = controller;
         Host { reconciler, queue, workloads, live, _dir: dir }
     }
 

@@ -10,22 +10,20 @@ use libcalico::store::Entry;
 use libcalico::workload::KUBERNETES;
 use uuid::Uuid;
 
-use super::labels::EndpointLabels;
-use super::sandbox::{PodIdentity, Sandbox};
+use super::projections::{EndpointLabels, PodIdentity, Sandbox};
+use crate::controllers::cached::ResyncKey;
 use crate::controllers::node_names::NodeNames;
-use crate::controllers::resync::ResyncKey;
 use crate::watched::{Node, Pod, StringInterner};
 use crate::watches::{Cache, Event};
 
 /// All pods and their endpoints. In a cluster with 150,000 pods, each takes a few hundred bytes.
 #[derive(Default)]
-pub(super) struct Workloads {
+pub struct Workloads {
     workloads: HashMap<ObjectKey, Workload>,
     pods: List,
     endpoints: List,
     nodes: Cache<ObjectKey, ()>,
-    calico_nodes: Cache<ObjectKey, ObjectKey>,
-    names: NodeNames,
+    calico_nodes: NodeNames,
     words: StringInterner,
 }
 
@@ -156,10 +154,7 @@ impl Workloads {
 
     /// Applies an event about a Calico node, whose name in Kubernetes may have changed.
     pub(super) fn apply_calico_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<ResyncKey> {
-        let changed = self.calico_nodes.apply(event, |entry| entry.value.spec.kubernetes_name().map(ObjectKey::global));
-        for node in &changed {
-            self.names.set(node, self.calico_nodes.get(node).cloned());
-        }
+        let changed = self.calico_nodes.apply(event);
         if changed.is_empty() && !matches!(event, Event::ListEnd) { Vec::new() } else { vec![ResyncKey::All] }
     }
 
@@ -210,7 +205,7 @@ impl Workloads {
     /// Returns the node's name in Kubernetes. It equals the name in Calico, unless the Calico node names another.
     fn kubernetes_node(&self, calico: &str) -> ObjectKey {
         let calico = ObjectKey::global(calico);
-        self.names.kubernetes(&calico).cloned().unwrap_or(calico)
+        self.calico_nodes.names.group(&calico).cloned().unwrap_or(calico)
     }
 
     fn work_for(&self, is_news: bool, pod: &ObjectKey) -> Vec<ResyncKey> {

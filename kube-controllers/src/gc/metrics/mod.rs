@@ -155,14 +155,6 @@ impl Counted {
         let reclaimed = reclaimed.map(|gone| (gone.pool.map(&mut name), gone.node.map(&mut name), gone.addresses));
         Counted { pools, nodes, places, reclaimed: reclaimed.collect() }
     }
-
-    fn samples(&self) -> impl Iterator<Item = Sample<'_>> {
-        self.places.iter().map(|place| {
-            let &Place { in_use, borrowed, candidates, unknown_owner, blocks, .. } = place;
-            let (pool, node) = (place.pool.as_deref(), place.node.as_deref());
-            Sample { pool, node, in_use, borrowed, candidates, unknown_owner, blocks }
-        })
-    }
 }
 
 type Values<K> = BTreeMap<K, f64>;
@@ -170,52 +162,51 @@ type Values<K> = BTreeMap<K, f64>;
 /// Builds the metric families from the snapshot.
 fn families(counted: &Counted) -> Vec<MetricFamily> {
     let pools = &counted.pools;
-    let real = |sample: &Sample<'_>| sample.pool.is_some();
     // For an existing pool, each existing node has an explicit value, even zero (KC-155).
-    let zeros: Values<(&str, &str)> =
-        counted.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ((&*pool.name, &**node), 0.0))).collect();
+    let zeros: Values<[&str; 2]> =
+        counted.nodes.iter().flat_map(|node| pools.iter().map(move |pool| ([&*pool.name, &**node], 0.0))).collect();
     let (mut in_use, mut borrowed, mut candidates) = (zeros.clone(), zeros.clone(), zeros);
     let mut blocks = Values::new();
     let (mut per_node, mut borrowed_per_node, mut blocks_per_node) = (Values::new(), Values::new(), Values::new());
     let mut unknown_owner = Values::new();
-    for sample in counted.samples() {
-        let pool = sample.pool.unwrap_or(NO_POOL);
-        let (node, owner) = (sample.node.unwrap_or(NO_NODE), sample.node.unwrap_or(NO_AFFINITY));
+    for place in &counted.places {
+        let pool = place.pool.as_deref().unwrap_or(NO_POOL);
+        let (node, owner) = (place.node.as_deref().unwrap_or(NO_NODE), place.node.as_deref().unwrap_or(NO_AFFINITY));
         for (values, value) in
-            [(&mut in_use, sample.in_use), (&mut borrowed, sample.borrowed), (&mut candidates, sample.candidates)]
+            [(&mut in_use, place.in_use), (&mut borrowed, place.borrowed), (&mut candidates, place.candidates)]
         {
             // A zero replaces only a value that exists already.
-            if value != 0 || (real(&sample) && values.contains_key(&(pool, node))) {
-                values.insert((pool, node), value as f64);
+            if value != 0 || (place.pool.is_some() && values.contains_key(&[pool, node])) {
+                values.insert([pool, node], value as f64);
             }
         }
-        add(&mut blocks, (pool, owner), sample.blocks);
-        add(&mut blocks_per_node, owner, sample.blocks);
-        add(&mut unknown_owner, pool, sample.unknown_owner);
-        if let Some(node) = sample.node {
-            add(&mut per_node, node, sample.in_use);
-            add(&mut borrowed_per_node, node, sample.borrowed);
+        add(&mut blocks, [pool, owner], place.blocks);
+        add(&mut blocks_per_node, [owner], place.blocks);
+        add(&mut unknown_owner, [pool], place.unknown_owner);
+        if let Some(node) = place.node.as_deref() {
+            add(&mut per_node, [node], place.in_use);
+            add(&mut borrowed_per_node, [node], place.borrowed);
         }
     }
     let reclaimed = counted.reclaimed.iter().map(|(pool, node, addresses)| {
-        let key = (pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE));
+        let key = [pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE)];
         (key, *addresses as f64)
     });
     // Two entries may have the same labels: a deleted pool, and addresses that never had a pool.
     let mut reclamations = Values::new();
     reclaimed.for_each(|(key, value)| *reclamations.entry(key).or_default() += value);
     vec![
-        family(&IN_USE, MetricType::GAUGE, of_two(in_use)),
-        family(&BORROWED, MetricType::GAUGE, of_two(borrowed)),
-        family(&BLOCKS, MetricType::GAUGE, of_two(blocks)),
-        family(&CANDIDATES, MetricType::GAUGE, of_two(candidates)),
-        family(&RECLAMATIONS, MetricType::COUNTER, of_two(reclamations)),
-        family(&SIZE, MetricType::GAUGE, of_one(pools.iter().map(|pool| (&*pool.name, pool.size as f64)))),
-        family(&RESERVED, MetricType::GAUGE, of_one(pools.iter().map(|pool| (&*pool.name, saturated(pool.reserved))))),
-        family(&PER_NODE, MetricType::GAUGE, of_one(per_node)),
-        family(&BORROWED_PER_NODE, MetricType::GAUGE, of_one(borrowed_per_node)),
-        family(&BLOCKS_PER_NODE, MetricType::GAUGE, of_one(blocks_per_node)),
-        family(&UNKNOWN_OWNER, MetricType::GAUGE, of_one(unknown_owner)),
+        family(&IN_USE, MetricType::GAUGE, in_use),
+        family(&BORROWED, MetricType::GAUGE, borrowed),
+        family(&BLOCKS, MetricType::GAUGE, blocks),
+        family(&CANDIDATES, MetricType::GAUGE, candidates),
+        family(&RECLAMATIONS, MetricType::COUNTER, reclamations),
+        family(&SIZE, MetricType::GAUGE, pools.iter().map(|pool| ([&*pool.name], pool.size as f64))),
+        family(&RESERVED, MetricType::GAUGE, pools.iter().map(|pool| ([&*pool.name], saturated(pool.reserved)))),
+        family(&PER_NODE, MetricType::GAUGE, per_node),
+        family(&BORROWED_PER_NODE, MetricType::GAUGE, borrowed_per_node),
+        family(&BLOCKS_PER_NODE, MetricType::GAUGE, blocks_per_node),
+        family(&UNKNOWN_OWNER, MetricType::GAUGE, unknown_owner),
     ]
 }
 
@@ -230,22 +221,16 @@ fn saturated(count: u128) -> f64 {
     i64::try_from(count).unwrap_or(i64::MAX) as f64
 }
 
-type Row = (Vec<String>, f64);
-
-fn of_two<'a>(values: impl IntoIterator<Item = ((&'a str, &'a str), f64)>) -> impl Iterator<Item = Row> {
-    values.into_iter().map(|((pool, node), value)| (vec![pool.to_owned(), node.to_owned()], value))
-}
-
-fn of_one<'a>(values: impl IntoIterator<Item = (&'a str, f64)>) -> impl Iterator<Item = Row> {
-    values.into_iter().map(|(label, value)| (vec![label.to_owned()], value))
-}
-
-fn family(family: &Family, kind: MetricType, rows: impl Iterator<Item = Row>) -> MetricFamily {
-    let metric = |(values, value): Row| {
+fn family<'a, const N: usize>(
+    family: &Family,
+    kind: MetricType,
+    values: impl IntoIterator<Item = ([&'a str; N], f64)>,
+) -> MetricFamily {
+    let metric = |(values, value): ([&str; N], f64)| {
         let labels = family.labels.iter().zip(values).map(|(name, value)| {
             let mut pair = LabelPair::default();
             pair.set_name((*name).into());
-            pair.set_value(value);
+            pair.set_value(value.into());
             pair
         });
         let mut metric = Metric::default();
@@ -268,7 +253,7 @@ fn family(family: &Family, kind: MetricType, rows: impl Iterator<Item = Row>) ->
     family_metrics.set_name(family.name.into());
     family_metrics.set_help(family.help.into());
     family_metrics.set_field_type(kind);
-    family_metrics.set_metric(rows.map(metric).collect());
+    family_metrics.set_metric(values.into_iter().map(metric).collect());
     family_metrics
 }
 

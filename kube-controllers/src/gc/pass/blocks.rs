@@ -13,7 +13,7 @@ use libcalico::ipam::{Block, IpamConfig, Owner, TheConfig};
 use libcalico::store::{Store, StoreError};
 use time::OffsetDateTime;
 
-use super::state::GcPass;
+use super::GcPass;
 
 /// Time for which the allocator's settings are cached while addresses are in cooldown. Upstream reads them at each pass
 /// (KC-450).

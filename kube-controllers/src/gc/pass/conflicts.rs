@@ -8,18 +8,8 @@ use libcalico::ipam::gc::{Conflict, Rival, rival};
 use libcalico::ipam::{Block, Sight};
 use libcalico::store::{Store, StoreError};
 
-use super::state::GcPass;
+use super::GcPass;
 use crate::gc::projections::pod_facts;
-
-/// The result of a second check of a conflict.
-enum Look {
-    /// The conflict exists. Contains the pod's uid, and the state of the address in its block.
-    Same(String, Rival),
-    /// There is no conflict.
-    Over,
-    /// The pod or the block cannot be read.
-    Unknown,
-}
 
 impl GcPass {
     /// Counts the conflicts, on each replica.
@@ -38,47 +28,48 @@ impl GcPass {
     async fn report_conflict(&self, conflict: Conflict) {
         let look = self.recheck_conflict(&conflict).await;
         let told = match &look {
-            Look::Same(uid, rival) => {
+            Sight::Present((uid, rival)) => {
                 self.events.report_conflict(&self.context.kubernetes, &self.gate, &conflict, uid, rival).await
             }
-            Look::Over | Look::Unknown => false,
+            Sight::Absent | Sight::Unknown => false,
         };
         let now = self.now();
         let mut index = self.cache.index();
         match look {
-            Look::Over => index.conflict_over(&conflict),
-            Look::Same(_, rival) if told => {
+            Sight::Absent => index.conflict_over(&conflict),
+            Sight::Present((_, rival)) if told => {
                 let Conflict { namespace, name, address, block } = &conflict;
                 tracing::warn!(%address, pod = %format_args!("{namespace}/{name}"), %block, ipam_has_it = %rival,
                     "a running pod uses an address that IPAM does not have for it: two pods may get it");
                 index.conflict_told(&conflict);
             }
-            Look::Same(..) | Look::Unknown => index.conflict_untold(&conflict, now),
+            Sight::Present(_) | Sight::Unknown => index.conflict_untold(&conflict, now),
         }
     }
 
-    /// Reads the pod and the block again, because a watch may lag behind.
-    async fn recheck_conflict(&self, conflict: &Conflict) -> Look {
+    /// Reads the pod and the block again, because a watch may lag behind. If the conflict exists, returns the pod's uid and
+    /// the state of the address in its block.
+    async fn recheck_conflict(&self, conflict: &Conflict) -> Sight<(String, Rival)> {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {
             Sight::Present(pod) => pod,
-            Sight::Absent => return Look::Over,
-            Sight::Unknown => return Look::Unknown,
+            Sight::Absent => return Sight::Absent,
+            Sight::Unknown => return Sight::Unknown,
         };
         let facts = pod_facts(&pod);
         if !facts.runs || !facts.addresses.of_kubelet().any(|reported| reported == *address) {
-            return Look::Over;
+            return Sight::Absent;
         }
         self.gate.pace(1).await;
         match self.context.calico.get::<Block>(block).await {
             Ok(found) => match rival(&found.value, *address, namespace, name) {
-                Some(rival) => Look::Same(pod.uid, rival),
-                None => Look::Over,
+                Some(rival) => Sight::Present((pod.uid, rival)),
+                None => Sight::Absent,
             },
-            Err(StoreError::NotFound { .. }) => Look::Over,
+            Err(StoreError::NotFound { .. }) => Sight::Absent,
             Err(error) => {
                 tracing::warn!(%block, %error, "cannot look at the block of an address that a pod uses");
-                Look::Unknown
+                Sight::Unknown
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The phase that checks leaked addresses again and releases them.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -10,8 +11,7 @@ use libcalico::ipam::gc::{Plan, Suspect, plan, still_leaked};
 use libcalico::ipam::{Block, HandleId};
 use libcalico::net::Cidr;
 
-use super::state::GcPass;
-use crate::gc::events::GcEvent;
+use super::GcPass;
 use crate::gc::recheck::CurrentState;
 use crate::settings::Gc;
 
@@ -52,9 +52,7 @@ impl GcPass {
         let now = self.now();
         let mut index = self.cache.index();
         for (suspect, reason) in &plan.kept {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                node = suspect.node.as_deref().map(display),
-                pod = suspect.holder.pod().map(display), %reason, "not released");
+            log(suspect, reason, "not released");
             index.kept(suspect, *reason, now);
         }
         // Another address of the same handle stays, so these stay too (KC-445). They are postponed, as after a failure.
@@ -68,12 +66,10 @@ impl GcPass {
         let new: Vec<&Suspect> =
             found.iter().copied().filter(|suspect| self.reported.insert(identity(suspect))).collect();
         for suspect in &new {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                node = suspect.node.as_deref().map(display),
-                pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "would release a leaked address");
+            log(suspect, &suspect.evidence, "would release a leaked address");
         }
         self.metrics.would_reclaim.inc_by(new.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, GcEvent::WouldReclaim, &new).await;
+        self.events.publish(&self.context.kubernetes, &self.gate, Gc::Report, &new).await;
         let now = self.now();
         let mut index = self.cache.index();
         found.iter().for_each(|suspect| index.failed(suspect, now));
@@ -86,9 +82,7 @@ impl GcPass {
             let requests = still_leaked(block, suspects).0;
             let is_asked = |suspect: &&Suspect| requests.iter().any(|request| request.ip == suspect.address);
             for suspect in suspects.iter().filter(is_asked) {
-                tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                    node = suspect.node.as_deref().map(display),
-                    pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "releasing a leaked address");
+                log(suspect, &suspect.evidence, "releasing a leaked address");
             }
             requests
         };
@@ -122,12 +116,10 @@ impl GcPass {
             left.iter().for_each(|suspect| index.failed(suspect, now));
         }
         for suspect in &gone {
-            tracing::info!(address = %suspect.address, handle = %suspect.handle,
-                node = suspect.node.as_deref().map(display),
-                pod = suspect.holder.pod().map(display), reason = %suspect.evidence, "released a leaked address");
+            log(suspect, &suspect.evidence, "released a leaked address");
         }
         self.metrics.reclaimed.inc_by(gone.len() as u64);
-        self.events.publish(&self.context.kubernetes, &self.gate, GcEvent::Reclaimed, &gone).await;
+        self.events.publish(&self.context.kubernetes, &self.gate, Gc::Reclaim, &gone).await;
     }
 
     /// Removes leaks that no longer exist from the reported ones, so that they are reported if they come back.
@@ -136,15 +128,17 @@ impl GcPass {
             return;
         }
         let confirmed: HashSet<_> =
-            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity_of).collect();
+            self.cache.index().suspects(Duration::MAX, usize::MAX).iter().map(identity).collect();
         self.reported.retain(|reported| confirmed.contains(reported));
     }
 }
 
-fn identity(suspect: &&Suspect) -> (HandleId, IpAddr, Option<u64>) {
-    identity_of(suspect)
+fn identity(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
+    (suspect.handle.clone(), suspect.address, suspect.sequence)
 }
 
-fn identity_of(suspect: &Suspect) -> (HandleId, IpAddr, Option<u64>) {
-    (suspect.handle.clone(), suspect.address, suspect.sequence)
+fn log(suspect: &Suspect, reason: &dyn Display, outcome: &str) {
+    tracing::info!(address = %suspect.address, handle = %suspect.handle,
+        node = suspect.node.as_deref().map(display),
+        pod = suspect.holder.pod().map(display), %reason, "{outcome}");
 }

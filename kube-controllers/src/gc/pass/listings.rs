@@ -14,7 +14,7 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use libcalico::workload::KUBERNETES;
 
-use super::state::GcPass;
+use super::GcPass;
 use crate::gc::recheck::CurrentState;
 use crate::settings::Mode;
 

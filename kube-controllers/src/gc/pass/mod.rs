@@ -4,18 +4,26 @@ mod blocks;
 mod conflicts;
 mod leaks;
 mod listings;
-mod state;
 
-pub(super) use state::GcPass;
-
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libcalico::ipam::gc::{Change, ChangeKind, Machines, Scope};
+use libcalico::ipam::{AffinityKey, HandleId};
 use time::OffsetDateTime;
 use tracing::field::display;
 
-use super::handles;
-use super::recheck::KubeVirt;
+use super::cache::ClusterCache;
+use super::claims::Claims;
+use super::clock::Clock;
+use super::events::EventPublisher;
+use super::gate::LeaderGate;
+use super::handles::{self, HandleAudit};
+use super::recheck::{ApiReader, KubeVirt};
+use super::telemetry::PassMetrics;
+use crate::context::Context;
 use crate::settings::{Gc, Settings};
 
 /// Shortest interval between two looks for addresses whose cooldown has ended.
@@ -23,7 +31,66 @@ const RESTLESS: Duration = Duration::from_secs(1);
 /// Interval of passes over due entries on a replica that may not write.
 const STANDBY: Duration = Duration::from_secs(1);
 
+/// The state that passes share.
+pub(super) struct GcPass {
+    pub(super) context: Context,
+    pub(super) cache: ClusterCache,
+    pub(super) gate: LeaderGate,
+    pub(super) metrics: PassMetrics,
+    events: EventPublisher,
+    handles: HandleAudit,
+    claims: Claims,
+    kubevirt: KubeVirt,
+    pub(super) clock: Clock,
+    config_read: Option<Duration>,
+    /// Leaks that a report has already logged.
+    reported: HashSet<(HandleId, IpAddr, Option<u64>)>,
+    /// Affinities that a report has already logged.
+    reported_affinities: HashSet<AffinityKey>,
+}
+
 impl GcPass {
+    pub(super) fn new(context: Context, cache: ClusterCache, clock: Clock, metrics: PassMetrics) -> Self {
+        let limits = context.settings.borrow().gc_limits;
+        let gate = LeaderGate::new(context.leadership.clone(), context.stop.clone(), limits.requests_per_second);
+        GcPass {
+            context,
+            cache,
+            gate,
+            metrics,
+            events: EventPublisher::default(),
+            handles: HandleAudit::default(),
+            claims: Claims::default(),
+            kubevirt: KubeVirt::default(),
+            clock,
+            config_read: None,
+            reported: HashSet::new(),
+            reported_affinities: HashSet::new(),
+        }
+    }
+
+    /// Returns the time of the index.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn settings(&self) -> Arc<Settings> {
+        self.context.settings.borrow().clone()
+    }
+
+    fn parallel(&self) -> usize {
+        self.settings().gc_limits.parallelism.max(1)
+    }
+
+    fn reader(&self) -> ApiReader<'_> {
+        ApiReader {
+            kubernetes: &self.context.kubernetes,
+            calico: &self.context.calico,
+            gate: &self.gate,
+            parallel: self.parallel(),
+        }
+    }
+
     /// Assesses the entries, and acts on the result while this replica may write.
     pub(super) async fn pass(&mut self, scope: Scope) {
         let settings = self.settings();

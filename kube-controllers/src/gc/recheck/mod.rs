@@ -1,9 +1,8 @@
 //! The last check before a release: reads the owners of leaked addresses from the API, never from a cache.
 //!
 //! If many pods of a node are in question, they are read with one list of the node's pods. Everything else is read with
-//! a request each, concurrently over one connection.
+//! a request each, concurrently over one connection, at the request rate of garbage collection.
 
-mod api;
 mod kubevirt;
 mod pods;
 
@@ -14,15 +13,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use datastore::Datastore;
 use futures::StreamExt;
 use futures::stream;
+use hyper::Request;
+use hyper::header::ACCEPT;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{GoneNode, LiveFacts, Suspect};
 use libcalico::ipam::{Evidence, MachineSight, PodFacts, Sight};
-use libcalico::kubernetes::{NODES, SERVICES};
+use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
+use serde::de::DeserializeOwned;
 
-use self::api::Api;
 use super::gate::LeaderGate;
 use super::projections::pod_facts;
+use crate::api_reads;
+use crate::runtime::ReconcileError;
 use crate::watched::Pod;
 
 /// The objects that were read for one pass.
@@ -56,7 +59,7 @@ impl ApiReader<'_> {
         let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(others).collect();
         let lookups = queries.into_iter().map(|other| self.look_up(other));
         CurrentState {
-            pods: pods::read_all(&self.api(), suspects, pods, self.parallel).await,
+            pods: self.read_pods(suspects, pods).await,
             machines: self.read_machines(suspects).await,
             others: stream::iter(lookups).buffer_unordered(self.parallel).collect().await,
         }
@@ -73,7 +76,7 @@ impl ApiReader<'_> {
             found.extend(orphans.into_iter().map(|(_, key)| (key, lookup)));
         }
         let lookups = named.into_iter().map(|(_, key)| async move {
-            let lookup = kubevirt::look_up_vm(&self.api(), &key).await;
+            let lookup = self.machine(&key).await;
             (key, lookup)
         });
         let lookups: Vec<_> = stream::iter(lookups).buffer_unordered(self.parallel).collect().await;
@@ -81,33 +84,44 @@ impl ApiReader<'_> {
         found
     }
 
-    fn api(&self) -> Api<'_> {
-        Api { client: self.kubernetes, gate: self.gate }
-    }
-
     async fn look_up(&self, other: OtherObject) -> (OtherObject, Sight<()>) {
         let lookup = match &other {
-            OtherObject::Service(key) => self.api().exists(SERVICES, key).await,
-            OtherObject::KubernetesNode(key) => self.api().exists(NODES, key).await,
+            OtherObject::Service(key) => self.exists(SERVICES, key).await,
+            OtherObject::KubernetesNode(key) => self.exists(NODES, key).await,
             OtherObject::CalicoNode(key) => self.calico_node(&key.name).await,
         };
         (other, lookup)
     }
 
-    /// Checks if KubeVirt is missing.
-    pub(super) async fn without_kubevirt(&self) -> MachineSight {
-        kubevirt::without_kubevirt(&self.api()).await
-    }
-
-    /// Reads the present state of a pod.
-    pub(super) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
-        pods::read_one(&self.api(), key).await
-    }
-
     /// Looks up a node in Calico and in Kubernetes.
     pub(super) async fn node(&self, node: &GoneNode) -> (Sight<()>, Sight<()>) {
         let Some(name) = &node.kubernetes else { return (self.calico_node(&node.calico).await, Sight::Unknown) };
-        (Sight::Unknown, self.api().exists(NODES, &ObjectKey::global(name)).await)
+        (Sight::Unknown, self.exists(NODES, &ObjectKey::global(name)).await)
+    }
+
+    /// Reads the object.
+    async fn whole<T: DeserializeOwned + 'static>(&self, resource: Resource, key: &ObjectKey) -> Sight<T> {
+        self.gate.pace(1).await;
+        to_lookup(api_reads::object(self.kubernetes, resource, key).await)
+    }
+
+    /// Looks up if the object exists.
+    async fn exists(&self, resource: Resource, key: &ObjectKey) -> Sight<()> {
+        self.gate.pace(1).await;
+        to_lookup(api_reads::exists(self.kubernetes, resource, key).await.map(|there| there.then_some(())))
+    }
+
+    /// Looks up if the API server serves one of these kinds, in any version of a group.
+    async fn serves(&self, group: &str, plurals: &[&str]) -> Sight<()> {
+        self.gate.pace(1).await;
+        to_lookup(api_reads::serves(self.kubernetes, group, plurals).await.map(|serves| serves.then_some(())))
+    }
+
+    /// Returns the JSON of a list.
+    async fn list(&self, target: &str) -> Result<String, kube::Error> {
+        self.gate.pace(1).await;
+        let request = Request::get(target).header(ACCEPT, "application/json").body(Vec::new());
+        self.kubernetes.request_text(request.map_err(kube::Error::HttpError)?).await
     }
 
     async fn calico_node(&self, name: &str) -> Sight<()> {
@@ -119,6 +133,18 @@ impl ApiReader<'_> {
                 tracing::warn!(node = name, %error, "cannot look whether a node of Calico is there");
                 Sight::Unknown
             }
+        }
+    }
+}
+
+/// Converts a result; a failed read counts as unknown.
+fn to_lookup<T>(found: Result<Option<T>, ReconcileError>) -> Sight<T> {
+    match found {
+        Ok(Some(object)) => Sight::Present(object),
+        Ok(None) => Sight::Absent,
+        Err(failure) => {
+            tracing::warn!("what it may hold stays: {failure}");
+            Sight::Unknown
         }
     }
 }

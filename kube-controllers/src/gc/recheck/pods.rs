@@ -10,7 +10,7 @@ use libcalico::ipam::{Evidence, Sight};
 use libcalico::kubernetes::{PODS, escaped};
 use serde_json::value::RawValue;
 
-use super::api::Api;
+use super::ApiReader;
 use crate::api_reads::{List, UnexpectedKind};
 use crate::watched::{Pod, Projection, ProjectionOptions, StringInterner, Watched};
 
@@ -22,46 +22,83 @@ const LOOKED_THROUGH: usize = 128;
 /// Number of concurrent lists. Each holds all pods of a node in memory.
 const MOST_LISTS: usize = 8;
 
-/// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
-pub(super) async fn read_all(
-    api: &Api<'_>,
-    suspects: &[Suspect],
-    pods: usize,
-    parallel: usize,
-) -> BTreeMap<ObjectKey, Sight<Pod>> {
-    let (lists, gets) = split(suspects, MANY.max(pods / LOOKED_THROUGH));
-    let mut found = BTreeMap::new();
-    let listed = lists.into_iter().map(|(node, keys)| async move {
-        let on_node = list_of_node(api, &node).await;
-        (node, keys, on_node)
-    });
-    let mut listed = stream::iter(listed).buffer_unordered(parallel.min(MOST_LISTS));
-    let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
-    while let Some((node, keys, on_node)) = listed.next().await {
-        match on_node {
-            Ok(mut on_node) => found.extend(keys.into_iter().map(|key| {
-                let lookup = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
-                (key, lookup)
-            })),
-            Err(error) => {
-                tracing::warn!(
-                    node,
-                    error = error.to_string(),
-                    "cannot list the pods of a node; they are read one by one"
-                );
-                gets.extend(keys);
+impl ApiReader<'_> {
+    /// Reads the pods of the suspects. `pods` is the approximate number of pods in the cluster.
+    pub(super) async fn read_pods(&self, suspects: &[Suspect], pods: usize) -> BTreeMap<ObjectKey, Sight<Pod>> {
+        let (lists, gets) = split(suspects, MANY.max(pods / LOOKED_THROUGH));
+        let mut found = BTreeMap::new();
+        let listed = lists.into_iter().map(|(node, keys)| async move {
+            let on_node = self.pods_of_node(&node).await;
+            (node, keys, on_node)
+        });
+        let mut listed = stream::iter(listed).buffer_unordered(self.parallel.min(MOST_LISTS));
+        let mut gets: Vec<ObjectKey> = gets.into_iter().collect();
+        while let Some((node, keys, on_node)) = listed.next().await {
+            match on_node {
+                Ok(mut on_node) => found.extend(keys.into_iter().map(|key| {
+                    let lookup = on_node.remove(&key).map_or(Sight::Absent, Sight::Present);
+                    (key, lookup)
+                })),
+                Err(error) => {
+                    tracing::warn!(
+                        node,
+                        error = error.to_string(),
+                        "cannot list the pods of a node; they are read one by one"
+                    );
+                    gets.extend(keys);
+                }
+            }
+        }
+        let gets = gets.into_iter().map(|key| async move {
+            let lookup = self.pod(&key).await;
+            (key, lookup)
+        });
+        let got: Vec<_> = stream::iter(gets).buffer_unordered(self.parallel).collect().await;
+        found.extend(got);
+        found
+    }
+
+    /// Reads the present state of a pod.
+    pub(in crate::gc) async fn pod(&self, key: &ObjectKey) -> Sight<Pod> {
+        match self.whole::<Box<RawValue>>(PODS, key).await {
+            Sight::Absent => Sight::Absent,
+            Sight::Unknown => Sight::Unknown,
+            Sight::Present(json) => {
+                match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
+                    Ok(pod) => Sight::Present(pod),
+                    Err(error) => {
+                        tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
+                        Sight::Unknown
+                    }
+                }
             }
         }
     }
-    let mut gets = stream::iter(gets.into_iter().map(|key| async move {
-        let lookup = read_one(api, &key).await;
-        (key, lookup)
-    }))
-    .buffer_unordered(parallel);
-    while let Some((key, lookup)) = gets.next().await {
-        found.insert(key, lookup);
+
+    /// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. So is a
+    /// response that is not a list of pods.
+    ///
+    /// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and
+    /// read all pods of the cluster from etcd. Pages are followed if the server still sends them.
+    async fn pods_of_node(&self, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
+        let mut words = StringInterner::default();
+        let mut found = BTreeMap::new();
+        let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
+        let mut target = first.clone();
+        loop {
+            let json = self.list(&target).await?;
+            let page: List<&RawValue> = serde_json::from_str(&json)?;
+            let (items, next) = page.page(|kind| PODS.is_list(kind))?;
+            for item in items {
+                let pod = Pod::project(item.get(), &mut words, ProjectionOptions::default())?;
+                found.insert(pod.key(), pod);
+            }
+            match next {
+                Some(token) => target = format!("{first}&continue={}", escaped(&token)),
+                None => return Ok(found),
+            }
+        }
     }
-    found
 }
 
 type Lists = BTreeMap<String, BTreeSet<ObjectKey>>;
@@ -91,23 +128,6 @@ fn split(suspects: &[Suspect], many: usize) -> (Lists, BTreeSet<ObjectKey>) {
     (lists, gets)
 }
 
-/// Reads one pod by its name.
-pub(super) async fn read_one(api: &Api<'_>, key: &ObjectKey) -> Sight<Pod> {
-    match api.whole::<Box<RawValue>>(PODS, key).await {
-        Sight::Absent => Sight::Absent,
-        Sight::Unknown => Sight::Unknown,
-        Sight::Present(json) => {
-            match Pod::project(json.get(), &mut StringInterner::default(), ProjectionOptions::default()) {
-                Ok(pod) => Sight::Present(pod),
-                Err(error) => {
-                    tracing::warn!(pod = %key, %error, "cannot read a pod; its addresses stay");
-                    Sight::Unknown
-                }
-            }
-        }
-    }
-}
-
 /// A list of a node's pods that cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ListError {
@@ -117,29 +137,4 @@ enum ListError {
     Json(#[from] serde_json::Error),
     #[error(transparent)]
     Kind(#[from] UnexpectedKind),
-}
-
-/// Lists all pods of a node. An unreadable pod is an error, because the result would count it as missing. So is a
-/// response that is not a list of pods.
-///
-/// The request has no `limit`: with a limit, API servers before 1.34 do not use their index of pods by node, and read
-/// all pods of the cluster from etcd. Pages are followed if the server still sends them.
-async fn list_of_node(api: &Api<'_>, node: &str) -> Result<BTreeMap<ObjectKey, Pod>, ListError> {
-    let mut words = StringInterner::default();
-    let mut found = BTreeMap::new();
-    let first = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{}", escaped(node));
-    let mut target = first.clone();
-    loop {
-        let json = api.list(&target).await?;
-        let page: List<&RawValue> = serde_json::from_str(&json)?;
-        let (items, next) = page.page(|kind| PODS.is_list(kind))?;
-        for item in items {
-            let pod = Pod::project(item.get(), &mut words, ProjectionOptions::default())?;
-            found.insert(pod.key(), pod);
-        }
-        match next {
-            Some(token) => target = format!("{first}&continue={}", escaped(&token)),
-            None => return Ok(found),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! Workers, which take keys from a queue and put failed keys back with a growing delay.
 
 use std::any::Any;
+use std::collections::HashMap;
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +13,6 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::backoff::{Backoff, Failed};
 use super::queue::{Queue, Taken};
 use super::reconcile::{NextReconcile, Reconcile, ReconcileError};
 use crate::context::Context;
@@ -25,6 +25,11 @@ use crate::telemetry::WorkerMetrics;
 const DRAIN: Duration = Duration::from_secs(5);
 /// Number of failures in a row that are normal and not worth a warning, such as a conflict or a restarted server.
 const EXPECTED_FAILURES: u32 = 5;
+/// Delay after the first failure, as in client-go. Most conflicts are resolved by then.
+const FIRST_DELAY: Duration = Duration::from_millis(5);
+/// Longest delay. client-go waits up to 1000 s, which would delay keys long after an outage of some minutes has ended.
+/// An attempt every half a minute costs little.
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// Processes `queue` with `workers` tasks, at least one, while this replica is the leader, until `context.stop`.
 ///
@@ -101,7 +106,8 @@ impl<R: Reconcile> WorkerPool<R> {
             Ok(outcome) => outcome,
             Err(panic) => {
                 self.metrics.panics.inc();
-                Err(ReconcileError::Retry(format!("panicked: {}", panic_message(&*panic))))
+                let message = panic_message(&*panic).unwrap_or("something that is no text");
+                Err(ReconcileError::Retry(format!("panicked: {message}")))
             }
         }
     }
@@ -151,19 +157,53 @@ impl<K: Clone + Eq + Hash + Send + 'static> Drop for KeyInProgress<'_, K> {
     }
 }
 
+/// Number of failures in a row of each key.
+#[derive(Debug)]
+struct Backoff<K> {
+    failures: HashMap<K, u32>,
+}
+
+/// A failure of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Failed {
+    /// Number of failures in a row, including this failure.
+    times: u32,
+    /// Time until the next attempt.
+    delay: Duration,
+}
+
+impl<K> Default for Backoff<K> {
+    fn default() -> Self {
+        Backoff { failures: HashMap::new() }
+    }
+}
+
+impl<K: Clone + Eq + Hash> Backoff<K> {
+    /// Records a failure of the key. `random` is uniform over 0..1 and spreads the delays, so that keys that failed
+    /// together are not retried together.
+    fn failed(&mut self, key: &K, random: f64) -> Failed {
+        let times = self.failures.entry(key.clone()).or_insert(0);
+        *times = times.saturating_add(1);
+        let longest = FIRST_DELAY.saturating_mul(1u32.checked_shl(*times - 1).unwrap_or(u32::MAX)).min(LONGEST_DELAY);
+        Failed { times: *times, delay: longest.mul_f64((1.0 + random.clamp(0.0, 1.0)) / 2.0) }
+    }
+
+    /// Resets the key: it succeeded or is not retried.
+    fn forget(&mut self, key: &K) {
+        self.failures.remove(key);
+    }
+}
+
 /// Waits for `stop`, then for [`DRAIN`].
 async fn drained(stop: &CancellationToken) {
     stop.cancelled().await;
     sleep(DRAIN).await;
 }
 
-/// Returns the message of a panic.
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("something that is no text")
+/// Returns the message of a panic, if it is a text.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 #[cfg(test)]

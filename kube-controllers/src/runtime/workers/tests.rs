@@ -275,3 +275,39 @@ async fn a_worker_that_never_ends_is_found_and_failures_without_end_are_not() {
     sleep(Duration::from_secs(1)).await;
     assert_eq!(bench.watchdog.stuck(), None);
 }
+
+mod backoff {
+    use super::super::*;
+
+    /// Returns the delays of the first failures, without jitter.
+    fn delays(count: usize) -> Vec<u128> {
+        let mut backoff = Backoff::default();
+        (0..count).map(|_| backoff.failed(&"a", 1.0).delay.as_millis()).collect()
+    }
+
+    #[test]
+    fn delays_double_from_five_milliseconds_to_half_a_minute() {
+        let delays = delays(40);
+        assert_eq!(delays[..5], [5, 10, 20, 40, 80]);
+        assert_eq!(delays[12..15], [20_480, 30_000, 30_000]);
+        assert_eq!(delays[39], 30_000, "the shift does not overflow");
+    }
+
+    #[test]
+    fn jitter_takes_away_up_to_half() {
+        let delay = |random| Backoff::default().failed(&"a", random).delay;
+        assert_eq!(delay(0.0), Duration::from_micros(2500));
+        assert_eq!(delay(0.5), Duration::from_micros(3750));
+        assert_eq!(delay(1.0), Duration::from_millis(5));
+    }
+
+    #[test]
+    fn success_begins_anew_and_keys_do_not_share() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.failed(&"a", 1.0).times, 1);
+        assert_eq!(backoff.failed(&"a", 1.0).times, 2);
+        assert_eq!(backoff.failed(&"b", 1.0).times, 1);
+        backoff.forget(&"a");
+        assert_eq!(backoff.failed(&"a", 1.0), Failed { times: 1, delay: FIRST_DELAY });
+    }
+}

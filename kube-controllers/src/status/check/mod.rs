@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use super::file::{DEFAULT_FILE, StatusFile};
-use super::heartbeat::{LIMIT, since_boot};
+use super::{HEARTBEAT_LIMIT, since_boot};
 
 /// Reports the readiness or liveness of kube-controllers.
 #[derive(Debug, Parser)]
@@ -75,7 +75,7 @@ fn judge(arguments: &Arguments, now: u64) -> Verdict {
     match file.liveness {
         Some(liveness) if arguments.live && !arguments.ready => {
             let age = now.saturating_sub(liveness.heartbeat);
-            if age <= LIMIT.as_secs() {
+            if age <= HEARTBEAT_LIMIT.as_secs() {
                 Verdict { text: "Live".into(), passes: true }
             } else {
                 Verdict { text: format!("no sign of life for {age} s"), passes: false }

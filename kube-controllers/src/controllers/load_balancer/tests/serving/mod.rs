@@ -57,7 +57,7 @@ fn shown(service: &Value) -> Vec<String> {
 
 async fn held_by(calico: &Arc<Datastore>, service: &Value) -> Vec<String> {
     let handle = LoadBalancerService::live(&serde_json::from_value(service.clone()).unwrap()).unwrap().handle;
-    let held = ServiceAddresses::new(calico.clone()).held(&handle).await.unwrap();
+    let held = ServiceAddresses { store: calico.clone() }.held(&handle).await.unwrap();
     held.iter().map(|held| held.ip.to_string()).collect()
 }
 
@@ -115,7 +115,7 @@ fn reconciler(server: &Arc<Mutex<Server>>, calico: &Arc<Datastore>) -> ServiceRe
     });
     ServiceReconciler {
         calico: calico.clone(),
-        addresses: ServiceAddresses::new(calico.clone()),
+        addresses: ServiceAddresses { store: calico.clone() },
         kubernetes: kube::Client::new(api, "default"),
         settings: watch::channel(Arc::new(settings())).1,
         cache: SharedCache::default(),

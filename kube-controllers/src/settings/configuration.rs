@@ -1,18 +1,66 @@
-//! The effective settings in the form of the configuration, for `status.runningConfig`.
+//! KubeControllersConfiguration as this program writes it: the configuration that is created if there is none, and the
+//! effective settings for `status.runningConfig`.
 
 use libcalico::api::{
     AutoHostEndpointConfig, ControllersConfig, GoDuration, KubeControllersConfigurationSpec,
     LoadBalancerControllerConfig, MigrationControllerConfig, NodeControllerConfig, ReconcilerConfig,
 };
+use libcalico::validation::complete_kube_controllers_configuration;
 
 use super::controllers::ControllerName;
-use super::default::{ALL_SERVICES, DISABLED, ENABLED, REQUESTED_SERVICES_ONLY};
 use super::effective::{AssignIps, Settings};
 use super::environment::Environment;
 
+const ENABLED: &str = "Enabled";
+const DISABLED: &str = "Disabled";
+/// The values of a setting that is on or off.
+pub(super) const SWITCH: [(&str, bool); 2] = [(ENABLED, true), (DISABLED, false)];
+/// The values of `loadBalancer.assignIPs`.
+pub(super) const ASSIGN_IPS: [(&str, AssignIps); 2] =
+    [("AllServices", AssignIps::AllServices), ("RequestedServicesOnly", AssignIps::RequestedServicesOnly)];
+pub(super) const RECONCILE_PERIOD: GoDuration = GoDuration::from_mins(5);
+pub(super) const COMPACTION_PERIOD: GoDuration = GoDuration::from_mins(10);
+
+/// Returns upstream's default configuration, in which all controllers are enabled (KC-133).
+pub fn default_configuration() -> KubeControllersConfigurationSpec {
+    let text = |word: &str| Some(word.to_owned());
+    let every = || Some(ReconcilerConfig { reconciler_period: Some(RECONCILE_PERIOD), ..ReconcilerConfig::default() });
+    let host_endpoint = AutoHostEndpointConfig {
+        auto_create: text(DISABLED),
+        create_default_host_endpoint: text(ENABLED),
+        ..AutoHostEndpointConfig::default()
+    };
+    let node = NodeControllerConfig {
+        reconciler_period: Some(RECONCILE_PERIOD),
+        sync_labels: text(ENABLED),
+        host_endpoint: Some(host_endpoint),
+        ..NodeControllerConfig::default()
+    };
+    let migration =
+        MigrationControllerConfig { policy_name_migrator: text(ENABLED), ..MigrationControllerConfig::default() };
+    let mut spec = KubeControllersConfigurationSpec {
+        log_severity_screen: text("Info"),
+        health_checks: text(ENABLED),
+        etcd_v3_compaction_period: Some(COMPACTION_PERIOD),
+        controllers: ControllersConfig {
+            node: Some(node),
+            policy: every(),
+            workload_endpoint: every(),
+            service_account: every(),
+            namespace: every(),
+            load_balancer: Some(LoadBalancerControllerConfig::default()),
+            migration: Some(migration),
+            ..ControllersConfig::default()
+        },
+        ..KubeControllersConfigurationSpec::default()
+    };
+    complete_kube_controllers_configuration(&mut spec);
+    spec
+}
+
 /// Returns the settings of the process, and a section for each controller that runs. Ports, and the period of the node
 /// controller, are not shown, as in upstream's status (KC-135).
-pub(super) fn configuration(
+pub(super) fn running_configuration(
     settings: &Settings,
     spec: &KubeControllersConfigurationSpec,
     environment: &Environment,
@@ -23,7 +71,7 @@ pub(super) fn configuration(
         Some(ReconcilerConfig { reconciler_period: Some((*period).into()), ..ReconcilerConfig::default() })
     };
     let load_balancer = || LoadBalancerControllerConfig {
-        assign_ips: settings.assign_ips.map(|which| assign_ips(which).to_owned()),
+        assign_ips: settings.assign_ips.and_then(|which| word_for(&ASSIGN_IPS, which)),
         ..LoadBalancerControllerConfig::default()
     };
     let migration = MigrationControllerConfig {
@@ -38,7 +86,7 @@ pub(super) fn configuration(
             .as_ref()
             .map(|setting| setting.value)
             .or(spec.etcd_v3_compaction_period)
-            .or(Some(super::default::COMPACTION_PERIOD)),
+            .or(Some(COMPACTION_PERIOD)),
         controllers: ControllersConfig {
             node: runs(ControllerName::Node).then(|| node(settings, spec, environment)),
             policy: reconciler(ControllerName::Policy),
@@ -78,12 +126,10 @@ fn node(
 }
 
 fn switch(on: bool) -> Option<String> {
-    Some(if on { ENABLED } else { DISABLED }.into())
+    word_for(&SWITCH, on)
 }
 
-fn assign_ips(which: AssignIps) -> &'static str {
-    match which {
-        AssignIps::AllServices => ALL_SERVICES,
-        AssignIps::RequestedServicesOnly => REQUESTED_SERVICES_ONLY,
-    }
+/// Returns the word with this meaning.
+fn word_for<T: PartialEq>(words: &[(&str, T)], meaning: T) -> Option<String> {
+    words.iter().find(|(_, known)| *known == meaning).map(|(word, _)| (*word).to_owned())
 }

@@ -1,22 +1,101 @@
-//! Counts the policies of a tier.
+//! Finalizers of tiers, for `projectcalico.org/v3` only: a tier that is being deleted stays until its policies are
+//! gone.
+//!
+//! Policies are listed when a tier is being deleted, and not watched: policies are many, and tiers are rarely deleted.
+//! So a policy that was moved to another tier counts for its present tier.
 
 use std::fmt;
+use std::time::Duration;
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
-use libcalico::api::{DEFAULT_TIER, Global, InNamespace, PolicyKind, StagedGlobal, StagedInNamespace};
+use libcalico::api::{
+    DEFAULT_TIER, Global, InNamespace, ObjectKey, PolicyKind, StagedGlobal, StagedInNamespace, Tier, TierSpec,
+};
+use libcalico::store::Entry;
+use time::OffsetDateTime;
 
+use super::cached::{CachedController, CachedReconcile, SharedCache};
+use super::custom_resource::{
+    CustomResources, StatusCondition, reconcile_error, resource, with_finalizer, without_finalizer,
+};
 use crate::api_reads;
-use crate::controllers::custom_resource::reconcile_error;
-use crate::controllers::custom_resource::resource;
-use crate::runtime::ReconcileError;
+use crate::context::Context;
+use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
+use crate::settings::ControllerName;
+use crate::watches::{Cache, Watches};
+
+/// Finalizer that keeps a tier while it has policies.
+const FINALIZER: &str = "projectcalico.org/tier-controller";
+
+/// Delay before the policies of a tier that is being deleted are counted again.
+const EMPTYING: Duration = Duration::from_secs(5);
+
+/// The controller. Its keys are names of tiers.
+pub type Tiers = CachedController<TierReconciler>;
+
+/// The reconciler of one tier.
+pub struct TierReconciler {
+    kubernetes: kube::Client,
+    objects: CustomResources,
+    tiers: SharedCache<Cache<ObjectKey, Entry<Tier>>>,
+}
+
+impl CachedReconcile for TierReconciler {
+    type Cache = Cache<ObjectKey, Entry<Tier>>;
+    const CONTROLLER: Option<ControllerName> = None;
+
+    fn subscribe(controller: &Tiers, _: &Context, watches: &mut Watches) {
+        controller.subscribe(&mut watches.tiers, |tiers, event| tiers.apply(event, |entry| Some(entry.clone())));
+    }
+
+    fn new(context: &Context, controller: &Tiers) -> Self {
+        let objects = CustomResources::new::<TierSpec>(context.kubernetes.clone());
+        TierReconciler { kubernetes: context.kubernetes.clone(), objects, tiers: controller.cache.clone() }
+    }
+
+    fn all_keys(tiers: &Self::Cache) -> Vec<ObjectKey> {
+        tiers.iter().map(|(key, _)| key.clone()).collect()
+    }
+}
+
+impl Reconcile for TierReconciler {
+    const NAME: &'static str = "tier";
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<NextReconcile, ReconcileError> {
+        let cached = self.tiers.lock().get(key).cloned();
+        let Some(Entry { value: tier, revision, .. }) = cached else { return Ok(NextReconcile::Done) };
+        let version = revision.resource_version();
+        if tier.metadata.deletion_timestamp.is_none() {
+            if let Some(finalizers) = with_finalizer(&tier, FINALIZER) {
+                self.objects.write_finalizers(&key.name, version, &finalizers).await?;
+            }
+            return Ok(NextReconcile::Done);
+        }
+        let Some(others) = without_finalizer(&tier, FINALIZER) else { return Ok(NextReconcile::Done) };
+        let counts = count_policies(&self.kubernetes, &key.name).await?;
+        if counts.is_empty() {
+            self.objects.write_finalizers(&key.name, version, &others).await?;
+            return Ok(NextReconcile::Done);
+        }
+        let message = format!("Waiting for policies to be removed: {counts}");
+        let waiting = StatusCondition { kind: "Ready", is_true: false, reason: "Terminating", message };
+        // Compared with the stored object, so that a failed write is retried. Upstream changes its cached object before
+        // the write, and so never retries (KC-542).
+        if let Some(conditions) = waiting.among(tier.status.as_ref(), OffsetDateTime::now_utc()) {
+            self.objects.write_conditions(&key.name, version, &conditions).await?;
+        }
+        Ok(NextReconcile::After(EMPTYING))
+    }
+}
 
 /// Size of a page of policies.
 const PAGE: u32 = 500;
 
 /// Numbers of policies by kind, in upstream's order: global, namespaced, staged global, staged namespaced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts([usize; 4]);
+struct Counts([usize; 4]);
 
 /// Kind, plural for messages, and plural in URLs.
 const KINDS: [(&str, &str, &str); 4] = [
@@ -28,7 +107,7 @@ const KINDS: [(&str, &str, &str); 4] = [
 
 impl Counts {
     /// Returns true if there are no policies.
-    pub(super) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         *self == Counts::default()
     }
 }
@@ -46,7 +125,7 @@ impl fmt::Display for Counts {
 }
 
 /// Counts the stored policies of `tier`. A kind that the API server does not serve has none.
-pub(super) async fn count(client: &kube::Client, tier: &str) -> Result<Counts, ReconcileError> {
+async fn count_policies(client: &kube::Client, tier: &str) -> Result<Counts, ReconcileError> {
     let mut counts = Counts::default();
     for (count, (kind, _, plural)) in counts.0.iter_mut().zip(KINDS) {
         *count = count_kind(client.clone(), &resource(kind, plural), tier).await?;
@@ -122,8 +201,8 @@ mod tests {
                 Some(_) => policies(""),
             }
         });
-        assert!(matches!(count(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
-        assert_eq!(count(&kubernetes, "t").await.unwrap(), Counts([6, 0, 0, 0]));
+        assert!(matches!(count_policies(&kubernetes, "t").await, Err(ReconcileError::Retry(_))));
+        assert_eq!(count_policies(&kubernetes, "t").await.unwrap(), Counts([6, 0, 0, 0]));
         let begun = asked.lock().unwrap().iter().filter(|query| !query.contains("continue")).count();
         assert_eq!(begun, 2, "it is begun anew");
         assert!(asked.lock().unwrap().iter().all(|query| query.contains("limit=500")), "{asked:?}");

@@ -1,12 +1,52 @@
-//! [`Service`].
+//! Projections that keep an object's `spec`: [`NetworkPolicy`] and [`Service`].
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, ServiceSpec};
 use libcalico::api::ObjectKey;
+use libcalico::kubernetes::NetworkPolicySpec;
 use serde::Deserialize;
 
-use super::projection::{Projection, ProjectionOptions, StringInterner, Watched};
+use super::projection::{Projection, ProjectionOptions, StringInterner};
+
+/// A Kubernetes network policy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NetworkPolicy {
+    /// Namespace and name.
+    pub name: ObjectKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `spec`.
+    pub spec: NetworkPolicySpec,
+}
+
+#[derive(Deserialize)]
+struct StoredPolicy {
+    metadata: PolicyMetadata,
+    #[serde(default)]
+    spec: NetworkPolicySpec,
+}
+
+#[derive(Deserialize)]
+struct PolicyMetadata {
+    name: String,
+    namespace: String,
+    uid: String,
+}
+
+impl Projection for NetworkPolicy {
+    const OBJECT: &'static str = "NetworkPolicy";
+    const COLLECTION: &'static str = "/apis/networking.k8s.io/v1/networkpolicies";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+        let StoredPolicy { metadata: PolicyMetadata { name, namespace, uid }, spec } = serde_json::from_str(json)?;
+        Ok(NetworkPolicy { name: ObjectKey::namespaced(namespace, name), uid, spec })
+    }
+}
 
 /// A Service.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,27 +65,18 @@ pub struct Service {
     pub load_balancer: Option<LoadBalancerStatus>,
 }
 
-impl Watched for Service {
-    type Key = ObjectKey;
-    const KIND: &'static str = "Service";
-
-    fn key(&self) -> ObjectKey {
-        self.name.clone()
-    }
-}
-
 #[derive(Deserialize)]
-struct Stored {
-    metadata: Metadata,
+struct StoredService {
+    metadata: ServiceMetadata,
     #[serde(default)]
     spec: ServiceSpec,
     #[serde(default)]
-    status: Status,
+    status: ServiceStatus,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Metadata {
+struct ServiceMetadata {
     name: String,
     namespace: String,
     uid: String,
@@ -56,16 +87,21 @@ struct Metadata {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct ServiceStatus {
     #[serde(default)]
     load_balancer: Option<LoadBalancerStatus>,
 }
 
 impl Projection for Service {
+    const OBJECT: &'static str = "Service";
     const COLLECTION: &'static str = "/api/v1/services";
 
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
     fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
-        let Stored { metadata, spec, status } = serde_json::from_str(json)?;
+        let StoredService { metadata, spec, status } = serde_json::from_str(json)?;
         let mut annotations = metadata.annotations.unwrap_or_default();
         annotations.retain(|name, _| is_calicos(name));
         Ok(Service {

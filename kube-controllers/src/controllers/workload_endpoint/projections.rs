@@ -1,16 +1,51 @@
-//! [`Sandbox`]: the pod for which an endpoint was created, as far as the watches show it.
+//! The parts of pods and endpoints that are compared. [`EndpointLabels`]: the fields of an endpoint that are copied from
+//! its pod, and their fingerprint. [`Sandbox`]: the pod for which an endpoint was created, as far as the watches show it.
 //!
 //! An endpoint contains the name of its pod but not the uid, and a later pod may have the same name. It also contains
 //! the container ID, and a container never changes its pod. So a pod that was once seen with the endpoint's address is
 //! the pod of that container.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
-use libcalico::api::WorkloadEndpointSpec;
+use libcalico::api::{WorkloadEndpoint, WorkloadEndpointSpec};
+use libcalico::conversion::pod_labels;
 use uuid::Uuid;
 
 use crate::watched::Pod;
+
+/// The fields of an endpoint that are copied from its pod.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct EndpointLabels {
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) service_account: String,
+}
+
+impl EndpointLabels {
+    /// Returns the desired fields of a pod's endpoint.
+    pub(super) fn for_pod(namespace: &str, labels: &BTreeMap<String, String>, service_account: &str) -> Self {
+        let labels = pod_labels(namespace, labels, service_account);
+        EndpointLabels { labels, service_account: service_account.into() }
+    }
+
+    /// Returns the fields of an endpoint.
+    pub(super) fn from_endpoint(endpoint: &WorkloadEndpoint) -> Self {
+        let labels = endpoint.metadata.labels.clone();
+        EndpointLabels { labels, service_account: endpoint.spec.service_account_name.clone() }
+    }
+
+    /// Sets the fields in the endpoint. Labels are replaced, not merged (KC-265). All other fields stay as they are.
+    pub(super) fn apply_to(self, endpoint: &mut WorkloadEndpoint) {
+        endpoint.metadata.labels = self.labels;
+        endpoint.spec.service_account_name = self.service_account;
+    }
+
+    /// Returns a hash of the fields, which is comparable only within this process.
+    pub(super) fn fingerprint(&self) -> u64 {
+        fingerprint(self)
+    }
+}
 
 /// A pod, and the first of its addresses.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,7 +76,7 @@ impl PodIdentity {
 impl Sandbox {
     pub(super) fn new(endpoint: &WorkloadEndpointSpec) -> Self {
         let address = endpoint.networks().next().map(|network| network.network());
-        Sandbox { container: fingerprint(&endpoint.container_id), address, pod_uid: None }
+        Sandbox { container: fingerprint(endpoint.container_id.as_str()), address, pod_uid: None }
     }
 
     /// Copies the pod's uid from the previous state of the endpoint, if the container is the same.
@@ -74,9 +109,9 @@ impl Sandbox {
     }
 }
 
-fn fingerprint(text: &str) -> u64 {
+fn fingerprint(value: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
-    text.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -1,0 +1,135 @@
+//! Kubernetes Events of garbage collection. A pass posts one Event per node about released addresses. An address that a
+//! pod uses without an allocation causes one Event per pod and address.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use futures::StreamExt;
+use futures::stream;
+use libcalico::ipam::gc::{Conflict, Rival, Suspect};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::gate::LeaderGate;
+use crate::events::{self, EventType, NAMESPACE};
+use crate::settings::Gc;
+
+/// Maximum number of addresses named in an Event; a pass may release thousands.
+const NAMED: usize = 10;
+/// Length of a message in bytes above which no further address is added. Readers of Events may accept only 1 KiB.
+const LONG: usize = 550;
+
+/// Number of Events that are posted at the same time.
+const AT_ONCE: usize = 8;
+
+/// Posts Events as long as the role allows it.
+#[derive(Debug, Default)]
+pub(super) struct EventPublisher {
+    forbidden: AtomicBool,
+}
+
+impl EventPublisher {
+    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are only logged, because nothing depends on Events.
+    pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: Gc, suspects: &[&Suspect]) {
+        let events =
+            by_node(suspects).into_iter().map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));
+        let written: Vec<_> = events.map(|event| self.write(client, gate, event)).collect();
+        stream::iter(written).buffer_unordered(AT_ONCE).collect::<Vec<bool>>().await;
+    }
+
+    /// Posts an Event about a conflict of the pod with this uid. Returns true if the Event exists, or if the role
+    /// forbids it. There is one Event per pod and address, regardless of changes of the leader.
+    pub(super) async fn report_conflict(
+        &self,
+        client: &kube::Client,
+        gate: &LeaderGate,
+        conflict: &Conflict,
+        uid: &str,
+        rival: &Rival,
+    ) -> bool {
+        let event = build_conflict_event(conflict, uid, rival, SystemTime::now());
+        self.write(client, gate, event).await
+    }
+
+    /// Posts an Event. Returns false if the Event has to be posted later.
+    async fn write(&self, client: &kube::Client, gate: &LeaderGate, event: Value) -> bool {
+        // A 403 in another namespace may come from a quota or from the namespace's deletion, and does not apply
+        // elsewhere.
+        let everywhere = event["metadata"]["namespace"] == NAMESPACE;
+        if everywhere && self.forbidden.load(Ordering::Relaxed) {
+            return true;
+        }
+        // Posting an Event is a write, so a replica that is no longer the leader posts none.
+        if !gate.is_open() {
+            return false;
+        }
+        match events::post(client, event).await {
+            Ok(()) => true,
+            Err(kube::Error::Api(status)) if status.code == 409 => true,
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                if everywhere && !self.forbidden.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(reason = %status.message, "this role may not create events; none are from now on");
+                }
+                true
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot create an event");
+                false
+            }
+        }
+    }
+}
+
+/// Groups suspects by node, with the node's name in Kubernetes if it is known. Addresses without a node are left out.
+fn by_node<'s>(suspects: &[&'s Suspect]) -> BTreeMap<&'s str, Vec<&'s Suspect>> {
+    let mut by_node = BTreeMap::<&str, Vec<&Suspect>>::new();
+    for suspect in suspects {
+        if let Some(node) = suspect.kubernetes_node.as_deref().or(suspect.node.as_deref()) {
+            by_node.entry(node).or_default().push(suspect);
+        }
+    }
+    by_node
+}
+
+fn build_event(node: &str, mode: Gc, suspects: &[&Suspect], now: SystemTime) -> Value {
+    let (reason, verb) = match mode {
+        Gc::Reclaim => ("LeakedAddressesReclaimed", "took back"),
+        Gc::Report => ("LeakedAddressesFound", "would take back"),
+    };
+    let mut message = format!("{verb} {} leaked address(es): ", suspects.len());
+    for (at, suspect) in suspects.iter().enumerate() {
+        if at == NAMED || message.len() > LONG {
+            message.push_str(&format!(" and {} more", suspects.len() - at));
+            break;
+        }
+        let pod = suspect.holder.pod().map(|pod| format!(" of pod {pod}")).unwrap_or_default();
+        let separator = if at == 0 { "" } else { ", " };
+        message.push_str(&format!("{separator}{}{pod} ({})", suspect.address, suspect.evidence));
+    }
+    // kubelet also uses the node's name as the uid, and `kubectl describe node` finds Events with either.
+    let object = json!({ "apiVersion": "v1", "kind": "Node", "name": node, "uid": node });
+    events::event(&object, EventType::Normal, reason, &message, now)
+}
+
+/// Length of the part of a pod's name that an Event's name begins with, in bytes.
+const LONGEST_NAME: usize = 200;
+
+/// Returns the Event about a conflict. Its name is derived from the pod and the address. So another replica, or this
+/// one after a restart, does not create the Event again.
+fn build_conflict_event(conflict: &Conflict, uid: &str, rival: &Rival, now: SystemTime) -> Value {
+    let Conflict { namespace, name, address, .. } = conflict;
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid });
+    let message = format!(
+        "this pod uses {address}, which IPAM has {rival}, so that two pods may get it; deleting this pod before new \
+         pods start gives its successor an address of its own"
+    );
+    let mut event = events::event(&pod, EventType::Warning, "AddressNotAllocated", &message, now);
+    let short = name.get(..LONGEST_NAME).unwrap_or(name).trim_end_matches(['.', '-']);
+    let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{uid}/{address}").as_bytes());
+    event["metadata"]["name"] = json!(format!("{short}.{}", digest.simple()));
+    event
+}
+
+#[cfg(test)]
+pub(super) mod tests;

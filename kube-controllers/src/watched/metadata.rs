@@ -1,0 +1,186 @@
+//! Projections that keep little more than an object's metadata: [`Namespace`], [`Node`], [`ServiceAccount`], and
+//! KubeVirt's [`WatchedVm`] and [`WatchedVmi`], whose existence decides if their addresses are in use.
+
+use libcalico::api::ObjectKey;
+use serde::Deserialize;
+
+use super::projection::{Labels, Projection, ProjectionOptions, StringInterner};
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Namespace {
+    /// Name of the namespace.
+    pub name: ObjectKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.labels`.
+    pub labels: Labels,
+    /// `status.phase`: `Active`, or `Terminating` while the namespace is being deleted.
+    pub phase: String,
+}
+
+/// A Kubernetes node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Name of the node.
+    pub name: ObjectKey,
+    /// `metadata.uid`, which distinguishes the node from an earlier node with the same name.
+    pub uid: String,
+    /// `metadata.labels`.
+    pub labels: Labels,
+}
+
+/// A service account.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceAccount {
+    /// Namespace and name.
+    pub name: ObjectKey,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.labels`.
+    pub labels: Labels,
+}
+
+/// A VirtualMachine, running or not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchedVm {
+    /// Namespace and name.
+    pub name: ObjectKey,
+}
+
+/// A VirtualMachineInstance (VMI).
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchedVmi {
+    /// Namespace and name.
+    pub name: ObjectKey,
+}
+
+/// The stored form of an object with the metadata `M`.
+#[derive(Deserialize)]
+struct Stored<M> {
+    metadata: M,
+}
+
+#[derive(Deserialize)]
+struct StoredNamespace {
+    metadata: GlobalMetadata,
+    #[serde(default)]
+    status: NamespaceStatus,
+}
+
+#[derive(Deserialize, Default)]
+struct NamespaceStatus {
+    #[serde(default)]
+    phase: String,
+}
+
+/// The metadata of a cluster-scoped object.
+#[derive(Deserialize)]
+struct GlobalMetadata {
+    name: String,
+    uid: String,
+    #[serde(default)]
+    labels: Option<Labels>,
+}
+
+#[derive(Deserialize)]
+struct ServiceAccountMetadata {
+    name: String,
+    namespace: String,
+    uid: String,
+    #[serde(default)]
+    labels: Option<Labels>,
+}
+
+#[derive(Deserialize)]
+struct MachineMetadata {
+    name: String,
+    namespace: String,
+}
+
+impl Projection for Namespace {
+    const OBJECT: &'static str = "Namespace";
+    const COLLECTION: &'static str = "/api/v1/namespaces";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+        let StoredNamespace { metadata: GlobalMetadata { name, uid, labels }, status } = serde_json::from_str(json)?;
+        let (name, labels) = (ObjectKey::global(name), labels.unwrap_or_default());
+        Ok(Namespace { name, uid, labels, phase: status.phase })
+    }
+}
+
+impl Projection for Node {
+    const OBJECT: &'static str = "Node";
+    const COLLECTION: &'static str = "/api/v1/nodes";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+        let Stored { metadata: GlobalMetadata { name, uid, labels } } = serde_json::from_str(json)?;
+        Ok(Node { name: ObjectKey::global(name), uid, labels: labels.unwrap_or_default() })
+    }
+}
+
+impl Projection for ServiceAccount {
+    const OBJECT: &'static str = "ServiceAccount";
+    const COLLECTION: &'static str = "/api/v1/serviceaccounts";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+        let Stored { metadata } = serde_json::from_str(json)?;
+        let ServiceAccountMetadata { name, namespace, uid, labels } = metadata;
+        Ok(ServiceAccount { name: ObjectKey::namespaced(namespace, name), uid, labels: labels.unwrap_or_default() })
+    }
+}
+
+impl Projection for WatchedVm {
+    const OBJECT: &'static str = "VirtualMachine";
+    const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachines";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+        let Stored { metadata: MachineMetadata { name, namespace } } = serde_json::from_str(json)?;
+        Ok(WatchedVm { name: ObjectKey::namespaced(namespace, name) })
+    }
+}
+
+impl Projection for WatchedVmi {
+    const OBJECT: &'static str = "VirtualMachineInstance";
+    const COLLECTION: &'static str = "/apis/kubevirt.io/v1/virtualmachineinstances";
+
+    fn name(&self) -> &ObjectKey {
+        &self.name
+    }
+
+    fn project(json: &str, _: &mut StringInterner, _: ProjectionOptions) -> Result<Self, serde_json::Error> {
+        let Stored { metadata: MachineMetadata { name, namespace } } = serde_json::from_str(json)?;
+        Ok(WatchedVmi { name: ObjectKey::namespaced(namespace, name) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watched::Watched;
+
+    #[test]
+    fn machines_and_instances_are_known_by_name() {
+        let json = r#"{"metadata":{"name":"vm","namespace":"ns"},"spec":{"a":1}}"#;
+        let instance = WatchedVmi::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
+        assert_eq!(instance.key(), ObjectKey::namespaced("ns", "vm"));
+        let machine = WatchedVm::project(json, &mut StringInterner::default(), ProjectionOptions::default()).unwrap();
+        assert_eq!(machine.key(), ObjectKey::namespaced("ns", "vm"));
+    }
+}

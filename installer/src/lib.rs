@@ -22,7 +22,6 @@ pub mod digest;
 pub mod dispatch;
 pub mod doctor;
 mod environment;
-pub mod health;
 pub mod host_network;
 pub mod install;
 pub mod kubeconfig;

@@ -79,9 +79,16 @@ impl GivenOptions {
     }
 
     /// Returns the layout below `--root`, by default `/`. If a directory `host` exists there, the node's directories
-    /// are mounted below it.
+    /// are mounted below it. The commands that accept `--bin-dir` and `--secondary-bin-dir` get those directories.
     pub(super) fn layout(&self) -> Layout {
-        Layout::below(Path::new(self.value("root").unwrap_or("/")))
+        let mut layout = Layout::below(Path::new(self.value("root").unwrap_or("/")));
+        if let Some(directory) = self.value("bin-dir") {
+            layout = layout.with_bin_dir(directory);
+        }
+        if let Some(directory) = self.value("secondary-bin-dir") {
+            layout = layout.with_secondary_bin_dir(directory);
+        }
+        layout
     }
 }
 

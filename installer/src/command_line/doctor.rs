@@ -8,7 +8,7 @@ use ipam_plugin::process;
 use super::arguments::{OptionSpec, print, print_error, run_with};
 use crate::doctor::{self, Format};
 use crate::host_network::HostNetwork;
-use crate::layout::{BIN_DIR, NET_DIR};
+use crate::layout::NET_DIR;
 use crate::state::State;
 
 const SPEC: OptionSpec =
@@ -51,10 +51,7 @@ pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNet
                     return ExitCode::from(2);
                 }
             };
-            let mut layout = given.layout().with_bin_dir(given.value("bin-dir").unwrap_or(BIN_DIR));
-            if let Some(dir) = given.value("secondary-bin-dir") {
-                layout = layout.with_secondary_bin_dir(dir);
-            }
+            let layout = given.layout();
             let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
             let net_dir = net_dir(given.value("net-dir"), of_pod.as_deref(), &noted);
             let report = process::block_on(doctor::examine(&layout, net_dir, network));

@@ -7,7 +7,6 @@ use ipam_plugin::process;
 
 use super::arguments::{OptionSpec, print, print_error, run_with};
 use crate::host_network::HostNetwork;
-use crate::layout::BIN_DIR;
 use crate::uninstall::{self, Options};
 
 const SPEC: OptionSpec = OptionSpec {
@@ -53,11 +52,7 @@ pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn Host
                 release_addresses: given.is_on("release-addresses"),
                 forget_gone: given.is_on("forget-gone"),
             };
-            let mut layout = given.layout().with_bin_dir(given.value("bin-dir").unwrap_or(BIN_DIR));
-            if let Some(dir) = given.value("secondary-bin-dir") {
-                layout = layout.with_secondary_bin_dir(dir);
-            }
-            match process::block_on(uninstall::run(&layout, options, network)) {
+            match process::block_on(uninstall::run(&given.layout(), options, network)) {
                 Ok(report) => {
                     print(&report.to_string());
                     if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

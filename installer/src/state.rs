@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -72,13 +72,8 @@ impl Installed {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", .path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] AtomicFileError),
     /// The content is invalid.
     #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody \
         else's", .path.display())]
@@ -102,7 +97,7 @@ impl State {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Ok(State::default())
             }
-            Err(source) => Err(StateError::File { path, source }),
+            Err(source) => Err(AtomicFileError { action: "read", path, source }.into()),
         }
     }
 
@@ -146,9 +141,7 @@ impl State {
         let other = there.filter(|there| *there != digest);
         let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);
         self.record(place, name, Some(digest), other.is_some() && former.is_none());
-        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
-            recorded.former = former;
-        }
+        self.files.entry(place).or_default().entry(name.to_owned()).or_default().former = former;
     }
 
     /// Records the digest of the text that a recorded file was made from.

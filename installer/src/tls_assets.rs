@@ -4,7 +4,7 @@
 //! are written first, and stale ones are removed once the configuration no longer names them (INST-27).
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -16,24 +16,6 @@ pub const DIRECTORY: &str = "calico-tls";
 
 /// The files in the directory.
 pub const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
-
-/// Reasons for a failed copy.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsAssetsError {
-    /// The file cannot be read, or the directory cannot be created.
-    #[error("cannot {action} {}: {source}", .path.display())]
-    File {
-        /// The failed operation.
-        action: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The copy cannot be written.
-    #[error(transparent)]
-    Copy(#[from] AtomicFileError),
-}
 
 /// The mounted TLS files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +37,7 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a file cannot be examined.
-    pub fn look(directory: &Path) -> Result<TlsAssets, TlsAssetsError> {
+    pub fn look(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
         let mut files = Vec::new();
         for name in FILES {
             let path = directory.join(name);
@@ -65,7 +47,7 @@ impl TlsAssets {
                 }
                 Ok(_) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(TlsAssetsError::File { action: "look at", path, source }),
+                Err(source) => return Err(AtomicFileError { action: "look at", path, source }),
             }
         }
         Ok(TlsAssets { directory: directory.to_owned(), files })
@@ -86,13 +68,13 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a file cannot be copied.
-    pub fn copy(&self, net_dir: &Path) -> Result<(), TlsAssetsError> {
+    pub fn copy(&self, net_dir: &Path) -> Result<(), AtomicFileError> {
         if self.files.is_empty() {
             return Ok(());
         }
         let directory = net_dir.join(DIRECTORY);
         atomic_file::sweep(&directory);
-        let failed = |source| TlsAssetsError::File { action: "create", path: directory.clone(), source };
+        let failed = |source| AtomicFileError { action: "create", path: directory.clone(), source };
         fs::create_dir_all(&directory).map_err(failed)?;
         for name in FILES {
             match self.get(name) {
@@ -110,7 +92,7 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a source cannot be read.
-    pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, TlsAssetsError> {
+    pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, AtomicFileError> {
         let mut missing = Vec::new();
         for asset in &self.files {
             let copy = net_dir.join(DIRECTORY).join(asset.name);
@@ -127,8 +109,8 @@ impl TlsAssets {
 }
 
 impl Asset {
-    fn read(&self) -> Result<Vec<u8>, TlsAssetsError> {
-        let unreadable = |source| TlsAssetsError::File { action: "read", path: self.path.clone(), source };
+    fn read(&self) -> Result<Vec<u8>, AtomicFileError> {
+        let unreadable = |source| AtomicFileError { action: "read", path: self.path.clone(), source };
         fs::read(&self.path).map_err(unreadable)
     }
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::error::BinariesError;
 use super::plan::{Plan, ProgramAction, ProgramTask};
-use super::run_once::run_once;
 use super::source::SourceProgram;
-use crate::atomic_file::{self, Draft};
+use crate::atomic_file::{self, AtomicFileError, Draft};
+use crate::child_process::run_once;
 use crate::digest;
 use crate::layout::CALICO;
 
@@ -47,7 +47,7 @@ fn link_or_copy(source: &SourceProgram, calico: &Path, target: &Path) -> Result<
 /// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old
 /// program. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
 fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
-    let unreadable = |error| BinariesError::Source { path: source.path.clone(), source: error };
+    let unreadable = |error| AtomicFileError { action: "read", path: source.path.clone(), source: error };
     let contents = fs::read(&source.path).map_err(unreadable)?;
     let mut draft = Draft::beside(target)?;
     draft.write(&contents)?;

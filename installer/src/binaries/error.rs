@@ -1,22 +1,13 @@
 //! [`BinariesError`]: reasons for a failed installation of the programs.
 
-use std::io;
 use std::path::PathBuf;
 
-use super::run_once::RunError;
 use crate::atomic_file::AtomicFileError;
+use crate::child_process::RunError;
 
 /// Reasons for a failed installation of the programs. The programs installed earlier stay in place.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
-    /// A program of this container cannot be read.
-    #[error("cannot read {}: {source}", .path.display())]
-    Source {
-        /// The path of the program.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
     /// No directory is usable (INST-29).
     #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for \
         writing", list(.skipped))]
@@ -31,7 +22,7 @@ pub enum BinariesError {
         /// The occupied path.
         path: PathBuf,
     },
-    /// The copy cannot be written.
+    /// A program of this container cannot be read, or its copy cannot be written.
     #[error(transparent)]
     Copy(#[from] AtomicFileError),
     /// The copy differs from the source.

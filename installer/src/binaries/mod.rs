@@ -11,7 +11,6 @@
 mod copy;
 mod error;
 mod plan;
-mod run_once;
 mod source;
 
 use std::io::ErrorKind;
@@ -21,10 +20,9 @@ use nix::unistd::{AccessFlags, access};
 
 pub use self::error::BinariesError;
 pub use self::plan::{Plan, Present, PresentFile, ProgramAction, ProgramTask};
-pub(crate) use self::run_once::spawn;
-pub use self::run_once::{RunError, run_once};
 pub use self::source::SourceProgram;
 use crate::atomic_file;
+use crate::child_process::RunError;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{Settings, Update};
 use crate::state::State;

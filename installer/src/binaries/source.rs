@@ -5,8 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::error::BinariesError;
-use crate::atomic_file;
+use crate::atomic_file::{self, AtomicFileError};
 use crate::digest;
 use crate::layout::Layout;
 use crate::layout::{CALICO, CALICO_IPAM};
@@ -33,23 +32,23 @@ pub struct SourceProgram {
 
 impl SourceProgram {
     /// Returns this process's program, which serves as both of Calico's plugins.
-    pub fn current() -> Result<SourceProgram, BinariesError> {
+    pub fn current() -> Result<SourceProgram, AtomicFileError> {
         Self::read(OWN.into(), CALICO.into())
     }
 
-    fn read(path: PathBuf, name: String) -> Result<SourceProgram, BinariesError> {
+    fn read(path: PathBuf, name: String) -> Result<SourceProgram, AtomicFileError> {
         let read = || -> io::Result<(String, u32)> {
             Ok((digest::of_file(&path)?, fs::metadata(&path)?.permissions().mode() & 0o7777))
         };
         match read() {
             Ok((digest, mode)) => Ok(SourceProgram { path, name, digest, mode }),
-            Err(source) => Err(BinariesError::Source { path, source }),
+            Err(source) => Err(AtomicFileError { action: "read", path, source }),
         }
     }
 }
 
 /// Reads the other plugins in the installer's directory, sorted by name.
-pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, BinariesError> {
+pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, AtomicFileError> {
     extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
 }
 

@@ -4,10 +4,9 @@ use crate::atomic_file::AtomicFileError;
 use crate::binaries::BinariesError;
 use crate::cluster::ClusterError;
 use crate::conflist::ConflistError;
-use crate::credentials::CredentialsError;
+use crate::kubeconfig::KubeconfigError;
 use crate::service_account::ServiceAccountError;
 use crate::state::StateError;
-use crate::tls_assets::TlsAssetsError;
 
 /// Reasons for a failed installation.
 #[derive(Debug, thiserror::Error)]
@@ -15,9 +14,6 @@ pub enum InstallError {
     /// The pod's account is unusable.
     #[error(transparent)]
     Account(#[from] ServiceAccountError),
-    /// The TLS files for etcd are unusable.
-    #[error(transparent)]
-    Tls(#[from] TlsAssetsError),
     /// The configuration is invalid.
     #[error(transparent)]
     Conflist(#[from] ConflistError),
@@ -26,11 +22,11 @@ pub enum InstallError {
     Binaries(#[from] BinariesError),
     /// The plugins have no token.
     #[error(transparent)]
-    Credentials(#[from] CredentialsError),
+    Credentials(#[from] KubeconfigError),
     /// A cluster object is missing that only this run creates.
     #[error(transparent)]
     Cluster(#[from] ClusterError),
-    /// A file cannot be written.
+    /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
     /// The records of earlier installations cannot be read.

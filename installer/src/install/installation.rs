@@ -14,16 +14,15 @@ use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
 use crate::conflist::{Conflist, Former, Target, Written};
-use crate::credentials::{self, CredentialsError};
 use crate::host_network::HostNetwork;
-use crate::kubeconfig;
+use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, Layout, Place};
 use crate::nodename;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
 use crate::state::State;
 use crate::template::{self, Tls};
-use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
+use crate::tls_assets::{self, TlsAssets};
 
 /// Time limit for reading the pools during an installation.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -100,7 +99,7 @@ impl Installation<'_> {
     }
 
     /// Returns the TLS files for etcd that are mounted in this container.
-    pub(super) fn tls_assets(&self) -> Result<TlsAssets, TlsAssetsError> {
+    pub(super) fn tls_assets(&self) -> Result<TlsAssets, AtomicFileError> {
         TlsAssets::look(&self.layout.path(&self.settings.tls_assets))
     }
 
@@ -118,8 +117,8 @@ impl Installation<'_> {
         self.render(&tls).ok()?.calicos
     }
 
-    fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), CredentialsError> {
-        match credentials::ensure(account, &self.settings.service_account, net_dir)? {
+    fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), KubeconfigError> {
+        match kubeconfig::ensure(account, &self.settings.service_account, net_dir)? {
             Change::Written => tracing::info!("wrote {}", net_dir.join(kubeconfig::NAME).display()),
             Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
         }

@@ -15,7 +15,7 @@ use super::check::Claims;
 use super::error::TokenError;
 use crate::service_account::ServiceAccount;
 
-/// The default time limit for a request.
+/// Time limit for a response, including the connection.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The parameters of a request.
@@ -25,8 +25,6 @@ pub struct TokenRequest {
     pub name: String,
     /// The lifetime to request.
     pub lifetime: Duration,
-    /// Time limit for the response, including the connection.
-    pub deadline: Duration,
 }
 
 /// A token from the API server.
@@ -41,18 +39,18 @@ pub struct IssuedToken {
 }
 
 impl TokenRequest {
-    /// Returns a request for a token of this service account, with the default lifetime and time limit.
+    /// Returns a request for a token of this service account, with the default lifetime.
     pub fn for_account(name: impl Into<String>) -> Self {
-        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, deadline: DEADLINE }
+        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME }
     }
 
     /// Sends the request to the API server of `pod`.
     pub async fn send(&self, pod: &ServiceAccount) -> Result<IssuedToken, TokenError> {
-        let client = kubernetes::client(&pod.access(self.deadline)?).await?;
+        let client = kubernetes::client(&pod.access(DEADLINE)?).await?;
         let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
         let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
         let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
-        match timeout(self.deadline, client.request::<Value>(request)).await {
+        match timeout(DEADLINE, client.request::<Value>(request)).await {
             Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
             Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
             Ok(Err(error)) => {
@@ -60,7 +58,7 @@ impl TokenRequest {
                 Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
             }
             Err(_) => {
-                let reason = format!("nothing came within {:?}", self.deadline);
+                let reason = format!("nothing came within {:?}", DEADLINE);
                 Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
             }
         }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use netconf::NetConf;
 use serde::Deserialize;
 
+use crate::child_process::{self, Answer};
 use crate::digest;
 use crate::doctor::snapshot::{Content, Observed, ProgramOrigin, ProgramState, RequiredProgram, Unobserved};
 use crate::layout::{CALICO, CALICO_IPAM};
 use crate::layout::{Layout, Place};
 use crate::state::State;
-use crate::timed_call::{self, Answer};
 
 /// The plugin that containerd runs for each pod beside any configuration (INST-171).
 const LOOPBACK: &str = "loopback";
@@ -114,7 +114,7 @@ impl VersionProbe<'_> {
     }
 
     fn ask(&self, command: &mut Command, input: &str) -> Observed<Answer> {
-        let answer = timed_call::run(command, input.as_bytes(), Instant::now() + self.deadline);
+        let answer = child_process::run(command, input.as_bytes(), Instant::now() + self.deadline);
         let answer = answer.map_err(|error| Unobserved::new(format!("cannot be run: {error}")))?;
         answer.ok_or_else(|| Unobserved::new(format!("does not answer within {:?}", self.deadline)))
     }

@@ -79,8 +79,10 @@ impl Conflist {
     /// Records in the state that the configuration was written.
     pub fn record_written(&self, target: &Target, written: &Written, state: &mut State) {
         state.record(Place::Net, &target.name, Some(self.digest()), false);
-        state.record_origin(Place::Net, &target.name, self.origin.clone());
-        state.record_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
+        if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
+            recorded.origin = self.origin.clone();
+            recorded.renderings = vec![written.rendering.clone()];
+        }
     }
 
     /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one.
@@ -101,7 +103,9 @@ impl Conflist {
         match removed {
             Ok(written) => {
                 tracing::info!("removed {}", former.path.display());
-                state.record_renderings(Place::Net, &target.name, vec![written.rendering]);
+                if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
+                    recorded.renderings = vec![written.rendering];
+                }
                 state.forget(Place::Net, &former.name);
             }
             Err(error) => {

@@ -17,10 +17,9 @@ use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
-use super::endpoints::Endpoints;
+use super::address_users::{Endpoints, check_pods};
 use super::interfaces::{self, TornDown};
 use super::plan::{FoundFile, Options};
-use super::pods;
 use super::release_error::{ConfError, ReleaseError};
 use super::report::UninstallReport;
 use crate::host_network::HostNetwork;
@@ -129,7 +128,7 @@ async fn release_unused(
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
         let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
-        pods::check_unused(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
+        check_pods(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
     }
     let endpoints = match conf.datastore.kind() {
         // On Kubernetes the endpoints are annotations of the pods.

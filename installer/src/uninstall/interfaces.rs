@@ -14,16 +14,12 @@ use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind
 /// therefore counts as used.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TornDown<'a> {
+    /// The node that the configuration names.
     pub(super) node: &'a str,
     pub(super) addresses: &'a BTreeSet<IpAddr>,
 }
 
 impl TornDown<'_> {
-    /// Returns true if `node` is the node that the configuration names.
-    pub(super) fn is_of(&self, node: &str) -> bool {
-        self.node == node
-    }
-
     /// Returns true if a pod on `node` had this address behind a deleted interface.
     pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
         self.node == node && self.addresses.contains(address)

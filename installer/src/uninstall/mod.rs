@@ -14,20 +14,17 @@
 //! A file is removed only if it is recorded in the state and still has the recorded digest. All others stay and are
 //! reported. Without `--yes` nothing is changed.
 
+mod address_users;
 mod addresses;
 mod chained_plugins;
-mod endpoints;
 mod files;
 mod interfaces;
+mod other_files;
 mod plan;
-mod plugin_state;
-mod pods;
 mod preconditions;
 mod release_error;
 mod report;
 mod run;
-mod unowned_files;
 
-pub use plan::{FoundFile, FoundState, Options, RemovalTask, Verdict, plan};
-pub use report::{Outcome, Remaining, ReportedStep, UninstallReport};
+pub use plan::Options;
 pub use run::run;

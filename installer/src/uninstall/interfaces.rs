@@ -3,11 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use libcalico::names::interface_prefix;
-
 use super::plan::Options;
 use super::report::UninstallReport;
-use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind};
+use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
 
 /// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
 /// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
@@ -91,8 +89,7 @@ pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Resu
 }
 
 fn is_calicos(name: &str) -> bool {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    name.starts_with(interface_prefix(prefixes.as_deref()))
+    name.starts_with(&pod_interface_prefix())
 }
 
 #[cfg(test)]

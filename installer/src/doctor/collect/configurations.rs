@@ -1,9 +1,13 @@
-//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to it.
+//! Reads the relevant configurations: the first one, and Calico's if the first one delegates to it; and the TLS files
+//! for etcd that it names.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
-use crate::doctor::snapshot::{Content, Observed, SelectedConfig, Unobserved};
+use crate::doctor::snapshot::{Content, Observed, SelectedConfig, TlsFile, Unobserved};
 use crate::layout::Layout;
 use crate::{active_config, conflist, node_conf, regular_file, template};
 
@@ -89,9 +93,31 @@ fn word(conf: &Map<String, Value>, key: &str) -> String {
     conf.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
+/// Returns the TLS files that the configuration names.
+pub(super) fn tls_files(conf: &NetConf) -> Vec<TlsFile> {
+    let datastore = &conf.datastore;
+    let named = [
+        ("etcd_ca_cert_file", &datastore.etcd_ca_cert_file, "CERTIFICATE-----"),
+        ("etcd_cert_file", &datastore.etcd_cert_file, "CERTIFICATE-----"),
+        ("etcd_key_file", &datastore.etcd_key_file, "PRIVATE KEY-----"),
+    ];
+    let named = named.into_iter().filter(|(_, path, _)| !path.is_empty());
+    named.map(|(setting, path, label)| TlsFile { setting, path: path.into(), mode: read_mode(path, label) }).collect()
+}
+
+fn read_mode(path: &str, label: &str) -> Observed<u32> {
+    let read = fs::metadata(path).and_then(|found| Ok((found.permissions().mode() & 0o7777, fs::read(path)?)));
+    let (mode, text) = read.map_err(Unobserved::new)?;
+    let is_start = |line: &str| line.starts_with("-----BEGIN ") && line.ends_with(label);
+    if String::from_utf8_lossy(&text).lines().any(is_start) {
+        return Ok(mode);
+    }
+    Err(Unobserved::new(format!("there is no {} in it", label.trim_end_matches('-'))))
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::Permissions;
 
     use super::*;
 
@@ -155,5 +181,32 @@ mod tests {
         let alone = read(&[("00-multus.conf", r#"{"name":"m","type":"multus"}"#)]);
         assert!(alone.delegate.is_none() && alone.conf.is_none());
         assert!(read(&[]).chosen.is_none());
+    }
+
+    #[test]
+    fn files_are_there_readable_and_hold_what_they_should() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str, mode: u32| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            path.display().to_string()
+        };
+        let key = file("key", "-----BEGIN EC PRIVATE KEY-----\nx\n-----END EC PRIVATE KEY-----\n", 0o600);
+        let certificate = file("cert", "words\n-----BEGIN CERTIFICATE-----\nx\n", 0o644);
+        let mut conf = NetConf::default();
+        conf.datastore.etcd_ca_cert_file = directory.path().join("gone").display().to_string();
+        conf.datastore.etcd_cert_file = key.clone();
+        conf.datastore.etcd_key_file = key;
+        let found = tls_files(&conf);
+        assert!(found[0].mode.as_ref().unwrap_err().to_string().contains("No such file"), "{found:?}");
+        assert_eq!(found[1].mode, Err("there is no CERTIFICATE in it".into()));
+        assert_eq!(found[2].mode, Ok(0o600));
+        conf.datastore.etcd_cert_file = certificate.clone();
+        conf.datastore.etcd_key_file = certificate;
+        let found = tls_files(&conf);
+        assert_eq!(found[1].mode, Ok(0o644));
+        assert_eq!(found[2].mode, Err("there is no PRIVATE KEY in it".into()));
+        assert!(tls_files(&NetConf::default()).is_empty());
     }
 }

@@ -1,23 +1,19 @@
 //! Collects the snapshot of the node and the cluster. The observations are independent: an error becomes the reason for
 //! a missing observation, and the others continue.
 
-mod api_server;
-mod busy;
-mod cache;
 mod cluster;
 mod configurations;
-mod etcd;
-mod interfaces;
-mod locks;
+mod kernel;
 mod node;
+mod permissions;
 mod programs;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use ipam_plugin::{node_name, process};
 use netconf::NetConf;
+use time::OffsetDateTime;
 
 use self::configurations::Configurations;
 use super::snapshot::{File, NodeName, NodeSnapshot, TokenFile, Unobserved};
@@ -38,9 +34,8 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let noted = state.as_ref().ok();
     let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
     let programs = programs::examine(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
     NodeSnapshot {
-        now: i64::try_from(now).unwrap_or_default(),
+        now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: seen,
         chosen,
         delegate,
@@ -60,7 +55,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         journal: node::read_journal(layout),
         locks: node::observe_locks(conf.as_ref(), layout).await,
         cache: node::read_cache(layout, network),
-        noted: busy::read_notes(layout),
+        noted: kernel::read_notes(layout),
         candidates,
         node,
     }

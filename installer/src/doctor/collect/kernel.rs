@@ -1,4 +1,5 @@
-//! Compares the kernel's interfaces of pods with the datastore.
+//! Compares the kernel's interfaces and routes with the datastore: interfaces of pods without their endpoint, and
+//! addresses that IPAM may assign to a pod although the kernel has a host route to them.
 //!
 //! etcd and the local datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
 //! pod, and the plugins' account may not list pods. There the addresses of host routes are looked up in the blocks,
@@ -10,17 +11,19 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datastore::Datastore;
+use ipam_plugin::busy;
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{Block, Claim};
-use libcalico::names::{EndpointIdentifiers, interface_prefix, pod_interface};
+use libcalico::names::{EndpointIdentifiers, pod_interface};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{ReadBatch, Store, StoreError};
 use netconf::NetConf;
+use time::OffsetDateTime;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{Observed, PodInterface, Unobserved};
-use crate::host_network::{HostNetwork, addresses_behind};
-use crate::layout::CALICO_IPAM;
+use crate::doctor::snapshot::{BusyAddresses, Observed, PodInterface, Unobserved};
+use crate::host_network::{HostNetwork, Route, addresses_behind, pod_interface_prefix};
+use crate::layout::{CALICO_IPAM, Layout};
 
 /// The reason for a missing observation about a node without a name.
 pub(super) const NAMELESS: &str = "nobody knows which node this is";
@@ -70,11 +73,10 @@ async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Ob
 
 /// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
 fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let prefix = interface_prefix(prefixes.as_deref());
+    let prefix = pod_interface_prefix();
     let routes = network.routes()?;
     let mut interfaces = network.interfaces()?;
-    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(prefix));
+    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(&prefix));
     let with_addresses = interfaces.into_iter().map(|interface| {
         let addresses = addresses_behind(&interface.name, &routes);
         PodInterface { addresses, name: interface.name, endpoint: None }
@@ -124,7 +126,7 @@ async fn read_endpoints_of_pods(
             let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
                 continue;
             };
-            if !names(&interface.name, namespace, pod) {
+            if pod_interface(&pod_interface_prefix(), namespace, pod) != interface.name {
                 continue;
             }
             if let Some(endpoint) = endpoint_of(store, node, namespace, pod).await? {
@@ -138,7 +140,7 @@ async fn read_endpoints_of_pods(
 }
 
 /// Returns the block of an address, or `None` if no pool contains the address.
-pub(super) fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
+fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
     let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
     Cidr::new(address, pools.next()?.spec.block_prefix(version))
@@ -152,11 +154,6 @@ fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
         Claim::Machine { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
         _ => None,
     }
-}
-
-fn names(interface: &str, namespace: &str, pod: &str) -> bool {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod) == interface
 }
 
 /// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
@@ -185,11 +182,61 @@ async fn endpoint_of(
     Ok(or_missing(store.get::<WorkloadEndpoint>(&key).await)?.map(|endpoint| endpoint.value))
 }
 
-pub(super) fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// Returns the addresses that ADDs noted within the last minute.
+pub(super) fn read_notes(layout: &Layout) -> BusyAddresses {
+    let notes = busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
+    notes.into_iter().map(|note| (note.address, note.route)).collect()
+}
+
+/// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
+/// are left out: another check reports such interfaces without an endpoint.
+pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
+    let mut interfaces = network.interfaces()?;
+    interfaces.retain(|interface| interface.is_pods);
+    let is_pods = |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
+    let routes = network.routes()?;
+    let routes: Vec<&Route> = routes.iter().filter(|route| route.destination.size() == 1 && !is_pods(route)).collect();
+    if routes.is_empty() {
+        return Ok(BusyAddresses::new());
+    }
+    let pools = store
+        .list::<IpPool>(&ObjectSelect::default())
+        .await
+        .map_err(|error| Unobserved::new(format!("IPPools: {error}")))?;
+    let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
+    let mut busy = BusyAddresses::new();
+    for route in routes {
+        let address = route.destination.network();
+        let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
+        if let Entry::Vacant(unread) = blocks.entry(cidr) {
+            let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
+            unread.insert(read.map(|entry| entry.value));
+        }
+        if is_free(blocks[&cidr].as_ref(), address) {
+            busy.insert(address, describe(route));
+        }
+    }
+    Ok(busy)
+}
+
+/// Returns true if the block exists and the address in it is free. An address without a block is not at risk: ADDs on
+/// this node fill existing blocks first.
+fn is_free(block: Option<&Block>, address: IpAddr) -> bool {
+    block.is_some_and(|block| block.allocation(address).is_none())
+}
+
+fn describe(route: &Route) -> String {
+    match &route.interfaces[..] {
+        [] => "that drops packets".into(),
+        interfaces => format!("through {}", interfaces.join(", ")),
     }
 }
 

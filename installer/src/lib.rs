@@ -10,7 +10,6 @@
 //! Every file is replaced by one rename ([`atomic_file`]), so an interrupted run leaves the previous files. Read
 //! [`install`] first, then the modules in the order of the diagram, then [`agent`].
 
-pub mod active_config;
 pub mod agent;
 pub mod binaries;
 mod child_process;

@@ -3,6 +3,7 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use libcalico::api::IpPoolSpec;
 use libcalico::net::IpVersion;
@@ -10,8 +11,9 @@ use netconf::NetConf;
 
 use crate::atomic_file::{self, AtomicFileError};
 use crate::digest;
-use crate::host_network::Interface;
-use crate::layout::{Layout, Place};
+use crate::host_network::{self, HostNetwork, Interface, NetworkError};
+use crate::layout::{CALICO, Layout, Place};
+use crate::node_conf::{self, NodeConfError};
 use crate::state::State;
 
 /// The file name in `/var/lib/calico`.
@@ -39,6 +41,27 @@ pub enum UnknownMtu {
     /// No pool exists yet, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
     #[error("there is no IPPool yet that says what encapsulation takes")]
     NoPool,
+}
+
+/// The error if the MTU file is not written.
+#[derive(Debug, thiserror::Error)]
+#[error("/var/lib/calico/mtu is not written: {cause}; {way_out}")]
+pub struct MtuNotWritten {
+    cause: Cause,
+    way_out: &'static str,
+}
+
+/// The cause of the error.
+#[derive(Debug, thiserror::Error)]
+enum Cause {
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
+    Unknown(#[from] UnknownMtu),
+    #[error(transparent)]
+    Pools(#[from] NodeConfError),
+    #[error(transparent)]
+    File(#[from] AtomicFileError),
 }
 
 /// Returns true if the plugins read the file: their configuration sets no MTU, or requires the file.
@@ -76,6 +99,51 @@ pub fn overhead(pool: &IpPoolSpec) -> u32 {
         (_, true, _) => 50,
         (_, false, true) => 20,
     }
+}
+
+/// Writes the MTU of pods if `conf`, the configuration of Calico's plugin, refers to the file and the file is missing.
+/// The overhead depends on the pools' encapsulation, so without a response of the datastore within `deadline`, or
+/// without a pool, the file is not written.
+///
+/// # Errors
+/// Returns an error with the remedy, which depends on `is_pod`, if the file is not written.
+pub fn write(
+    conf: Option<&NetConf>,
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    is_pod: bool,
+    deadline: Duration,
+    state: &mut State,
+) -> Result<(), MtuNotWritten> {
+    let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_read(conf)) else { return Ok(()) };
+    if !layout.keeps_state() {
+        // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
+        let directory = layout.state_dir();
+        tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
+        return Ok(());
+    }
+    let way_out = if is_pod {
+        "set CNI_MTU, or let calico-node write it; the agent looks again each minute"
+    } else {
+        "set CNI_MTU, let calico-node write it, or run this again when that has changed"
+    };
+    write_known(conf, layout, network, deadline, state).map_err(|cause| MtuNotWritten { cause, way_out })
+}
+
+fn write_known(
+    conf: &NetConf,
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    deadline: Duration,
+    state: &mut State,
+) -> Result<(), Cause> {
+    let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
+    let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
+    match ensure(layout, mtu, state)? {
+        MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
+        MtuFile::Same | MtuFile::Theirs => {}
+    }
+    Ok(())
 }
 
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest

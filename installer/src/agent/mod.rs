@@ -8,15 +8,13 @@
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
-//! [`refresh_delay`] and [`refresh_schedule`] decide when each action is due, and [`status`] computes the results of
-//! the probes. None of the three reads a clock or uses the network. Read them first.
+//! [`refresh_schedule`] decides when each action is due, and [`status`] computes the results of the probes. Neither uses
+//! the network. Read them first.
 
 mod api_group;
 pub(crate) mod deferred_dels;
 mod projected_token;
-pub mod refresh_delay;
 pub mod refresh_schedule;
-mod routes;
 mod server;
 mod settings;
 pub mod status;
@@ -38,8 +36,7 @@ use crate::regular_file;
 use crate::service_account::ServiceAccount;
 use crate::token::{TokenCheck, TokenError, TokenRequest, check_token};
 use projected_token::ProjectedToken;
-use refresh_delay::{HeldToken, Moment, RefreshAttempt};
-use refresh_schedule::{RefreshReason, RefreshSchedule};
+use refresh_schedule::{HeldToken, Moment, RefreshAttempt, RefreshReason, RefreshSchedule};
 pub use status::FileCheck;
 use status::{SharedStatus, Status};
 

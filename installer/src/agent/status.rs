@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::refresh_delay::{HeldToken, RefreshAttempt};
+use super::refresh_schedule::{HeldToken, RefreshAttempt};
 
 /// Number of consecutive requests without a response after which the agent is not ready. A single response may get
 /// lost.

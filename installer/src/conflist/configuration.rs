@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
-use super::ownership::is_ours_in;
-use super::target::Target;
+use super::files::Target;
+use super::is_ours_in;
 use crate::layout::{Layout, Place};
 use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};

@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use netconf::NetConf;
 
-use super::error::InstallError;
-use crate::active_config;
+use super::InstallError;
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
-use crate::conflist::{Conflist, Former, Target, Written};
+use crate::conflist::{self, Conflist, Former, Target, Written};
 use crate::host_network::HostNetwork;
 use crate::kubeconfig::{self, KubeconfigError};
 use crate::layout::{CALICO, Layout, Place};
+use crate::mtu::{self, MtuNotWritten};
 use crate::nodename;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
@@ -84,7 +84,8 @@ impl Installation<'_> {
         }
         if asks {
             self.complete_cluster(&conflist)?;
-            self.write_mtu(&conflist, ANSWER, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
+            let written = self.write_mtu(&conflist, ANSWER, &mut state);
+            written.unwrap_or_else(|reason| tracing::warn!("{reason}"));
         }
         if account.is_none() {
             warn_of_hand_work(&conflist);
@@ -92,7 +93,7 @@ impl Installation<'_> {
         self.look_over(&conflist, &target, &directories, asks);
         put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
         tls_assets::remove_strays(&net_dir, &tls);
-        active_config::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
+        conflist::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
@@ -123,6 +124,16 @@ impl Installation<'_> {
             Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
         }
         Ok(())
+    }
+
+    /// Writes the MTU file (INST-59).
+    pub(super) fn write_mtu(
+        &self,
+        conflist: &Conflist,
+        deadline: Duration,
+        state: &mut State,
+    ) -> Result<(), MtuNotWritten> {
+        mtu::write(conflist.calicos.as_ref(), self.layout, self.network, self.account.is_some(), deadline, state)
     }
 
     /// Creates missing cluster objects.

@@ -7,8 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::document::{Unreadable, Verbatim, elements, values};
-use super::entry::{Entry, PlaceFor, is_calico, is_same, kind};
-use super::likeness::canonical;
+use super::entry::{Entry, PlaceFor, canonical, is_calico, is_same, kind};
 
 const PLUGINS: &str = "plugins";
 

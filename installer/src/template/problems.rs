@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::document::{kind, plugins};
+use super::{kind, plugins};
 
 /// The newest version of the CNI specification that Calico's plugins support.
 const NEWEST: (u32, u32, u32) = (1, 1, 0);

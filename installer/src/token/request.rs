@@ -1,8 +1,8 @@
-//! A single TokenRequest.
+//! A single TokenRequest, and [`TokenError`]: the reasons for a missing token.
 
 use std::time::Duration;
 
-use datastore::kubernetes;
+use datastore::kubernetes::{self, AccessError};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
@@ -10,10 +10,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::timeout;
 
-use super::DEFAULT_LIFETIME;
-use super::check::Claims;
-use super::error::TokenError;
-use crate::service_account::ServiceAccount;
+use super::{Claims, DEFAULT_LIFETIME};
+use crate::service_account::{ServiceAccount, ServiceAccountError};
 
 /// Time limit for a response, including the connection.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -129,6 +127,88 @@ impl std::fmt::Debug for IssuedToken {
             .field("expires", &self.expires)
             .field("lifetime", &self.lifetime)
             .finish_non_exhaustive()
+    }
+}
+
+/// Reasons for a missing token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The pod's own credentials cannot be read.
+    #[error(transparent)]
+    Account(#[from] ServiceAccountError),
+    /// The settings for the API server are invalid.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// Status 403: the account lacks the permission.
+    #[error(
+        "this pod's service account may not make tokens for {account}: grant it verb create on resource \
+         serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
+         the API server says: {said}"
+    )]
+    Forbidden {
+        /// `<namespace>/<name>`.
+        account: String,
+        /// The name.
+        name: String,
+        /// The namespace.
+        namespace: String,
+        /// The API server's message.
+        said: String,
+    },
+    /// Status 401: the pod's own token is rejected.
+    #[error(
+        "the API server {server} refuses the token of this pod ({said}); kubelet renews it, and after the signing keys \
+         or the service account of this pod changed the pod must be deleted"
+    )]
+    Unauthorized {
+        /// The URL of the API server.
+        server: String,
+        /// The API server's message.
+        said: String,
+    },
+    /// Status 404: the plugins' service account is missing.
+    #[error(
+        "service account {account} does not exist: apply deploy/rbac/calico-cni-plugin.yaml, or name another in \
+             CALICO_CNI_SERVICE_ACCOUNT"
+    )]
+    NoAccount {
+        /// `<namespace>/<name>`.
+        account: String,
+    },
+    /// Another error of the API server.
+    #[error("the API server {server} made no token for {account}: {said} ({code})")]
+    Refused {
+        /// The URL of the API server.
+        server: String,
+        /// `<namespace>/<name>`.
+        account: String,
+        /// The API server's message.
+        said: String,
+        /// The HTTP status.
+        code: u16,
+    },
+    /// The API server did not respond.
+    #[error("the API server {server} does not answer: {reason}")]
+    NoAnswer {
+        /// The URL of the API server.
+        server: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The response lacks the token or its expiry.
+    #[error("the API server {server} answered with something that is no token: {reason}")]
+    Unreadable {
+        /// The URL of the API server.
+        server: String,
+        /// The error in the response.
+        reason: String,
+    },
+}
+
+impl TokenError {
+    /// Returns true if the API server sent no response.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, TokenError::NoAnswer { .. })
     }
 }
 

@@ -9,7 +9,7 @@ use super::report::UninstallReport;
 use crate::conflist;
 use crate::plugin_chain::{self, Entry, PlaceFor, chain_of};
 use crate::state::{Installed, State};
-use crate::{active_config, atomic_file, regular_file};
+use crate::{atomic_file, regular_file};
 
 /// The configurations to remove, and their successor.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<'a> ChainedPlugins<'a> {
         let goes = |task: &&&RemovalTask| task.verdict == Verdict::Remove;
         let recorded = |task: &RemovalTask| state.get(task.file.place, &task.file.name).cloned().unwrap_or_default();
         let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, recorded(task))).collect();
-        let names = active_config::candidates(directory).unwrap_or_default();
+        let names = conflist::candidates(directory).unwrap_or_default();
         let is_going = |name: &String| going.iter().any(|(task, _)| task.file.path == directory.join(name));
         let following = names.into_iter().find(|name| !is_going(name)).map(|name| directory.join(name));
         ChainedPlugins { going, following: following.filter(|path| accepts_entries(path)) }

@@ -12,7 +12,7 @@ use super::report::UninstallReport;
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::chain_of;
 use crate::state::{Installed, State};
-use crate::{active_config, conflist, digest, kubeconfig, regular_file, template, tls_assets};
+use crate::{conflist, digest, kubeconfig, regular_file, template, tls_assets};
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";
@@ -27,7 +27,7 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
         let directory = layout.dir(*place, Path::new(net_dir));
         for (name, installed) in files {
             let path = directory.join(name);
-            let retired = (*place == Place::Net && active_config::is_read(name)).then(|| retired(&path));
+            let retired = (*place == Place::Net && conflist::is_read(name)).then(|| retired(&path));
             // An earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
@@ -98,7 +98,7 @@ pub(super) fn programs_of_others(layout: &Layout, net_dir: &str, found: &[FoundF
         found.iter().any(|file| file.place == Place::Net && file.name == name && file.state == FoundState::Same)
     };
     let mut named = BTreeMap::new();
-    let stay = active_config::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
+    let stay = conflist::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
     for name in stay {
         let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
         let Some(conf) = chain_of(&text).map(|chain| chain.to_list()) else { continue };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::active_config;
+use crate::conflist;
 use crate::layout::Place;
 
 /// The options of the command.
@@ -37,7 +37,7 @@ pub(super) struct FoundFile {
 impl FoundFile {
     /// Returns true if a container runtime reads the file. Such files are renamed first.
     pub(super) fn is_configuration(&self) -> bool {
-        self.place == Place::Net && active_config::is_read(&self.name)
+        self.place == Place::Net && conflist::is_read(&self.name)
     }
 }
 

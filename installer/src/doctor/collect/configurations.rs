@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::doctor::snapshot::{Content, Observed, SelectedConfig, TlsFile, Unobserved};
 use crate::layout::Layout;
-use crate::{active_config, conflist, node_conf, regular_file, template};
+use crate::{conflist, node_conf, regular_file, template};
 
 /// The relevant configurations.
 #[derive(Default)]
@@ -64,7 +64,7 @@ fn content(text: &str, refused: Option<&Unobserved>, layout: &Layout, net_dir: &
     let directories: Vec<_> = layout.bin_dirs().into_iter().map(|(_, directory)| directory).collect();
     let network = word(&conf, "name");
     let appends = !conf.get("loadOnlyInlinedPlugins").is_some_and(|only| only == true);
-    let appended = active_config::candidates(&layout.net_dir(net_dir).join(&network)).unwrap_or_default();
+    let appended = conflist::candidates(&layout.net_dir(net_dir).join(&network)).unwrap_or_default();
     let appended = appended.into_iter().filter(|name| appends && !network.is_empty() && name.ends_with(".conf"));
     let mut content = Content {
         plugins: template::plugins(&conf).iter().map(|plugin| template::kind(plugin).to_owned()).collect(),
@@ -132,7 +132,7 @@ mod tests {
         for (name, text) in files {
             fs::write(net_dir.join(name), text).unwrap();
         }
-        let names = active_config::candidates(&net_dir).map_err(Unobserved::new);
+        let names = conflist::candidates(&net_dir).map_err(Unobserved::new);
         super::read(&names, &Layout::below(root.path()), "/etc/cni/net.d")
     }
 

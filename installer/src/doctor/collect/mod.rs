@@ -21,12 +21,12 @@ use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
 use crate::token::Claims;
-use crate::{active_config, kubeconfig};
+use crate::{conflist, kubeconfig};
 
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
     let seen = layout.net_dir(net_dir);
-    let candidates = active_config::candidates(&seen).map_err(Unobserved::new);
+    let candidates = conflist::candidates(&seen).map_err(Unobserved::new);
     let Configurations { chosen, delegate, conf } = configurations::read(&candidates, layout, net_dir);
     let node = conf.as_ref().map(read_node_name);
     let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();

@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::regular_file;
 use crate::service_account::ServiceAccount;
-use crate::token::{Claims, TokenCheck, TokenError, TokenRequest, check_token};
+use crate::token::{Claims, IssuedToken, TokenCheck, TokenError, TokenRequest, check_token};
 
 /// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
 pub const NAME: &str = "calico-kubeconfig";
@@ -61,6 +61,13 @@ pub enum KubeconfigError {
     /// The kubeconfig cannot be written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
+}
+
+impl KubeconfigError {
+    /// Returns true if the API server sent no response.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, KubeconfigError::Token(TokenError::NoAnswer { .. }))
+    }
 }
 
 /// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
@@ -140,9 +147,22 @@ pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change
         {
             return write(&file, pod, &token);
         }
-        let issued = TokenRequest::for_account(name).send(pod).await?;
-        write(&file, pod, &issued.token)
+        Ok(renew(&file, pod, &TokenRequest::for_account(name)).await?.1)
     })
+}
+
+/// Requests a token and writes it to `file`.
+///
+/// # Errors
+/// Returns an error if no token can be requested, or if the file cannot be written.
+pub async fn renew(
+    file: &Path,
+    pod: &ServiceAccount,
+    request: &TokenRequest,
+) -> Result<(IssuedToken, Change), KubeconfigError> {
+    let issued = request.send(pod).await?;
+    let change = write(file, pod, issued.token.reveal())?;
+    Ok((issued, change))
 }
 
 /// Returns the token in the file if it belongs to this account and is fresh.

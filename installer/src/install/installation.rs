@@ -21,7 +21,7 @@ use crate::nodename;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
 use crate::state::State;
-use crate::template::{self, Tls};
+use crate::template;
 use crate::tls_assets::{self, TlsAssets};
 
 /// Time limit for reading the pools during an installation.
@@ -61,9 +61,7 @@ impl Installation<'_> {
         atomic_file::sweep(&layout.state_dir());
         let before = self.load_state();
 
-        let assets = self.tls_assets()?;
-        let tls = assets.on_node(&settings.net_dir);
-        let conflist = self.render(&tls)?;
+        let (assets, conflist) = self.render_mounted()?;
         let binaries = Binaries::plan(settings, layout, &before)?;
         let mut state = before.clone();
         binaries.record(&mut state);
@@ -92,37 +90,33 @@ impl Installation<'_> {
         }
         self.look_over(&conflist, &target, &directories, asks);
         put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
-        tls_assets::remove_strays(&net_dir, &tls);
+        tls_assets::remove_strays(&net_dir, &assets.on_node(&settings.net_dir));
         conflist::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
     }
 
-    /// Returns the TLS files for etcd that are mounted in this container.
-    pub(super) fn tls_assets(&self) -> Result<TlsAssets, AtomicFileError> {
-        TlsAssets::look(&self.layout.path(&self.settings.tls_assets))
-    }
-
-    /// Renders the configuration, without regard to the file on the node.
-    pub(super) fn render(&self, tls: &Tls) -> Result<Conflist, InstallError> {
-        let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
-        let values = self.settings.values.clone().with_token(token).with_tls(tls.clone());
-        Ok(Conflist::render(self.settings, &values, self.layout)?)
+    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with their paths,
+    /// without regard to the file on the node.
+    pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
+        let Installation { settings, layout, account, .. } = *self;
+        let assets = TlsAssets::look(&layout.path(&settings.tls_assets))?;
+        let token = account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
+        let values = settings.values.clone().with_token(token).with_tls(assets.on_node(&settings.net_dir));
+        let conflist = Conflist::render(settings, &values, layout)?;
+        Ok((assets, conflist))
     }
 
     /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
     /// template.
     pub(crate) fn calicos(&self) -> Option<NetConf> {
-        let tls = self.tls_assets().ok()?.on_node(&self.settings.net_dir);
-        self.render(&tls).ok()?.calicos
+        self.render_mounted().ok()?.1.calicos
     }
 
     fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), KubeconfigError> {
-        match kubeconfig::ensure(account, &self.settings.service_account, net_dir)? {
-            Change::Written => tracing::info!("wrote {}", net_dir.join(kubeconfig::NAME).display()),
-            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
-        }
+        let change = kubeconfig::ensure(account, &self.settings.service_account, net_dir)?;
+        log_change(change, &net_dir.join(kubeconfig::NAME));
         Ok(())
     }
 
@@ -214,6 +208,13 @@ impl Installation<'_> {
     }
 }
 
+fn log_change(change: Change, path: &Path) {
+    match change {
+        Change::Written => tracing::info!("wrote {}", path.display()),
+        Change::Unchanged => tracing::info!("{} is up to date", path.display()),
+    }
+}
+
 /// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
 /// those.
 fn put_in_place(
@@ -225,10 +226,7 @@ fn put_in_place(
 ) -> Result<(), AtomicFileError> {
     let former = Former::find(target, settings, state);
     let written = write(&former)?;
-    match written.change {
-        Change::Written => tracing::info!("wrote {}", target.path().display()),
-        Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
-    }
+    log_change(written.change, &target.path());
     conflist.record_written(target, &written, state);
     let target = Target::new(&target.directory, settings, state);
     former.iter().for_each(|former| conflist.remove_former(former, &target, state));

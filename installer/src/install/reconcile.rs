@@ -42,26 +42,24 @@ impl<'a> InstallReconciler<'a> {
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
     /// server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
-        let missing = match self.find_ownership() {
-            Ok(false) => return FileCheck::default(),
-            Ok(true) => {
-                self.write_late_mtu();
-                self.installation.missing()
-            }
-            Err(error) => Err(error),
-        };
-        let Missing { configuration, others } = match missing {
-            Ok(missing) => missing,
-            Err(error) => return FileCheck { restored: 0, missing: Some(error.to_string()) },
-        };
+        let restored = self.restore();
+        restored.unwrap_or_else(|error| FileCheck { restored: 0, missing: Some(error.to_string()) })
+    }
+
+    fn restore(&mut self) -> Result<FileCheck, InstallError> {
+        if !self.find_ownership()? {
+            return Ok(FileCheck::default());
+        }
+        self.write_late_mtu();
+        let Missing { configuration, others } = self.installation.missing()?;
         let is_left = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_left) {
-            return FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) };
+            return Ok(FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) });
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
         if missing.is_empty() {
-            return FileCheck::default();
+            return Ok(FileCheck::default());
         }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
@@ -69,13 +67,9 @@ impl<'a> InstallReconciler<'a> {
         if is_configuration {
             self.conflict.record_outcome(&installed);
         }
-        match installed {
-            // The path is missing if its directory was skipped.
-            Ok(()) => {
-                FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None }
-            }
-            Err(error) => FileCheck { restored: 0, missing: Some(error.to_string()) },
-        }
+        installed?;
+        // The path is missing if its directory was skipped.
+        Ok(FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None })
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
@@ -96,15 +90,12 @@ impl<'a> InstallReconciler<'a> {
     /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
     /// encapsulation may be unknown during the installation.
     fn write_late_mtu(&mut self) {
-        let Installation { settings, layout, .. } = self.installation;
+        let layout = self.installation.layout;
         if !layout.keeps_state() || layout.state_dir().join(mtu::NAME).exists() {
             return;
         }
         let installation = self.installation;
-        let rendered = installation.tls_assets().map_err(InstallError::from);
-        let Ok(conflist) = rendered.and_then(|assets| installation.render(&assets.on_node(&settings.net_dir))) else {
-            return;
-        };
+        let Ok((_, conflist)) = installation.render_mounted() else { return };
         let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
         // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
@@ -133,8 +124,7 @@ impl Installation<'_> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
         let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
-        let tls = self.tls_assets()?.on_node(&settings.net_dir);
-        Ok(self.render(&tls)?.is_recorded(&target, &state))
+        Ok(self.render_mounted()?.1.is_recorded(&target, &state))
     }
 
     /// Returns the installed paths that are missing or changed. Writes nothing.
@@ -142,9 +132,8 @@ impl Installation<'_> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         let state = self.load_state();
-        let assets = self.tls_assets()?;
         let target = Target::new(&net_dir, settings, &state);
-        let rendered = self.render(&assets.on_node(&settings.net_dir))?;
+        let (assets, rendered) = self.render_mounted()?;
         let configuration = (!rendered.is_written(&target)).then(|| target.path());
         let mut others = assets.missing(&net_dir)?;
         let names = binaries::program_names(settings, layout);

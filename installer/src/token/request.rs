@@ -5,6 +5,7 @@ use std::time::Duration;
 use datastore::kubernetes::{self, AccessError};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
+use netconf::conf::Secret;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -26,10 +27,10 @@ pub struct TokenRequest {
 }
 
 /// A token from the API server.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedToken {
     /// The token.
-    pub token: String,
+    pub token: Secret,
     /// The expiry, in seconds since 1970.
     pub expires: i64,
     /// The lifetime, computed from the API server's clock only, so that a wrong clock of this node does no harm.
@@ -117,17 +118,7 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
         _ => granted,
     };
     let lifetime = lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or(InvalidResponse::NoLifetime)?;
-    Ok(IssuedToken { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
-}
-
-// Written by hand because the token is a secret.
-impl std::fmt::Debug for IssuedToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IssuedToken")
-            .field("expires", &self.expires)
-            .field("lifetime", &self.lifetime)
-            .finish_non_exhaustive()
-    }
+    Ok(IssuedToken { token: Secret::new(token.into()), expires, lifetime: Duration::from_secs(lifetime) })
 }
 
 /// Reasons for a missing token.
@@ -203,13 +194,6 @@ pub enum TokenError {
         /// The error in the response.
         reason: String,
     },
-}
-
-impl TokenError {
-    /// Returns true if the API server sent no response.
-    pub fn is_silence(&self) -> bool {
-        matches!(self, TokenError::NoAnswer { .. })
-    }
 }
 
 #[cfg(test)]
@@ -288,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_token_is_in_no_message() {
-        let issued = IssuedToken { token: "SECRET".into(), expires: 0, lifetime: Duration::ZERO };
+        let issued = IssuedToken { token: Secret::new("SECRET".into()), expires: 0, lifetime: Duration::ZERO };
         assert!(!format!("{issued:?}").contains("SECRET"));
     }
 }

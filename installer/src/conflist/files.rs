@@ -67,7 +67,7 @@ impl Target {
 /// Returns true if the text is a list with Calico's plugin and foreign entries.
 fn is_extended(text: &[u8], recorded: &Installed) -> bool {
     let Some(there) = chain_of(text) else { return false };
-    is_calicos(text) && there.is_list() && !there.foreign(&Chain::default(), &recorded.renderings).is_empty()
+    is_calicos(text) && there.is_list && !there.foreign(&Chain::default(), &recorded.renderings).is_empty()
 }
 
 /// A configuration to remove once the new one is in place.

@@ -23,8 +23,8 @@ pub struct Chain {
     /// The keys beside `plugins`.
     pub(super) keys: BTreeMap<String, Verbatim<Value>>,
     pub(super) entries: Vec<Entry>,
-    /// False for a configuration that consists of a single plugin instead of a list.
-    pub(super) is_list: bool,
+    /// True for a list, to which entries can be added; false for a configuration that consists of a single plugin.
+    pub(crate) is_list: bool,
     /// True if an element of the list was left out because it is not a plugin.
     pub(super) leaves_out: bool,
 }
@@ -106,11 +106,6 @@ impl Chain {
     pub fn says_the_same_as(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
         !self.leaves_out && !other.leaves_out && self.is_list == other.is_list && form(self) == form(other)
-    }
-
-    /// Returns true if the configuration is a list, to which entries can be added.
-    pub fn is_list(&self) -> bool {
-        self.is_list
     }
 
     /// Returns the number of entries of Calico's plugin.

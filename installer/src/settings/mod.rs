@@ -143,9 +143,13 @@ fn old_conf_name(environment: &Environment<'_>) -> Result<String, SettingsError>
 }
 
 /// Checks that a name from a variable cannot lead outside of its directory.
-fn file_name(name: &'static str, found: String) -> Result<String, SettingsError> {
+fn file_name(name: &str, found: String) -> Result<String, SettingsError> {
     if found.is_empty() || found == "." || found == ".." || found.contains('/') {
-        return Err(SettingsError::Value { name, found, wanted: "the name of a file, like 10-calico.conflist" });
+        return Err(SettingsError::Value {
+            name: name.to_owned(),
+            found,
+            wanted: "the name of a file, like 10-calico.conflist",
+        });
     }
     Ok(found)
 }
@@ -157,7 +161,7 @@ fn extra_plugins(environment: &Environment<'_>) -> Result<ExtraPlugins, Settings
         "all" | "" => Ok(ExtraPlugins::AllBut(skipped.collect())),
         "calico-only" | "calicoonly" => Ok(ExtraPlugins::None),
         found => Err(SettingsError::Value {
-            name: "CNI_INSTALL_PLUGINS",
+            name: "CNI_INSTALL_PLUGINS".to_owned(),
             found: found.to_owned(),
             wanted: "`all` or `calico-only`",
         }),

@@ -23,73 +23,46 @@ impl PoolRequest {
         if environment.some("NO_DEFAULT_POOLS").is_some_and(|said| said == "true") {
             return Ok(Vec::new());
         }
-        let ipv4 = Family {
-            version: IpVersion::V4,
-            pool: "default-ipv4-ippool",
-            cidr: "CALICO_IPV4POOL_CIDR",
-            block_size: "CALICO_IPV4POOL_BLOCK_SIZE",
-            ipip: Some("CALICO_IPV4POOL_IPIP"),
-            vxlan: "CALICO_IPV4POOL_VXLAN",
-            nat: "CALICO_IPV4POOL_NAT_OUTGOING",
-            selector: "CALICO_IPV4POOL_NODE_SELECTOR",
-        };
-        let ipv6 = Family {
-            version: IpVersion::V6,
-            pool: "default-ipv6-ippool",
-            cidr: "CALICO_IPV6POOL_CIDR",
-            block_size: "CALICO_IPV6POOL_BLOCK_SIZE",
-            ipip: None,
-            vxlan: "CALICO_IPV6POOL_VXLAN",
-            nat: "CALICO_IPV6POOL_NAT_OUTGOING",
-            selector: "CALICO_IPV6POOL_NODE_SELECTOR",
-        };
-        let requests = [ipv4, ipv6].into_iter().map(|family| family.read(environment));
-        requests.filter_map(Result::transpose).collect()
+        let requests = [IpVersion::V4, IpVersion::V6].map(|version| PoolRequest::of_family(version, environment));
+        requests.into_iter().filter_map(Result::transpose).collect()
     }
-}
 
-/// The variables of a family.
-struct Family {
-    version: IpVersion,
-    pool: &'static str,
-    cidr: &'static str,
-    block_size: &'static str,
-    ipip: Option<&'static str>,
-    vxlan: &'static str,
-    nat: &'static str,
-    selector: &'static str,
-}
-
-impl Family {
-    fn read(&self, environment: &Environment<'_>) -> Result<Option<PoolRequest>, SettingsError> {
-        let Some(found) = environment.some(self.cidr).filter(|cidr| cidr != "none") else { return Ok(None) };
-        let range = found.parse::<Cidr>().ok().filter(|range| range.version() == self.version);
-        let wanted = match self.version {
-            IpVersion::V4 => "an IPv4 range like 10.65.0.0/16, or none",
-            IpVersion::V6 => "an IPv6 range like fd65::/64, or none",
+    /// Returns the pool that the variables of a family request: `CALICO_IPV4POOL_CIDR`, or `CALICO_IPV6POOL_CIDR`, and
+    /// the variables beside it.
+    fn of_family(version: IpVersion, environment: &Environment<'_>) -> Result<Option<PoolRequest>, SettingsError> {
+        let (name, prefix, wanted) = match version {
+            IpVersion::V4 => ("default-ipv4-ippool", "CALICO_IPV4POOL", "an IPv4 range like 10.65.0.0/16, or none"),
+            IpVersion::V6 => ("default-ipv6-ippool", "CALICO_IPV6POOL", "an IPv6 range like fd65::/64, or none"),
         };
-        let range = range.ok_or(SettingsError::Value { name: self.cidr, found, wanted })?;
-        let block_size = environment.some(self.block_size).map(|found| {
+        let variable = |property: &str| format!("{prefix}_{property}");
+        let (cidr, block_size) = (variable("CIDR"), variable("BLOCK_SIZE"));
+        let Some(found) = environment.some(&cidr).filter(|range| range != "none") else { return Ok(None) };
+        let range = found.parse::<Cidr>().ok().filter(|range| range.version() == version);
+        let range = range.ok_or(SettingsError::Value { name: cidr, found, wanted })?;
+        let block_size = environment.some(&block_size).map(|found| {
             let wanted = "a prefix length, 20 to 32 for IPv4, 116 to 128 for IPv6";
-            found.parse().map_err(|_| SettingsError::Value { name: self.block_size, found, wanted })
+            found.parse().map_err(|_| SettingsError::Value { name: block_size, found, wanted })
         });
         let spec = IpPoolSpec {
             cidr: range.to_string(),
             block_size: block_size.transpose()?,
-            ipip_mode: self.ipip.map(|name| encapsulation(environment, name)).transpose()?.unwrap_or_default(),
-            vxlan_mode: encapsulation(environment, self.vxlan)?,
-            nat_outgoing: environment.truth(self.nat)?.unwrap_or(self.version == IpVersion::V4),
-            node_selector: environment.some(self.selector).unwrap_or_default(),
+            ipip_mode: match version {
+                IpVersion::V4 => encapsulation(environment, variable("IPIP"))?,
+                IpVersion::V6 => String::new(),
+            },
+            vxlan_mode: encapsulation(environment, variable("VXLAN"))?,
+            nat_outgoing: environment.truth(&variable("NAT_OUTGOING"))?.unwrap_or(version == IpVersion::V4),
+            node_selector: environment.some(&variable("NODE_SELECTOR")).unwrap_or_default(),
             ..IpPoolSpec::default()
         };
-        Ok(Some(PoolRequest { name: self.pool, spec }))
+        Ok(Some(PoolRequest { name, spec }))
     }
 }
 
 /// Returns the mode of an encapsulation, by default Never: the installer does not install the programs that encapsulate
 /// packets.
-fn encapsulation(environment: &Environment<'_>, name: &'static str) -> Result<String, SettingsError> {
-    let found = environment.text(name, "");
+fn encapsulation(environment: &Environment<'_>, name: String) -> Result<String, SettingsError> {
+    let found = environment.text(&name, "");
     let mode = match found.to_ascii_lowercase().as_str() {
         "" | "never" | "off" => "Never",
         "always" => "Always",

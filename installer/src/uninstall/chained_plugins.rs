@@ -77,7 +77,7 @@ impl<'a> ChainedPlugins<'a> {
 /// Returns true if a file is a list that contains Calico's plugin.
 fn accepts_entries(path: &Path) -> bool {
     let text = regular_file::contents(path).unwrap_or_default();
-    conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list())
+    conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list)
 }
 
 /// Adds the entries that the configuration has a place for.

@@ -70,19 +70,13 @@ pub enum RunError {
     /// The file system is mounted with `noexec`.
     #[error(
         "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have \
-         the runtime use another plugin directory", .path.display()
+         the runtime use another plugin directory", .0.display()
     )]
-    NoExec {
-        /// The path of the program.
-        path: PathBuf,
-    },
+    NoExec(PathBuf),
     /// The program was built for another processor.
     #[error("{} is built for {}, and this kernel does not run that; use the image for this \
-        machine", .path.display(), std::env::consts::ARCH)]
-    OtherMachine {
-        /// The path of the program.
-        path: PathBuf,
-    },
+        machine", .0.display(), std::env::consts::ARCH)]
+    OtherMachine(PathBuf),
     /// The kernel rejects the program for another reason.
     #[error("{} does not run: {source}", .path.display())]
     Refused {
@@ -136,8 +130,8 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
 fn explain(program: &Path, source: io::Error) -> RunError {
     let path = program.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EACCES) if is_noexec(program) => RunError::NoExec { path },
-        Some(Errno::ENOEXEC) => RunError::OtherMachine { path },
+        Some(Errno::EACCES) if is_noexec(program) => RunError::NoExec(path),
+        Some(Errno::ENOEXEC) => RunError::OtherMachine(path),
         _ => RunError::Refused { path, source },
     }
 }

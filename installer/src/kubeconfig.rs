@@ -3,7 +3,6 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{fs, io};
 
 use data_encoding::BASE64;
@@ -20,9 +19,6 @@ pub const NAME: &str = "calico-kubeconfig";
 
 /// The mode of the file. Only root may read the token.
 pub const MODE: u32 = 0o600;
-
-/// Time limit for one request to the API server.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The content of the file.
 #[derive(Clone, Copy)]
@@ -143,7 +139,7 @@ pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change
     let file = net_dir.join(NAME);
     process::block_on(async {
         if let Some(token) = kept(&file, pod, name)
-            && check_token(&pod.access_with(token.clone(), DEADLINE), DEADLINE).await == TokenCheck::Holds
+            && check_token(pod, &token).await == TokenCheck::Holds
         {
             return write(&file, pod, &token);
         }

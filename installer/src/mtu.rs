@@ -1,6 +1,7 @@
 //! Writes `/var/lib/calico/mtu` on a node without Felix, which otherwise writes it (INST-59). The plugins read the file
 //! if their configuration sets no MTU.
 
+use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use netconf::NetConf;
 
 use crate::atomic_file::{self, AtomicFileError};
 use crate::digest;
-use crate::host_network::{self, HostNetwork, Interface, NetworkError};
+use crate::host_network::{self, HostNetwork, Interface};
 use crate::layout::{CALICO, Layout, Place};
-use crate::node_conf::{self, NodeConfError};
+use crate::node_conf;
 use crate::state::State;
 
 /// The file name in `/var/lib/calico`.
@@ -47,21 +48,8 @@ pub enum UnknownMtu {
 #[derive(Debug, thiserror::Error)]
 #[error("/var/lib/calico/mtu is not written: {cause}; {way_out}")]
 pub struct MtuNotWritten {
-    cause: Cause,
+    cause: Box<dyn Error + Send + Sync>,
     way_out: &'static str,
-}
-
-/// The cause of the error.
-#[derive(Debug, thiserror::Error)]
-enum Cause {
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    #[error(transparent)]
-    Unknown(#[from] UnknownMtu),
-    #[error(transparent)]
-    Pools(#[from] NodeConfError),
-    #[error(transparent)]
-    File(#[from] AtomicFileError),
 }
 
 /// Returns true if the plugins read the file: their configuration sets no MTU, or requires the file.
@@ -127,23 +115,15 @@ pub fn write(
     } else {
         "set CNI_MTU, let calico-node write it, or run this again when that has changed"
     };
-    write_known(conf, layout, network, deadline, state).map_err(|cause| MtuNotWritten { cause, way_out })
-}
-
-fn write_known(
-    conf: &NetConf,
-    layout: &Layout,
-    network: &dyn HostNetwork,
-    deadline: Duration,
-    state: &mut State,
-) -> Result<(), Cause> {
-    let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
-    let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
-    match ensure(layout, mtu, state)? {
-        MtuFile::Written => tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}"),
-        MtuFile::Same | MtuFile::Theirs => {}
-    }
-    Ok(())
+    let mut write_known = || -> Result<(), Box<dyn Error + Send + Sync>> {
+        let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
+        let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
+        if ensure(layout, mtu, state)? == MtuFile::Written {
+            tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}");
+        }
+        Ok(())
+    };
+    write_known().map_err(|cause| MtuNotWritten { cause, way_out })
 }
 
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest

@@ -26,7 +26,6 @@ pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES}
 
 use std::future::pending;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
@@ -39,9 +38,6 @@ use projected_token::ProjectedToken;
 use refresh_schedule::{HeldToken, Moment, RefreshAttempt, RefreshReason, RefreshSchedule};
 pub use status::FileCheck;
 use status::{SharedStatus, Status};
-
-/// Time limit for one test of the token.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Reasons for the agent to stop, or not to start.
 #[derive(Debug, thiserror::Error)]
@@ -217,7 +213,7 @@ impl Refresher {
     async fn check(&self) -> TokenCheck {
         let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Refused };
-        check_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
+        check_token(&self.pod, token).await
     }
 }
 

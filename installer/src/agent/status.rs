@@ -143,29 +143,23 @@ impl Status {
                 "# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\ncalico_cni_{name} {value}\n"
             );
         };
-        let expires = i128::from(self.expires.unwrap_or(0));
+        let expires = self.expires.unwrap_or(0).into();
         metric(
             "gauge",
             "token_expiry_timestamp_seconds",
             "When the token of the plugins ends; 0 without one.",
             expires,
         );
-        metric("counter", "token_refreshes_total", "Tokens that were asked for and written.", refreshes.into());
-        metric("counter", "token_refresh_failures_total", "Attempts to renew the token that failed.", failures.into());
-        metric(
-            "counter",
-            "token_refused_total",
-            "Tokens that the API server refused before their end.",
-            refused.into(),
-        );
-        metric("counter", "clock_jumps_total", "Times that the clock of the node was set.", clock_jumps.into());
-        metric(
-            "counter",
-            "files_mended_total",
-            "Installed files that were missing or changed and put back.",
-            restored.into(),
-        );
-        let ok = i128::from(self.missing.is_none());
+        for (name, help, count) in [
+            ("token_refreshes_total", "Tokens that were asked for and written.", refreshes),
+            ("token_refresh_failures_total", "Attempts to renew the token that failed.", failures),
+            ("token_refused_total", "Tokens that the API server refused before their end.", refused),
+            ("clock_jumps_total", "Times that the clock of the node was set.", clock_jumps),
+            ("files_mended_total", "Installed files that were missing or changed and put back.", restored),
+        ] {
+            metric("counter", name, help, count.into());
+        }
+        let ok = self.missing.is_none().into();
         metric("gauge", "install_ok", "Whether everything that was installed is in place.", ok);
         text
     }

@@ -10,6 +10,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
 use tokio::time::advance;
 
+use std::time::Duration;
+
 use super::*;
 
 /// Number of answers that tell the group that the agent begins with.

@@ -57,7 +57,7 @@ impl Binaries {
             }
         }
         if plans.is_empty() {
-            return Err(BinariesError::NoDirectory { skipped });
+            return Err(BinariesError::NoDirectory(skipped));
         }
         Ok(Binaries { plans, skipped })
     }
@@ -79,7 +79,7 @@ impl Binaries {
         for plan in &self.plans {
             match carry_out(plan) {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
-                Err(BinariesError::Run(RunError::NoExec { path })) => {
+                Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
                     self.skipped.push((plan.directory.clone(), "is mounted noexec"));
                     state.restore(plan.place, before);
@@ -90,7 +90,7 @@ impl Binaries {
         for (place, task) in self.ours().filter(|(place, _)| ready.iter().any(|(known, _)| known == place)) {
             state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
-        if ready.is_empty() { Err(BinariesError::NoDirectory { skipped: self.skipped }) } else { Ok(ready) }
+        if ready.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(ready) }
     }
 
     /// Returns the tasks whose files are, or will be, installed by Calico.
@@ -127,29 +127,20 @@ fn is_writeable(directory: &Path) -> bool {
 /// Reasons for a failed installation of the programs. The programs installed earlier stay in place.
 #[derive(Debug, thiserror::Error)]
 pub enum BinariesError {
-    /// No directory is usable (INST-29).
+    /// No directory is usable, for the reason beside each (INST-29).
     #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for \
-        writing", list(.skipped))]
-    NoDirectory {
-        /// The rejected directories with the reason for each.
-        skipped: Vec<(PathBuf, &'static str)>,
-    },
+        writing", list(.0))]
+    NoDirectory(Vec<(PathBuf, &'static str)>),
     /// A program's path is occupied by something other than a file.
     #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in \
-        SKIP_CNI_BINARIES if it is not Calico's", .path.display())]
-    NoFile {
-        /// The occupied path.
-        path: PathBuf,
-    },
+        SKIP_CNI_BINARIES if it is not Calico's", .0.display())]
+    NoFile(PathBuf),
     /// A program of this container cannot be read, or its copy cannot be written.
     #[error(transparent)]
     Copy(#[from] AtomicFileError),
     /// The copy differs from the source.
-    #[error("{} was written and reads back otherwise; is the disk sound?", .path.display())]
-    Differs {
-        /// The path of the program to install.
-        path: PathBuf,
-    },
+    #[error("{} was written and reads back otherwise; is the disk sound?", .0.display())]
+    Differs(PathBuf),
     /// The copy cannot be run.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -203,7 +194,7 @@ fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
     let finished = draft.finish(source.mode)?;
     let written = digest::of_file(finished.path()).unwrap_or_default();
     if written != source.digest {
-        return Err(BinariesError::Differs { path: target.to_owned() });
+        return Err(BinariesError::Differs(target.to_owned()));
     }
     if source.name == CALICO {
         run_once(finished.path())?;

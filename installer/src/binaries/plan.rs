@@ -105,7 +105,7 @@ impl Plan {
         look: impl Fn(&str) -> Option<Present>,
     ) -> Result<Plan, BinariesError> {
         let look = |name: &str| match look(name) {
-            Some(Present::NoFile) => Err(BinariesError::NoFile { path: directory.join(name) }),
+            Some(Present::NoFile) => Err(BinariesError::NoFile(directory.join(name))),
             Some(Present::File(there)) => Ok(Some(there)),
             None => Ok(None),
         };

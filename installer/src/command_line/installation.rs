@@ -3,6 +3,7 @@
 //!
 //! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid arguments.
 
+use std::error::Error;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -13,37 +14,20 @@ use ipam_plugin::process::{self, variables_help};
 use netconf::conf::DatastoreType;
 
 use super::arguments::{OptionSpec, run_with};
-use crate::agent::{
-    self, AgentError, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels,
-};
+use crate::agent::{self, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels};
 use crate::cluster::group_of;
 use crate::host_network::HostNetwork;
-use crate::install::{InstallError, InstallReconciler, Installation};
+use crate::install::{InstallReconciler, Installation};
 use crate::kubeconfig;
 use crate::layout::Layout;
-use crate::service_account::{ServiceAccount, ServiceAccountError};
+use crate::service_account::ServiceAccount;
+use crate::settings::Settings;
 use crate::settings::variables::GROUPS;
-use crate::settings::{Settings, SettingsError};
 
 const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
 
 /// Time limit for reading the identity of the datastore.
 const LEARNING: Duration = Duration::from_secs(5);
-
-/// Reasons for a failed command.
-#[derive(Debug, thiserror::Error)]
-enum CommandError {
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    #[error(transparent)]
-    Account(#[from] ServiceAccountError),
-    #[error(transparent)]
-    Install(#[from] InstallError),
-    #[error(transparent)]
-    AgentSettings(#[from] agent::AgentSettingsError),
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-}
 
 /// Runs `calico install`. `replay` replays deferred DELs.
 pub fn install(
@@ -91,20 +75,20 @@ fn install_or_stay(
     layout: &Layout,
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
-) -> Result<(), CommandError> {
+) -> Result<(), Box<dyn Error>> {
     let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let settings = Settings::from_environment(&lookup, hostname.trim())?;
     let account = ServiceAccount::discover(layout, &lookup)?;
     let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
     if !installs {
-        return run_agent(&installation, InstallReconciler::for_any_installation(installation), &lookup, replay);
+        return run_agent(&installation, None, &lookup, replay);
     }
     installation.run()?;
     // Outside of a pod there is no token to renew, and a person waits for the prompt.
     if settings.stay && account.is_some() {
         tracing::info!("staying as the agent; SLEEP=false ends after the installation");
-        return run_agent(&installation, InstallReconciler::for_own_installation(installation), &lookup, replay);
+        return run_agent(&installation, Some(true), &lookup, replay);
     }
     if !settings.try_for.is_zero() {
         let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
@@ -113,13 +97,14 @@ fn install_or_stay(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `replay` replays deferred DELs; the plugin provides it.
+/// Runs the agent until SIGTERM (INST-37). `keeps` is that of [`InstallReconciler::new`]. `replay` replays deferred DELs;
+/// the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
-    mut reconciler: InstallReconciler<'_>,
+    keeps: Option<bool>,
     lookup: &dyn Fn(&str) -> Option<String>,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
-) -> Result<(), CommandError> {
+) -> Result<(), Box<dyn Error>> {
     let Installation { settings, layout, account, .. } = *installation;
     let agent_settings = AgentSettings::from_environment(lookup)?;
     let net_dir = layout.net_dir(&settings.net_dir);
@@ -128,6 +113,7 @@ fn run_agent(
     let group = on_kubernetes
         .zip(account)
         .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: group_of(&conf) });
+    let mut reconciler = InstallReconciler::new(*installation, keeps);
     let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
     process::block_on(agent::run(
         &agent_settings,

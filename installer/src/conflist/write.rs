@@ -10,7 +10,7 @@ use super::files::{Former, Target};
 use super::{is_read, is_wholly_ours};
 use crate::atomic_file::{self, AtomicFileError, Change, draft_name};
 use crate::layout::Place;
-use crate::plugin_chain::{Chain, Merged, Rendering, Unreadable, chain_of};
+use crate::plugin_chain::{Chain, Merged, Rendering, chain_of};
 use crate::regular_file;
 use crate::state::{Installed, State};
 
@@ -28,7 +28,10 @@ impl Conflist {
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let there = atomic_file::read_complete(&target.path(), |there| target.is_whole(there)).ok().flatten();
-        there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
+        there.is_some_and(|there| {
+            let contents = Some(&there.contents[..]);
+            there.grants(target.mode) && self.text_of(&self.merged(contents, target, &[]), contents).is_none()
+        })
     }
 
     /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
@@ -52,7 +55,7 @@ impl Conflist {
             last = self.merged(there, &target, former);
             let text = self.text_of(&last, there)?;
             if let Some((there, Err(reason))) = there.map(|there| (there, Chain::read(there))) {
-                copied = Backup::write(&path, there, reason);
+                copied = back_up(&path, there).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
             // The next text to read is this one, or this one with another program's change.
@@ -61,8 +64,13 @@ impl Conflist {
             Some(text)
         };
         let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
-        if let Some(copy) = copied? {
-            copy.warn(&path);
+        if let Some((copy, reason)) = copied? {
+            tracing::warn!(
+                "{}: {reason}; it was replaced, and plugins that others chained into it are no longer there: its copy \
+                 is {}; add them again, then remove the copy",
+                path.display(),
+                copy.display()
+            );
         }
         if !last.taken.is_empty() {
             tracing::warn!(
@@ -116,11 +124,7 @@ impl Conflist {
         }
     }
 
-    /// Returns the text to write over `there`, or `None` if `there` is equivalent.
-    fn over(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Option<Vec<u8>> {
-        self.text_of(&self.merged(there, target, former), there)
-    }
-
+    /// Returns the text of `merged` to write over `there`, or `None` if `there` is equivalent.
     fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
         // The template may contain elements that are not plugins, so equal bytes are checked first.
         if merged.is_only_ours() && there == Some(self.text.as_bytes()) {
@@ -170,37 +174,18 @@ impl Conflist {
 /// Maximum number of copies. A further copy overwrites the last one.
 const MOST: u32 = 9;
 
-/// A copy of a file that will be replaced.
-#[derive(Debug)]
-struct Backup {
-    path: PathBuf,
-    reason: Unreadable,
-}
-
-impl Backup {
-    /// Copies a file, unless it is blank. Only root may read the copy, because it may contain a token.
-    ///
-    /// # Errors
-    /// Returns an error if the copy cannot be written. The file must not be replaced then.
-    fn write(path: &Path, text: &[u8], reason: Unreadable) -> Result<Option<Backup>, AtomicFileError> {
-        if text.trim_ascii().is_empty() {
-            return Ok(None);
-        }
-        let copy = free(path, text);
-        atomic_file::replace(&copy, text, 0o600)?;
-        Ok(Some(Backup { path: copy, reason }))
+/// Copies a file that will be replaced, unless it is blank. Returns the path of the copy. Only root may read the copy,
+/// because it may contain a token.
+///
+/// # Errors
+/// Returns an error if the copy cannot be written. The file must not be replaced then.
+fn back_up(path: &Path, text: &[u8]) -> Result<Option<PathBuf>, AtomicFileError> {
+    if text.trim_ascii().is_empty() {
+        return Ok(None);
     }
-
-    /// Logs a warning that `path` was replaced.
-    fn warn(&self, path: &Path) {
-        tracing::warn!(
-            "{}: {}; it was replaced, and plugins that others chained into it are no longer there: its copy is {}; add \
-             them again, then remove the copy",
-            path.display(),
-            self.reason,
-            self.path.display()
-        );
-    }
+    let copy = free(path, text);
+    atomic_file::replace(&copy, text, 0o600)?;
+    Ok(Some(copy))
 }
 
 /// Returns the path of an existing copy with the same content, or the first free path.
@@ -241,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("10-calico.conflist");
         for number in 0..20 {
-            Backup::write(&path, number.to_string().as_bytes(), Unreadable::NoObject).unwrap();
+            back_up(&path, number.to_string().as_bytes()).unwrap();
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MOST as usize);
         assert!(fs::read_dir(dir.path()).unwrap().all(|copy| is_backup(&copy.unwrap().path())));

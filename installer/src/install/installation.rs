@@ -158,6 +158,7 @@ impl Installation<'_> {
         for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
             tracing::warn!("{}: {problem}", target.name);
         }
+        let tries = tries && !self.settings.try_for.is_zero();
         if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
@@ -165,9 +166,6 @@ impl Installation<'_> {
 
     fn try_out(&self, conflist: &Conflist, plugin: &Path) {
         let settings = self.settings;
-        if settings.try_for.is_zero() {
-            return;
-        }
         let net_dir = Path::new(&settings.net_dir);
         let path_of = |path: &Path| self.layout.translate(path, net_dir);
         match config_trial::try_out(&conflist.conf, plugin, settings.try_for, path_of) {

@@ -28,15 +28,11 @@ pub struct InstallReconciler<'a> {
 }
 
 impl<'a> InstallReconciler<'a> {
-    /// Creates a reconciler for a process that has just run the installation.
-    pub fn for_own_installation(installation: Installation<'a>) -> InstallReconciler<'a> {
-        InstallReconciler { keeps: Some(true), ..InstallReconciler::for_any_installation(installation) }
-    }
-
-    /// Creates a reconciler that first determines if the files were installed from this environment. Files of another
-    /// environment are left to the agent of that environment.
-    pub fn for_any_installation(installation: Installation<'a>) -> InstallReconciler<'a> {
-        InstallReconciler { installation, keeps: None, reported_mtu: None, conflict: ConflictBackoff::default() }
+    /// Creates a reconciler. `keeps` is true for a process that has just run the installation. With `None` the
+    /// reconciler first determines if the files were installed from this environment. Files of another environment are
+    /// left to the agent of that environment.
+    pub fn new(installation: Installation<'a>, keeps: Option<bool>) -> InstallReconciler<'a> {
+        InstallReconciler { installation, keeps, reported_mtu: None, conflict: ConflictBackoff::default() }
     }
 
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no

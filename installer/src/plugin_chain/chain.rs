@@ -6,8 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::document::{Unreadable, Verbatim, elements, values};
-use super::entry::{Entry, PlaceFor, canonical, is_calico, is_same, kind};
+use super::entry::{Entry, PlaceFor, Unreadable, Verbatim, canonical, elements, is_calico, is_same, kind, values};
 
 const PLUGINS: &str = "plugins";
 

@@ -4,14 +4,12 @@
 //! "Foreign" means added by another program or a person. Read `chain`, `rendering` and `merged` in this order.
 
 mod chain;
-mod document;
 mod entry;
 mod merged;
 mod rendering;
 
 pub use self::chain::{Chain, chain_of};
-pub use self::document::{Unreadable, Verbatim};
-pub use self::entry::{Entry, PlaceFor, kind};
+pub use self::entry::{Entry, PlaceFor, Unreadable, Verbatim, kind};
 pub(crate) use self::merged::{Merged, Rendered};
 pub use self::rendering::Rendering;
 

@@ -14,10 +14,12 @@ use std::time::Duration;
 
 pub use self::request::{IssuedToken, TokenError, TokenRequest};
 use data_encoding::BASE64URL_NOPAD;
-use datastore::{KubernetesConfig, kubernetes};
+use datastore::kubernetes;
 use hyper::Request;
 use serde::Deserialize;
 use tokio::time::timeout;
+
+use crate::service_account::ServiceAccount;
 
 /// The default for `CALICO_CNI_SERVICE_ACCOUNT`.
 pub const DEFAULT_ACCOUNT: &str = "calico-cni-plugin";
@@ -27,6 +29,9 @@ pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// The shortest lifetime that an API server accepts.
 pub const LEAST_LIFETIME: Duration = Duration::from_secs(600);
+
+/// Time limit for a response, including the connection.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 /// A path that every authenticated user may read.
 const TARGET: &str = "/version";
@@ -42,10 +47,11 @@ pub enum TokenCheck {
     Unanswered(String),
 }
 
-/// Tests the token in `access`.
-pub async fn check_token(access: &KubernetesConfig, deadline: Duration) -> TokenCheck {
+/// Tests a token at the API server of `pod`.
+pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
     let request_with_token = async {
-        let client = kubernetes::client(access).await.map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
+        let access = pod.access_with(token.to_owned(), DEADLINE);
+        let client = kubernetes::client(&access).await.map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
         let request =
             Request::get(TARGET).body(Vec::new()).map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
         match client.request_text(request).await {
@@ -59,10 +65,10 @@ pub async fn check_token(access: &KubernetesConfig, deadline: Duration) -> Token
             Err(error) => Err(TokenCheck::Unanswered(datastore::describe_error_chain(&error))),
         }
     };
-    match timeout(deadline, request_with_token).await {
+    match timeout(DEADLINE, request_with_token).await {
         Ok(Ok(())) => TokenCheck::Holds,
         Ok(Err(trial)) => trial,
-        Err(_) => TokenCheck::Unanswered(format!("nothing came within {deadline:?}")),
+        Err(_) => TokenCheck::Unanswered(format!("nothing came within {DEADLINE:?}")),
     }
 }
 

@@ -11,11 +11,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::timeout;
 
-use super::{Claims, DEFAULT_LIFETIME};
+use super::{Claims, DEADLINE, DEFAULT_LIFETIME};
 use crate::service_account::{ServiceAccount, ServiceAccountError};
-
-/// Time limit for a response, including the connection.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The parameters of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,7 +77,7 @@ impl TokenRequest {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
                 TokenError::Forbidden { account, name, namespace, said }
             }
-            404 => TokenError::NoAccount { account },
+            404 => TokenError::NoAccount(account),
             _ => TokenError::Refused { server, account, said, code },
         }
     }
@@ -157,15 +154,12 @@ pub enum TokenError {
         /// The API server's message.
         said: String,
     },
-    /// Status 404: the plugins' service account is missing.
+    /// Status 404: the plugins' service account `<namespace>/<name>` is missing.
     #[error(
-        "service account {account} does not exist: apply deploy/rbac/calico-cni-plugin.yaml, or name another in \
+        "service account {0} does not exist: apply deploy/rbac/calico-cni-plugin.yaml, or name another in \
              CALICO_CNI_SERVICE_ACCOUNT"
     )]
-    NoAccount {
-        /// `<namespace>/<name>`.
-        account: String,
-    },
+    NoAccount(String),
     /// Another error of the API server.
     #[error("the API server {server} made no token for {account}: {said} ({code})")]
     Refused {

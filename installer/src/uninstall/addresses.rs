@@ -17,11 +17,10 @@ use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
-use super::address_users::{Endpoints, check_pods};
-use super::interfaces::{self, TornDown};
+use super::address_users::{Endpoints, TornDown, check_pods, connected_pods};
 use super::plan::{FoundFile, Options};
-use super::release_error::{ConfError, ReleaseError};
 use super::report::UninstallReport;
+use super::{ConfError, ReleaseError};
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::{node_conf, regular_file};
@@ -99,7 +98,7 @@ async fn release_unused(
 ) -> Result<(String, BTreeMap<HandleId, String>), ReleaseError> {
     if options.yes {
         // The interfaces were deleted before.
-        let used = interfaces::connected_pods(network, false)?;
+        let used = connected_pods(network, false)?;
         if !used.is_empty() {
             return Err(ReleaseError::Connected(used));
         }

@@ -7,9 +7,8 @@ use std::path::Path;
 use netconf::NetConf;
 
 use super::plan::{FoundFile, FoundState, Options};
-use super::release_error::ConfError;
 use super::report::UninstallReport;
-use super::{addresses, files, interfaces};
+use super::{ConfError, address_users, addresses, files};
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, Place};
 
@@ -129,7 +128,7 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
 
 /// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
 fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
-    let reason = match interfaces::connected_pods(network, options.tear_down_pods) {
+    let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
             "pods are connected with theirs: {}; delete these pods first, or say --tear-down-pods",

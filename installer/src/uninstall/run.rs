@@ -7,9 +7,8 @@ use netconf::NetConf;
 
 use super::chained_plugins::ChainedPlugins;
 use super::plan::{Options, RemovalTask, Verdict, plan};
-use super::release_error::ConfError;
 use super::report::UninstallReport;
-use super::{addresses, files, interfaces, other_files, preconditions};
+use super::{ConfError, address_users, addresses, files, other_files, preconditions};
 use crate::atomic_file;
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
@@ -50,7 +49,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     if options.tear_down_pods {
         // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
         // repeated.
-        state.torn_down.extend(interfaces::behind_torn_down(network));
+        state.torn_down.extend(address_users::behind_torn_down(network));
         if options.yes && !save_records(&state, layout, &mut report) {
             report.add_remaining(
                 "everything",
@@ -117,7 +116,7 @@ async fn run_first_steps(
     if !are_retired {
         return Err("a configuration that cannot be renamed still runs them: run it again when it can");
     }
-    let is_torn_down = interfaces::tear_down(options, network, report);
+    let is_torn_down = address_users::tear_down(options, network, report);
     let released = addresses::release(conf, options, torn_down, network, report).await;
     match (is_torn_down, released) {
         (true, true) => Ok(()),

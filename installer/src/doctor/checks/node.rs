@@ -1,9 +1,7 @@
 //! Checks of the node itself: its name, MTU, kernel settings and journal.
 
 use crate::doctor::report::{Checked, fail, pass, warn};
-use crate::doctor::snapshot::{
-    Cluster, FORWARD, FORWARD_IPV6, NodeName, NodeSnapshot, REVERSE_PATH, Setting, Unobserved,
-};
+use crate::doctor::snapshot::{Cluster, FORWARD, FORWARD_IPV6, NodeName, NodeSnapshot, REVERSE_PATH, Unobserved};
 use crate::host_network::Interface;
 
 /// Number of deferred DELs that are listed in full.
@@ -87,8 +85,7 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
 
 /// Checks kernel settings that affect forwarding and source addresses of pods' packets.
 pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
-    let value =
-        |name: &str| snapshot.settings.iter().find(|setting| setting.name == name).and_then(|s| s.value.as_deref());
+    let value = |wanted: &str| snapshot.settings.iter().find(|(name, _)| *name == wanted)?.1.as_deref();
     if value(FORWARD) == Some("0") {
         return fail(format!("{FORWARD} is 0: packets of pods are not forwarded"), format!("sysctl -w {FORWARD}=1"));
     }
@@ -102,12 +99,8 @@ pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
         let seen = format!("{REVERSE_PATH} is 2: a pod can send with the address of another");
         return warn(seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix demands as well"));
     }
-    let known: Vec<String> = snapshot
-        .settings
-        .iter()
-        .filter_map(|Setting { name, value }| Some(format!("{name}={}", value.as_ref()?)))
-        .collect();
-    pass(known.join(" "))
+    let known = snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    pass(known.collect::<Vec<_>>().join(" "))
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::{datastore_settings, kubernetes_api};
-use libcalico::api::{AllowedUse, ClusterInformation, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect};
+use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
 use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Labels, Owner};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::selector::Selector;
@@ -158,10 +158,7 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
 
 /// Reads the pools. `labels` are the labels of the Node, or the reason why they are unknown.
 async fn read_pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Vec<Pool>> {
-    let pools = store
-        .list::<IpPool>(&ObjectSelect::default())
-        .await
-        .map_err(|error| Unobserved::new(format!("IPPools: {error}")))?;
+    let pools = kernel::list_pools(store).await?;
     let pool = |name: String, spec: &IpPoolSpec| Pool {
         name,
         cidr: spec.cidr.clone(),

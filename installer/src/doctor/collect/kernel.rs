@@ -6,7 +6,7 @@
 //! which name the pod, and the pod is read.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::btree_map;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, Workload
 use libcalico::ipam::{Block, Claim};
 use libcalico::names::{EndpointIdentifiers, pod_interface};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::NetConf;
 use time::OffsetDateTime;
 use tokio::time::sleep;
@@ -117,8 +117,8 @@ async fn read_endpoints_of_pods(
         for address in &interface.addresses {
             let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
             let block = match blocks.entry(cidr) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unread) => {
+                btree_map::Entry::Occupied(known) => known.into_mut(),
+                btree_map::Entry::Vacant(unread) => {
                     unread.insert(or_missing(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
                 }
             };
@@ -137,6 +137,12 @@ async fn read_endpoints_of_pods(
         }
     }
     Ok(endpoints)
+}
+
+/// Lists the pools.
+pub(super) async fn list_pools(store: &Datastore) -> Observed<Vec<Entry<IpPool>>> {
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await;
+    pools.map_err(|error| Unobserved::new(format!("IPPools: {error}")))
 }
 
 /// Returns the block of an address, or `None` if no pool contains the address.
@@ -207,30 +213,22 @@ pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) ->
     if routes.is_empty() {
         return Ok(BusyAddresses::new());
     }
-    let pools = store
-        .list::<IpPool>(&ObjectSelect::default())
-        .await
-        .map_err(|error| Unobserved::new(format!("IPPools: {error}")))?;
+    let pools = list_pools(store).await?;
     let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
     let mut busy = BusyAddresses::new();
     for route in routes {
         let address = route.destination.network();
         let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
-        if let Entry::Vacant(unread) = blocks.entry(cidr) {
+        if let btree_map::Entry::Vacant(unread) = blocks.entry(cidr) {
             let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
             unread.insert(read.map(|entry| entry.value));
         }
-        if is_free(blocks[&cidr].as_ref(), address) {
+        // An address without a block is not at risk: ADDs on this node fill existing blocks first.
+        if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {
             busy.insert(address, describe(route));
         }
     }
     Ok(busy)
-}
-
-/// Returns true if the block exists and the address in it is free. An address without a block is not at risk: ADDs on
-/// this node fill existing blocks first.
-fn is_free(block: Option<&Block>, address: IpAddr) -> bool {
-    block.is_some_and(|block| block.allocation(address).is_none())
 }
 
 fn describe(route: &Route) -> String {

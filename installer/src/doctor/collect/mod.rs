@@ -6,7 +6,6 @@ mod configurations;
 mod kernel;
 mod node;
 mod permissions;
-mod programs;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +32,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let state = State::load(layout);
     let noted = state.as_ref().ok();
     let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
-    let programs = programs::examine(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
+    let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
     NodeSnapshot {
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: seen,

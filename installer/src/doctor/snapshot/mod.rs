@@ -49,8 +49,8 @@ pub struct NodeSnapshot {
     pub mtu_file_required: bool,
     /// The interfaces with a default route.
     pub uplinks: Observed<Vec<Interface>>,
-    /// The relevant kernel settings.
-    pub settings: Vec<Setting>,
+    /// The relevant kernel settings, by their names in sysctl(8); `None` if the kernel lacks the setting.
+    pub settings: Vec<(&'static str, Option<String>)>,
     /// Descriptions of the deferred DELs in the journal.
     pub journal: Observed<Vec<String>>,
     /// The locks that the processes of this node share.
@@ -150,15 +150,6 @@ pub struct Cache {
     pub results: usize,
     /// Names of the results whose interface no longer exists.
     pub stale: Vec<String>,
-}
-
-/// A kernel setting.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Setting {
-    /// The name, as in sysctl(8).
-    pub name: &'static str,
-    /// The value; `None` if the kernel lacks the setting.
-    pub value: Option<String>,
 }
 
 /// An observation, or the reason why it is missing.

@@ -144,8 +144,8 @@ fn pool(name: &str, cidr: &str, serves_pods: bool) -> Pool {
     Pool { name: name.into(), cidr: cidr.into(), serves_pods, selects_node: Ok(true), overhead: 0 }
 }
 
-fn setting(name: &'static str, value: &str) -> Setting {
-    Setting { name, value: Some(value.into()) }
+fn setting(name: &'static str, value: &str) -> (&'static str, Option<String>) {
+    (name, Some(value.into()))
 }
 
 /// Returns the findings after `change` that are not OK, as `state name: seen`.

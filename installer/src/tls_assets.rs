@@ -48,10 +48,8 @@ impl TlsAssets {
     /// Returns the paths of the copies on the node, below its configuration directory.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> Tls {
-        let on_node = |name: &str| match self.modes.get(name) {
-            Some(_) => format!("{net_dir}/{DIRECTORY}/{name}"),
-            None => String::new(),
-        };
+        let exists = |name: &str| self.modes.contains_key(name);
+        let on_node = |name| if exists(name) { format!("{net_dir}/{DIRECTORY}/{name}") } else { String::new() };
         let [ca, cert, key] = FILES.map(on_node);
         Tls { ca, cert, key }
     }

@@ -98,7 +98,8 @@ pub async fn run(
         tracing::info!("the token of the plugins is left to others: CALICO_MANAGE_CNI is false, or this is no pod");
     }
     *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
-    let answering = server::start(settings.listen, status.clone()).await?;
+    let listener = server::listen(settings.listen).await?;
+    let answering = server::answer_all(listener, status.clone());
     let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), keep, status };
     let moved = async {
         match group {

@@ -3,6 +3,7 @@
 //! HTTP is written by hand here. The HTTP server library of kube-controllers would enlarge the binary that the runtime
 //! starts for each pod.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -35,24 +36,16 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Binds the port. The returned future answers requests until it is dropped; without an address it waits forever.
-pub(super) async fn start(
-    address: Option<SocketAddr>,
-    status: SharedStatus,
-) -> Result<impl Future<Output = ()>, ListenError> {
-    let listener = match address {
-        None => None,
-        Some(address) => Some(TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?),
-    };
-    Ok(async move {
-        match listener {
-            None => std::future::pending().await,
-            Some(listener) => answer_all(listener, status).await,
-        }
-    })
+/// Binds the port. Returns `None` without an address.
+pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?;
+    Ok(Some(listener))
 }
 
-async fn answer_all(listener: TcpListener, status: SharedStatus) {
+/// Answers requests until the future is dropped; without a listener it waits forever.
+pub(super) async fn answer_all(listener: Option<TcpListener>, status: SharedStatus) {
+    let Some(listener) = listener else { return pending().await };
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {

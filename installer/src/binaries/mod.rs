@@ -45,12 +45,13 @@ impl Binaries {
             }
             atomic_file::sweep(&directory);
             let look = |name: &str| Present::look(&directory.join(name), |digest| state.is_ours(place, name, digest));
-            let plan = Plan::new(place, &directory, settings, &own, &extra, look)?;
+            let mut plan = Plan::new(place, &directory, settings, &own, &extra, look)?;
             if is_writeable(&directory) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
                 tracing::info!("{} is not writeable; what is there is used", directory.display());
-                plans.push(plan.without_writes());
+                plan.tasks.retain(|task| !task.writes());
+                plans.push(plan);
             } else {
                 tracing::info!("{} is not writeable, skipping", directory.display());
                 skipped.push((directory, "is not writeable"));

@@ -130,13 +130,6 @@ impl Plan {
     pub(super) fn has_both(&self) -> bool {
         self.tasks.iter().take(2).all(|task| !task.writes())
     }
-
-    /// Returns the plan without the tasks that write.
-    #[must_use]
-    pub(super) fn without_writes(mut self) -> Plan {
-        self.tasks.retain(|task| !task.writes());
-        self
-    }
 }
 
 impl ProgramTask {
@@ -159,7 +152,7 @@ impl ProgramTask {
         self.ours && self.step != ProgramAction::Keep
     }
 
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         matches!(self.step, ProgramAction::Copy | ProgramAction::Link)
     }
 }

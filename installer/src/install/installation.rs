@@ -14,7 +14,7 @@ use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
 use crate::conflist::{self, Conflist, Former, Target, Written};
 use crate::host_network::HostNetwork;
-use crate::kubeconfig::{self, KubeconfigError};
+use crate::kubeconfig;
 use crate::layout::{CALICO, Layout, Place};
 use crate::mtu::{self, MtuNotWritten};
 use crate::nodename;
@@ -78,7 +78,8 @@ impl Installation<'_> {
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| asks) {
-            self.write_credentials(account, &net_dir)?;
+            let change = kubeconfig::ensure(account, &settings.service_account, &net_dir)?;
+            log_change(change, &net_dir.join(kubeconfig::NAME));
         }
         if asks {
             self.complete_cluster(&conflist)?;
@@ -112,12 +113,6 @@ impl Installation<'_> {
     /// template.
     pub(crate) fn calicos(&self) -> Option<NetConf> {
         self.render_mounted().ok()?.1.calicos
-    }
-
-    fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), KubeconfigError> {
-        let change = kubeconfig::ensure(account, &self.settings.service_account, net_dir)?;
-        log_change(change, &net_dir.join(kubeconfig::NAME));
-        Ok(())
     }
 
     /// Writes the MTU file (INST-59).

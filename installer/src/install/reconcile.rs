@@ -47,7 +47,7 @@ impl<'a> InstallReconciler<'a> {
             return Ok(FileCheck::default());
         }
         self.write_late_mtu();
-        let Missing { configuration, others } = self.installation.missing()?;
+        let (configuration, others) = self.installation.missing()?;
         let is_left = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_left) {
             return Ok(FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) });
@@ -103,15 +103,6 @@ impl<'a> InstallReconciler<'a> {
     }
 }
 
-/// Paths that are missing or changed.
-#[derive(Debug, Default)]
-struct Missing {
-    /// The network configuration.
-    configuration: Option<PathBuf>,
-    /// Programs and TLS files.
-    others: Vec<PathBuf>,
-}
-
 impl Installation<'_> {
     /// Returns true if the recorded configuration is the one that this environment yields. Unlike
     /// [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated and an
@@ -123,8 +114,9 @@ impl Installation<'_> {
         Ok(self.render_mounted()?.1.is_recorded(&target, &state))
     }
 
-    /// Returns the installed paths that are missing or changed. Writes nothing.
-    fn missing(&self) -> Result<Missing, InstallError> {
+    /// Returns the installed paths that are missing or changed: the network configuration, and programs and TLS files.
+    /// Writes nothing.
+    fn missing(&self) -> Result<(Option<PathBuf>, Vec<PathBuf>), InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         let state = self.load_state();
@@ -137,7 +129,7 @@ impl Installation<'_> {
             let recorded = names.iter().filter(|name| state.get(place, name).is_some());
             others.extend(recorded.map(|name| directory.join(name)).filter(|path| !path.is_file()));
         }
-        Ok(Missing { configuration, others })
+        Ok((configuration, others))
     }
 }
 

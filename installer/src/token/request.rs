@@ -46,17 +46,12 @@ impl TokenRequest {
         let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
         let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
         let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
+        let silent = |reason| TokenError::NoAnswer { server: pod.server.clone(), reason };
         match timeout(DEADLINE, client.request::<Value>(request)).await {
             Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
             Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
-            Ok(Err(error)) => {
-                let reason = datastore::describe_error_chain(&error);
-                Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
-            }
-            Err(_) => {
-                let reason = format!("nothing came within {:?}", DEADLINE);
-                Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
-            }
+            Ok(Err(error)) => Err(silent(datastore::describe_error_chain(&error))),
+            Err(_) => Err(silent(format!("nothing came within {DEADLINE:?}"))),
         }
     }
 

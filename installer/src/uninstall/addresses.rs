@@ -17,7 +17,9 @@ use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
-use super::address_users::{Endpoints, TornDown, check_pods, connected_pods};
+use super::address_users::{
+    Endpoints, TornDown, check_endpoints, check_pods, connected_pods, delete_endpoints, read_endpoints,
+};
 use super::plan::{FoundFile, Options};
 use super::report::UninstallReport;
 use super::{ConfError, ReleaseError};
@@ -121,20 +123,20 @@ async fn release_unused(
     }
     let endpoints = match conf.datastore.kind() {
         // On Kubernetes the endpoints are annotations of the pods.
-        DatastoreType::Kubernetes => Endpoints::default(),
-        DatastoreType::Etcdv3 | DatastoreType::Local => Endpoints::listing(&store, &node, &leaked).await?,
+        DatastoreType::Kubernetes => Endpoints::new(),
+        DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
     // The local datastore serves this machine only, and the interfaces of its kernel were checked above.
     let is_seen = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
     if !is_seen {
-        endpoints.check_unused(TornDown { node: &node, addresses: torn_down })?;
+        check_endpoints(&endpoints, TornDown { node: &node, addresses: torn_down })?;
     }
     if !options.yes {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
         return Ok((what, besides));
     }
     // An address may be released only if no endpoint lists it.
-    endpoints.delete(&store).await?;
+    delete_endpoints(&endpoints, &store).await?;
     // The checks above have shown that no pod uses or reports one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {

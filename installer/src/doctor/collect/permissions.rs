@@ -76,11 +76,10 @@ const NO_BLOCK: &str = "192.0.2.0/26";
 /// Tests the permissions that the plugins need in etcd. etcd checks the permission of each write in a transaction
 /// before it evaluates the condition. The conditions used here never hold, so nothing is written.
 pub(super) async fn test_etcd(store: &Datastore, node: &str) -> Vec<Granted> {
-    let global = |name: &str| ObjectKey::global(name);
     let mut granted = vec![
-        reads::<ClusterInformation>(store, &global("default")).await,
-        reads::<IpPool>(store, &global("calico-doctor")).await,
-        reads::<Node>(store, &global(if node.is_empty() { "calico-doctor" } else { node })).await,
+        reads::<ClusterInformation>(store, &ObjectKey::global("default")).await,
+        reads::<IpPool>(store, &ObjectKey::global("calico-doctor")).await,
+        reads::<Node>(store, &ObjectKey::global(if node.is_empty() { "calico-doctor" } else { node })).await,
     ];
     let Ok(block) = NO_BLOCK.parse::<Cidr>() else { return granted };
     let owner = Owner::Host(if node.is_empty() { "calico-doctor".into() } else { node.to_owned() });

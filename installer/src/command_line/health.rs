@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libcalico::api::{DurationError, GoDuration};
 
-use super::arguments::{GivenOptions, OptionSpec, print_error, run_with};
+use super::arguments::{GivenOptions, OptionSpec, exit_with, run_with};
 use crate::agent::DEFAULT_LISTEN;
 
 const SPEC: OptionSpec = OptionSpec { options: &["port", "host", "type", "timeout"], switches: &[] };
@@ -26,24 +26,13 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
 
 /// Runs the command.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
-    run_with(
-        "health",
-        || HELP.into(),
-        SPEC.parse(arguments),
-        |given| match parse_query(given) {
-            Err(what) => {
-                print_error(&format!("calico health: {what}; see `calico health --help`"));
-                ExitCode::from(2)
-            }
-            Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    print_error(&error.to_string());
-                    ExitCode::FAILURE
-                }
-            },
+    run_with("health", HELP, SPEC.parse(arguments), |given| match parse_query(given) {
+        Err(what) => exit_with(2, &format!("calico health: {what}; see `calico health --help`")),
+        Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit_with(1, &error.to_string()),
         },
-    )
+    })
 }
 
 /// Reasons for rejecting an argument.

@@ -35,7 +35,7 @@ pub fn install(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
-    run_with("install", install_help, SPEC.parse(arguments), |given| {
+    run_with("install", &install_help(), SPEC.parse(arguments), |given| {
         // Without `--root`, a directory that is not mounted below `/host` is never installed to.
         let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
         run(true, &layout, network, replay)
@@ -48,7 +48,7 @@ pub fn refresh_token(
     network: &dyn HostNetwork,
     replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
 ) -> ExitCode {
-    run_with("refresh-token", refresh_token_help, SPEC.parse(arguments), |given| {
+    run_with("refresh-token", &refresh_token_help(), SPEC.parse(arguments), |given| {
         run(false, &given.layout(), network, replay)
     })
 }

@@ -38,8 +38,7 @@ addresses: see calico-ipam --help. Container runtimes call both with CNI_COMMAND
 
 /// Prints the commands.
 pub fn help() -> ExitCode {
-    // An error means that the reader closed the pipe.
-    let _ = io::stdout().write_all(COMMANDS.as_bytes());
+    print(COMMANDS);
     ExitCode::SUCCESS
 }
 

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ipam_plugin::logging::{self, LogConfig};
 use ipam_plugin::process;
 
-use super::arguments::{OptionSpec, print, print_error, run_with};
+use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::host_network::HostNetwork;
 use crate::uninstall::{self, Options};
 
@@ -40,28 +40,20 @@ run, with exit status 1; the next run goes on with it.
 
 /// Runs the command.
 pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
-    run_with(
-        "uninstall",
-        || HELP.into(),
-        SPEC.parse(arguments),
-        |given| {
-            logging::init(LogConfig::new("cni-installer"));
-            let options = Options {
-                yes: given.is_on("yes"),
-                tear_down_pods: given.is_on("tear-down-pods"),
-                release_addresses: given.is_on("release-addresses"),
-                forget_gone: given.is_on("forget-gone"),
-            };
-            match process::block_on(uninstall::run(&given.layout(), options, network)) {
-                Ok(report) => {
-                    print(&report.to_string());
-                    if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-                }
-                Err(error) => {
-                    print_error(&format!("calico uninstall: {error}"));
-                    ExitCode::FAILURE
-                }
+    run_with("uninstall", HELP, SPEC.parse(arguments), |given| {
+        logging::init(LogConfig::new("cni-installer"));
+        let options = Options {
+            yes: given.is_on("yes"),
+            tear_down_pods: given.is_on("tear-down-pods"),
+            release_addresses: given.is_on("release-addresses"),
+            forget_gone: given.is_on("forget-gone"),
+        };
+        match process::block_on(uninstall::run(&given.layout(), options, network)) {
+            Ok(report) => {
+                print(&report.to_string());
+                if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
             }
-        },
-    )
+            Err(error) => exit_with(1, &format!("calico uninstall: {error}")),
+        }
+    })
 }

@@ -1,7 +1,7 @@
 //! The files of the runtime's directory: [`Target`], the file to write, and [`Former`], a configuration that the new one
 //! replaces under another name.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use super::{is_calicos, is_ours_in, is_read};
@@ -104,9 +104,7 @@ impl Former {
                     tracing::warn!("{} is not Calico's and stays; CNI_OLD_CONF_NAME names it", former.path.display())
                 }
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => {
-                    tracing::warn!(path = %former.path.display(), %error, "an old configuration cannot be read");
-                }
+                Err(error) => warn_unreadable(&former.path, &error),
             }
         }
         for name in stale(state, &target.name) {
@@ -116,9 +114,7 @@ impl Former {
                 Ok(text) if is_ours_in(&text, &former.recorded) => all.push(former),
                 Ok(_) => tracing::warn!("{} was changed since it was installed and stays", former.path.display()),
                 Err(error) if error.kind() == ErrorKind::NotFound => state.forget(Place::Net, &name),
-                Err(error) => {
-                    tracing::warn!(path = %former.path.display(), %error, "an old configuration cannot be read");
-                }
+                Err(error) => warn_unreadable(&former.path, &error),
             }
         }
         all
@@ -128,6 +124,10 @@ impl Former {
     pub fn text(&self) -> Option<Vec<u8>> {
         regular_file::contents(&self.path).ok()
     }
+}
+
+fn warn_unreadable(path: &Path, error: &io::Error) {
+    tracing::warn!(path = %path.display(), %error, "an old configuration cannot be read");
 }
 
 /// Returns the configurations that are recorded under other names.

@@ -97,10 +97,9 @@ pub struct DoctorReport {
 }
 
 /// The output format of a report.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A line for each finding, followed by a line with the remedy.
-    #[default]
     Text,
     /// A single JSON document.
     Json,

@@ -11,19 +11,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use datastore::Datastore;
-use ipam_plugin::busy;
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{Block, Claim};
 use libcalico::names::{EndpointIdentifiers, pod_interface};
 use libcalico::net::{Cidr, IpVersion};
 use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::NetConf;
-use time::OffsetDateTime;
 use tokio::time::sleep;
 
 use crate::doctor::snapshot::{BusyAddresses, Observed, PodInterface, Unobserved};
 use crate::host_network::{HostNetwork, Route, addresses_behind, pod_interface_prefix};
-use crate::layout::{CALICO_IPAM, Layout};
+use crate::layout::CALICO_IPAM;
 
 /// The reason for a missing observation about a node without a name.
 pub(super) const NAMELESS: &str = "nobody knows which node this is";
@@ -52,7 +50,7 @@ pub(super) async fn read_pod_interfaces(
         )));
     }
     let found = compare(store, node, network).await?;
-    if found.iter().all(PodInterface::is_in_order) {
+    if found.iter().all(|found| found.endpoint.is_some() && found.stray_addresses().next().is_none()) {
         return Ok(found);
     }
     sleep(PATIENCE).await;
@@ -196,12 +194,6 @@ fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError
     }
 }
 
-/// Returns the addresses that ADDs noted within the last minute.
-pub(super) fn read_notes(layout: &Layout) -> BusyAddresses {
-    let notes = busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
-    notes.into_iter().map(|note| (note.address, note.route)).collect()
-}
-
 /// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
 /// are left out: another check reports such interfaces without an endpoint.
 pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
@@ -225,17 +217,14 @@ pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) ->
         }
         // An address without a block is not at risk: ADDs on this node fill existing blocks first.
         if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {
-            busy.insert(address, describe(route));
+            let description = match &route.interfaces[..] {
+                [] => "that drops packets".into(),
+                interfaces => format!("through {}", interfaces.join(", ")),
+            };
+            busy.insert(address, description);
         }
     }
     Ok(busy)
-}
-
-fn describe(route: &Route) -> String {
-    match &route.interfaces[..] {
-        [] => "that drops packets".into(),
-        interfaces => format!("through {}", interfaces.join(", ")),
-    }
 }
 
 #[cfg(test)]

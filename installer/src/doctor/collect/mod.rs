@@ -10,7 +10,7 @@ mod permissions;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use ipam_plugin::{node_name, process};
+use ipam_plugin::{busy, node_name, process};
 use netconf::NetConf;
 use time::OffsetDateTime;
 
@@ -33,6 +33,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
     let noted = state.as_ref().ok();
     let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
     let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
+    let notes = || busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     NodeSnapshot {
         now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: seen,
@@ -54,7 +55,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         journal: node::read_journal(layout),
         locks: node::observe_locks(conf.as_ref(), layout).await,
         cache: node::read_cache(layout, network),
-        noted: kernel::read_notes(layout),
+        noted: notes().into_iter().map(|note| (note.address, note.route)).collect(),
         candidates,
         node,
     }

@@ -110,11 +110,6 @@ impl PodInterface {
         let known = self.endpoint.as_deref().unwrap_or_default();
         self.addresses.iter().filter(|address| !known.contains(address))
     }
-
-    /// Returns true if an endpoint exists and has all addresses of the host routes.
-    pub fn is_in_order(&self) -> bool {
-        self.endpoint.is_some() && self.stray_addresses().next().is_none()
-    }
 }
 
 /// Addresses that IPAM may assign to a pod although the kernel has a host route to them, with a description of the

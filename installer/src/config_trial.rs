@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use crate::child_process::{self, Answer};
 use crate::layout::CALICO;
 use crate::node_conf::{self, NodeConfError};
 use crate::template::kind;
-use crate::timed_call::{self, Answer};
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ fn input(conf: &Map<String, Value>, path_of: impl Fn(&Path) -> PathBuf) -> Resul
 
 /// Runs the plugin once and returns its error text, which is empty on success. The plugin is killed at `until`.
 fn run_plugin(plugin: &Path, input: &str, until: Instant) -> std::io::Result<String> {
-    let answer = timed_call::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
+    let answer = child_process::run(Command::new(plugin).arg("-t").env_clear(), input.as_bytes(), until)?;
     Ok(answer.map_or_else(|| "the plugin did not answer".to_owned(), |answer| error_text(&answer)))
 }
 

@@ -40,10 +40,6 @@ pub enum Command {
     Unknown,
 }
 
-/// Arguments that select a command even if `CNI_COMMAND` is set.
-const COMMANDS: [&str; 9] =
-    ["component", "ctl", "health", "version", "help", "install", "refresh-token", "uninstall", "doctor"];
-
 /// Selects the program. `name` is the executable's name without its directory; `words` are the arguments.
 #[must_use]
 pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Program {
@@ -56,8 +52,11 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
     }
     let first = words.first().copied().unwrap_or_default();
     let is_called = cni_command.is_some_and(|command| !command.is_empty());
+    // A command is selected even if `CNI_COMMAND` is set.
+    if let Some(program) = command(words) {
+        return program;
+    }
     match first {
-        word if COMMANDS.contains(&word) => command(words),
         _ if is_called => Program::Plugin,
         // An inline configuration, `-v`, `-t` and no argument at all have always selected the plugin.
         "--version" => Program::Command(Command::Version, 1),
@@ -66,23 +65,25 @@ pub fn dispatch(name: &str, words: &[&str], cni_command: Option<&str>) -> Progra
     }
 }
 
-fn command(words: &[&str]) -> Program {
-    let one = |command| Program::Command(command, 1);
-    match words {
-        ["ctl", ..] => Program::Ctl,
-        ["health", ..] => one(Command::Health),
-        ["version", ..] => one(Command::Version),
-        ["help", ..] => one(Command::Help),
-        ["install", ..] => one(Command::Install),
-        ["refresh-token", ..] => one(Command::RefreshToken),
-        ["uninstall", ..] => one(Command::Uninstall),
-        ["doctor", ..] => one(Command::Doctor),
-        ["component", "cni", "plugin", ..] => Program::Plugin,
-        ["component", "cni", "ipam", ..] => Program::Ipam,
-        ["component", "cni", "install", ..] => Program::Command(Command::Install, 3),
-        ["component", "cni", "agent", ..] => Program::Command(Command::RefreshToken, 3),
-        _ => Program::Command(Command::Unknown, 0),
-    }
+/// Returns the program that the first arguments name, or `None` if they name none.
+fn command(words: &[&str]) -> Option<Program> {
+    let (command, count) = match words {
+        ["ctl", ..] => return Some(Program::Ctl),
+        ["component", "cni", "plugin", ..] => return Some(Program::Plugin),
+        ["component", "cni", "ipam", ..] => return Some(Program::Ipam),
+        ["component", "cni", "install", ..] => (Command::Install, 3),
+        ["component", "cni", "agent", ..] => (Command::RefreshToken, 3),
+        ["component", ..] => (Command::Unknown, 0),
+        ["health", ..] => (Command::Health, 1),
+        ["version", ..] => (Command::Version, 1),
+        ["help", ..] => (Command::Help, 1),
+        ["install", ..] => (Command::Install, 1),
+        ["refresh-token", ..] => (Command::RefreshToken, 1),
+        ["uninstall", ..] => (Command::Uninstall, 1),
+        ["doctor", ..] => (Command::Doctor, 1),
+        _ => return None,
+    };
+    Some(Program::Command(command, count))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ pub enum SettingsError {
     #[error("{name}: `{found}` is neither true nor false; leave it out for its default")]
     Truth {
         /// The variable.
-        name: &'static str,
+        name: String,
         /// Its value.
         found: String,
     },
@@ -17,7 +17,7 @@ pub enum SettingsError {
     #[error("{name}: `{found}` is not {wanted}")]
     Value {
         /// The variable.
-        name: &'static str,
+        name: String,
         /// Its value.
         found: String,
         /// A description of the valid values.
@@ -56,26 +56,26 @@ impl Environment<'_> {
 
     /// Returns a Boolean, parsed as in Go, or `None` if the variable is not set. An empty value is an error, as in
     /// upstream.
-    pub(crate) fn truth(&self, name: &'static str) -> Result<Option<bool>, SettingsError> {
+    pub(crate) fn truth(&self, name: &str) -> Result<Option<bool>, SettingsError> {
         let Some(found) = (self.lookup)(name) else { return Ok(None) };
         match found.as_str() {
             "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(Some(true)),
             "0" | "f" | "F" | "FALSE" | "false" | "False" => Ok(Some(false)),
-            _ => Err(SettingsError::Truth { name, found }),
+            _ => Err(SettingsError::Truth { name: name.to_owned(), found }),
         }
     }
 
     /// Returns the mode of a file, from octal digits.
-    pub(crate) fn mode(&self, name: &'static str, default: u32) -> Result<u32, SettingsError> {
+    pub(crate) fn mode(&self, name: &str, default: u32) -> Result<u32, SettingsError> {
         let Some(found) = self.some(name) else { return Ok(default) };
         let mode = u32::from_str_radix(found.trim_start_matches("0o"), 8).ok().filter(|mode| *mode <= 0o777);
-        mode.ok_or(SettingsError::Value { name, found, wanted: "the mode of a file, like 0600" })
+        mode.ok_or(SettingsError::Value { name: name.to_owned(), found, wanted: "the mode of a file, like 0600" })
     }
 
     /// Returns a number of seconds.
-    pub(crate) fn seconds(&self, name: &'static str, default: Duration) -> Result<Duration, SettingsError> {
+    pub(crate) fn seconds(&self, name: &str, default: Duration) -> Result<Duration, SettingsError> {
         let Some(found) = self.some(name) else { return Ok(default) };
         let seconds = found.parse::<u16>().map(|seconds| Duration::from_secs(seconds.into()));
-        seconds.map_err(|_| SettingsError::Value { name, found, wanted: "a number of seconds" })
+        seconds.map_err(|_| SettingsError::Value { name: name.to_owned(), found, wanted: "a number of seconds" })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use libcalico::names::interface_prefix;
 use libcalico::net::Cidr;
 
 /// A network interface of the node.
@@ -42,6 +43,11 @@ pub trait HostNetwork: std::fmt::Debug + Sync {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NetworkError(pub String);
+
+/// Returns the prefix of the host's ends of pods' interfaces.
+pub fn pod_interface_prefix() -> String {
+    interface_prefix(std::env::var("FELIX_INTERFACEPREFIX").ok().as_deref()).to_owned()
+}
 
 /// Returns the single addresses with a route through an interface. They are the addresses of the pod behind it.
 pub fn addresses_behind(interface: &str, routes: &[Route]) -> Vec<IpAddr> {

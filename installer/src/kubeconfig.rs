@@ -1,14 +1,18 @@
-//! Writes and reads the kubeconfig of the plugins, `calico-kubeconfig` beside the network configuration.
+//! Writes and reads the kubeconfig of the plugins, `calico-kubeconfig` beside the network configuration, and ensures
+//! that it contains a valid token. A valid token is kept; otherwise the installer requests a new one.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use data_encoding::BASE64;
+use ipam_plugin::process;
+use time::OffsetDateTime;
 
 use crate::atomic_file::{self, AtomicFileError, Change};
+use crate::regular_file;
 use crate::service_account::ServiceAccount;
+use crate::token::{Claims, IssuedToken, TokenCheck, TokenError, TokenRequest, check_token};
 
 /// The file name in the configuration directory. It has no extension of CNI, so runtimes ignore the file.
 pub const NAME: &str = "calico-kubeconfig";
@@ -36,7 +40,7 @@ pub enum Trust<'a> {
     Anybody,
 }
 
-/// Reasons for a failed write. The previous file stays in place.
+/// Reasons for a missing token or a failed write. The previous file stays in place.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
     /// The CA certificates of the API server cannot be read.
@@ -47,9 +51,19 @@ pub enum KubeconfigError {
         /// The cause.
         source: io::Error,
     },
+    /// The token request failed.
+    #[error(transparent)]
+    Token(#[from] TokenError),
     /// The kubeconfig cannot be written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
+}
+
+impl KubeconfigError {
+    /// Returns true if the API server sent no response.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, KubeconfigError::Token(TokenError::NoAnswer { .. }))
+    }
 }
 
 /// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
@@ -116,6 +130,52 @@ pub fn trusts_anybody(file: &str) -> bool {
     file.lines().any(|line| line.trim() == "insecure-skip-tls-verify: true")
 }
 
+/// Ensures that the kubeconfig in `net_dir` contains a token of the service account `name` which the API server
+/// accepts. A token in the second half of its lifetime is replaced.
+///
+/// # Errors
+/// Returns an error if no valid token exists and none can be requested or written.
+pub fn ensure(pod: &ServiceAccount, name: &str, net_dir: &Path) -> Result<Change, KubeconfigError> {
+    let file = net_dir.join(NAME);
+    process::block_on(async {
+        if let Some(token) = kept(&file, pod, name)
+            && check_token(pod, &token).await == TokenCheck::Holds
+        {
+            return write(&file, pod, &token);
+        }
+        Ok(renew(&file, pod, &TokenRequest::for_account(name)).await?.1)
+    })
+}
+
+/// Requests a token and writes it to `file`.
+///
+/// # Errors
+/// Returns an error if no token can be requested, or if the file cannot be written.
+pub async fn renew(
+    file: &Path,
+    pod: &ServiceAccount,
+    request: &TokenRequest,
+) -> Result<(IssuedToken, Change), KubeconfigError> {
+    let issued = request.send(pod).await?;
+    let change = write(file, pod, issued.token.reveal())?;
+    Ok((issued, change))
+}
+
+/// Returns the token in the file if it belongs to this account and is fresh.
+fn kept(file: &Path, pod: &ServiceAccount, name: &str) -> Option<String> {
+    let text = regular_file::text(file).ok()?;
+    let token = token(&text)?;
+    let account = format!("system:serviceaccount:{}:{name}", pod.namespace);
+    let now = OffsetDateTime::now_utc().unix_timestamp();
+    is_fresh(&Claims::decode(token).ok()?, &account, now).then(|| token.to_owned())
+}
+
+/// Returns true if the token belongs to `account` and more than half of its lifetime remains. A token that seems to be
+/// issued in the future is not fresh: the node's clock is wrong.
+fn is_fresh(claims: &Claims, account: &str, now: i64) -> bool {
+    claims.sub == account && claims.iat <= now && claims.exp - now > (claims.exp - claims.iat) / 2
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,5 +228,21 @@ current-context: calico-context";
     fn a_token_is_in_no_message() {
         let file = Kubeconfig { server: "https://s", trust: Trust::Anybody, token: "SECRET" };
         assert!(!format!("{file:?}").contains("SECRET"));
+    }
+
+    #[test]
+    fn a_token_is_kept_for_the_first_half_of_its_life() {
+        let account = "system:serviceaccount:kube-system:calico-cni-plugin";
+        let claims = |iat, exp| Claims { iat, exp, sub: account.into() };
+        for (claims, fresh) in [
+            (claims(1000, 2000), true),
+            (claims(400, 2101), true),
+            (claims(0, 1800), false),
+            (claims(0, 900), false),
+            (claims(1201, 5000), false),
+            (Claims { sub: "system:serviceaccount:kube-system:canal".into(), ..claims(1000, 2000) }, false),
+        ] {
+            assert_eq!(is_fresh(&claims, account, 1200), fresh, "{claims:?}");
+        }
     }
 }

@@ -10,19 +10,17 @@
 //! Every file is replaced by one rename ([`atomic_file`]), so an interrupted run leaves the previous files. Read
 //! [`install`] first, then the modules in the order of the diagram, then [`agent`].
 
-pub mod active_config;
 pub mod agent;
 pub mod binaries;
+mod child_process;
 pub mod cluster;
 pub mod command_line;
 pub mod config_trial;
 pub mod conflist;
-pub mod credentials;
 pub mod digest;
 pub mod dispatch;
 pub mod doctor;
 mod environment;
-pub mod health;
 pub mod host_network;
 pub mod install;
 pub mod kubeconfig;
@@ -35,7 +33,6 @@ pub mod service_account;
 pub mod settings;
 pub mod state;
 pub mod template;
-mod timed_call;
 pub mod tls_assets;
 pub mod token;
 pub mod uninstall;

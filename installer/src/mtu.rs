@@ -1,8 +1,10 @@
 //! Writes `/var/lib/calico/mtu` on a node without Felix, which otherwise writes it (INST-59). The plugins read the file
 //! if their configuration sets no MTU.
 
+use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::Duration;
 
 use libcalico::api::IpPoolSpec;
 use libcalico::net::IpVersion;
@@ -10,8 +12,9 @@ use netconf::NetConf;
 
 use crate::atomic_file::{self, AtomicFileError};
 use crate::digest;
-use crate::host_network::Interface;
-use crate::layout::{Layout, Place};
+use crate::host_network::{self, HostNetwork, Interface};
+use crate::layout::{CALICO, Layout, Place};
+use crate::node_conf;
 use crate::state::State;
 
 /// The file name in `/var/lib/calico`.
@@ -39,6 +42,14 @@ pub enum UnknownMtu {
     /// No pool exists yet, so the encapsulation is unknown. The quick start creates pools after the DaemonSet.
     #[error("there is no IPPool yet that says what encapsulation takes")]
     NoPool,
+}
+
+/// The error if the MTU file is not written.
+#[derive(Debug, thiserror::Error)]
+#[error("/var/lib/calico/mtu is not written: {cause}; {way_out}")]
+pub struct MtuNotWritten {
+    cause: Box<dyn Error + Send + Sync>,
+    way_out: &'static str,
 }
 
 /// Returns true if the plugins read the file: their configuration sets no MTU, or requires the file.
@@ -76,6 +87,43 @@ pub fn overhead(pool: &IpPoolSpec) -> u32 {
         (_, true, _) => 50,
         (_, false, true) => 20,
     }
+}
+
+/// Writes the MTU of pods if `conf`, the configuration of Calico's plugin, refers to the file and the file is missing.
+/// The overhead depends on the pools' encapsulation, so without a response of the datastore within `deadline`, or
+/// without a pool, the file is not written.
+///
+/// # Errors
+/// Returns an error with the remedy, which depends on `is_pod`, if the file is not written.
+pub fn write(
+    conf: Option<&NetConf>,
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    is_pod: bool,
+    deadline: Duration,
+    state: &mut State,
+) -> Result<(), MtuNotWritten> {
+    let Some(conf) = conf.filter(|conf| conf.plugin_type == CALICO && is_read(conf)) else { return Ok(()) };
+    if !layout.keeps_state() {
+        // Beside upstream's calico-node, which mounts the directory, Felix writes the file.
+        let directory = layout.state_dir();
+        tracing::info!("{} is not mounted here: its file mtu is left to calico-node", directory.display());
+        return Ok(());
+    }
+    let way_out = if is_pod {
+        "set CNI_MTU, or let calico-node write it; the agent looks again each minute"
+    } else {
+        "set CNI_MTU, let calico-node write it, or run this again when that has changed"
+    };
+    let mut write_known = || -> Result<(), Box<dyn Error + Send + Sync>> {
+        let lowest = lowest_uplink_mtu(&host_network::uplinks(network)?)?;
+        let mtu = pod_mtu(lowest, &node_conf::pools(conf, deadline)?)?;
+        if ensure(layout, mtu, state)? == MtuFile::Written {
+            tracing::info!("wrote /var/lib/calico/mtu: pods have {mtu}");
+        }
+        Ok(())
+    };
+    write_known().map_err(|cause| MtuNotWritten { cause, way_out })
 }
 
 /// Writes `mtu` if the file is missing or contains another number of ours. The record is saved first, with the digest

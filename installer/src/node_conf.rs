@@ -57,7 +57,6 @@ pub fn plugin(conf: Value, path_of: impl Fn(&Path) -> PathBuf) -> Result<Map<Str
     let mut plugin = calico_plugin(conf).map_err(NodeConfError::NoPlugin)?;
     for (key, default) in defaults(&mut plugin) {
         match value_of(&mut plugin, key) {
-            Some(Value::String(path)) if !path.is_empty() => {}
             Some(nothing) if nothing.is_null() || nothing == "" => *nothing = default.into(),
             Some(_) => {}
             None => drop(plugin.insert(key.into(), default.into())),

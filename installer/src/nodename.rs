@@ -1,7 +1,7 @@
 //! Writes `/var/lib/calico/nodename`, which calico-node otherwise writes (INST-56).
 
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 
 use crate::atomic_file::{self, AtomicFileError};
 use crate::layout::Layout;
@@ -23,29 +23,13 @@ pub enum NodeNameFile {
     Other(String),
 }
 
-/// Reasons for a failed write.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeNameError {
-    /// The file cannot be read, or its directory cannot be created.
-    #[error("cannot read {}: {source}", .path.display())]
-    File {
-        /// The path of the file.
-        path: std::path::PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file cannot be written.
-    #[error(transparent)]
-    Write(#[from] AtomicFileError),
-}
-
 /// Writes the name of this node, without a line break, unless the file contains a name.
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or written.
-pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, NodeNameError> {
+pub fn ensure(layout: &Layout, name: &str) -> Result<NodeNameFile, AtomicFileError> {
     let path = layout.state_dir().join(NAME);
-    let failed = |source| NodeNameError::File { path: path.clone(), source };
+    let failed = |source| AtomicFileError { action: "read", path: path.clone(), source };
     match fs::read_to_string(&path) {
         Ok(there) if there.trim() == name => Ok(NodeNameFile::Same),
         Ok(there) if !there.trim().is_empty() => Ok(NodeNameFile::Other(there.trim().to_owned())),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::KubernetesConfig;
@@ -59,9 +59,6 @@ impl ServiceAccount {
         }
         let ca_file = mount.join("ca.crt");
         let namespace_file = mount.join("namespace");
-        let read = |path: &PathBuf| {
-            fs::read_to_string(path).map_err(|source| ServiceAccountError::File { path: path.clone(), source })
-        };
         read(&ca_file)?;
         let set = |name: &'static str| {
             lookup(name).filter(|value| !value.is_empty()).ok_or(ServiceAccountError::Variable(name))
@@ -84,9 +81,7 @@ impl ServiceAccount {
     /// # Errors
     /// Returns an error if the file cannot be read.
     pub fn token(&self) -> Result<String, ServiceAccountError> {
-        let read = fs::read_to_string(&self.token_file);
-        let token = read.map_err(|source| ServiceAccountError::File { path: self.token_file.clone(), source })?;
-        Ok(token.trim().to_owned())
+        Ok(read(&self.token_file)?.trim().to_owned())
     }
 
     /// Returns the access to the API server: with the pod's present token, or by `KUBECONFIG` if set. `deadline`
@@ -117,6 +112,10 @@ impl ServiceAccount {
         };
         KubernetesConfig { overrides, deadline, ..KubernetesConfig::default() }
     }
+}
+
+fn read(path: &Path) -> Result<String, ServiceAccountError> {
+    fs::read_to_string(path).map_err(|source| ServiceAccountError::File { path: path.to_owned(), source })
 }
 
 /// Returns `KUBECONFIG` unless it is the plugins' own file: the token in it would be used to renew itself, until it

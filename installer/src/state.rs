@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -72,13 +72,8 @@ impl Installed {
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// The file cannot be read.
-    #[error("cannot read {}: {source}", .path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] AtomicFileError),
     /// The content is invalid.
     #[error("{} is damaged ({source}); remove it, and what is on the node is taken for somebody \
         else's", .path.display())]
@@ -102,7 +97,7 @@ impl State {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 Ok(State::default())
             }
-            Err(source) => Err(StateError::File { path, source }),
+            Err(source) => Err(AtomicFileError { action: "read", path, source }.into()),
         }
     }
 
@@ -146,23 +141,14 @@ impl State {
         let other = there.filter(|there| *there != digest);
         let former = other.filter(|there| self.is_ours(place, name, there)).map(str::to_owned);
         self.record(place, name, Some(digest), other.is_some() && former.is_none());
-        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
+        if let Some(recorded) = self.get_mut(place, name) {
             recorded.former = former;
         }
     }
 
-    /// Records the digest of the text that a recorded file was made from.
-    pub fn record_origin(&mut self, place: Place, name: &str, origin: Option<String>) {
-        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
-            recorded.origin = origin;
-        }
-    }
-
-    /// Records our plugins in a recorded configuration.
-    pub fn record_renderings(&mut self, place: Place, name: &str, renderings: Vec<Rendering>) {
-        if let Some(recorded) = self.files.get_mut(&place).and_then(|files| files.get_mut(name)) {
-            recorded.renderings = renderings;
-        }
+    /// Returns the record of a file, to add `origin` or `renderings`.
+    pub fn get_mut(&mut self, place: Place, name: &str) -> Option<&mut Installed> {
+        self.files.get_mut(&place)?.get_mut(name)
     }
 
     /// Restores the records of a directory from another state, because the directory was not changed.
@@ -253,7 +239,7 @@ mod tests {
         assert!(!serde_json::to_string(&state).unwrap().contains("renderings"), "as it was without");
         let chain = r#"{"name": "n", "plugins": [{"type": "calico", "policy": {"k8s_auth_token": "SECRET"}}]}"#;
         let rendering = Rendering::new(&crate::plugin_chain::chain_of(chain.as_bytes()).unwrap());
-        state.record_renderings(Place::Net, "10-calico.conflist", vec![rendering]);
+        state.get_mut(Place::Net, "10-calico.conflist").unwrap().renderings = vec![rendering];
         let text = serde_json::to_string(&state).unwrap();
         assert!(!text.contains("SECRET") && text.contains(r#""type":"calico""#), "{text}");
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), state);

@@ -3,8 +3,9 @@
 //! Upstream first deletes the directory, so each restart leaves the node without its files for a moment. Here new files
 //! are written first, and stale ones are removed once the configuration no longer names them (INST-27).
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -17,37 +18,12 @@ pub const DIRECTORY: &str = "calico-tls";
 /// The files in the directory.
 pub const FILES: [&str; 3] = ["etcd-ca", "etcd-cert", "etcd-key"];
 
-/// Reasons for a failed copy.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsAssetsError {
-    /// The file cannot be read, or the directory cannot be created.
-    #[error("cannot {action} {}: {source}", .path.display())]
-    File {
-        /// The failed operation.
-        action: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The copy cannot be written.
-    #[error(transparent)]
-    Copy(#[from] AtomicFileError),
-}
-
 /// The mounted TLS files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsAssets {
     directory: PathBuf,
-    files: Vec<Asset>,
-}
-
-/// A mounted file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Asset {
-    name: &'static str,
-    path: PathBuf,
-    mode: u32,
+    /// The modes of the files that exist, by name.
+    modes: BTreeMap<&'static str, u32>,
 }
 
 impl TlsAssets {
@@ -55,29 +31,25 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a file cannot be examined.
-    pub fn look(directory: &Path) -> Result<TlsAssets, TlsAssetsError> {
-        let mut files = Vec::new();
+    pub fn look(directory: &Path) -> Result<TlsAssets, AtomicFileError> {
+        let mut modes = BTreeMap::new();
         for name in FILES {
             let path = directory.join(name);
             match fs::metadata(&path) {
-                Ok(found) if found.is_file() => {
-                    files.push(Asset { name, path, mode: found.permissions().mode() & 0o777 });
-                }
+                Ok(found) if found.is_file() => drop(modes.insert(name, found.permissions().mode() & 0o777)),
                 Ok(_) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-                Err(source) => return Err(TlsAssetsError::File { action: "look at", path, source }),
+                Err(source) => return Err(AtomicFileError { action: "look at", path, source }),
             }
         }
-        Ok(TlsAssets { directory: directory.to_owned(), files })
+        Ok(TlsAssets { directory: directory.to_owned(), modes })
     }
 
     /// Returns the paths of the copies on the node, below its configuration directory.
     #[must_use]
     pub fn on_node(&self, net_dir: &str) -> Tls {
-        let on_node = |name: &str| match self.get(name) {
-            Some(_) => format!("{net_dir}/{DIRECTORY}/{name}"),
-            None => String::new(),
-        };
+        let exists = |name: &str| self.modes.contains_key(name);
+        let on_node = |name| if exists(name) { format!("{net_dir}/{DIRECTORY}/{name}") } else { String::new() };
         let [ca, cert, key] = FILES.map(on_node);
         Tls { ca, cert, key }
     }
@@ -86,17 +58,17 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a file cannot be copied.
-    pub fn copy(&self, net_dir: &Path) -> Result<(), TlsAssetsError> {
-        if self.files.is_empty() {
+    pub fn copy(&self, net_dir: &Path) -> Result<(), AtomicFileError> {
+        if self.modes.is_empty() {
             return Ok(());
         }
         let directory = net_dir.join(DIRECTORY);
         atomic_file::sweep(&directory);
-        let failed = |source| TlsAssetsError::File { action: "create", path: directory.clone(), source };
+        let failed = |source| AtomicFileError { action: "create", path: directory.clone(), source };
         fs::create_dir_all(&directory).map_err(failed)?;
         for name in FILES {
-            match self.get(name) {
-                Some(asset) => drop(atomic_file::replace(&directory.join(name), &asset.read()?, asset.mode)?),
+            match self.modes.get(name) {
+                Some(mode) => drop(atomic_file::replace(&directory.join(name), &self.read(name)?, *mode)?),
                 None => {
                     let missing = self.directory.join(name);
                     tracing::warn!("{} is not there; the configuration goes without", missing.display());
@@ -110,26 +82,20 @@ impl TlsAssets {
     ///
     /// # Errors
     /// Returns an error if a source cannot be read.
-    pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, TlsAssetsError> {
+    pub fn missing(&self, net_dir: &Path) -> Result<Vec<PathBuf>, AtomicFileError> {
         let mut missing = Vec::new();
-        for asset in &self.files {
-            let copy = net_dir.join(DIRECTORY).join(asset.name);
-            if !atomic_file::has_contents(&copy, &asset.read()?, asset.mode) {
+        for (name, mode) in &self.modes {
+            let copy = net_dir.join(DIRECTORY).join(name);
+            if !atomic_file::has_contents(&copy, &self.read(name)?, *mode) {
                 missing.push(copy);
             }
         }
         Ok(missing)
     }
 
-    fn get(&self, name: &str) -> Option<&Asset> {
-        self.files.iter().find(|asset| asset.name == name)
-    }
-}
-
-impl Asset {
-    fn read(&self) -> Result<Vec<u8>, TlsAssetsError> {
-        let unreadable = |source| TlsAssetsError::File { action: "read", path: self.path.clone(), source };
-        fs::read(&self.path).map_err(unreadable)
+    fn read(&self, name: &str) -> Result<Vec<u8>, AtomicFileError> {
+        let path = self.directory.join(name);
+        fs::read(&path).map_err(|source| AtomicFileError { action: "read", path, source })
     }
 }
 

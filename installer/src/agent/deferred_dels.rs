@@ -67,19 +67,17 @@ pub enum ReplayError {
 impl Plugins {
     /// Reads the configuration file `file`. `net_dir` is the path of its directory on the node.
     fn load(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, ReplayError> {
-        let plugins = Plugins::read(file, layout, net_dir);
-        plugins.map_err(|error| ReplayError::Conf { file: file.to_owned(), reason: error.to_string() })
-    }
-
-    fn read(file: &Path, layout: &Layout, net_dir: &str) -> Result<Plugins, Box<dyn Error>> {
-        let text = regular_file::text(file)?;
-        let conf = node_conf::parse(&text, layout, net_dir)?;
-        let value = node_conf::value(&text)?;
-        // The name of the datastore must not depend on this container's environment: the runtime runs the plugin with
-        // another.
-        let on_node = node_conf::read(calico_plugin(value)?)?;
-        let config = datastore_settings::with_environment(&on_node, None, |_| None)?;
-        Ok(Plugins { conf, datastore: name_of(&config), journal: layout.journal_dir(), learns: false })
+        let read = || -> Result<Plugins, Box<dyn Error>> {
+            let text = regular_file::text(file)?;
+            let conf = node_conf::parse(&text, layout, net_dir)?;
+            let value = node_conf::value(&text)?;
+            // The name of the datastore must not depend on this container's environment: the runtime runs the plugin
+            // with another.
+            let on_node = node_conf::read(calico_plugin(value)?)?;
+            let config = datastore_settings::with_environment(&on_node, None, |_| None)?;
+            Ok(Plugins { conf, datastore: name_of(&config), journal: layout.journal_dir(), learns: false })
+        };
+        read().map_err(|error| ReplayError::Conf { file: file.to_owned(), reason: error.to_string() })
     }
 }
 

@@ -8,15 +8,13 @@
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
-//! [`refresh_delay`] and [`refresh_schedule`] decide when each action is due, and [`status`] computes the results of
-//! the probes. None of the three reads a clock or uses the network. Read them first.
+//! [`refresh_schedule`] decides when each action is due, and [`status`] computes the results of the probes. Neither uses
+//! the network. Read them first.
 
 mod api_group;
 pub(crate) mod deferred_dels;
 mod projected_token;
-pub mod refresh_delay;
 pub mod refresh_schedule;
-mod routes;
 mod server;
 mod settings;
 pub mod status;
@@ -26,25 +24,20 @@ pub use deferred_dels::{Pass, Plugins, ReplayError};
 pub use server::ListenError;
 pub use settings::{AgentSettings, AgentSettingsError, DEFAULT_LISTEN, VARIABLES};
 
+use std::future::pending;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use libcalico::kubernetes::ApiGroup;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::sleep;
 
 use crate::kubeconfig;
 use crate::regular_file;
 use crate::service_account::ServiceAccount;
-use crate::token::{TokenCheck, TokenError, TokenRequest, check_token};
+use crate::token::{IssuedToken, TokenCheck, TokenRequest, check_token};
 use projected_token::ProjectedToken;
-use refresh_delay::{HeldToken, Moment, RefreshAttempt};
-use refresh_schedule::{RefreshReason, RefreshSchedule};
+use refresh_schedule::{HeldToken, Moment, RefreshAttempt, RefreshReason, RefreshSchedule};
 pub use status::FileCheck;
 use status::{SharedStatus, Status};
-
-/// Time limit for one test of the token.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Reasons for the agent to stop, or not to start.
 #[derive(Debug, thiserror::Error)]
@@ -105,26 +98,26 @@ pub async fn run(
         tracing::info!("the token of the plugins is left to others: CALICO_MANAGE_CNI is false, or this is no pod");
     }
     *status.get() = Status { begun: now.boot, refreshes: token.is_some(), ..Status::default() };
-    let answering = server::start(settings.listen, status.clone()).await?;
+    let listener = server::listen(settings.listen).await?;
+    let answering = server::answer_all(listener, status.clone());
     let mut agent = Agent { token, schedule: RefreshSchedule::new(settings.pace, now), keep, status };
+    let moved = async {
+        match group {
+            Some(group) => group.wait_for_move().await,
+            None => pending().await,
+        }
+    };
     tokio::select! {
         () = agent.work() => {}
         () = replay => {}
         () = answering => {}
-        (was, now) = wait_for_move(group) => {
+        (was, now) = moved => {
             return Err(AgentError::Moved { was: was.api_version(), now: now.api_version() });
         }
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
     }
     Ok(())
-}
-
-async fn wait_for_move(group: Option<ApiGroupWatch>) -> (ApiGroup, ApiGroup) {
-    match group {
-        Some(group) => group.wait_for_move().await,
-        None => std::future::pending().await,
-    }
 }
 
 impl<K: FnMut() -> FileCheck> Agent<K> {
@@ -185,13 +178,13 @@ impl<K: FnMut() -> FileCheck> Agent<K> {
     /// Requests a token and writes it to the kubeconfig.
     async fn renew(&mut self, reason: RefreshReason) {
         let Some(token) = &self.token else { return };
-        let outcome = token.renew().await;
+        let outcome = kubeconfig::renew(&token.file, &token.pod, &token.request).await;
         let now = Moment::now().boot;
         let attempt = RefreshAttempt { at: now, succeeded: outcome.is_ok() };
         let mut status = self.status.get();
         status.counts.clock_jumps += u64::from(reason == RefreshReason::ClockJump);
         match outcome {
-            Ok((lifetime, expires)) => {
+            Ok((IssuedToken { lifetime, expires, .. }, _)) => {
                 tracing::info!("the plugins have a new token for {} s: {reason}", lifetime.as_secs());
                 status.held = Some(HeldToken { since: now, lifetime });
                 status.expires = Some(expires);
@@ -201,25 +194,12 @@ impl<K: FnMut() -> FileCheck> Agent<K> {
             Err(failure) => {
                 status.counts.failures += 1;
                 // An API server that rejects the request is reachable.
-                status.unanswered = if failure.is_silence { status.unanswered + 1 } else { 0 };
-                status.record_failure(failure.text);
+                status.unanswered = if failure.is_silence() { status.unanswered + 1 } else { 0 };
+                status.record_failure(failure.to_string());
             }
         }
         status.last = Some(attempt);
         status.pause = self.schedule.record_attempt(attempt, status.held, fastrand::f64());
-    }
-}
-
-/// The reason for a failed renewal.
-struct Failure {
-    text: String,
-    /// True if the API server sent no response.
-    is_silence: bool,
-}
-
-impl From<TokenError> for Failure {
-    fn from(error: TokenError) -> Self {
-        Failure { is_silence: error.is_silence(), text: error.to_string() }
     }
 }
 
@@ -230,19 +210,11 @@ impl Refresher {
         Refresher { projected: ProjectedToken::new(directory), pod, request, file }
     }
 
-    /// Requests a token and writes it. Returns its lifetime and its expiry in seconds since 1970.
-    async fn renew(&self) -> Result<(Duration, i64), Failure> {
-        let issued = self.request.send(&self.pod).await?;
-        let written = kubeconfig::write(&self.file, &self.pod, &issued.token);
-        written.map_err(|error| Failure { text: error.to_string(), is_silence: false })?;
-        Ok((issued.lifetime, issued.expires))
-    }
-
     /// Tests the token in the plugins' kubeconfig. A missing token counts as rejected.
     async fn check(&self) -> TokenCheck {
         let text = regular_file::text(&self.file).unwrap_or_default();
         let Some(token) = kubeconfig::token(&text) else { return TokenCheck::Refused };
-        check_token(&self.pod.access_with(token.to_owned(), DEADLINE), DEADLINE).await
+        check_token(&self.pod, token).await
     }
 }
 

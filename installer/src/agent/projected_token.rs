@@ -28,7 +28,7 @@ pub(super) struct ProjectedToken {
     /// True if a change was not reported yet. This is a field because the caller may drop the future of
     /// [`changed`](Self::changed) and call again.
     changed: bool,
-    told: bool,
+    warned: bool,
 }
 
 /// An inotify instance with one watch.
@@ -42,20 +42,16 @@ impl AsRawFd for Watch {
 }
 
 impl Watch {
-    fn new(directory: &Path) -> nix::Result<Watch> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
-        let ends = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
-        inotify.add_watch(directory, changes | ends)?;
-        Ok(Watch(inotify))
-    }
-
     #[expect(
         deprecated,
         reason = "its successor is `unsafe`, which is forbidden here; a Watch keeps its descriptor open"
     )]
-    fn register(directory: &Path) -> io::Result<AsyncFd<Watch>> {
-        AsyncFd::new(Watch::new(directory)?)
+    fn open(directory: &Path) -> io::Result<AsyncFd<Watch>> {
+        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
+        let changes = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE;
+        let ends = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF | AddWatchFlags::IN_ONLYDIR;
+        inotify.add_watch(directory, changes | ends)?;
+        AsyncFd::new(Watch(inotify))
     }
 
     /// Reads all pending events. Returns true if the watch is still active.
@@ -75,7 +71,7 @@ impl Watch {
 impl ProjectedToken {
     /// Starts watching the directory, now or as soon as it exists.
     pub(super) fn new(directory: impl Into<PathBuf>) -> Self {
-        let mut projected = ProjectedToken { directory: directory.into(), watch: None, changed: false, told: false };
+        let mut projected = ProjectedToken { directory: directory.into(), watch: None, changed: false, warned: false };
         projected.open();
         projected
     }
@@ -114,18 +110,18 @@ impl ProjectedToken {
     }
 
     fn open(&mut self) -> bool {
-        match Watch::register(&self.directory) {
+        match Watch::open(&self.directory) {
             Ok(watch) => {
                 self.watch = Some(watch);
-                self.told = false;
+                self.warned = false;
                 true
             }
             Err(error) => {
-                if !self.told {
+                if !self.warned {
                     let directory = self.directory.display();
                     tracing::warn!(%directory, %error, "cannot watch the token of this pod; going by time alone");
                 }
-                self.told = true;
+                self.warned = true;
                 false
             }
         }
@@ -160,7 +156,7 @@ mod tests {
         swap(directory.path(), "..2", "new");
         timeout(LONG, projected.changed()).await.unwrap();
         assert_eq!(fs::read_to_string(directory.path().join("..data/token")).unwrap(), "new");
-        assert!(timeout(SHORT, projected.changed()).await.is_err(), "it was told once");
+        assert!(timeout(SHORT, projected.changed()).await.is_err(), "it was warned once");
     }
 
     #[tokio::test]

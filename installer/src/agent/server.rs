@@ -1,5 +1,9 @@
-//! The HTTP listener for probes and metrics.
+//! The HTTP listener for probes and metrics. Its responses are computed from the head of a request and the status.
+//!
+//! HTTP is written by hand here. The HTTP server library of kube-controllers would enlarge the binary that the runtime
+//! starts for each pod.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,9 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::refresh_delay::Moment;
-use super::routes::answer;
-use super::status::SharedStatus;
+use super::refresh_schedule::Moment;
+use super::status::{ProbeFailure, SharedStatus, Status};
 
 /// Time limit for a client to send its request and to read the response. The clients are kubelet and Prometheus.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,24 +36,16 @@ pub struct ListenError {
     source: io::Error,
 }
 
-/// Binds the port. The returned future answers requests until it is dropped; without an address it waits forever.
-pub(super) async fn start(
-    address: Option<SocketAddr>,
-    status: SharedStatus,
-) -> Result<impl Future<Output = ()>, ListenError> {
-    let listener = match address {
-        None => None,
-        Some(address) => Some(TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?),
-    };
-    Ok(async move {
-        match listener {
-            None => std::future::pending().await,
-            Some(listener) => answer_all(listener, status).await,
-        }
-    })
+/// Binds the port. Returns `None` without an address.
+pub(super) async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, ListenError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?;
+    Ok(Some(listener))
 }
 
-async fn answer_all(listener: TcpListener, status: SharedStatus) {
+/// Answers requests until the future is dropped; without a listener it waits forever.
+pub(super) async fn answer_all(listener: Option<TcpListener>, status: SharedStatus) {
+    let Some(listener) = listener else { return pending().await };
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -77,4 +72,74 @@ async fn answer_one(mut stream: TcpStream, status: SharedStatus) -> io::Result<(
     let answer = answer(&String::from_utf8_lossy(&head), &status.get(), Moment::now().boot);
     stream.write_all(answer.as_bytes()).await?;
     stream.shutdown().await
+}
+
+/// Returns the complete response to a request that begins with `head`. The response closes the connection.
+fn answer(head: &str, status: &Status, now: Duration) -> String {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let (code, body) = match method {
+        "GET" | "HEAD" => page(target.split('?').next().unwrap_or_default(), status, now),
+        _ => ("405 Method Not Allowed", "only GET\n".into()),
+    };
+    let length = body.len();
+    let body = if method == "HEAD" { String::new() } else { body };
+    format!(
+        "HTTP/1.1 {code}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    )
+}
+
+/// Returns status and body for a path. The paths are the same as in kube-controllers.
+fn page(path: &str, status: &Status, now: Duration) -> (&'static str, String) {
+    match path {
+        "/readiness" | "/readyz" => probe("ready", status.readiness(now)),
+        "/liveness" | "/healthz" => probe("live", status.liveness(now)),
+        "/metrics" => ("200 OK", status.metrics()),
+        _ => ("404 Not Found", "404 page not found\n".into()),
+    }
+}
+
+fn probe(good: &str, verdict: Result<(), ProbeFailure>) -> (&'static str, String) {
+    match verdict {
+        Ok(()) => ("200 OK", format!("{good}\n")),
+        Err(reason) => ("503 Service Unavailable", format!("{reason}\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(head: &str) -> String {
+        let status = Status { refreshes: true, ..Status::default() };
+        answer(head, &status, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn probes_are_told_a_code_and_a_reason() {
+        let live = ask("GET /liveness HTTP/1.1\r\nHost: x");
+        assert!(live.starts_with("HTTP/1.1 200 OK\r\n") && live.ends_with("\r\n\r\nlive\n"), "{live}");
+        let ready = ask("GET /readiness?verbose HTTP/1.1");
+        assert!(ready.starts_with("HTTP/1.1 503 ") && ready.contains("there is no token"), "{ready}");
+    }
+
+    #[test]
+    fn the_length_is_that_of_the_body() {
+        for head in ["GET /metrics HTTP/1.1", "GET /nowhere HTTP/1.0", "GET /readyz HTTP/1.1"] {
+            let text = ask(head);
+            let (head, body) = text.split_once("\r\n\r\n").unwrap();
+            assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{text}");
+        }
+        assert!(ask("HEAD /metrics HTTP/1.1").ends_with("\r\n\r\n"));
+    }
+
+    #[test]
+    fn what_is_no_question_has_an_answer() {
+        assert!(ask("POST /liveness HTTP/1.1").starts_with("HTTP/1.1 405 "));
+        assert!(ask("GET / HTTP/1.1").starts_with("HTTP/1.1 404 "));
+        for nonsense in ["", "\r\n", "\u{fffd}"] {
+            assert!(ask(nonsense).starts_with("HTTP/1.1 405 "));
+        }
+    }
 }

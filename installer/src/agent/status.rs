@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::refresh_delay::{HeldToken, RefreshAttempt};
+use super::refresh_schedule::{HeldToken, RefreshAttempt};
 
 /// Number of consecutive requests without a response after which the agent is not ready. A single response may get
 /// lost.
@@ -47,43 +47,10 @@ pub struct FileCheck {
     pub missing: Option<String>,
 }
 
-/// Reasons for a failed probe.
+/// The reason for a failed probe.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProbeFailure {
-    /// An installed file is missing or wrong.
-    #[error("{0}")]
-    Files(String),
-    /// The plugins have no token.
-    #[error("there is no token for the plugins: {0}")]
-    NoToken(String),
-    /// The token expires soon, and was not renewed in time.
-    #[error("the token holds for {seconds} s more, less than a quarter of its lifetime{because}")]
-    Stale {
-        /// The remaining lifetime.
-        seconds: u64,
-        /// The last failure, after a colon.
-        because: String,
-    },
-    /// The API server does not respond.
-    #[error("the API server did not answer {times} times in a row{because}")]
-    Unanswered {
-        /// Number of requests.
-        times: u32,
-        /// The last failure, after a colon.
-        because: String,
-    },
-    /// The token has expired.
-    #[error("the token has expired")]
-    Expired,
-    /// No attempt was made in time.
-    #[error("no token was asked for in {seconds} s; {planned} s were planned")]
-    Idle {
-        /// The time since the last attempt.
-        seconds: u64,
-        /// The planned pause.
-        planned: u64,
-    },
-}
+#[error("{0}")]
+pub struct ProbeFailure(String);
 
 /// Counters for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -107,20 +74,24 @@ impl Status {
         if self.refreshes {
             self.token_is_ready(now)?;
         }
-        self.missing.clone().map_or(Ok(()), |problem| Err(ProbeFailure::Files(problem)))
+        self.missing.clone().map_or(Ok(()), |problem| Err(ProbeFailure(problem)))
     }
 
     fn token_is_ready(&self, now: Duration) -> Result<(), ProbeFailure> {
         let Some(held) = self.held else {
             let reason = self.failure.as_deref().unwrap_or("none was asked for yet");
-            return Err(ProbeFailure::NoToken(reason.to_owned()));
+            return Err(ProbeFailure(format!("there is no token for the plugins: {reason}")));
         };
-        let because = || self.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
+        let because = self.failure.as_ref().map(|failure| format!(": {failure}")).unwrap_or_default();
         if !held.is_fresh(now) {
-            return Err(ProbeFailure::Stale { seconds: held.remaining(now).as_secs(), because: because() });
+            let seconds = held.remaining(now).as_secs();
+            return Err(ProbeFailure(format!(
+                "the token holds for {seconds} s more, less than a quarter of its lifetime{because}"
+            )));
         }
         if self.unanswered >= OUT_OF_REACH {
-            return Err(ProbeFailure::Unanswered { times: self.unanswered, because: because() });
+            let times = self.unanswered;
+            return Err(ProbeFailure(format!("the API server did not answer {times} times in a row{because}")));
         }
         Ok(())
     }
@@ -151,12 +122,13 @@ impl Status {
             return Ok(());
         }
         if self.held.is_some_and(|held| held.remaining(now).is_zero()) {
-            return Err(ProbeFailure::Expired);
+            return Err(ProbeFailure("the token has expired".into()));
         }
         let (since, planned) = self.last.map_or((self.begun, Duration::ZERO), |last| (last.at, self.pause));
         let idle = now.saturating_sub(since);
         if idle > 2 * planned + SLACK {
-            return Err(ProbeFailure::Idle { seconds: idle.as_secs(), planned: planned.as_secs() });
+            let (seconds, planned) = (idle.as_secs(), planned.as_secs());
+            return Err(ProbeFailure(format!("no token was asked for in {seconds} s; {planned} s were planned")));
         }
         Ok(())
     }
@@ -171,29 +143,23 @@ impl Status {
                 "# HELP calico_cni_{name} {help}\n# TYPE calico_cni_{name} {kind}\ncalico_cni_{name} {value}\n"
             );
         };
-        let expires = i128::from(self.expires.unwrap_or(0));
+        let expires = self.expires.unwrap_or(0).into();
         metric(
             "gauge",
             "token_expiry_timestamp_seconds",
             "When the token of the plugins ends; 0 without one.",
             expires,
         );
-        metric("counter", "token_refreshes_total", "Tokens that were asked for and written.", refreshes.into());
-        metric("counter", "token_refresh_failures_total", "Attempts to renew the token that failed.", failures.into());
-        metric(
-            "counter",
-            "token_refused_total",
-            "Tokens that the API server refused before their end.",
-            refused.into(),
-        );
-        metric("counter", "clock_jumps_total", "Times that the clock of the node was set.", clock_jumps.into());
-        metric(
-            "counter",
-            "files_mended_total",
-            "Installed files that were missing or changed and put back.",
-            restored.into(),
-        );
-        let ok = i128::from(self.missing.is_none());
+        for (name, help, count) in [
+            ("token_refreshes_total", "Tokens that were asked for and written.", refreshes),
+            ("token_refresh_failures_total", "Attempts to renew the token that failed.", failures),
+            ("token_refused_total", "Tokens that the API server refused before their end.", refused),
+            ("clock_jumps_total", "Times that the clock of the node was set.", clock_jumps),
+            ("files_mended_total", "Installed files that were missing or changed and put back.", restored),
+        ] {
+            metric("counter", name, help, count.into());
+        }
+        let ok = self.missing.is_none().into();
         metric("gauge", "install_ok", "Whether everything that was installed is in place.", ok);
         text
     }

@@ -1,14 +1,16 @@
 //! The agent, from its start to its end, when Calico's objects move to another API group.
 
-use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libcalico::kubernetes::ApiGroup;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::yield_now;
 use tokio::time::advance;
+
+use std::time::Duration;
 
 use super::*;
 

@@ -5,26 +5,19 @@
 //!               ├▶ plan (pure) ─▶ recorded in the state ─▶ temporary copy ─ digest ─ test run ─▶ renamed into place
 //! directories ──┘
 //! ```
-//!
-//! Read `source`, `plan` and `copy` in this order.
 
-mod copy;
-mod error;
 mod plan;
-mod run_once;
-mod source;
 
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
 
-pub use self::error::BinariesError;
-pub use self::plan::{Plan, Present, PresentFile, ProgramAction, ProgramTask};
-pub(crate) use self::run_once::spawn;
-pub use self::run_once::{RunError, run_once};
-pub use self::source::SourceProgram;
-use crate::atomic_file;
+use self::plan::{Plan, Present, ProgramAction, ProgramTask, SourceProgram};
+use crate::atomic_file::{self, AtomicFileError, Draft};
+use crate::child_process::{RunError, run_once};
+use crate::digest;
 use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
 use crate::settings::{Settings, Update};
 use crate::state::State;
@@ -43,7 +36,7 @@ impl Binaries {
     /// Returns an error if no directory is usable, or if a program of this container cannot be read.
     pub fn plan(settings: &Settings, layout: &Layout, state: &State) -> Result<Binaries, BinariesError> {
         let own = SourceProgram::current()?;
-        let extra = source::extra_plugins(layout, &settings.extra_plugins)?;
+        let extra = plan::extra_plugins(layout, &settings.extra_plugins)?;
         let (mut plans, mut skipped) = (Vec::new(), Vec::new());
         for (place, directory) in layout.bin_dirs() {
             if !directory.is_dir() {
@@ -52,19 +45,20 @@ impl Binaries {
             }
             atomic_file::sweep(&directory);
             let look = |name: &str| Present::look(&directory.join(name), |digest| state.is_ours(place, name, digest));
-            let plan = Plan::new(place, &directory, settings, &own, &extra, look)?;
+            let mut plan = Plan::new(place, &directory, settings, &own, &extra, look)?;
             if is_writeable(&directory) || !plan.writes() {
                 plans.push(plan);
             } else if settings.update == Update::Never && plan.has_both() {
                 tracing::info!("{} is not writeable; what is there is used", directory.display());
-                plans.push(plan.without_writes());
+                plan.tasks.retain(|task| !task.writes());
+                plans.push(plan);
             } else {
                 tracing::info!("{} is not writeable, skipping", directory.display());
                 skipped.push((directory, "is not writeable"));
             }
         }
         if plans.is_empty() {
-            return Err(BinariesError::NoDirectory { skipped });
+            return Err(BinariesError::NoDirectory(skipped));
         }
         Ok(Binaries { plans, skipped })
     }
@@ -84,9 +78,9 @@ impl Binaries {
     pub fn install(mut self, before: &State, state: &mut State) -> Result<Vec<(Place, PathBuf)>, BinariesError> {
         let mut ready = Vec::new();
         for plan in &self.plans {
-            match copy::carry_out(plan) {
+            match carry_out(plan) {
                 Ok(()) => ready.push((plan.place, plan.directory.clone())),
-                Err(BinariesError::Run(RunError::NoExec { path })) => {
+                Err(BinariesError::Run(RunError::NoExec(path))) => {
                     tracing::error!("{} is on a file system that is mounted noexec, skipping", path.display());
                     self.skipped.push((plan.directory.clone(), "is mounted noexec"));
                     state.restore(plan.place, before);
@@ -97,7 +91,7 @@ impl Binaries {
         for (place, task) in self.ours().filter(|(place, _)| ready.iter().any(|(known, _)| known == place)) {
             state.record(place, &task.name, Some(task.source.digest.clone()), false);
         }
-        if ready.is_empty() { Err(BinariesError::NoDirectory { skipped: self.skipped }) } else { Ok(ready) }
+        if ready.is_empty() { Err(BinariesError::NoDirectory(self.skipped)) } else { Ok(ready) }
     }
 
     /// Returns the tasks whose files are, or will be, installed by Calico.
@@ -122,11 +116,129 @@ pub fn remove_missing_records(layout: &Layout, state: &mut State) {
 /// Returns the names of all programs that this container installs.
 #[must_use]
 pub fn program_names(settings: &Settings, layout: &Layout) -> Vec<String> {
-    let extra = source::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);
+    let extra = plan::extra_paths(layout, &settings.extra_plugins).into_iter().map(|(_, name)| name);
     [CALICO, CALICO_IPAM].into_iter().map(str::to_owned).chain(extra).collect()
 }
 
 /// Returns true if the directory is writable. A test file would answer that as well, but runtimes watch the directory.
 fn is_writeable(directory: &Path) -> bool {
     access(directory, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+}
+
+/// Reasons for a failed installation of the programs. The programs installed earlier stay in place.
+#[derive(Debug, thiserror::Error)]
+pub enum BinariesError {
+    /// No directory is usable, for the reason beside each (INST-29).
+    #[error("found no writeable directory, exiting: {}; mount the node's plugin directory there for \
+        writing", list(.0))]
+    NoDirectory(Vec<(PathBuf, &'static str)>),
+    /// A program's path is occupied by something other than a file.
+    #[error("{} is no file and in the way of the plugin of that name; remove it, or name the plugin in \
+        SKIP_CNI_BINARIES if it is not Calico's", .0.display())]
+    NoFile(PathBuf),
+    /// A program of this container cannot be read, or its copy cannot be written.
+    #[error(transparent)]
+    Copy(#[from] AtomicFileError),
+    /// The copy differs from the source.
+    #[error("{} was written and reads back otherwise; is the disk sound?", .0.display())]
+    Differs(PathBuf),
+    /// The copy cannot be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+fn list(skipped: &[(PathBuf, &'static str)]) -> String {
+    let words: Vec<String> = skipped.iter().map(|(path, why)| format!("{} {why}", path.display())).collect();
+    words.join(", ")
+}
+
+/// Runs the tasks of the plan in order. `calico` comes first because `calico-ipam` may be a hard link to it.
+fn carry_out(plan: &Plan) -> Result<(), BinariesError> {
+    for ProgramTask { name, source, step, .. } in &plan.tasks {
+        let target = plan.directory.join(name);
+        match step {
+            ProgramAction::Keep => tracing::info!("{} is there and stays as it is", target.display()),
+            ProgramAction::Same => {
+                if name == CALICO {
+                    run_once(&target)?;
+                }
+                tracing::info!("{} is up to date", target.display());
+            }
+            ProgramAction::Copy => {
+                copy(source, &target)?;
+                tracing::info!("installed {}", target.display());
+            }
+            ProgramAction::Link => {
+                link_or_copy(source, &plan.directory.join(CALICO), &target)?;
+                tracing::info!("installed {}", target.display());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Links `target` to `calico`, or copies the program on a file system without hard links.
+fn link_or_copy(source: &SourceProgram, calico: &Path, target: &Path) -> Result<(), BinariesError> {
+    atomic_file::link(calico, target).or_else(|error| {
+        tracing::info!("{error}; copying");
+        copy(source, target)
+    })
+}
+
+/// Writes a temporary copy, compares its digest with the source and runs it once. Only then does it replace the old
+/// program. Upstream sets the mode after the rename, so that for a moment the program cannot be executed (INST-20).
+fn copy(source: &SourceProgram, target: &Path) -> Result<(), BinariesError> {
+    let unreadable = |error| AtomicFileError { action: "read", path: source.path.clone(), source: error };
+    let contents = fs::read(&source.path).map_err(unreadable)?;
+    let mut draft = Draft::beside(target)?;
+    draft.write(&contents)?;
+    let finished = draft.finish(source.mode)?;
+    let written = digest::of_file(finished.path()).unwrap_or_default();
+    if written != source.digest {
+        return Err(BinariesError::Differs(target.to_owned()));
+    }
+    if source.name == CALICO {
+        run_once(finished.path())?;
+    }
+    Ok(finished.put_in_place()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_source_that_changes_while_it_is_copied_is_not_installed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::write(&from, "new").unwrap();
+        fs::write(&to, "old").unwrap();
+        let mut source =
+            SourceProgram { path: from, name: "portmap".into(), digest: digest::of_bytes(b"newer"), mode: 0o755 };
+        let error = copy(&source, &to).unwrap_err();
+        assert!(error.to_string().contains("reads back otherwise"), "{error}");
+        assert_eq!(fs::read(&to).unwrap(), b"old");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+
+        source.digest = digest::of_bytes(b"new");
+        copy(&source, &to).unwrap();
+        assert_eq!(fs::read(&to).unwrap(), b"new");
+        assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o7777, 0o755);
+    }
+
+    #[test]
+    fn a_plugin_that_does_not_run_does_not_replace_the_one_that_did() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("calico"));
+        fs::write(&to, "old").unwrap();
+        for broken in ["not a program of any kind", "#!/bin/sh\nexit 3\n"] {
+            fs::write(&from, broken).unwrap();
+            let digest = digest::of_file(&from).unwrap();
+            let source = SourceProgram { path: from.clone(), name: CALICO.into(), digest, mode: 0o755 };
+            assert!(matches!(copy(&source, &to), Err(BinariesError::Run(_))), "{broken}");
+            assert_eq!(fs::read(&to).unwrap(), b"old");
+        }
+    }
 }

@@ -1,18 +1,19 @@
-//! [`Plan`]: the steps for one plugin directory. Planning is pure; the present files are an input.
+//! [`SourceProgram`]: the programs that this container can install, and [`Plan`]: the steps for one plugin directory.
+//! Planning is pure; the present files are an input.
 
-use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::error::BinariesError;
-use super::source::SourceProgram;
+use super::BinariesError;
+use crate::atomic_file::{self, AtomicFileError};
 use crate::digest;
-use crate::layout::{CALICO, CALICO_IPAM, Place};
-use crate::settings::{Settings, Update};
+use crate::layout::{CALICO, CALICO_IPAM, Layout, Place};
+use crate::settings::{ExtraPlugins, Settings, Update};
 
 /// The steps for one directory, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub(super) struct Plan {
     /// The role of the directory.
     pub place: Place,
     /// The path of the directory.
@@ -23,7 +24,7 @@ pub struct Plan {
 
 /// The step for one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProgramTask {
+pub(super) struct ProgramTask {
     /// The file name.
     pub name: String,
     /// The program to install.
@@ -38,7 +39,7 @@ pub struct ProgramTask {
 
 /// The step for one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProgramAction {
+pub(super) enum ProgramAction {
     /// Do nothing: the file is up to date.
     Same,
     /// Do nothing: another file exists and stays.
@@ -51,7 +52,7 @@ pub enum ProgramAction {
 
 /// The object at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Present {
+pub(super) enum Present {
     /// A regular file.
     File(PresentFile),
     /// A directory, a pipe or a device. It is not executable, and Calico must not remove it.
@@ -60,7 +61,7 @@ pub enum Present {
 
 /// A regular file at the path of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PresentFile {
+pub(super) struct PresentFile {
     /// SHA-256 of the file; empty if the file cannot be read.
     pub digest: String,
     /// The permission bits.
@@ -71,7 +72,7 @@ pub struct PresentFile {
 
 impl Present {
     /// Examines a path and follows symbolic links. Returns `None` if the path does not exist.
-    pub fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
+    pub(super) fn look(path: &Path, is_ours: impl FnOnce(&str) -> bool) -> Option<Present> {
         let metadata = fs::metadata(path).ok()?;
         if !metadata.is_file() {
             return Some(Present::NoFile);
@@ -95,7 +96,7 @@ impl Plan {
     ///
     /// # Errors
     /// Returns an error if a name is occupied by something other than a file.
-    pub fn new(
+    pub(super) fn new(
         place: Place,
         directory: &Path,
         settings: &Settings,
@@ -104,74 +105,117 @@ impl Plan {
         look: impl Fn(&str) -> Option<Present>,
     ) -> Result<Plan, BinariesError> {
         let look = |name: &str| match look(name) {
-            Some(Present::NoFile) => Err(BinariesError::NoFile { path: directory.join(name) }),
+            Some(Present::NoFile) => Err(BinariesError::NoFile(directory.join(name))),
             Some(Present::File(there)) => Ok(Some(there)),
             None => Ok(None),
         };
         let update = settings.update;
-        let calico = ProgramTask::of_calicos(CALICO, own, look(CALICO)?, update);
-        let mut ipam = ProgramTask::of_calicos(CALICO_IPAM, own, look(CALICO_IPAM)?, update);
+        let calico = ProgramTask::new(CALICO, own, look(CALICO)?, update);
+        let mut ipam = ProgramTask::new(CALICO_IPAM, own, look(CALICO_IPAM)?, update);
         if settings.link_ipam && ipam.step == ProgramAction::Copy && calico.step != ProgramAction::Keep {
             ipam.step = ProgramAction::Link;
         }
-        let extra = extra.iter().map(|program| Ok(ProgramTask::of_others(program, look(&program.name)?, update)));
+        let extra =
+            extra.iter().map(|program| Ok(ProgramTask::new(&program.name, program, look(&program.name)?, update)));
         let tasks = [Ok(calico), Ok(ipam)].into_iter().chain(extra).collect::<Result<_, BinariesError>>()?;
         Ok(Plan { place, directory: directory.to_owned(), tasks })
     }
 
     /// Returns true if the plan writes a file.
-    pub fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         self.tasks.iter().any(ProgramTask::writes)
     }
 
     /// Returns true if both of Calico's programs exist and are not replaced, whatever their content.
-    pub fn has_both(&self) -> bool {
+    pub(super) fn has_both(&self) -> bool {
         self.tasks.iter().take(2).all(|task| !task.writes())
-    }
-
-    /// Returns the plan without the tasks that write.
-    #[must_use]
-    pub fn without_writes(mut self) -> Plan {
-        self.tasks.retain(|task| !task.writes());
-        self
     }
 }
 
 impl ProgramTask {
-    fn of_calicos(name: &str, own: &SourceProgram, there: Option<PresentFile>, update: Update) -> ProgramTask {
+    fn new(name: &str, source: &SourceProgram, there: Option<PresentFile>, update: Update) -> ProgramTask {
+        let is_calicos = matches!(name, CALICO | CALICO_IPAM);
         let step = match &there {
-            Some(there) if there.is(own) => ProgramAction::Same,
+            Some(there) if there.is(source) => ProgramAction::Same,
             Some(_) if update == Update::Never => ProgramAction::Keep,
+            Some(there) if update == Update::Ours && !is_calicos && !there.ours => ProgramAction::Keep,
             _ => ProgramAction::Copy,
         };
+        // A distribution may have installed an identical file of another plugin before.
+        let ours = is_calicos || step == ProgramAction::Copy || there.as_ref().is_some_and(|there| there.ours);
         let there = there.map(|there| there.digest);
-        ProgramTask { name: name.to_owned(), source: own.clone(), step, there, ours: step != ProgramAction::Keep }
-    }
-
-    fn of_others(program: &SourceProgram, there: Option<PresentFile>, update: Update) -> ProgramTask {
-        let step = match &there {
-            Some(there) if there.is(program) => ProgramAction::Same,
-            Some(there) => match update {
-                Update::Never => ProgramAction::Keep,
-                Update::Ours if !there.ours => ProgramAction::Keep,
-                Update::Ours | Update::Always => ProgramAction::Copy,
-            },
-            None => ProgramAction::Copy,
-        };
-        // A distribution may have installed an identical file before.
-        let ours = step == ProgramAction::Copy || there.as_ref().is_some_and(|there| there.ours);
-        let there = there.map(|there| there.digest);
-        ProgramTask { name: program.name.clone(), source: program.clone(), step, there, ours }
+        ProgramTask { name: name.to_owned(), source: source.clone(), step, there, ours }
     }
 
     /// Returns true if the file will be one that Calico installed.
-    pub fn is_ours(&self) -> bool {
+    pub(super) fn is_ours(&self) -> bool {
         self.ours && self.step != ProgramAction::Keep
     }
 
-    fn writes(&self) -> bool {
+    pub(super) fn writes(&self) -> bool {
         matches!(self.step, ProgramAction::Copy | ProgramAction::Link)
     }
+}
+
+/// The program of this process. The link works even if the file was replaced meanwhile.
+const OWN: &str = "/proc/self/exe";
+
+/// The name of the installer in the directory of the plugins. It is not a plugin and is not installed (INST-15).
+const INSTALL: &str = "install";
+
+/// A program to copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SourceProgram {
+    /// The path of the program.
+    pub path: PathBuf,
+    /// The file name.
+    pub name: String,
+    /// SHA-256, in hexadecimal.
+    pub digest: String,
+    /// The permission bits, which the copy gets as well.
+    pub mode: u32,
+}
+
+impl SourceProgram {
+    /// Returns this process's program, which serves as both of Calico's plugins.
+    pub(super) fn current() -> Result<SourceProgram, AtomicFileError> {
+        Self::read(OWN.into(), CALICO.into())
+    }
+
+    fn read(path: PathBuf, name: String) -> Result<SourceProgram, AtomicFileError> {
+        let read = || -> io::Result<(String, u32)> {
+            Ok((digest::of_file(&path)?, fs::metadata(&path)?.permissions().mode() & 0o7777))
+        };
+        match read() {
+            Ok((digest, mode)) => Ok(SourceProgram { path, name, digest, mode }),
+            Err(source) => Err(AtomicFileError { action: "read", path, source }),
+        }
+    }
+}
+
+/// Reads the other plugins in the installer's directory, sorted by name.
+pub(super) fn extra_plugins(layout: &Layout, wanted: &ExtraPlugins) -> Result<Vec<SourceProgram>, AtomicFileError> {
+    extra_paths(layout, wanted).into_iter().map(|(path, name)| SourceProgram::read(path, name)).collect()
+}
+
+/// Returns paths and names of the other plugins. An installer that runs directly on a node brings none.
+pub(super) fn extra_paths(layout: &Layout, wanted: &ExtraPlugins) -> Vec<(PathBuf, String)> {
+    let (Some(directory), ExtraPlugins::AllBut(skipped)) = (layout.own_plugins(), wanted) else {
+        return Vec::new();
+    };
+    let is_wanted = |path: &Path, name: &str| {
+        let is_calicos = [INSTALL, CALICO, CALICO_IPAM].contains(&name);
+        !is_calicos && !skipped.iter().any(|skipped| skipped == name) && !atomic_file::is_draft(path) && path.is_file()
+    };
+    // An image without other plugins may lack the directory.
+    let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    let named = paths.into_iter().filter_map(|path| {
+        let name = path.file_name()?.to_str()?.to_owned();
+        is_wanted(&path, &name).then_some((path, name))
+    });
+    named.collect()
 }
 
 #[cfg(test)]
@@ -257,10 +301,43 @@ mod tests {
 
     #[test]
     fn what_was_there_before_us_is_not_noted_as_ours() {
-        let task =
-            |digest: &str, ours, update| ProgramTask::of_others(&program("portmap"), Some(there(digest, ours)), update);
+        let task = |digest: &str, ours, update| {
+            ProgramTask::new("portmap", &program("portmap"), Some(there(digest, ours)), update)
+        };
         assert!(!task("portmap-new", false, Update::Always).is_ours());
         assert!(task("portmap-new", true, Update::Never).is_ours());
         assert!(!task("old", true, Update::Never).is_ours());
+    }
+
+    #[test]
+    fn other_plugins_are_all_files_but_calicos_and_the_skipped() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("host")).unwrap();
+        let layout = Layout::below(root.path());
+        let all = ExtraPlugins::AllBut(Vec::new());
+        assert_eq!(extra_plugins(&layout, &all).unwrap(), []);
+
+        let directory = layout.own_plugins().unwrap();
+        fs::create_dir_all(directory.join("folder")).unwrap();
+        for name in ["install", "calico", "calico-ipam", "portmap", "loopback", "bandwidth"] {
+            fs::write(directory.join(name), name).unwrap();
+        }
+        std::os::unix::fs::symlink("portmap", directory.join("link")).unwrap();
+        let names = |wanted: &ExtraPlugins| -> Vec<String> {
+            extra_plugins(&layout, wanted).unwrap().into_iter().map(|program| program.name).collect()
+        };
+        assert_eq!(names(&all), ["bandwidth", "link", "loopback", "portmap"]);
+        assert_eq!(
+            names(&ExtraPlugins::AllBut(vec!["link".into(), "calico".into()])),
+            ["bandwidth", "loopback", "portmap"]
+        );
+        assert_eq!(names(&ExtraPlugins::None), [""; 0]);
+    }
+
+    #[test]
+    fn this_program_can_be_read() {
+        let own = SourceProgram::current().unwrap();
+        assert_eq!(own.digest, digest::of_file(&std::env::current_exe().unwrap()).unwrap());
+        assert!(own.mode & 0o100 != 0);
     }
 }

@@ -79,29 +79,33 @@ impl GivenOptions {
     }
 
     /// Returns the layout below `--root`, by default `/`. If a directory `host` exists there, the node's directories
-    /// are mounted below it.
+    /// are mounted below it. The commands that accept `--bin-dir` and `--secondary-bin-dir` get those directories.
     pub(super) fn layout(&self) -> Layout {
-        Layout::below(Path::new(self.value("root").unwrap_or("/")))
+        let mut layout = Layout::below(Path::new(self.value("root").unwrap_or("/")));
+        if let Some(directory) = self.value("bin-dir") {
+            layout = layout.with_bin_dir(directory);
+        }
+        if let Some(directory) = self.value("secondary-bin-dir") {
+            layout = layout.with_secondary_bin_dir(directory);
+        }
+        layout
     }
 }
 
 /// Runs `command` with the parsed arguments, or prints the help, or reports invalid arguments with exit status 2.
 pub(super) fn run_with(
     name: &str,
-    help: impl FnOnce() -> String,
+    help: &str,
     asked: ParsedArguments,
     command: impl FnOnce(&GivenOptions) -> ExitCode,
 ) -> ExitCode {
     match asked {
         ParsedArguments::Run(given) => command(&given),
         ParsedArguments::Help => {
-            print(&help());
+            print(help);
             ExitCode::SUCCESS
         }
-        ParsedArguments::Invalid(what) => {
-            print_error(&format!("calico {name}: {what}; see `calico {name} --help`"));
-            ExitCode::from(2)
-        }
+        ParsedArguments::Invalid(what) => exit_with(2, &format!("calico {name}: {what}; see `calico {name} --help`")),
     }
 }
 
@@ -111,9 +115,10 @@ pub(super) fn print(text: &str) {
     let _ = stdout.write_all(printable::lines(text).as_bytes()).and_then(|()| stdout.flush());
 }
 
-/// Prints a line to stderr.
-pub(super) fn print_error(line: &str) {
+/// Prints a line to stderr and returns the exit status.
+pub(super) fn exit_with(status: u8, line: &str) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{}", printable::lines(line));
+    ExitCode::from(status)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use ipam_plugin::process;
 
-use super::arguments::{OptionSpec, print, print_error, run_with};
+use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::doctor::{self, Format};
 use crate::host_network::HostNetwork;
-use crate::layout::{BIN_DIR, NET_DIR};
+use crate::layout::NET_DIR;
 use crate::state::State;
 
 const SPEC: OptionSpec =
@@ -38,30 +38,21 @@ Examples:
 
 /// Runs the command.
 pub fn doctor(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
-    run_with(
-        "doctor",
-        || HELP.into(),
-        SPEC.parse(arguments),
-        |given| {
-            let format = match given.value("output").or_else(|| given.value("o")) {
-                None | Some("text" | "table") => Format::Text,
-                Some("json") => Format::Json,
-                Some(other) => {
-                    print_error(&format!("calico doctor: `{other}` is no format; write text or json"));
-                    return ExitCode::from(2);
-                }
-            };
-            let mut layout = given.layout().with_bin_dir(given.value("bin-dir").unwrap_or(BIN_DIR));
-            if let Some(dir) = given.value("secondary-bin-dir") {
-                layout = layout.with_secondary_bin_dir(dir);
+    run_with("doctor", HELP, SPEC.parse(arguments), |given| {
+        let format = match given.value("output").or_else(|| given.value("o")) {
+            None | Some("text" | "table") => Format::Text,
+            Some("json") => Format::Json,
+            Some(other) => {
+                return exit_with(2, &format!("calico doctor: `{other}` is no format; write text or json"));
             }
-            let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
-            let net_dir = net_dir(given.value("net-dir"), of_pod.as_deref(), &noted);
-            let report = process::block_on(doctor::examine(&layout, net_dir, network));
-            print(&report.render(format));
-            if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        },
-    )
+        };
+        let layout = given.layout();
+        let (of_pod, noted) = (env::var("CNI_NET_DIR").ok(), State::load(&layout).unwrap_or_default().net_dir);
+        let net_dir = net_dir(given.value("net-dir"), of_pod.as_deref(), &noted);
+        let report = process::block_on(doctor::examine(&layout, net_dir, network));
+        print(&report.render(format));
+        if report.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    })
 }
 
 /// Returns the configuration directory on the node: the option, else the setting of this pod's installer, else the

@@ -1,13 +1,14 @@
-//! `calico health`, with upstream's options.
+//! `calico health`: a client for health probes, with the same options as upstream's command.
 
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use libcalico::api::{DurationError, GoDuration};
 
-use super::arguments::{GivenOptions, OptionSpec, print_error, run_with};
+use super::arguments::{GivenOptions, OptionSpec, exit_with, run_with};
 use crate::agent::DEFAULT_LISTEN;
-use crate::health::{Probe, ask};
 
 const SPEC: OptionSpec = OptionSpec { options: &["port", "host", "type", "timeout"], switches: &[] };
 
@@ -25,24 +26,13 @@ Usage: calico health [--port N] [--host HOST] [--type readiness|liveness] [--tim
 
 /// Runs the command.
 pub fn health(arguments: impl IntoIterator<Item = String>) -> ExitCode {
-    run_with(
-        "health",
-        || HELP.into(),
-        SPEC.parse(arguments),
-        |given| match parse_query(given) {
-            Err(what) => {
-                print_error(&format!("calico health: {what}; see `calico health --help`"));
-                ExitCode::from(2)
-            }
-            Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    print_error(&error.to_string());
-                    ExitCode::FAILURE
-                }
-            },
+    run_with("health", HELP, SPEC.parse(arguments), |given| match parse_query(given) {
+        Err(what) => exit_with(2, &format!("calico health: {what}; see `calico health --help`")),
+        Ok((port, probe, limit)) => match ask(given.value("host").unwrap_or("localhost"), port, probe, limit) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit_with(1, &error.to_string()),
         },
-    )
+    })
 }
 
 /// Reasons for rejecting an argument.
@@ -78,8 +68,85 @@ fn parse_query(given: &GivenOptions) -> Result<(u16, Probe, Duration), HealthArg
     Ok((port, probe, limit))
 }
 
+/// The probe to query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Probe {
+    /// `/readiness`
+    Readiness,
+    /// `/liveness`
+    Liveness,
+}
+
+/// Reasons for a failed probe.
+#[derive(Debug, thiserror::Error)]
+enum HealthError {
+    /// The server did not respond.
+    #[error("http://{place}: {source}")]
+    NoAnswer {
+        /// Host, port and path.
+        place: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The server responded with an error.
+    #[error("http://{place} answered {status}: {reason}")]
+    Unhealthy {
+        /// Host, port and path.
+        place: String,
+        /// The status line.
+        status: String,
+        /// The body.
+        reason: String,
+    },
+}
+
+impl Probe {
+    fn path(self) -> &'static str {
+        match self {
+            Probe::Readiness => "/readiness",
+            Probe::Liveness => "/liveness",
+        }
+    }
+}
+
+/// Queries the probe on `host:port`. `limit` applies to each connection attempt, to each write and to each read.
+fn ask(host: &str, port: u16, probe: Probe, limit: Duration) -> Result<(), HealthError> {
+    let bracketed = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    let place = format!("{bracketed}:{port}{}", probe.path());
+    let answer = exchange(host, port, &bracketed, probe, limit)
+        .map_err(|source| HealthError::NoAnswer { place: place.clone(), source })?;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.lines().next().unwrap_or_default().split_once(' ').map_or("nothing", |(_, status)| status);
+    if status.starts_with('2') {
+        return Ok(());
+    }
+    Err(HealthError::Unhealthy { place, status: status.into(), reason: body.trim().into() })
+}
+
+fn exchange(host: &str, port: u16, bracketed: &str, probe: Probe, limit: Duration) -> io::Result<String> {
+    let mut refused = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limit) {
+            Ok(mut stream) => {
+                stream.set_read_timeout(Some(limit))?;
+                stream.set_write_timeout(Some(limit))?;
+                let request = format!("GET {} HTTP/1.0\r\nHost: {bracketed}:{port}\r\n\r\n", probe.path());
+                stream.write_all(request.as_bytes())?;
+                let mut answer = Vec::new();
+                stream.take(64 * 1024).read_to_end(&mut answer)?;
+                return Ok(String::from_utf8_lossy(&answer).into_owned());
+            }
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
     use super::super::arguments::ParsedArguments;
     use super::*;
 
@@ -97,5 +164,47 @@ mod tests {
         for nonsense in ["--port 0", "--port x", "--type health", "--timeout soon", "--timeout 0", "9440"] {
             assert!(of(nonsense).is_err(), "{nonsense}");
         }
+    }
+
+    /// Starts a server that responds once. Its thread returns the request.
+    fn answering(answer: &'static str) -> (u16, thread::JoinHandle<String>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = vec![0; 1024];
+            let length = stream.read(&mut asked).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&asked[..length]).into_owned()
+        });
+        (port, server)
+    }
+
+    const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_success_is_health() {
+        let (port, server) = answering("HTTP/1.1 200 OK\r\n\r\nready\n");
+        ask("127.0.0.1", port, Probe::Readiness, LIMIT).unwrap();
+        assert!(server.join().unwrap().starts_with("GET /readiness HTTP/1.0\r\nHost: 127.0.0.1:"));
+    }
+
+    #[test]
+    fn another_answer_is_told_with_its_reason() {
+        let (port, server) = answering("HTTP/1.1 503 Service Unavailable\r\n\r\nthe token has expired\n");
+        let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        assert!(error.ends_with("/liveness answered 503 Service Unavailable: the token has expired"), "{error}");
+        server.join().unwrap();
+    }
+
+    #[test]
+    fn no_answer_is_told() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let error = ask("127.0.0.1", port, Probe::Liveness, LIMIT).unwrap_err();
+        assert!(matches!(error, HealthError::NoAnswer { .. }), "{error}");
+        let (port, server) = answering("");
+        let error = ask("localhost", port, Probe::Liveness, LIMIT).unwrap_err().to_string();
+        assert!(error.contains("answered nothing"), "{error}");
+        server.join().unwrap();
     }
 }

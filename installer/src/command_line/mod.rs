@@ -1,17 +1,93 @@
-//! The commands for installers and people: arguments, execution and exit status.
+//! The commands for installers and people: arguments, execution and exit status; and the help of all commands, the
+//! version, and the reply to unknown commands.
 
 mod arguments;
 mod doctor;
 mod health;
-mod help;
-mod install;
-mod node_command;
-mod refresh_token;
+mod installation;
 mod uninstall;
 
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use ipam_plugin::process::build_version;
+
+use self::arguments::print;
 pub use self::doctor::doctor;
 pub use self::health::health;
-pub use self::help::{help, refuse, version};
-pub use self::install::install;
-pub use self::refresh_token::refresh_token;
+pub use self::installation::{install, refresh_token};
 pub use self::uninstall::uninstall;
+
+const COMMANDS: &str = "\
+calico, Calico's CNI plugin, also installs itself.
+
+Commands:
+  calico install        put the plugins, their credentials and their configuration on this node
+  calico refresh-token  keep the token of the plugins fresh, and what was installed in place
+  calico uninstall      take back what was installed; without --yes, say what that would be
+  calico doctor         look for what is wrong on this node, and the way out
+  calico health         ask a probe
+  calico version        print the version of the build
+  calico -t             test the connection to the datastore of the configuration on stdin
+  calico -v             print the version
+  calico help           this text
+
+`calico install --help` tells more, and so for the others. calico-ipam, the same program by another name, looks after
+addresses: see calico-ipam --help. Container runtimes call both with CNI_COMMAND set.
+";
+
+/// Prints the commands.
+pub fn help() -> ExitCode {
+    print(COMMANDS);
+    ExitCode::SUCCESS
+}
+
+/// Prints the same three lines as upstream's `calico version`. The date and the commit are unknown unless the build
+/// sets them, so that builds are reproducible.
+pub fn version() -> ExitCode {
+    let (date, commit) = (option_env!("CALICO_BUILD_DATE"), option_env!("CALICO_GIT_COMMIT"));
+    let unknown = "unknown";
+    print(&format!(
+        "Version:            {}\nBuild date:         {}\nGit commit:         {}\n",
+        build_version(),
+        date.unwrap_or(unknown),
+        commit.unwrap_or(unknown)
+    ));
+    ExitCode::SUCCESS
+}
+
+/// Reports an unknown command and names the program that may have it.
+pub fn refuse(name: &str, words: &[&str]) -> ExitCode {
+    let _ = io::stderr().write_all(refusal(name, words).as_bytes());
+    ExitCode::FAILURE
+}
+
+fn refusal(name: &str, words: &[&str]) -> String {
+    let line = [&[name], words].concat().join(" ");
+    let hint = match (name, words) {
+        ("calicoctl", _) | (_, ["ctl", ..]) => {
+            "use upstream's calicoctl, or `calico-ipam --help` for addresses and pools"
+        }
+        ("uds", _) => "the flex volume driver is upstream's",
+        (_, ["component", "kube-controllers", ..]) => "that is in the image of kube-controllers",
+        _ => "see `calico help`",
+    };
+    format!("{line}: there is no such command in this program; {hint}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_where_else_to_look() {
+        for (name, words, expected) in [
+            ("calico", &["show"][..], "calico show: there is no such command in this program; see `calico help`\n"),
+            ("calicoctl", &["get"], "calico-ipam --help"),
+            ("calico", &["ctl"], "calico-ipam --help"),
+            ("calico", &["component", "kube-controllers"], "image of kube-controllers"),
+        ] {
+            assert!(refusal(name, words).contains(expected), "{name} {words:?}");
+        }
+    }
+}

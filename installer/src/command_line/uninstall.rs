@@ -6,9 +6,8 @@ use ipam_plugin::logging::{self, Subject};
 use ipam_plugin::process;
 use netconf::conf::LogConf;
 
-use super::arguments::{OptionSpec, print, print_error, run_with};
+use super::arguments::{OptionSpec, exit_with, print, run_with};
 use crate::host_network::HostNetwork;
-use crate::layout::BIN_DIR;
 use crate::uninstall::{self, Options};
 
 const SPEC: OptionSpec = OptionSpec {
@@ -42,32 +41,20 @@ run, with exit status 1; the next run goes on with it.
 
 /// Runs the command.
 pub fn uninstall(arguments: impl IntoIterator<Item = String>, network: &dyn HostNetwork) -> ExitCode {
-    run_with(
-        "uninstall",
-        || HELP.into(),
-        SPEC.parse(arguments),
-        |given| {
-            logging::init(&LogConf::default(), "cni-installer", &Subject::default());
-            let options = Options {
-                yes: given.is_on("yes"),
-                tear_down_pods: given.is_on("tear-down-pods"),
-                release_addresses: given.is_on("release-addresses"),
-                forget_gone: given.is_on("forget-gone"),
-            };
-            let mut layout = given.layout().with_bin_dir(given.value("bin-dir").unwrap_or(BIN_DIR));
-            if let Some(dir) = given.value("secondary-bin-dir") {
-                layout = layout.with_secondary_bin_dir(dir);
+    run_with("uninstall", HELP, SPEC.parse(arguments), |given| {
+        logging::init(&LogConf::default(), "cni-installer", &Subject::default());
+        let options = Options {
+            yes: given.is_on("yes"),
+            tear_down_pods: given.is_on("tear-down-pods"),
+            release_addresses: given.is_on("release-addresses"),
+            forget_gone: given.is_on("forget-gone"),
+        };
+        match process::block_on(uninstall::run(&given.layout(), options, network)) {
+            Ok(report) => {
+                print(&report.to_string());
+                if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
             }
-            match process::block_on(uninstall::run(&layout, options, network)) {
-                Ok(report) => {
-                    print(&report.to_string());
-                    if report.succeeded() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-                }
-                Err(error) => {
-                    print_error(&format!("calico uninstall: {error}"));
-                    ExitCode::FAILURE
-                }
-            }
-        },
-    )
+            Err(error) => exit_with(1, &format!("calico uninstall: {error}")),
+        }
+    })
 }

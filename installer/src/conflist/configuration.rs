@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
-use super::ownership::is_ours_in;
-use super::target::Target;
+use super::files::Target;
+use super::is_ours_in;
 use crate::layout::{Layout, Place};
 use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};
@@ -112,9 +112,10 @@ impl Conflist {
         let there = there.and_then(|there| chain_of(&there)).unwrap_or_default();
         let in_place = Rendering::in_place(&recorded.renderings, &there).cloned();
         state.record_replacement(Place::Net, name, self.digest(), replaced.as_deref());
-        state.record_origin(Place::Net, name, self.origin.clone());
-        let in_place = in_place.filter(|in_place| *in_place != now);
-        state.record_renderings(Place::Net, name, in_place.into_iter().chain([now]).collect());
+        if let Some(recorded) = state.get_mut(Place::Net, name) {
+            recorded.origin = self.origin.clone();
+            recorded.renderings = in_place.filter(|in_place| *in_place != now).into_iter().chain([now]).collect();
+        }
     }
 
     /// Returns true if the state records this configuration, with whatever token.

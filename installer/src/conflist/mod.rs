@@ -1,21 +1,109 @@
-//! The network configuration in the runtime's directory.
+//! The network configuration in the runtime's directory: recognizes configurations of Calico's and what this installer
+//! wrote into them, and selects a configuration as container runtimes do.
 //!
-//! The installer writes it last, because runtimes report the node's network as ready as soon as the file exists
+//! The installer writes its file last, because runtimes report the node's network as ready as soon as the file exists
 //! (INST-7). Only this file replaces earlier configurations. Read `configuration`, then `write`.
 
-mod backup;
 mod configuration;
-mod former;
-mod ownership;
-mod target;
+mod files;
 mod write;
 
-pub(crate) use self::backup::is_backup;
+use std::path::Path;
+use std::{fs, io};
+
+use serde_json::{Map, Value};
+
 pub use self::configuration::{Conflist, ConflistError};
-pub use self::former::Former;
-pub use self::ownership::{foreign_in, is_calicos, is_ours_in, parse};
-pub use self::target::Target;
+pub use self::files::{Former, Target};
 pub use self::write::Written;
+pub(crate) use self::write::is_backup;
+use crate::digest;
+use crate::plugin_chain::{Chain, Entry, chain_of};
+use crate::state::Installed;
+use crate::template::{self, TemplateError, kind, plugins};
 
 #[cfg(test)]
 mod tests;
+
+/// Parses a configuration that other programs may have written. If a value does not fit into a [`Value`], the result is
+/// the configuration as a list, with the text of that value as a string.
+///
+/// # Errors
+/// Returns an error if the text is not a JSON object.
+pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
+    template::parse(text).or_else(|error| chain_of(text.as_bytes()).map(|chain| chain.to_list()).ok_or(error))
+}
+
+/// Returns true if the text is the installed configuration, with or without foreign entries.
+#[must_use]
+pub fn is_ours_in(text: &[u8], recorded: &Installed) -> bool {
+    let whole = |there: &Chain| recorded.renderings.iter().any(|rendering| rendering.is_whole_in(there));
+    recorded.is(&digest::of_bytes(text)) || chain_of(text).is_some_and(|there| whole(&there))
+}
+
+/// Returns true if the text is the installed one and contains no foreign entry. The digest alone does not show this:
+/// the text that the installer renders may contain the same entry as another program.
+fn is_wholly_ours(text: &[u8], recorded: &Installed) -> bool {
+    recorded.is(&digest::of_bytes(text)) && recorded.renderings.iter().all(|rendering| rendering.foreign.is_empty())
+}
+
+/// Returns the entries that other programs added to the installed configuration.
+#[must_use]
+pub fn foreign_in(text: &[u8], recorded: &Installed) -> Vec<Entry> {
+    if is_wholly_ours(text, recorded) {
+        return Vec::new();
+    }
+    chain_of(text).map(|there| there.foreign(&Chain::default(), &recorded.renderings)).unwrap_or_default()
+}
+
+/// Returns true if a configuration contains Calico's plugin, or delegates to it as Canal's does.
+#[must_use]
+pub fn is_calicos(text: impl AsRef<[u8]>) -> bool {
+    let Some(chain) = chain_of(text.as_ref()) else { return false };
+    let is_calico = |plugin: &Map<String, Value>| kind(plugin) == "calico";
+    plugins(&chain.to_list())
+        .into_iter()
+        .any(|plugin| is_calico(plugin) || plugin.get("delegate").and_then(Value::as_object).is_some_and(is_calico))
+}
+
+/// Returns the names of the files in `directory` that a runtime reads, in its order. The runtime uses the first one
+/// (INST-160).
+///
+/// # Errors
+/// Returns an error if the directory cannot be read.
+pub fn candidates(directory: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if is_read(&name) && !entry.path().is_dir() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Returns true if a runtime reads a file of this name, which depends on the last extension only. A leading dot does
+/// not hide a file (INST-159).
+pub fn is_read(name: &str) -> bool {
+    name.rsplit_once('.').is_some_and(|(_, extension)| matches!(extension, "conf" | "conflist" | "json"))
+}
+
+/// Logs a warning if runtimes choose another configuration, or may append plugins to this one.
+pub fn warn_if_not_chosen(directory: &Path, name: &str, network: &str) {
+    let read = candidates(directory).unwrap_or_default();
+    if !is_read(name) {
+        tracing::warn!("{name}: container runtimes read only files that end in .conf, .conflist or .json");
+    } else if let Some(winner) = read.first().filter(|winner| *winner != name) {
+        tracing::warn!(
+            "container runtimes will use {}, not {name}: the first name wins; remove that file, or choose a \
+             CNI_CONF_NAME that sorts before it",
+            directory.join(winner).display()
+        );
+    }
+    let added = directory.join(network);
+    if !network.is_empty() && !candidates(&added).unwrap_or_default().is_empty() {
+        tracing::warn!("container runtimes may add the plugins of {}/*.conf to {name}", added.display());
+    }
+}

@@ -1,15 +1,17 @@
-//! Writes a configuration and keeps the entries that other programs added.
+//! Writes a configuration and keeps the entries that other programs added. A file that is not a JSON object is copied
+//! before the configuration replaces it.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
-use super::backup::Backup;
 use super::configuration::Conflist;
-use super::former::Former;
-use super::ownership::is_wholly_ours;
-use super::target::Target;
+use super::files::{Former, Target};
+use super::{is_read, is_wholly_ours};
 use crate::atomic_file::{self, AtomicFileError, Change, draft_name};
 use crate::layout::Place;
 use crate::plugin_chain::{Chain, Merged, Rendering, chain_of};
+use crate::regular_file;
 use crate::state::{Installed, State};
 
 /// The result of writing a configuration.
@@ -26,7 +28,10 @@ impl Conflist {
     #[must_use]
     pub fn is_written(&self, target: &Target) -> bool {
         let there = atomic_file::read_complete(&target.path(), |there| target.is_whole(there)).ok().flatten();
-        there.is_some_and(|there| there.grants(target.mode) && self.over(Some(&there.contents), target, &[]).is_none())
+        there.is_some_and(|there| {
+            let contents = Some(&there.contents[..]);
+            there.grants(target.mode) && self.text_of(&self.merged(contents, target, &[]), contents).is_none()
+        })
     }
 
     /// Writes the configuration. Foreign entries stay in place, and foreign entries of the `former` configurations are
@@ -50,7 +55,7 @@ impl Conflist {
             last = self.merged(there, &target, former);
             let text = self.text_of(&last, there)?;
             if let Some((there, Err(reason))) = there.map(|there| (there, Chain::read(there))) {
-                copied = Backup::write(&path, there, reason);
+                copied = back_up(&path, there).map(|copy| copy.map(|copy| (copy, reason)));
                 copied.as_ref().ok()?;
             }
             // The next text to read is this one, or this one with another program's change.
@@ -59,8 +64,13 @@ impl Conflist {
             Some(text)
         };
         let change = atomic_file::amend(&path, whole.mode, is_whole, change)?;
-        if let Some(copy) = copied? {
-            copy.warn(&path);
+        if let Some((copy, reason)) = copied? {
+            tracing::warn!(
+                "{}: {reason}; it was replaced, and plugins that others chained into it are no longer there: its copy \
+                 is {}; add them again, then remove the copy",
+                path.display(),
+                copy.display()
+            );
         }
         if !last.taken.is_empty() {
             tracing::warn!(
@@ -79,8 +89,10 @@ impl Conflist {
     /// Records in the state that the configuration was written.
     pub fn record_written(&self, target: &Target, written: &Written, state: &mut State) {
         state.record(Place::Net, &target.name, Some(self.digest()), false);
-        state.record_origin(Place::Net, &target.name, self.origin.clone());
-        state.record_renderings(Place::Net, &target.name, vec![written.rendering.clone()]);
+        if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
+            recorded.origin = self.origin.clone();
+            recorded.renderings = vec![written.rendering.clone()];
+        }
     }
 
     /// Removes a configuration that this one replaces. Entries that other programs added meanwhile move to this one.
@@ -101,7 +113,9 @@ impl Conflist {
         match removed {
             Ok(written) => {
                 tracing::info!("removed {}", former.path.display());
-                state.record_renderings(Place::Net, &target.name, vec![written.rendering]);
+                if let Some(recorded) = state.get_mut(Place::Net, &target.name) {
+                    recorded.renderings = vec![written.rendering];
+                }
                 state.forget(Place::Net, &former.name);
             }
             Err(error) => {
@@ -110,11 +124,7 @@ impl Conflist {
         }
     }
 
-    /// Returns the text to write over `there`, or `None` if `there` is equivalent.
-    fn over(&self, there: Option<&[u8]>, target: &Target, former: &[Former]) -> Option<Vec<u8>> {
-        self.text_of(&self.merged(there, target, former), there)
-    }
-
+    /// Returns the text of `merged` to write over `there`, or `None` if `there` is equivalent.
     fn text_of(&self, merged: &Merged, there: Option<&[u8]>) -> Option<Vec<u8>> {
         // The template may contain elements that are not plugins, so equal bytes are checked first.
         if merged.is_only_ours() && there == Some(self.text.as_bytes()) {
@@ -158,5 +168,75 @@ impl Conflist {
     /// no configuration.
     fn foreign_chain(&self, text: &[u8], recorded: &Installed) -> Option<Chain> {
         chain_of(text).filter(|_| !is_wholly_ours(text, recorded))
+    }
+}
+
+/// Maximum number of copies. A further copy overwrites the last one.
+const MOST: u32 = 9;
+
+/// Copies a file that will be replaced, unless it is blank. Returns the path of the copy. Only root may read the copy,
+/// because it may contain a token.
+///
+/// # Errors
+/// Returns an error if the copy cannot be written. The file must not be replaced then.
+fn back_up(path: &Path, text: &[u8]) -> Result<Option<PathBuf>, AtomicFileError> {
+    if text.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    let copy = free(path, text);
+    atomic_file::replace(&copy, text, 0o600)?;
+    Ok(Some(copy))
+}
+
+/// Returns the path of an existing copy with the same content, or the first free path.
+fn free(path: &Path, text: &[u8]) -> PathBuf {
+    for copy in (1..MOST).map(|number| name(path, number)) {
+        match regular_file::contents(&copy) {
+            Ok(kept) if kept != text => {}
+            Ok(_) => return copy,
+            Err(error) if error.kind() == ErrorKind::NotFound => return copy,
+            Err(_) => {}
+        }
+    }
+    name(path, MOST)
+}
+
+/// Returns true if the file has the name of a copy.
+pub(crate) fn is_backup(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let of = name.rsplit_once(".unreadable").filter(|(_, number)| number.is_empty() || number.starts_with('.'));
+    of.is_some_and(|(of, _)| is_read(of))
+}
+
+/// Returns the path of a copy. No runtime loads a file with this extension.
+fn name(path: &Path, number: u32) -> PathBuf {
+    let first = path.with_added_extension("unreadable");
+    if number == 1 { first } else { first.with_added_extension(number.to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn keep_of_more_than_the_most_writes_over_the_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("10-calico.conflist");
+        for number in 0..20 {
+            back_up(&path, number.to_string().as_bytes()).unwrap();
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), MOST as usize);
+        assert!(fs::read_dir(dir.path()).unwrap().all(|copy| is_backup(&copy.unwrap().path())));
+        assert!(
+            ["10-calico.conflist", "x.unreadable", "a.conf.unreadables"]
+                .into_iter()
+                .all(|name| !is_backup(name.as_ref()))
+        );
+        assert_eq!(fs::read_to_string(name(&path, 1)).unwrap(), "0");
+        assert_eq!(fs::read_to_string(name(&path, MOST)).unwrap(), "19");
+        assert_eq!(fs::metadata(name(&path, 1)).unwrap().permissions().mode() & 0o777, 0o600);
     }
 }

@@ -9,19 +9,12 @@
 
 pub mod checks;
 mod collect;
-mod finding;
 mod report;
 pub mod role;
 mod snapshot;
 
 pub use collect::collect;
-pub use finding::{Finding, Severity};
 pub use report::{DoctorReport, Format};
-pub use snapshot::{
-    BlockCount, BusyAddress, Cache, Cluster, Content, DatastoreKind, File, Granted, Holder, Lock, NodeName,
-    NodeSnapshot, Observed, PodInterface, Pool, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, Setting,
-    TlsFile, TokenFile, Unobserved,
-};
 
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;

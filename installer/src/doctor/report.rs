@@ -1,9 +1,91 @@
-//! [`DoctorReport`]: all findings, as text or JSON.
+//! [`Finding`]: the result of one check, and [`DoctorReport`]: all findings, as text or JSON.
+
+use std::fmt;
 
 use netconf::printable;
 use serde::Serialize;
 
-use super::finding::{Finding, Severity};
+use super::snapshot::Observed;
+
+/// The state of the checked item, ordered from good to bad.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// No problem was found.
+    Ok,
+    /// The check was not possible, for a reason that another finding gives.
+    Skipped,
+    /// The item works, but not for long or not in all cases.
+    Warn,
+    /// Pods get no network, or a wrong one.
+    Fail,
+}
+
+/// The result of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    /// The checked item.
+    pub name: String,
+    /// The state of the item.
+    pub state: Severity,
+    /// The observation.
+    pub seen: String,
+    /// The remedy; empty without a problem.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub way_out: String,
+}
+
+/// The result of a check that was possible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The state of the item.
+    pub state: Severity,
+    /// The observation.
+    pub seen: String,
+    /// The remedy; empty without a problem.
+    pub way_out: String,
+}
+
+/// The verdict of a check, or the reason why the check was not possible.
+pub(super) type Checked = Observed<Verdict>;
+
+/// Returns a verdict without a problem.
+pub(super) fn pass(seen: impl Into<String>) -> Checked {
+    Ok(Verdict { state: Severity::Ok, seen: seen.into(), way_out: String::new() })
+}
+
+/// Returns a verdict about a problem that affects pods soon or in some cases.
+pub(super) fn warn(seen: impl Into<String>, way_out: impl Into<String>) -> Checked {
+    Ok(Verdict { state: Severity::Warn, seen: seen.into(), way_out: way_out.into() })
+}
+
+/// Returns a verdict about a problem that affects pods now.
+pub(super) fn fail(seen: impl Into<String>, way_out: impl Into<String>) -> Checked {
+    Ok(Verdict { state: Severity::Fail, seen: seen.into(), way_out: way_out.into() })
+}
+
+impl Finding {
+    /// Creates the finding of a check with this name. A check that was not possible is skipped.
+    pub fn new(name: impl Into<String>, checked: Checked) -> Self {
+        let (state, seen, way_out) = match checked {
+            Ok(Verdict { state, seen, way_out }) => (state, seen, way_out),
+            Err(reason) => (Severity::Skipped, reason.into(), String::new()),
+        };
+        Finding { name: name.into(), state, seen, way_out }
+    }
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Severity::Ok => "ok",
+            Severity::Skipped => "skipped",
+            Severity::Warn => "warn",
+            Severity::Fail => "FAIL",
+        })
+    }
+}
 
 /// All findings about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -15,10 +97,9 @@ pub struct DoctorReport {
 }
 
 /// The output format of a report.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// A line for each finding, followed by a line with the remedy.
-    #[default]
     Text,
     /// A single JSON document.
     Json,
@@ -72,9 +153,9 @@ mod tests {
 
     fn report() -> DoctorReport {
         let findings = vec![
-            Finding::ok("journal", "empty"),
-            Finding::warn("token", "holds for 5 min", "is the agent running?"),
-            Finding::skipped("pools", "the API server is not reached"),
+            Finding::new("journal", pass("empty")),
+            Finding::new("token", warn("holds for 5 min", "is the agent running?")),
+            Finding::new("pools", Err("the API server is not reached".into())),
         ];
         DoctorReport { node: "node1".into(), findings }
     }
@@ -95,7 +176,7 @@ skipped  pools    the API server is not reached
     fn a_text_cannot_look_like_a_finding() {
         let seen = "calia\nok       interfaces  fine\x1b[1A";
         let report =
-            DoctorReport { node: "node1".into(), findings: vec![Finding::fail("interfaces", seen, "delete\rit")] };
+            DoctorReport { node: "node1".into(), findings: vec![Finding::new("interfaces", fail(seen, "delete\rit"))] };
         let text = report.render(Format::Text);
         assert_eq!(text.lines().count(), 3, "{text}");
         assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
@@ -114,7 +195,7 @@ skipped  pools    the API server is not reached
     fn only_a_failure_fails() {
         let mut report = report();
         assert!(report.passes());
-        report.findings.push(Finding::fail("x", "y", "z"));
+        report.findings.push(Finding::new("x", fail("y", "z")));
         assert!(!report.passes());
     }
 }

@@ -7,23 +7,22 @@ use std::time::{Duration, Instant};
 
 use netconf::NetConf;
 
-use super::error::InstallError;
-use crate::active_config;
+use super::InstallError;
 use crate::atomic_file::{self, AtomicFileError, Change};
 use crate::binaries::{self, Binaries};
 use crate::cluster::{self, ClusterError};
 use crate::config_trial::{self, ConfigTrial};
-use crate::conflist::{Conflist, Former, Target, Written};
-use crate::credentials::{self, CredentialsError};
+use crate::conflist::{self, Conflist, Former, Target, Written};
 use crate::host_network::HostNetwork;
 use crate::kubeconfig;
 use crate::layout::{CALICO, Layout, Place};
+use crate::mtu::{self, MtuNotWritten};
 use crate::nodename;
 use crate::service_account::ServiceAccount;
 use crate::settings::Settings;
 use crate::state::State;
-use crate::template::{self, Tls};
-use crate::tls_assets::{self, TlsAssets, TlsAssetsError};
+use crate::template;
+use crate::tls_assets::{self, TlsAssets};
 
 /// Time limit for reading the pools during an installation.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -62,9 +61,7 @@ impl Installation<'_> {
         atomic_file::sweep(&layout.state_dir());
         let before = self.load_state();
 
-        let assets = self.tls_assets()?;
-        let tls = assets.on_node(&settings.net_dir);
-        let conflist = self.render(&tls)?;
+        let (assets, conflist) = self.render_mounted()?;
         let binaries = Binaries::plan(settings, layout, &before)?;
         let mut state = before.clone();
         binaries.record(&mut state);
@@ -81,49 +78,51 @@ impl Installation<'_> {
         binaries::remove_missing_records(layout, &mut state);
         nodename::find_source(settings, layout).ensure_or_warn(layout);
         if let Some(account) = account.filter(|_| asks) {
-            self.write_credentials(account, &net_dir)?;
+            let change = kubeconfig::ensure(account, &settings.service_account, &net_dir)?;
+            log_change(change, &net_dir.join(kubeconfig::NAME));
         }
         if asks {
             self.complete_cluster(&conflist)?;
-            self.write_mtu(&conflist, ANSWER, &mut state).unwrap_or_else(|reason| tracing::warn!("{reason}"));
+            let written = self.write_mtu(&conflist, ANSWER, &mut state);
+            written.unwrap_or_else(|reason| tracing::warn!("{reason}"));
         }
         if account.is_none() {
             warn_of_hand_work(&conflist);
         }
         self.look_over(&conflist, &target, &directories, asks);
         put_in_place(&conflist, &target, settings, &mut state, |former| conflist.write(&target, former))?;
-        tls_assets::remove_strays(&net_dir, &tls);
-        active_config::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
+        tls_assets::remove_strays(&net_dir, &assets.on_node(&settings.net_dir));
+        conflist::warn_if_not_chosen(&net_dir, &target.name, conflist.network());
         self.save(&state);
         tracing::info!("Done configuring CNI.");
         Ok(())
     }
 
-    /// Returns the TLS files for etcd that are mounted in this container.
-    pub(super) fn tls_assets(&self) -> Result<TlsAssets, TlsAssetsError> {
-        TlsAssets::look(&self.layout.path(&self.settings.tls_assets))
-    }
-
-    /// Renders the configuration, without regard to the file on the node.
-    pub(super) fn render(&self, tls: &Tls) -> Result<Conflist, InstallError> {
-        let token = self.account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
-        let values = self.settings.values.clone().with_token(token).with_tls(tls.clone());
-        Ok(Conflist::render(self.settings, &values, self.layout)?)
+    /// Returns the TLS files for etcd that are mounted in this container, and the configuration with their paths,
+    /// without regard to the file on the node.
+    pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
+        let Installation { settings, layout, account, .. } = *self;
+        let assets = TlsAssets::look(&layout.path(&settings.tls_assets))?;
+        let token = account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
+        let values = settings.values.clone().with_token(token).with_tls(assets.on_node(&settings.net_dir));
+        let conflist = Conflist::render(settings, &values, layout)?;
+        Ok((assets, conflist))
     }
 
     /// Returns the configuration of Calico's plugin that this environment yields; `None` if the plugin is not in the
     /// template.
     pub(crate) fn calicos(&self) -> Option<NetConf> {
-        let tls = self.tls_assets().ok()?.on_node(&self.settings.net_dir);
-        self.render(&tls).ok()?.calicos
+        self.render_mounted().ok()?.1.calicos
     }
 
-    fn write_credentials(&self, account: &ServiceAccount, net_dir: &Path) -> Result<(), CredentialsError> {
-        match credentials::ensure(account, &self.settings.service_account, net_dir)? {
-            Change::Written => tracing::info!("wrote {}", net_dir.join(kubeconfig::NAME).display()),
-            Change::Unchanged => tracing::info!("{} is up to date", net_dir.join(kubeconfig::NAME).display()),
-        }
-        Ok(())
+    /// Writes the MTU file (INST-59).
+    pub(super) fn write_mtu(
+        &self,
+        conflist: &Conflist,
+        deadline: Duration,
+        state: &mut State,
+    ) -> Result<(), MtuNotWritten> {
+        mtu::write(conflist.calicos.as_ref(), self.layout, self.network, self.account.is_some(), deadline, state)
     }
 
     /// Creates missing cluster objects.
@@ -154,6 +153,7 @@ impl Installation<'_> {
         for problem in template::find_problems(&conflist.text, &conflist.conf, &paths) {
             tracing::warn!("{}: {problem}", target.name);
         }
+        let tries = tries && !self.settings.try_for.is_zero();
         if let Some(directory) = paths.first().filter(|_| tries && !conflist.is_written(target)) {
             self.try_out(conflist, &directory.join(CALICO));
         }
@@ -161,9 +161,6 @@ impl Installation<'_> {
 
     fn try_out(&self, conflist: &Conflist, plugin: &Path) {
         let settings = self.settings;
-        if settings.try_for.is_zero() {
-            return;
-        }
         let net_dir = Path::new(&settings.net_dir);
         let path_of = |path: &Path| self.layout.translate(path, net_dir);
         match config_trial::try_out(&conflist.conf, plugin, settings.try_for, path_of) {
@@ -204,6 +201,13 @@ impl Installation<'_> {
     }
 }
 
+fn log_change(change: Change, path: &Path) {
+    match change {
+        Change::Written => tracing::info!("wrote {}", path.display()),
+        Change::Unchanged => tracing::info!("{} is up to date", path.display()),
+    }
+}
+
 /// Puts the configuration in place with `write`, and then removes the configurations that it replaces. `write` receives
 /// those.
 fn put_in_place(
@@ -215,10 +219,7 @@ fn put_in_place(
 ) -> Result<(), AtomicFileError> {
     let former = Former::find(target, settings, state);
     let written = write(&former)?;
-    match written.change {
-        Change::Written => tracing::info!("wrote {}", target.path().display()),
-        Change::Unchanged => tracing::info!("{} is up to date", target.path().display()),
-    }
+    log_change(written.change, &target.path());
     conflist.record_written(target, &written, state);
     let target = Target::new(&target.directory, settings, state);
     former.iter().for_each(|former| conflist.remove_former(former, &target, state));

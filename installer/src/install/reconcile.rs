@@ -1,11 +1,11 @@
-//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49).
+//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49), and [`ConflictBackoff`]: limits
+//! the repair of a configuration that another program changes again each time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use super::conflict_backoff::ConflictBackoff;
-use super::error::InstallError;
+use super::InstallError;
 use super::installation::Installation;
 use crate::agent::FileCheck;
 use crate::conflist::Target;
@@ -28,40 +28,34 @@ pub struct InstallReconciler<'a> {
 }
 
 impl<'a> InstallReconciler<'a> {
-    /// Creates a reconciler for a process that has just run the installation.
-    pub fn for_own_installation(installation: Installation<'a>) -> InstallReconciler<'a> {
-        InstallReconciler { keeps: Some(true), ..InstallReconciler::for_any_installation(installation) }
-    }
-
-    /// Creates a reconciler that first determines if the files were installed from this environment. Files of another
-    /// environment are left to the agent of that environment.
-    pub fn for_any_installation(installation: Installation<'a>) -> InstallReconciler<'a> {
-        InstallReconciler { installation, keeps: None, reported_mtu: None, conflict: ConflictBackoff::default() }
+    /// Creates a reconciler. `keeps` is true for a process that has just run the installation. With `None` the
+    /// reconciler first determines if the files were installed from this environment. Files of another environment are
+    /// left to the agent of that environment.
+    pub fn new(installation: Installation<'a>, keeps: Option<bool>) -> InstallReconciler<'a> {
+        InstallReconciler { installation, keeps, reported_mtu: None, conflict: ConflictBackoff::default() }
     }
 
     /// Restores files that are missing or changed. As this runs often, programs are only checked for existence, and no
     /// server is contacted except to compute a missing MTU file.
     pub fn reconcile(&mut self) -> FileCheck {
-        let missing = match self.find_ownership() {
-            Ok(false) => return FileCheck::default(),
-            Ok(true) => {
-                self.write_late_mtu();
-                self.installation.missing()
-            }
-            Err(error) => Err(error),
-        };
-        let Missing { configuration, others } = match missing {
-            Ok(missing) => missing,
-            Err(error) => return FileCheck { restored: 0, missing: Some(error.to_string()) },
-        };
+        let restored = self.restore();
+        restored.unwrap_or_else(|error| FileCheck { restored: 0, missing: Some(error.to_string()) })
+    }
+
+    fn restore(&mut self) -> Result<FileCheck, InstallError> {
+        if !self.find_ownership()? {
+            return Ok(FileCheck::default());
+        }
+        self.write_late_mtu();
+        let (configuration, others) = self.installation.missing()?;
         let is_left = !self.conflict.is_repair_due(configuration.is_some()) && others.is_empty();
         if let Some(path) = configuration.as_ref().filter(|_| is_left) {
-            return FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) };
+            return Ok(FileCheck { restored: 0, missing: Some(self.conflict.reason(path)) });
         }
         let is_configuration = configuration.is_some();
         let missing: Vec<PathBuf> = configuration.into_iter().chain(others).collect();
         if missing.is_empty() {
-            return FileCheck::default();
+            return Ok(FileCheck::default());
         }
         let names: Vec<String> = missing.iter().map(|path| path.display().to_string()).collect();
         tracing::warn!("{} missing or changed, installing again", names.join(", "));
@@ -69,13 +63,9 @@ impl<'a> InstallReconciler<'a> {
         if is_configuration {
             self.conflict.record_outcome(&installed);
         }
-        match installed {
-            // The path is missing if its directory was skipped.
-            Ok(()) => {
-                FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None }
-            }
-            Err(error) => FileCheck { restored: 0, missing: Some(error.to_string()) },
-        }
+        installed?;
+        // The path is missing if its directory was skipped.
+        Ok(FileCheck { restored: missing.iter().filter(|path| path.is_file()).count() as u64, missing: None })
     }
 
     /// Returns true if the files were installed from this environment. An error is not cached, so the next call tries
@@ -96,15 +86,12 @@ impl<'a> InstallReconciler<'a> {
     /// Writes the MTU file if it is missing. The documented order creates pools after the DaemonSet, so their
     /// encapsulation may be unknown during the installation.
     fn write_late_mtu(&mut self) {
-        let Installation { settings, layout, .. } = self.installation;
+        let layout = self.installation.layout;
         if !layout.keeps_state() || layout.state_dir().join(mtu::NAME).exists() {
             return;
         }
         let installation = self.installation;
-        let rendered = installation.tls_assets().map_err(InstallError::from);
-        let Ok(conflist) = rendered.and_then(|assets| installation.render(&assets.on_node(&settings.net_dir))) else {
-            return;
-        };
+        let Ok((_, conflist)) = installation.render_mounted() else { return };
         let write = || installation.write_mtu(&conflist, ANSWER, &mut installation.load_state());
         // The request blocks on an async runtime of its own, which is impossible on a thread of the agent's runtime.
         let Ok(written) = thread::scope(|scope| scope.spawn(write).join()) else { return };
@@ -116,15 +103,6 @@ impl<'a> InstallReconciler<'a> {
     }
 }
 
-/// Paths that are missing or changed.
-#[derive(Debug, Default)]
-struct Missing {
-    /// The network configuration.
-    configuration: Option<PathBuf>,
-    /// Programs and TLS files.
-    others: Vec<PathBuf>,
-}
-
 impl Installation<'_> {
     /// Returns true if the recorded configuration is the one that this environment yields. Unlike
     /// [`load_state`](Self::load_state), an unreadable record is an error here, because this check is repeated and an
@@ -133,18 +111,17 @@ impl Installation<'_> {
         let Installation { settings, layout, .. } = *self;
         let state = State::load(layout)?;
         let target = Target::new(&layout.net_dir(&settings.net_dir), settings, &state);
-        let tls = self.tls_assets()?.on_node(&settings.net_dir);
-        Ok(self.render(&tls)?.is_recorded(&target, &state))
+        Ok(self.render_mounted()?.1.is_recorded(&target, &state))
     }
 
-    /// Returns the installed paths that are missing or changed. Writes nothing.
-    fn missing(&self) -> Result<Missing, InstallError> {
+    /// Returns the installed paths that are missing or changed: the network configuration, and programs and TLS files.
+    /// Writes nothing.
+    fn missing(&self) -> Result<(Option<PathBuf>, Vec<PathBuf>), InstallError> {
         let Installation { settings, layout, .. } = *self;
         let net_dir = layout.net_dir(&settings.net_dir);
         let state = self.load_state();
-        let assets = self.tls_assets()?;
         let target = Target::new(&net_dir, settings, &state);
-        let rendered = self.render(&assets.on_node(&settings.net_dir))?;
+        let (assets, rendered) = self.render_mounted()?;
         let configuration = (!rendered.is_written(&target)).then(|| target.path());
         let mut others = assets.missing(&net_dir)?;
         let names = binaries::program_names(settings, layout);
@@ -152,6 +129,125 @@ impl Installation<'_> {
             let recorded = names.iter().filter(|name| state.get(place, name).is_some());
             others.extend(recorded.map(|name| directory.join(name)).filter(|path| !path.is_file()));
         }
-        Ok(Missing { configuration, others })
+        Ok((configuration, others))
+    }
+}
+
+/// Number of immediate repairs in a row.
+const PATIENCE: u32 = 5;
+
+/// Maximum number of checks without a repair. The number doubles with each further repair.
+const LONGEST: u32 = 16;
+
+/// The number of repairs in a row, and the number of checks to pass before the next one.
+#[derive(Debug, Default)]
+struct ConflictBackoff {
+    writes: u32,
+    rest: u32,
+}
+
+impl ConflictBackoff {
+    /// Returns true if the configuration is to be repaired now. `is_changed` is the result of the present check.
+    fn is_repair_due(&mut self, is_changed: bool) -> bool {
+        if !is_changed {
+            *self = ConflictBackoff::default();
+            return false;
+        }
+        if self.rest > 0 {
+            self.rest -= 1;
+            return false;
+        }
+        true
+    }
+
+    /// Records the result of a repair. A repair that another program undid counts as one; a failed write does not, so
+    /// it is retried at each check.
+    fn record_outcome(&mut self, installed: &Result<(), InstallError>) {
+        if installed.as_ref().err().is_none_or(InstallError::is_contested) {
+            self.record_repair();
+        }
+    }
+
+    /// Records a repair.
+    fn record_repair(&mut self) {
+        self.writes += 1;
+        self.rest = match self.writes.checked_sub(PATIENCE) {
+            Some(more) => (1 << more.min(8)).min(LONGEST),
+            None => 0,
+        };
+    }
+
+    /// Returns the reason why the configuration is not repaired now.
+    fn reason(&self, path: &Path) -> String {
+        let bak = path.with_added_extension("cilium_bak");
+        let program = if bak.exists() {
+            format!("Cilium renamed it to {}: remove Cilium, or set its cni.exclusive to false", bak.display())
+        } else {
+            "another program changes it each time: find out which, and stop it".to_owned()
+        };
+        format!(
+            "{} is not as it was installed, and was put back {} times in a row; {program}; it is put back again in {} \
+             minutes",
+            path.display(),
+            self.writes,
+            self.rest + 1,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::atomic_file::AtomicFileError;
+
+    #[test]
+    fn a_configuration_that_is_changed_each_time_is_put_back_ever_more_rarely() {
+        let mut conflict = ConflictBackoff::default();
+        let mut written = Vec::new();
+        for look in 0..60 {
+            if conflict.is_repair_due(true) {
+                conflict.record_repair();
+                written.push(look);
+            }
+        }
+        assert_eq!(written, [0, 1, 2, 3, 4, 6, 9, 14, 23, 40, 57]);
+        assert!(!conflict.is_repair_due(false));
+        assert!(conflict.is_repair_due(true), "it was left alone in between");
+        // A repair that fails to write is tried at each check.
+        assert!((0..60).all(|_| conflict.is_repair_due(true)));
+    }
+
+    #[test]
+    fn installations_that_are_contested_each_time_are_tried_ever_more_rarely() {
+        let tries = |kind: ErrorKind| {
+            let mut conflict = ConflictBackoff::default();
+            let mut tries = 0;
+            for _ in 0..60 {
+                if conflict.is_repair_due(true) {
+                    let (path, source) = (PathBuf::from("/x"), Error::from(kind));
+                    conflict.record_outcome(&Err(AtomicFileError { action: "change", path, source }.into()));
+                    tries += 1;
+                }
+            }
+            tries
+        };
+        assert_eq!((tries(ErrorKind::ResourceBusy), tries(ErrorKind::ReadOnlyFilesystem)), (11, 60));
+    }
+
+    #[test]
+    fn the_reason_names_cilium_where_it_renamed_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("10-calico.conflist");
+        let conflict = ConflictBackoff { writes: 6, rest: 1 };
+        let reason = conflict.reason(&path);
+        assert!(
+            reason.contains("another program") && reason.contains("6 times") && reason.ends_with("in 2 minutes"),
+            "{reason}"
+        );
+        std::fs::write(dir.path().join("10-calico.conflist.cilium_bak"), "").unwrap();
+        assert!(conflict.reason(&path).contains("cni.exclusive"), "{}", conflict.reason(&path));
     }
 }

@@ -6,9 +6,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::document::{Unreadable, Verbatim, elements, values};
-use super::entry::{Entry, PlaceFor, is_calico, is_same, kind};
-use super::likeness::canonical;
+use super::entry::{Entry, PlaceFor, Unreadable, Verbatim, canonical, elements, is_calico, is_same, kind, values};
 
 const PLUGINS: &str = "plugins";
 
@@ -24,8 +22,8 @@ pub struct Chain {
     /// The keys beside `plugins`.
     pub(super) keys: BTreeMap<String, Verbatim<Value>>,
     pub(super) entries: Vec<Entry>,
-    /// False for a configuration that consists of a single plugin instead of a list.
-    pub(super) is_list: bool,
+    /// True for a list, to which entries can be added; false for a configuration that consists of a single plugin.
+    pub(crate) is_list: bool,
     /// True if an element of the list was left out because it is not a plugin.
     pub(super) leaves_out: bool,
 }
@@ -107,11 +105,6 @@ impl Chain {
     pub fn says_the_same_as(&self, other: &Chain) -> bool {
         let form = |chain: &Chain| canonical(&Value::Object(chain.to_list()));
         !self.leaves_out && !other.leaves_out && self.is_list == other.is_list && form(self) == form(other)
-    }
-
-    /// Returns true if the configuration is a list, to which entries can be added.
-    pub fn is_list(&self) -> bool {
-        self.is_list
     }
 
     /// Returns the number of entries of Calico's plugin.

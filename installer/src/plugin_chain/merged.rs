@@ -18,7 +18,7 @@ pub(crate) struct Rendered {
 }
 
 /// A configuration with our rendered entries, and with the foreign entries at their present places.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Merged {
     /// The configuration.
     pub(crate) chain: Chain,
@@ -83,13 +83,7 @@ impl Rendered {
 
     /// Returns the configuration to write where no foreign entries exist.
     pub(crate) fn alone(&self) -> Merged {
-        Merged {
-            chain: self.chain.clone(),
-            foreign: Vec::new(),
-            taken: Vec::new(),
-            rendering: Rendering::new(&self.chain),
-            foreign_keys: Vec::new(),
-        }
+        Merged { chain: self.chain.clone(), rendering: Rendering::new(&self.chain), ..Merged::default() }
     }
 }
 

@@ -1,20 +1,15 @@
 //! The plugins of a network configuration, both ours and those that other programs added. The merge is pure: the
 //! rendered, the recorded and the present configuration are inputs, and the new configuration is the result.
 //!
-//! "Foreign" means added by another program or a person. Read `chain`, `rendering`, `ownership` and `merged` in this
-//! order.
+//! "Foreign" means added by another program or a person. Read `chain`, `rendering` and `merged` in this order.
 
 mod chain;
-mod document;
 mod entry;
-mod likeness;
 mod merged;
-mod ownership;
 mod rendering;
 
 pub use self::chain::{Chain, chain_of};
-pub use self::document::{Unreadable, Verbatim};
-pub use self::entry::{Entry, PlaceFor, kind};
+pub use self::entry::{Entry, PlaceFor, Unreadable, Verbatim, kind};
 pub(crate) use self::merged::{Merged, Rendered};
 pub use self::rendering::Rendering;
 

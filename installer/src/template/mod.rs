@@ -1,12 +1,155 @@
-//! The network configuration as a text with placeholders. Read `values`, then `document`.
+//! The network configuration as a text with placeholders. A filled template is parsed here, the plugins in it are
+//! returned, and problems are found. They are warnings only, because a template may use features unknown to this
+//! installer. Read `values` first.
 
-mod document;
-mod problems;
 mod values;
 
-pub use self::document::{TemplateError, kind, parse, plugins};
-pub use self::problems::{ConfigProblem, find_problems};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
 pub use self::values::{BUILT_IN, TOKEN, Tls, Values};
 
 #[cfg(test)]
 mod tests;
+
+/// Reasons why a text is no network configuration. The text may contain a token, so the errors do not quote it.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// The text is not JSON.
+    #[error(
+        "the CNI configuration is not valid JSON (line {line}, column {column}, after the placeholders were filled in)"
+    )]
+    Syntax {
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1.
+        column: usize,
+    },
+    /// The text is JSON, but not an object.
+    #[error("the CNI configuration is not a JSON object")]
+    NoObject,
+}
+
+/// Parses a network configuration.
+///
+/// # Errors
+/// Returns an error if the text is not a JSON object.
+pub fn parse(text: &str) -> Result<Map<String, Value>, TemplateError> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(TemplateError::NoObject),
+        Err(error) => Err(TemplateError::Syntax { line: error.line(), column: error.column() }),
+    }
+}
+
+/// Returns the plugins of a configuration in order: those of the list, or the configuration itself if it is a single
+/// plugin.
+#[must_use]
+pub fn plugins(conf: &Map<String, Value>) -> Vec<&Map<String, Value>> {
+    match conf.get("plugins").and_then(Value::as_array) {
+        Some(plugins) => plugins.iter().filter_map(Value::as_object).collect(),
+        None if conf.contains_key("type") => vec![conf],
+        None => Vec::new(),
+    }
+}
+
+/// Returns the `type` of a plugin, which is the name of its program.
+#[must_use]
+pub fn kind(plugin: &Map<String, Value>) -> &str {
+    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The newest version of the CNI specification that Calico's plugins support.
+const NEWEST: (u32, u32, u32) = (1, 1, 0);
+
+/// A problem.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConfigProblem {
+    /// An unknown placeholder.
+    Placeholder(String),
+    /// The configuration is neither a list of plugins nor a plugin.
+    NoPlugin,
+    /// The program of a plugin is in none of the directories.
+    MissingProgram {
+        /// The type of the plugin.
+        name: String,
+        /// The directories that were searched.
+        directories: Vec<PathBuf>,
+    },
+    /// Calico's plugin does not support this version of the specification.
+    TooNew {
+        /// The value of `cniVersion`.
+        version: String,
+    },
+}
+
+/// Returns the problems of a configuration, given as text and parsed. Programs are searched in `directories`.
+#[must_use]
+pub fn find_problems(text: &str, conf: &Map<String, Value>, directories: &[PathBuf]) -> Vec<ConfigProblem> {
+    let mut problems: Vec<_> = placeholders(text).into_iter().map(ConfigProblem::Placeholder).collect();
+    let plugins = plugins(conf);
+    if plugins.is_empty() {
+        problems.push(ConfigProblem::NoPlugin);
+    }
+    for name in plugins.iter().map(|plugin| kind(plugin)).filter(|name| !name.is_empty()) {
+        let is_there = |directory: &PathBuf| Path::new(directory).join(name).is_file();
+        if !directories.iter().any(is_there) {
+            problems.push(ConfigProblem::MissingProgram { name: name.to_owned(), directories: directories.to_vec() });
+        }
+    }
+    let version = conf.get("cniVersion").and_then(Value::as_str).unwrap_or_default();
+    if plugins.first().is_some_and(|first| kind(first) == "calico") && is_too_new(version) {
+        problems.push(ConfigProblem::TooNew { version: version.to_owned() });
+    }
+    problems
+}
+
+/// Returns the different words of the form `__UPPER_CASE__`.
+fn placeholders(text: &str) -> Vec<String> {
+    let mut problems: Vec<String> = Vec::new();
+    let mut rest = text;
+    while let Some(start) = rest.find("__") {
+        let inside = &rest[start + 2..];
+        let length = inside.find(|c: char| !matches!(c, 'A'..='Z' | '0'..='9' | '_')).unwrap_or(inside.len());
+        let word =
+            inside[..length].strip_suffix("__").filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase()));
+        if let Some(word) = word.map(|word| format!("__{word}__")).filter(|word| !problems.contains(word)) {
+            problems.push(word);
+        }
+        rest = &inside[length..];
+    }
+    problems
+}
+
+fn is_too_new(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    let mut next = || parts.next().flatten();
+    (next(), next(), next()) > (Some(NEWEST.0), Some(NEWEST.1), Some(NEWEST.2))
+}
+
+impl fmt::Display for ConfigProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigProblem::Placeholder(name) => {
+                write!(f, "{name} is no placeholder that is filled in; see `calico install --help` for those that are")
+            }
+            ConfigProblem::NoPlugin => {
+                f.write_str("there is neither `plugins` nor `type` in it; runtimes will not load it")
+            }
+            ConfigProblem::MissingProgram { name, directories } => {
+                let places: Vec<_> = directories.iter().map(|directory| directory.display().to_string()).collect();
+                write!(
+                    f,
+                    "the plugin {name} is not in {}; no pod will start until it is: install it, or take it out of \
+                     the configuration",
+                    places.join(" or ")
+                )
+            }
+            ConfigProblem::TooNew { version } => {
+                write!(f, "cniVersion {version} is newer than the plugin speaks; use 1.1.0 or older")
+            }
+        }
+    }
+}

@@ -80,3 +80,42 @@ fn the_built_in_template_is_a_configuration() {
     let single = parse(r#"{"type": "calico"}"#).unwrap();
     assert_eq!(plugins(&single).len(), 1);
 }
+
+fn of(text: &str, directories: &[PathBuf]) -> Vec<ConfigProblem> {
+    find_problems(text, &parse(text).unwrap(), directories)
+}
+
+#[test]
+fn a_usual_list_has_none() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["calico", "portmap"] {
+        std::fs::write(dir.path().join(name), "").unwrap();
+    }
+    let text = r#"{"cniVersion": "1.1.0", "plugins": [{"type": "calico"}, {"type": "portmap"}]}"#;
+    assert_eq!(of(text, &[PathBuf::from("/none"), dir.path().into()]), []);
+}
+
+#[test]
+fn placeholders_that_stay_are_named_once() {
+    let text = r#"{"type": "", "a": "__NOBODY_KNOWS__ __NOBODY_KNOWS__", "__init__": "__", "b": "x__NO2__y___"}"#;
+    let names = ["__NOBODY_KNOWS__", "__NO2__"];
+    assert_eq!(of(text, &[]), names.map(|name| ConfigProblem::Placeholder(name.to_owned())));
+}
+
+#[test]
+fn what_is_no_plugin_and_what_has_no_program() {
+    assert_eq!(of("{}", &[]), [ConfigProblem::NoPlugin]);
+    let missing = of(r#"{"type": "flannel"}"#, &["/opt/cni/bin".into()]);
+    assert!(missing[0].to_string().starts_with("the plugin flannel is not in /opt/cni/bin; "), "{missing:?}");
+}
+
+#[test]
+fn versions_from_the_future() {
+    for (version, is_new) in [("1.1.0", false), ("1.1.1", true), ("2.0.0", true), ("0.3.1", false), ("", false)] {
+        assert_eq!(is_too_new(version), is_new, "{version}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("calico"), "").unwrap();
+    let text = r#"{"cniVersion": "1.2.0", "type": "calico"}"#;
+    assert_eq!(of(text, &[dir.path().into()]), [ConfigProblem::TooNew { version: "1.2.0".into() }]);
+}

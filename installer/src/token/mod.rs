@@ -1,17 +1,25 @@
-//! Requests tokens for the plugins' service account from the API server (INST-42).
+//! Requests tokens for the plugins' service account from the API server (INST-42), and checks if a token is valid, by
+//! its claims and by a request with it.
 //!
 //! Requests are authenticated with the pod's own token, read from disk each time, and never with the token that is
 //! renewed (INST-48). The requested tokens are not bound to an object, so they outlive the pod.
+//!
+//! New signing keys, or a service account that was deleted and recreated, invalidate tokens before they expire, and
+//! only the API server can detect that. The signature of a token is not verified: each token comes from the API server,
+//! or is read to tell a person why the API server rejects it.
 
-mod check;
-mod error;
 mod request;
 
-pub use check::{Claims, NoClaims, TokenCheck, check_token};
-pub use error::TokenError;
-pub use request::{IssuedToken, TokenRequest};
-
 use std::time::Duration;
+
+pub use self::request::{IssuedToken, TokenError, TokenRequest};
+use data_encoding::BASE64URL_NOPAD;
+use datastore::kubernetes;
+use hyper::Request;
+use serde::Deserialize;
+use tokio::time::timeout;
+
+use crate::service_account::ServiceAccount;
 
 /// The default for `CALICO_CNI_SERVICE_ACCOUNT`.
 pub const DEFAULT_ACCOUNT: &str = "calico-cni-plugin";
@@ -21,3 +29,105 @@ pub const DEFAULT_LIFETIME: Duration = Duration::from_secs(86_400);
 
 /// The shortest lifetime that an API server accepts.
 pub const LEAST_LIFETIME: Duration = Duration::from_secs(600);
+
+/// Time limit for a response, including the connection.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// A path that every authenticated user may read.
+const TARGET: &str = "/version";
+
+/// The result of a test.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenCheck {
+    /// The API server accepts the token.
+    Holds,
+    /// The API server rejects the token.
+    Refused,
+    /// No result, for this reason.
+    Unanswered(String),
+}
+
+/// Tests a token at the API server of `pod`.
+pub async fn check_token(pod: &ServiceAccount, token: &str) -> TokenCheck {
+    let request_with_token = async {
+        let access = pod.access_with(token.to_owned(), DEADLINE);
+        let client = kubernetes::client(&access).await.map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
+        let request =
+            Request::get(TARGET).body(Vec::new()).map_err(|error| TokenCheck::Unanswered(error.to_string()))?;
+        match client.request_text(request).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 401 => Err(TokenCheck::Refused),
+            // A client error other than 401 shows that the token was accepted.
+            Err(kube::Error::Api(status)) if status.code < 500 => Ok(()),
+            Err(kube::Error::Api(status)) => {
+                Err(TokenCheck::Unanswered(format!("{} ({})", status.message, status.code)))
+            }
+            Err(error) => Err(TokenCheck::Unanswered(datastore::describe_error_chain(&error))),
+        }
+    };
+    match timeout(DEADLINE, request_with_token).await {
+        Ok(Ok(())) => TokenCheck::Holds,
+        Ok(Err(trial)) => trial,
+        Err(_) => TokenCheck::Unanswered(format!("nothing came within {DEADLINE:?}")),
+    }
+}
+
+/// The claims about the validity and the owner of a token.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Claims {
+    /// The expiry, in seconds since 1970.
+    pub exp: i64,
+    /// The time of issue, in seconds since 1970; 0 if missing.
+    #[serde(default)]
+    pub iat: i64,
+    /// `system:serviceaccount:<namespace>:<name>`; empty if missing.
+    #[serde(default)]
+    pub sub: String,
+}
+
+/// The error for a token that is not a JWT with an expiry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the token is no JSON Web Token with an `exp`; a service account's token is one, of three parts with dots between"
+)]
+pub struct NoClaims;
+
+impl Claims {
+    /// Decodes the claims in the second of the three parts.
+    pub fn decode(token: &str) -> Result<Self, NoClaims> {
+        let parts: Vec<&str> = token.trim().split('.').collect();
+        let [_, claims, _] = parts[..] else { return Err(NoClaims) };
+        let json = BASE64URL_NOPAD.decode(claims.trim_end_matches('=').as_bytes()).map_err(|_| NoClaims)?;
+        serde_json::from_slice(&json).map_err(|_| NoClaims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(claims: &str) -> String {
+        format!("e30.{}.c2ln", BASE64URL_NOPAD.encode(claims.as_bytes()))
+    }
+
+    #[test]
+    fn a_token_tells_its_end_and_its_owner() {
+        let text = token(r#"{"exp":1700003600,"iat":1700000000,"sub":"system:serviceaccount:a:b","aud":["x"]}"#);
+        let claims = Claims { exp: 1_700_003_600, iat: 1_700_000_000, sub: "system:serviceaccount:a:b".into() };
+        assert_eq!(Claims::decode(&text), Ok(claims));
+        assert_eq!(
+            Claims::decode(&format!("{}\n", token(r#"{"exp":7}"#))).map(|claims| (claims.exp, claims.iat)),
+            Ok((7, 0))
+        );
+    }
+
+    #[test]
+    fn what_is_no_such_token_is_refused() {
+        for text in ["", "a.b", "a.b.c.d", "a.%%.c"].map(str::to_owned) {
+            assert_eq!(Claims::decode(&text), Err(NoClaims), "{text}");
+        }
+        for claims in ["{}", r#"{"exp":"soon"}"#, "[]"] {
+            assert_eq!(Claims::decode(&token(claims)), Err(NoClaims), "{claims}");
+        }
+    }
+}

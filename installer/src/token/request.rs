@@ -1,22 +1,18 @@
-//! A single TokenRequest.
+//! A single TokenRequest, and [`TokenError`]: the reasons for a missing token.
 
 use std::time::Duration;
 
-use datastore::kubernetes;
+use datastore::kubernetes::{self, AccessError};
 use hyper::Request;
 use hyper::header::CONTENT_TYPE;
+use netconf::conf::Secret;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::timeout;
 
-use super::DEFAULT_LIFETIME;
-use super::check::Claims;
-use super::error::TokenError;
-use crate::service_account::ServiceAccount;
-
-/// The default time limit for a request.
-const DEADLINE: Duration = Duration::from_secs(10);
+use super::{Claims, DEADLINE, DEFAULT_LIFETIME};
+use crate::service_account::{ServiceAccount, ServiceAccountError};
 
 /// The parameters of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,15 +21,13 @@ pub struct TokenRequest {
     pub name: String,
     /// The lifetime to request.
     pub lifetime: Duration,
-    /// Time limit for the response, including the connection.
-    pub deadline: Duration,
 }
 
 /// A token from the API server.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedToken {
     /// The token.
-    pub token: String,
+    pub token: Secret,
     /// The expiry, in seconds since 1970.
     pub expires: i64,
     /// The lifetime, computed from the API server's clock only, so that a wrong clock of this node does no harm.
@@ -41,28 +35,23 @@ pub struct IssuedToken {
 }
 
 impl TokenRequest {
-    /// Returns a request for a token of this service account, with the default lifetime and time limit.
+    /// Returns a request for a token of this service account, with the default lifetime.
     pub fn for_account(name: impl Into<String>) -> Self {
-        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME, deadline: DEADLINE }
+        TokenRequest { name: name.into(), lifetime: DEFAULT_LIFETIME }
     }
 
     /// Sends the request to the API server of `pod`.
     pub async fn send(&self, pod: &ServiceAccount) -> Result<IssuedToken, TokenError> {
-        let client = kubernetes::client(&pod.access(self.deadline)?).await?;
+        let client = kubernetes::client(&pod.access(DEADLINE)?).await?;
         let target = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", pod.namespace, self.name);
         let request = Request::post(target).header(CONTENT_TYPE, "application/json").body(self.body());
         let request = request.map_err(|error| self.unreadable(pod, &error.to_string()))?;
-        match timeout(self.deadline, client.request::<Value>(request)).await {
+        let silent = |reason| TokenError::NoAnswer { server: pod.server.clone(), reason };
+        match timeout(DEADLINE, client.request::<Value>(request)).await {
             Ok(Ok(answer)) => read(&answer).map_err(|error| self.unreadable(pod, &error.to_string())),
             Ok(Err(kube::Error::Api(status))) => Err(self.refused(pod, status.code, status.message)),
-            Ok(Err(error)) => {
-                let reason = datastore::describe_error_chain(&error);
-                Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
-            }
-            Err(_) => {
-                let reason = format!("nothing came within {:?}", self.deadline);
-                Err(TokenError::NoAnswer { server: pod.server.clone(), reason })
-            }
+            Ok(Err(error)) => Err(silent(datastore::describe_error_chain(&error))),
+            Err(_) => Err(silent(format!("nothing came within {DEADLINE:?}"))),
         }
     }
 
@@ -83,7 +72,7 @@ impl TokenRequest {
                 let (name, namespace) = (self.name.clone(), pod.namespace.clone());
                 TokenError::Forbidden { account, name, namespace, said }
             }
-            404 => TokenError::NoAccount { account },
+            404 => TokenError::NoAccount(account),
             _ => TokenError::Refused { server, account, said, code },
         }
     }
@@ -121,17 +110,79 @@ fn read(answer: &Value) -> Result<IssuedToken, InvalidResponse> {
         _ => granted,
     };
     let lifetime = lifetime.and_then(|seconds| u64::try_from(seconds).ok()).ok_or(InvalidResponse::NoLifetime)?;
-    Ok(IssuedToken { token: token.into(), expires, lifetime: Duration::from_secs(lifetime) })
+    Ok(IssuedToken { token: Secret::new(token.into()), expires, lifetime: Duration::from_secs(lifetime) })
 }
 
-// Written by hand because the token is a secret.
-impl std::fmt::Debug for IssuedToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("IssuedToken")
-            .field("expires", &self.expires)
-            .field("lifetime", &self.lifetime)
-            .finish_non_exhaustive()
-    }
+/// Reasons for a missing token.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// The pod's own credentials cannot be read.
+    #[error(transparent)]
+    Account(#[from] ServiceAccountError),
+    /// The settings for the API server are invalid.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// Status 403: the account lacks the permission.
+    #[error(
+        "this pod's service account may not make tokens for {account}: grant it verb create on resource \
+         serviceaccounts/token with resourceNames [{name}] in a ClusterRole, or in a Role of namespace {namespace}; \
+         the API server says: {said}"
+    )]
+    Forbidden {
+        /// `<namespace>/<name>`.
+        account: String,
+        /// The name.
+        name: String,
+        /// The namespace.
+        namespace: String,
+        /// The API server's message.
+        said: String,
+    },
+    /// Status 401: the pod's own token is rejected.
+    #[error(
+        "the API server {server} refuses the token of this pod ({said}); kubelet renews it, and after the signing keys \
+         or the service account of this pod changed the pod must be deleted"
+    )]
+    Unauthorized {
+        /// The URL of the API server.
+        server: String,
+        /// The API server's message.
+        said: String,
+    },
+    /// Status 404: the plugins' service account `<namespace>/<name>` is missing.
+    #[error(
+        "service account {0} does not exist: apply deploy/rbac/calico-cni-plugin.yaml, or name another in \
+             CALICO_CNI_SERVICE_ACCOUNT"
+    )]
+    NoAccount(String),
+    /// Another error of the API server.
+    #[error("the API server {server} made no token for {account}: {said} ({code})")]
+    Refused {
+        /// The URL of the API server.
+        server: String,
+        /// `<namespace>/<name>`.
+        account: String,
+        /// The API server's message.
+        said: String,
+        /// The HTTP status.
+        code: u16,
+    },
+    /// The API server did not respond.
+    #[error("the API server {server} does not answer: {reason}")]
+    NoAnswer {
+        /// The URL of the API server.
+        server: String,
+        /// The cause.
+        reason: String,
+    },
+    /// The response lacks the token or its expiry.
+    #[error("the API server {server} answered with something that is no token: {reason}")]
+    Unreadable {
+        /// The URL of the API server.
+        server: String,
+        /// The error in the response.
+        reason: String,
+    },
 }
 
 #[cfg(test)]
@@ -210,7 +261,7 @@ mod tests {
 
     #[test]
     fn a_token_is_in_no_message() {
-        let issued = IssuedToken { token: "SECRET".into(), expires: 0, lifetime: Duration::ZERO };
+        let issued = IssuedToken { token: Secret::new("SECRET".into()), expires: 0, lifetime: Duration::ZERO };
         assert!(!format!("{issued:?}").contains("SECRET"));
     }
 }

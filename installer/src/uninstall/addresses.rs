@@ -17,12 +17,12 @@ use libcalico::store::{Entry, Store};
 use netconf::NetConf;
 use netconf::conf::DatastoreType;
 
-use super::endpoints::Endpoints;
-use super::interfaces::{self, TornDown};
+use super::address_users::{
+    Endpoints, TornDown, check_endpoints, check_pods, connected_pods, delete_endpoints, read_endpoints,
+};
 use super::plan::{FoundFile, Options};
-use super::pods;
-use super::release_error::{ConfError, ReleaseError};
 use super::report::UninstallReport;
+use super::{ConfError, ReleaseError};
 use crate::host_network::HostNetwork;
 use crate::layout::Layout;
 use crate::{node_conf, regular_file};
@@ -75,7 +75,7 @@ pub(super) async fn release(
         Err(error) => Err(error.into()),
     };
     match outcome {
-        Ok(Released { what, besides }) => {
+        Ok((what, besides)) => {
             report.add_success("release", what);
             for (handle, addresses) in besides {
                 let reason = "it is of no container of this network; who made it gives it back, or kube-controllers";
@@ -90,30 +90,20 @@ pub(super) async fn release(
     }
 }
 
-/// Checks that no pod is connected after the interfaces were deleted.
-fn check_disconnected(network: &dyn HostNetwork) -> Result<(), ReleaseError> {
-    match interfaces::connected_pods(network, false)?.as_slice() {
-        [] => Ok(()),
-        used => Err(ReleaseError::Connected(used.to_vec())),
-    }
-}
-
-/// A description of the released addresses.
-struct Released {
-    what: String,
-    /// Other allocated addresses on this node, by handle.
-    besides: BTreeMap<HandleId, String>,
-}
-
-/// Releases the addresses unless a pod is connected. A dry run does not query the kernel.
+/// Releases the addresses unless a pod is connected. A dry run does not query the kernel. Returns a description of the
+/// released addresses, and the other allocated addresses on this node, by handle.
 async fn release_unused(
     conf: &NetConf,
     options: Options,
     torn_down: &BTreeSet<IpAddr>,
     network: &dyn HostNetwork,
-) -> Result<Released, ReleaseError> {
+) -> Result<(String, BTreeMap<HandleId, String>), ReleaseError> {
     if options.yes {
-        check_disconnected(network)?;
+        // The interfaces were deleted before.
+        let used = connected_pods(network, false)?;
+        if !used.is_empty() {
+            return Err(ReleaseError::Connected(used));
+        }
     }
     let node = node_name::from_conf(conf)?;
     let (config, store) = node_conf::datastore(conf, DEADLINE)?;
@@ -129,25 +119,25 @@ async fn release_unused(
     if let Some(api) = api.reached(&store) {
         // The name of the Kubernetes node may differ from Calico's.
         let named = Some(&conf.kubernetes.node_name).filter(|name| !name.is_empty());
-        pods::check_unused(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
+        check_pods(api, &leaked, TornDown { node: named.unwrap_or(&node), addresses: torn_down }).await?;
     }
     let endpoints = match conf.datastore.kind() {
         // On Kubernetes the endpoints are annotations of the pods.
-        DatastoreType::Kubernetes => Endpoints::default(),
-        DatastoreType::Etcdv3 | DatastoreType::Local => Endpoints::listing(&store, &node, &leaked).await?,
+        DatastoreType::Kubernetes => Endpoints::new(),
+        DatastoreType::Etcdv3 | DatastoreType::Local => read_endpoints(&store, &node, &leaked).await?,
     };
-    // The local datastore serves this machine only, and `check_disconnected` has checked the interfaces of its kernel.
+    // The local datastore serves this machine only, and the interfaces of its kernel were checked above.
     let is_seen = conf.datastore.kind() == DatastoreType::Local && conf.dataplane_options.grpc_socket().is_none();
     if !is_seen {
-        endpoints.check_unused(TornDown { node: &node, addresses: torn_down })?;
+        check_endpoints(&endpoints, TornDown { node: &node, addresses: torn_down })?;
     }
     if !options.yes {
         let what = format!("the addresses of {} containers and all blocks of node {node}", leaked.containers());
-        return Ok(Released { what, besides });
+        return Ok((what, besides));
     }
     // An address may be released only if no endpoint lists it.
-    endpoints.delete(&store).await?;
-    // `check_disconnected` and `check_unused` have shown that no pod uses or reports one of these addresses.
+    delete_endpoints(&endpoints, &store).await?;
+    // The checks above have shown that no pod uses or reports one of these addresses.
     let collected = leaked.release(&store, &clock, &BTreeSet::new(), |_| NoListings).await;
     if let Some((handle, source)) = collected.failed.into_iter().next() {
         return Err(ReleaseError::RemainingHandle { handle, source });
@@ -158,7 +148,7 @@ async fn release_unused(
     }
     let (containers, blocks) = (collected.released.len(), surrendered.released.len());
     let what = format!("the addresses of {containers} containers and {blocks} blocks of node {node}");
-    Ok(Released { what, besides })
+    Ok((what, besides))
 }
 
 /// Returns the addresses on the node that do not belong to containers of this network: those of another network, a

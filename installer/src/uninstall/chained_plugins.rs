@@ -9,7 +9,7 @@ use super::report::UninstallReport;
 use crate::conflist;
 use crate::plugin_chain::{self, Entry, PlaceFor, chain_of};
 use crate::state::{Installed, State};
-use crate::{active_config, atomic_file, regular_file};
+use crate::{atomic_file, regular_file};
 
 /// The configurations to remove, and their successor.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ impl<'a> ChainedPlugins<'a> {
     /// Examines the configuration directory.
     pub(super) fn new(configurations: &[&'a RemovalTask], state: &State, directory: &Path) -> ChainedPlugins<'a> {
         let goes = |task: &&&RemovalTask| task.verdict == Verdict::Remove;
-        let recorded = |task: &RemovalTask| state.get(task.place, &task.name).cloned().unwrap_or_default();
+        let recorded = |task: &RemovalTask| state.get(task.file.place, &task.file.name).cloned().unwrap_or_default();
         let going: Vec<_> = configurations.iter().filter(goes).map(|task| (*task, recorded(task))).collect();
-        let names = active_config::candidates(directory).unwrap_or_default();
-        let is_going = |name: &String| going.iter().any(|(task, _)| task.path == directory.join(name));
+        let names = conflist::candidates(directory).unwrap_or_default();
+        let is_going = |name: &String| going.iter().any(|(task, _)| task.file.path == directory.join(name));
         let following = names.into_iter().find(|name| !is_going(name)).map(|name| directory.join(name));
         ChainedPlugins { going, following: following.filter(|path| accepts_entries(path)) }
     }
@@ -35,14 +35,14 @@ impl<'a> ChainedPlugins<'a> {
     pub(super) fn move_foreign(&self, acts: bool, report: &mut UninstallReport) -> bool {
         let mut succeeded = true;
         for (task, recorded) in &self.going {
-            let path = if task.path.exists() { task.path.clone() } else { files::retired(&task.path) };
+            let path = if task.file.path.exists() { task.file.path.clone() } else { files::retired(&task.file.path) };
             let mut foreign = conflist::foreign_in(&regular_file::contents(&path).unwrap_or_default(), recorded);
             if let Some(there) = self.following.as_ref().and_then(|path| chain_of(&regular_file::contents(path).ok()?))
             {
                 for other in foreign.iter().filter(|entry| there.place_for(entry) == PlaceFor::Other) {
                     let kind = plugin_chain::kind(other);
                     report.add_remaining(
-                        format!("the plugin {kind} that another program chained into {}", task.path.display()),
+                        format!("the plugin {kind} that another program chained into {}", task.file.path.display()),
                         "it is left out: the configuration that follows has one already",
                     );
                 }
@@ -52,7 +52,8 @@ impl<'a> ChainedPlugins<'a> {
             if kinds.is_empty() {
                 continue;
             }
-            let what = format!("the plugins {} that others chained into {}", kinds.join(", "), task.path.display());
+            let what =
+                format!("the plugins {} that others chained into {}", kinds.join(", "), task.file.path.display());
             let Some(following) = &self.following else {
                 report.add_success(
                     "remove",
@@ -76,7 +77,7 @@ impl<'a> ChainedPlugins<'a> {
 /// Returns true if a file is a list that contains Calico's plugin.
 fn accepts_entries(path: &Path) -> bool {
     let text = regular_file::contents(path).unwrap_or_default();
-    conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list())
+    conflist::is_calicos(&text) && chain_of(&text).is_some_and(|chain| chain.is_list)
 }
 
 /// Adds the entries that the configuration has a place for.
@@ -97,6 +98,7 @@ mod tests {
 
     use super::*;
     use crate::layout::Place;
+    use crate::uninstall::plan::{FoundFile, FoundState};
 
     const GOING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}]}"#;
     const FOLLOWING: &str = r#"{"name": "n", "plugins": [{"type": "calico"}, {"type": "istio-cni", "a": 1}]}"#;
@@ -118,8 +120,9 @@ mod tests {
             let mut state = State::default();
             state.record(Place::Net, &name, Some("aa".to_owned()), false);
             let rendering = plugin_chain::Rendering::new(&chain_of(GOING.as_bytes()).unwrap());
-            state.record_renderings(Place::Net, &name, vec![rendering]);
-            let task = RemovalTask { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
+            state.get_mut(Place::Net, &name).unwrap().renderings = vec![rendering];
+            let file = FoundFile { place: Place::Net, name, path, state: FoundState::Same, replaced: false };
+            let task = RemovalTask { file, verdict: Verdict::Remove };
             Node { directory, task, state }
         }
 
@@ -138,7 +141,7 @@ mod tests {
             let left = format!(
                 "the plugin istio-cni that another program chained into {}: it is left out: the configuration that \
                  follows has one already\n",
-                node.task.path.display()
+                node.task.file.path.display()
             );
             let (said, verb) = (report.to_string(), if acts { "moved" } else { "would move" });
             assert!(said.contains(&left) && said.contains(&format!("{verb} the plugins mesh that others")), "{said}");
@@ -157,6 +160,6 @@ mod tests {
         assert!(!chained.move_foreign(true, &mut report));
         let said = report.to_string();
         assert!(said.starts_with("FAILED to move the plugins mesh that others chained into"), "{said}");
-        assert!(!report.succeeded() && node.task.path.exists());
+        assert!(!report.succeeded() && node.task.file.path.exists());
     }
 }

@@ -12,7 +12,7 @@ use super::report::UninstallReport;
 use crate::layout::{Layout, Place};
 use crate::plugin_chain::chain_of;
 use crate::state::{Installed, State};
-use crate::{active_config, conflist, digest, kubeconfig, regular_file, template, tls_assets};
+use crate::{conflist, digest, kubeconfig, regular_file, template, tls_assets};
 
 /// The extension of a configuration during its removal. Runtimes ignore it (INST-159).
 const RETIRED: &str = "removed";
@@ -27,7 +27,7 @@ pub(super) fn inspect(state: &State, layout: &Layout, net_dir: &str) -> Vec<Foun
         let directory = layout.dir(*place, Path::new(net_dir));
         for (name, installed) in files {
             let path = directory.join(name);
-            let retired = (*place == Place::Net && active_config::is_read(name)).then(|| retired(&path));
+            let retired = (*place == Place::Net && conflist::is_read(name)).then(|| retired(&path));
             // An earlier run was killed after it renamed the file.
             let retired = retired.filter(|retired| retired.exists());
             let (path, second) = match (path.exists(), retired) {
@@ -98,7 +98,7 @@ pub(super) fn programs_of_others(layout: &Layout, net_dir: &str, found: &[FoundF
         found.iter().any(|file| file.place == Place::Net && file.name == name && file.state == FoundState::Same)
     };
     let mut named = BTreeMap::new();
-    let stay = active_config::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
+    let stay = conflist::candidates(&directory).unwrap_or_default().into_iter().filter(|name| !goes(name));
     for name in stay {
         let text = regular_file::contents(&directory.join(&name)).unwrap_or_default();
         let Some(conf) = chain_of(&text).map(|chain| chain.to_list()) else { continue };
@@ -126,13 +126,13 @@ fn programs(conf: &Map<String, Value>) -> Vec<&str> {
 /// Renames a configuration. containerd reloads its configuration on a rename (INST-161). The renamed file is removed
 /// last. Returns true if no runtime reads the file any more, or if the file is not to be removed.
 pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
-    if task.verdict != Verdict::Remove || !acts || is_retired(&task.path) {
+    if task.verdict != Verdict::Remove || !acts || is_retired(&task.file.path) {
         return true;
     }
-    match fs::rename(&task.path, retired(&task.path)) {
+    match fs::rename(&task.file.path, retired(&task.file.path)) {
         Ok(()) => true,
         Err(error) => {
-            report.add_failure("remove", task.path.display(), error);
+            report.add_failure("remove", task.file.path.display(), error);
             false
         }
     }
@@ -141,9 +141,9 @@ pub(super) fn retire(task: &RemovalTask, acts: bool, report: &mut UninstallRepor
 /// Reports a configuration that stays, or that was renamed and is removed by a later run.
 pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
     if let Verdict::Leave(reason) = &task.verdict {
-        return report.add_remaining(task.path.display(), reason);
+        return report.add_remaining(task.file.path.display(), reason);
     }
-    let path = if is_retired(&task.path) { task.path.clone() } else { retired(&task.path) };
+    let path = if is_retired(&task.file.path) { task.file.path.clone() } else { retired(&task.file.path) };
     if path.exists() {
         report.add_remaining(path.display(), "no runtime reads it by this name; the next run goes on with it");
     }
@@ -153,33 +153,33 @@ pub(super) fn report_retired(task: &RemovalTask, report: &mut UninstallReport) {
 pub(super) fn remove(task: &RemovalTask, acts: bool, report: &mut UninstallReport) -> bool {
     match &task.verdict {
         Verdict::Gone => {
-            report.add_missing(task.path.display());
+            report.add_missing(task.file.path.display());
             return true;
         }
         Verdict::Leave(reason) => {
-            report.add_remaining(task.path.display(), reason);
+            report.add_remaining(task.file.path.display(), reason);
             return false;
         }
         Verdict::Remove => {}
     }
     if !acts {
-        report.add_success("remove", task.path.display());
+        report.add_success("remove", task.file.path.display());
         return false;
     }
-    let was_retired = task.is_configuration() && !is_retired(&task.path);
-    let path = if was_retired { retired(&task.path) } else { task.path.clone() };
+    let was_retired = task.file.is_configuration() && !is_retired(&task.file.path);
+    let path = if was_retired { retired(&task.file.path) } else { task.file.path.clone() };
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
-            report.add_failure("remove", task.path.display(), error);
+            report.add_failure("remove", task.file.path.display(), error);
             false
         }
-        _ if was_retired && task.path.exists() => {
+        _ if was_retired && task.file.path.exists() => {
             let reason = "somebody has put it back: delete the DaemonSet first, whose agent does, then run it again";
-            report.add_failure("remove", task.path.display(), reason);
+            report.add_failure("remove", task.file.path.display(), reason);
             false
         }
         _ => {
-            report.add_success("remove", task.path.display());
+            report.add_success("remove", task.file.path.display());
             true
         }
     }
@@ -220,17 +220,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("10-calico.conflist");
         let name = "10-calico.conflist".to_owned();
-        let task = RemovalTask { place: Place::Net, name, path, verdict: Verdict::Remove, replaced: false };
+        let file = FoundFile { place: Place::Net, name, path, state: FoundState::Same, replaced: false };
+        let task = RemovalTask { file, verdict: Verdict::Remove };
         let mut report = UninstallReport::default();
         for is_put_back in [false, true] {
-            fs::write(&task.path, "{}").unwrap();
+            fs::write(&task.file.path, "{}").unwrap();
             assert!(retire(&task, true, &mut report));
-            assert!(!task.path.exists() && retired(&task.path).exists());
+            assert!(!task.file.path.exists() && retired(&task.file.path).exists());
             if is_put_back {
-                fs::write(&task.path, "{}").unwrap();
+                fs::write(&task.file.path, "{}").unwrap();
             }
             assert_eq!(remove(&task, true, &mut report), !is_put_back);
-            assert_eq!((task.path.exists(), retired(&task.path).exists()), (is_put_back, false));
+            assert_eq!((task.file.path.exists(), retired(&task.file.path).exists()), (is_put_back, false));
             assert_eq!(report.to_string().contains("somebody has put it back: delete the DaemonSet"), is_put_back);
         }
     }

@@ -14,20 +14,123 @@
 //! A file is removed only if it is recorded in the state and still has the recorded digest. All others stay and are
 //! reported. Without `--yes` nothing is changed.
 
+mod address_users;
 mod addresses;
 mod chained_plugins;
-mod endpoints;
 mod files;
-mod interfaces;
+mod other_files;
 mod plan;
-mod plugin_state;
-mod pods;
 mod preconditions;
-mod release_error;
 mod report;
 mod run;
-mod unowned_files;
 
-pub use plan::{FoundFile, FoundState, Options, RemovalTask, Verdict, plan};
-pub use report::{Outcome, Remaining, ReportedStep, UninstallReport};
+pub use plan::Options;
 pub use run::run;
+
+use std::path::PathBuf;
+
+use ipam_plugin::error::IpamError;
+use libcalico::api::ObjectKey;
+use libcalico::ipam::HandleId;
+use libcalico::net::Cidr;
+use libcalico::store::StoreError;
+use netconf::CniError;
+
+use crate::host_network::NetworkError;
+use crate::node_conf::NodeConfError;
+
+/// Reasons why the configuration that names the datastore is unusable.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum ConfError {
+    /// The installer recorded no configuration.
+    #[error("no configuration of ours is there")]
+    Missing,
+    /// The configuration cannot be read.
+    #[error("{}: {reason}", .path.display())]
+    Unreadable {
+        /// The path of the file.
+        path: PathBuf,
+        /// The cause.
+        reason: String,
+    },
+}
+
+/// Reasons why addresses and blocks are not released.
+#[derive(Debug, thiserror::Error)]
+enum ReleaseError {
+    /// The datastore is unknown.
+    #[error(transparent)]
+    Conf(#[from] ConfError),
+    /// The configuration is invalid.
+    #[error(transparent)]
+    NodeConf(#[from] NodeConfError),
+    /// The configuration names no node or no API server.
+    #[error(transparent)]
+    Call(#[from] CniError),
+    /// The kernel cannot be queried.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// The datastore is unreachable or rejects a request.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// IPAM cannot release the blocks.
+    #[error(transparent)]
+    Ipam(#[from] IpamError),
+    /// Interfaces of pods remain.
+    #[error(
+        "pods are still connected with theirs: {}; their interfaces must go first, which takes CAP_NET_ADMIN (ip link \
+         delete)", .0.join(", ")
+    )]
+    Connected(Vec<String>),
+    /// Pods report addresses that were not behind a deleted interface.
+    #[error(
+        "pods of the API server use theirs: {}; delete these pods first, or, if their interfaces are on this node, say \
+         --tear-down-pods", .0.join(", ")
+    )]
+    UsedByPods(Vec<String>),
+    /// The pods cannot be read.
+    #[error("the API server does not say whether pods still have these addresses: {0}")]
+    UnreadablePods(StoreError),
+    /// Endpoints list addresses that were not behind a deleted interface.
+    #[error(
+        "endpoints list theirs: {}; delete their pods or containers first, or, if their interfaces are on this node, \
+         say --tear-down-pods; an endpoint that nothing has any more goes by calicoctl delete workloadendpoint",
+        .0.join(", ")
+    )]
+    UsedByEndpoints(Vec<String>),
+    /// The endpoints cannot be read.
+    #[error("the datastore does not tell its endpoints: {0}")]
+    UnreadableEndpoints(StoreError),
+    /// An endpoint of this node is invalid.
+    #[error("endpoint {key} may list theirs and cannot be read, mend or delete it: {source}")]
+    InvalidEndpoint {
+        /// The key of the endpoint.
+        key: ObjectKey,
+        /// The cause.
+        source: StoreError,
+    },
+    /// An endpoint cannot be deleted.
+    #[error("endpoint {key} still lists its addresses: {source}")]
+    RemainingEndpoint {
+        /// The key of the endpoint.
+        key: ObjectKey,
+        /// The cause.
+        source: StoreError,
+    },
+    /// The addresses of a container remain.
+    #[error("{handle}: {source}")]
+    RemainingHandle {
+        /// The handle of the addresses.
+        handle: HandleId,
+        /// The cause.
+        source: IpamError,
+    },
+    /// A block remains.
+    #[error("block {block}: {source}")]
+    RemainingBlock {
+        /// The range of the block.
+        block: Cidr,
+        /// The cause.
+        source: IpamError,
+    },
+}

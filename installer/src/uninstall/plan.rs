@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use crate::active_config;
+use crate::conflist;
 use crate::layout::Place;
 
 /// The options of the command.
@@ -21,7 +21,7 @@ pub struct Options {
 
 /// The present state of a recorded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundFile {
+pub(super) struct FoundFile {
     /// The directory.
     pub place: Place,
     /// The file name.
@@ -35,15 +35,15 @@ pub struct FoundFile {
 }
 
 impl FoundFile {
-    /// Returns true if a container runtime reads the file.
-    pub fn is_configuration(&self) -> bool {
-        is_configuration(self.place, &self.name)
+    /// Returns true if a container runtime reads the file. Such files are renamed first.
+    pub(super) fn is_configuration(&self) -> bool {
+        self.place == Place::Net && conflist::is_read(&self.name)
     }
 }
 
 /// The result of the comparison with the record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FoundState {
+pub(super) enum FoundState {
     /// The file is missing.
     Gone,
     /// The file is unchanged.
@@ -58,7 +58,7 @@ pub enum FoundState {
 
 /// The decision about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// The file is removed.
     Remove,
     /// The file stays, for this reason.
@@ -69,41 +69,17 @@ pub enum Verdict {
 
 /// A file and the decision about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemovalTask {
-    /// The directory.
-    pub place: Place,
-    /// The file name.
-    pub name: String,
-    /// The path in this process's file system.
-    pub path: PathBuf,
+pub(super) struct RemovalTask {
+    /// The file.
+    pub file: FoundFile,
     /// The decision.
     pub verdict: Verdict,
-    /// True if the installation replaced another file.
-    pub replaced: bool,
-}
-
-impl RemovalTask {
-    /// Returns true if a container runtime reads the file. Such files are renamed first.
-    pub fn is_configuration(&self) -> bool {
-        is_configuration(self.place, &self.name)
-    }
-}
-
-fn is_configuration(place: Place, name: &str) -> bool {
-    place == Place::Net && active_config::is_read(name)
 }
 
 /// Decides about each file. `named` contains the programs that remaining configurations name, each with the name of
 /// such a configuration.
-pub fn plan(found: &[FoundFile], named: &BTreeMap<String, String>) -> Vec<RemovalTask> {
-    let task = |found: &FoundFile| RemovalTask {
-        place: found.place,
-        name: found.name.clone(),
-        path: found.path.clone(),
-        verdict: verdict(found, named),
-        replaced: found.replaced,
-    };
-    found.iter().map(task).collect()
+pub(super) fn plan(found: &[FoundFile], named: &BTreeMap<String, String>) -> Vec<RemovalTask> {
+    found.iter().map(|file| RemovalTask { file: file.clone(), verdict: verdict(file, named) }).collect()
 }
 
 fn verdict(found: &FoundFile, named: &BTreeMap<String, String>) -> Verdict {
@@ -163,7 +139,8 @@ mod tests {
 
     #[test]
     fn what_runtimes_read_is_told_from_the_rest() {
-        let is = |place, name| plan(&[found(place, name, FoundState::Same)], &BTreeMap::new())[0].is_configuration();
+        let is =
+            |place, name| plan(&[found(place, name, FoundState::Same)], &BTreeMap::new())[0].file.is_configuration();
         assert!(is(Place::Net, "10-calico.conflist"));
         assert!(!is(Place::Net, "calico-kubeconfig") && !is(Place::State, "cni.json"));
     }

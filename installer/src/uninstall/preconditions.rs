@@ -7,9 +7,8 @@ use std::path::Path;
 use netconf::NetConf;
 
 use super::plan::{FoundFile, FoundState, Options};
-use super::release_error::ConfError;
 use super::report::UninstallReport;
-use super::{addresses, files, interfaces};
+use super::{ConfError, address_users, addresses, files};
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, Place};
 
@@ -28,27 +27,22 @@ impl Blocker {
     }
 }
 
-/// The present state of the node.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Installed<'a> {
-    pub(super) layout: &'a Layout,
-    /// The configuration directory, as a path on the node.
-    pub(super) net_dir: &'a str,
-    /// The installed files.
-    pub(super) found: &'a [FoundFile],
-    /// The programs that remaining configurations name, each with the name of such a configuration.
-    pub(super) named: &'a BTreeMap<String, String>,
-    /// The installed configuration, or the reason why it cannot be read.
-    pub(super) conf: &'a Result<NetConf, ConfError>,
-}
-
-/// Returns all blockers.
-pub(super) fn find_blockers(node: &Installed<'_>, options: Options, network: &dyn HostNetwork) -> Vec<Blocker> {
-    let Installed { layout, net_dir, found, conf, .. } = *node;
+/// Returns all blockers. `net_dir` is the path of the configuration directory on the node, and `found` are the installed
+/// files. `named` contains the programs that remaining configurations name, each with the name of such a configuration.
+/// `conf` is the installed configuration, or the reason why it cannot be read.
+pub(super) fn find_blockers(
+    layout: &Layout,
+    net_dir: &str,
+    found: &[FoundFile],
+    named: &BTreeMap<String, String>,
+    conf: &Result<NetConf, ConfError>,
+    options: Options,
+    network: &dyn HostNetwork,
+) -> Vec<Blocker> {
     let mut blockers = unreadable(found);
     if options.tear_down_pods || options.release_addresses {
         blockers.extend(of_another_machine(layout));
-        blockers.extend(still_served(node));
+        blockers.extend(still_served(&layout.net_dir(net_dir), named));
     }
     if let (true, Err(reason)) = (options.release_addresses, conf) {
         blockers.push(Blocker { action: "release", target: addresses::WHAT.to_owned(), reason: reason.to_string() });
@@ -64,11 +58,11 @@ pub(super) fn find_blockers(node: &Installed<'_>, options: Options, network: &dy
 
 /// Returns a blocker if a remaining configuration runs Calico's plugins. Pods are still created with it, for example
 /// by upstream's installation over this one.
-fn still_served(node: &Installed<'_>) -> Option<Blocker> {
-    let name = ["calico", "calico-ipam"].into_iter().find_map(|program| node.named.get(program))?;
+fn still_served(net_dir: &Path, named: &BTreeMap<String, String>) -> Option<Blocker> {
+    let name = ["calico", "calico-ipam"].into_iter().find_map(|program| named.get(program))?;
     Some(Blocker {
         action: "uninstall",
-        target: format!("beside {}", node.layout.net_dir(node.net_dir).join(name).display()),
+        target: format!("beside {}", net_dir.join(name).display()),
         reason:
             "this configuration runs Calico's plugins, and the installer did not write it in this form; remove the \
             file, or run without --tear-down-pods and --release-addresses"
@@ -134,7 +128,7 @@ fn elsewhere(found: &[FoundFile], layout: &Layout, net_dir: &Path) -> Vec<Blocke
 
 /// Returns a blocker if connected pods would keep addresses that are then assigned to other pods.
 fn connected_pods(options: Options, network: &dyn HostNetwork) -> Option<Blocker> {
-    let reason = match interfaces::connected_pods(network, options.tear_down_pods) {
+    let reason = match address_users::connected_pods(network, options.tear_down_pods) {
         Ok(used) if used.is_empty() => return None,
         Ok(used) => format!(
             "pods are connected with theirs: {}; delete these pods first, or say --tear-down-pods",

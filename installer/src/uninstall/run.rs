@@ -7,10 +7,8 @@ use netconf::NetConf;
 
 use super::chained_plugins::ChainedPlugins;
 use super::plan::{Options, RemovalTask, Verdict, plan};
-use super::preconditions::{self, Installed};
-use super::release_error::ConfError;
 use super::report::UninstallReport;
-use super::{addresses, files, interfaces, plugin_state, unowned_files};
+use super::{ConfError, address_users, addresses, files, other_files, preconditions};
 use crate::atomic_file;
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, NET_DIR};
@@ -33,14 +31,13 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             "everything",
             format!("no run of the installer is noted in {}", state::path(layout).display()),
         );
-        unowned_files::report_unowned(layout, false, &mut report);
+        other_files::report_unowned(layout, false, &mut report);
         return Ok(report);
     }
     // The configuration is read now because its kubeconfig is removed later.
     let conf = addresses::conf(layout, &net_dir, &found);
 
-    let node = Installed { layout, net_dir: &net_dir, found: &found, named: &named, conf: &conf };
-    let blockers = preconditions::find_blockers(&node, options, network);
+    let blockers = preconditions::find_blockers(layout, &net_dir, &found, &named, &conf, options, network);
     if !blockers.is_empty() {
         blockers.into_iter().for_each(|blocker| blocker.report(&mut report));
         report.add_remaining("everything", "nothing is changed while something is in the way");
@@ -48,11 +45,11 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
     }
 
     let (configurations, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
-        tasks.iter().partition(|task| task.is_configuration());
+        tasks.iter().partition(|task| task.file.is_configuration());
     if options.tear_down_pods {
         // Recorded before the interfaces are deleted, because this run may fail to release the addresses and be
         // repeated.
-        state.torn_down.extend(interfaces::behind_torn_down(network));
+        state.torn_down.extend(address_users::behind_torn_down(network));
         if options.yes && !save_records(&state, layout, &mut report) {
             report.add_remaining(
                 "everything",
@@ -75,7 +72,7 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
             } else {
                 remove(&configurations, &mut state, options.yes, &mut report);
             }
-            plugin_state::remove(&tasks, &state, layout, options.yes, &mut report);
+            other_files::remove(&tasks, &state, layout, options.yes, &mut report);
             if options.yes {
                 sweep(layout, &net_dir);
                 remove_state(&state, layout, &mut report);
@@ -83,8 +80,8 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
         }
     }
     let is_recorded = options.yes || tasks.iter().any(|task| matches!(task.verdict, Verdict::Leave(_)));
-    unowned_files::report_unowned(layout, is_recorded, &mut report);
-    unowned_files::report_backups(&layout.net_dir(&net_dir), &mut report);
+    other_files::report_unowned(layout, is_recorded, &mut report);
+    other_files::report_backups(&layout.net_dir(&net_dir), &mut report);
     report.add_remaining("/var/log/calico", "logs are kept");
     Ok(report)
 }
@@ -119,7 +116,7 @@ async fn run_first_steps(
     if !are_retired {
         return Err("a configuration that cannot be renamed still runs them: run it again when it can");
     }
-    let is_torn_down = interfaces::tear_down(options, network, report);
+    let is_torn_down = address_users::tear_down(options, network, report);
     let released = addresses::release(conf, options, torn_down, network, report).await;
     match (is_torn_down, released) {
         (true, true) => Ok(()),
@@ -133,10 +130,11 @@ fn remove(tasks: &[&RemovalTask], state: &mut State, acts: bool, report: &mut Un
     for task in tasks {
         let is_gone = files::remove(task, acts, report);
         if is_gone {
-            state.forget(task.place, &task.name);
+            state.forget(task.file.place, &task.file.name);
         }
-        if state.get(task.place, &task.name).is_none() && task.replaced {
-            report.add_remaining(task.path.display(), "what was there before the installation is not brought back");
+        if state.get(task.file.place, &task.file.name).is_none() && task.file.replaced {
+            report
+                .add_remaining(task.file.path.display(), "what was there before the installation is not brought back");
         }
     }
 }
@@ -173,10 +171,7 @@ fn remove_state(state: &State, layout: &Layout, report: &mut UninstallReport) {
         return;
     }
     let path = state::path(layout);
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            report.add_failure("remove", path.display(), error)
-        }
-        _ => {}
+    if let Err(error) = other_files::ignore_missing(std::fs::remove_file(&path)) {
+        report.add_failure("remove", path.display(), error);
     }
 }

@@ -254,3 +254,17 @@ fn what_is_chained_into_the_former_configuration_while_it_goes_moves_on() {
 }
 
 mod neighbours;
+
+#[test]
+fn the_first_by_bytes_is_the_one() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in
+        ["10-calico.conflist", "calico-kubeconfig", "05-cilium.conflist", "Z.conf", ".hidden.json", "x.tmp", "conf"]
+    {
+        fs::write(directory.path().join(name), "").unwrap();
+    }
+    fs::create_dir(directory.path().join("00-directory.conf")).unwrap();
+    let expected = [".hidden.json", "05-cilium.conflist", "10-calico.conflist", "Z.conf"];
+    assert_eq!(candidates(directory.path()).unwrap(), expected);
+    assert!(candidates(&directory.path().join("missing")).is_err());
+}

@@ -153,7 +153,7 @@ fn install_over_what_nobody_can_read_keeps_copies_that_no_runtime_loads() {
         assert_eq!(node.text(), CALICOS);
         assert_eq!(node.names()[1..], copies[..expected], "{text}");
     }
-    assert!(!copies.into_iter().any(crate::active_config::is_read));
+    assert!(!copies.into_iter().any(crate::conflist::is_read));
     let copy = |name| fs::read_to_string(node.directory.path().join(name)).unwrap();
     assert_eq!(copies.map(copy), ["{\"plugins\": [", "[]"]);
 }

@@ -1,87 +1,81 @@
 //! Checks of the configuration that the runtime selects.
 
-use crate::doctor::finding::{Finding, Severity};
+use crate::doctor::report::{Checked, Finding, Severity, fail, pass, warn};
 use crate::doctor::snapshot::{Content, NodeSnapshot, SelectedConfig};
-use crate::template;
+use crate::template::ConfigProblem;
 
 pub(super) const REINSTALL: &str =
     "run the installer again (`calico install`, or delete the pod of the DaemonSet on this node)";
 
 /// Checks that the selected file exists and is ours.
-pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Finding {
-    const NAME: &str = "configuration";
+pub(super) fn check_selected(snapshot: &NodeSnapshot) -> Checked {
     let directory = snapshot.net_dir.display();
     let names = match &snapshot.candidates {
         Ok(names) => names,
         Err(reason) => {
-            return Finding::fail(NAME, format!("{directory}: {reason}"), "create it; containerd does when it starts");
+            return fail(format!("{directory}: {reason}"), "create it; containerd does when it starts");
         }
     };
     let Some(SelectedConfig { name, content }) = &snapshot.chosen else {
         let seen = format!("{directory} holds no .conf, .conflist or .json: the node is not ready");
-        return Finding::fail(NAME, seen, REINSTALL);
+        return fail(seen, REINSTALL);
     };
     let content = match content {
         Ok(content) => content,
         Err(reason) => {
             let way_out = format!("mend or remove {directory}/{name}; containerd loads nothing else while it is there");
-            return Finding::fail(NAME, format!("{name}: {reason}"), way_out);
+            return fail(format!("{name}: {reason}"), way_out);
         }
     };
     if content.is_calicos() {
-        return check_calico(NAME, name, content);
+        return check_calico(name, content);
     }
     // Multus and similar plugins sort first and call Calico by themselves.
     if let Some(delegate) = &snapshot.delegate {
-        return called(NAME, name, content, delegate);
+        return called(name, content, delegate);
     }
     let seen = format!("{name} is first and is not Calico's: it runs {}", content.plugins.join(", "));
     match names.iter().find(|other| other.contains("calico")) {
-        Some(ours) => {
-            Finding::fail(NAME, seen, format!("remove {directory}/{name}, or give {ours} a name that sorts before it"))
-        }
-        None => Finding::fail(NAME, seen, REINSTALL),
+        Some(ours) => fail(seen, format!("remove {directory}/{name}, or give {ours} a name that sorts before it")),
+        None => fail(seen, REINSTALL),
     }
 }
 
 /// Checks that Calico's plugin accepts the configuration.
-fn check_calico(title: &str, file: &str, content: &Content) -> Finding {
+fn check_calico(file: &str, content: &Content) -> Checked {
     let Content { network, plugins, cni_version, refused, .. } = content;
     match refused {
-        Some(reason) => Finding::fail(
-            title,
+        Some(reason) => fail(
             format!("{file}: Calico's plugin refuses it ({reason}): every ADD and DEL fails"),
             "correct the value in the installer's environment or template (ConfigMap calico-config), and run the \
              installer again",
         ),
-        None => {
-            Finding::ok(title, format!("{file}: network {network}, {}, cniVersion {cni_version}", plugins.join(", ")))
-        }
+        None => pass(format!("{file}: network {network}, {}, cniVersion {cni_version}", plugins.join(", "))),
     }
 }
 
 /// Checks Calico's configuration behind `first`, a meta plugin that calls other networks.
-fn called(title: &str, first: &str, caller: &Content, ours: &SelectedConfig) -> Finding {
+fn called(first: &str, caller: &Content, ours: &SelectedConfig) -> Checked {
     let SelectedConfig { name, content } = ours;
     let content = match content {
         Ok(content) => content,
-        Err(reason) => return Finding::fail(title, format!("{name}, behind {first}: {reason}"), REINSTALL),
+        Err(reason) => return fail(format!("{name}, behind {first}: {reason}"), REINSTALL),
     };
-    let found = check_calico(title, name, content);
+    let found = check_calico(name, content)?;
     if found.state != Severity::Ok {
-        return found;
+        return Ok(found);
     }
     let seen = format!("{first} runs {}; behind it {}", caller.plugins.join(", "), found.seen);
     let stem = name.rsplit_once('.').map_or(name.as_str(), |(stem, _)| stem);
     if caller.calls.iter().any(|called| [name, stem, &content.network].contains(&called.as_str())) {
-        return Finding::ok(title, seen);
+        return pass(seen);
     }
     let way_out = format!("look whether its delegate is the network of {name}: {first} does not name it");
-    Finding::warn(title, seen, way_out)
+    warn(seen, way_out)
 }
 
 /// Reports files that no runtime selects because another file sorts before them.
-pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
+pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Checked> {
     let names = snapshot.candidates.as_ref().ok()?;
     let (first, rest) = names.split_first()?;
     let is_called = |name: &str| snapshot.delegate.as_ref().is_some_and(|delegate| delegate.name == name);
@@ -91,7 +85,7 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
     }
     let seen = format!("{} after {first}, never loaded", rest.join(", "));
     let Some(ours) = rest.iter().find(|name| name.contains("calico")) else {
-        return Some(Finding::ok("other configurations", seen));
+        return Some(pass(seen));
     };
     let is_calicos = snapshot.contents().any(|(_, content)| content.is_calicos());
     let directory = snapshot.net_dir.display();
@@ -100,7 +94,7 @@ pub(super) fn check_shadowed(snapshot: &NodeSnapshot) -> Option<Finding> {
     } else {
         format!("remove {directory}/{ours} only if the network of this node is to be that of {first}")
     };
-    Some(Finding::warn("other configurations", seen, way_out))
+    Some(warn(seen, way_out))
 }
 
 /// Reports further problems of the configuration, one finding each. Missing programs are the subject of another check.
@@ -108,32 +102,37 @@ pub(super) fn check_problems(snapshot: &NodeSnapshot) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (name, content) in snapshot.contents() {
         findings.extend(content.problems.iter().filter_map(|odd| check_problem(name, odd)));
-        findings.extend(check_appended(snapshot, content));
+        let appended = check_appended(snapshot, content);
+        findings.extend(appended.map(|checked| Finding::new("appended plugins", checked)));
     }
     findings
 }
 
-fn check_problem(file: &str, odd: &template::ConfigProblem) -> Option<Finding> {
-    Some(match odd {
-        template::ConfigProblem::MissingProgram { .. } => return None,
-        template::ConfigProblem::Placeholder(placeholder) => Finding::fail(
+fn check_problem(file: &str, odd: &ConfigProblem) -> Option<Finding> {
+    let (name, checked) = match odd {
+        ConfigProblem::MissingProgram { .. } => return None,
+        ConfigProblem::Placeholder(placeholder) => (
             "placeholders",
-            format!("{file} still has {placeholder}"),
-            "it is no placeholder of the installer's: take it out of the template (ConfigMap calico-config)",
+            fail(
+                format!("{file} still has {placeholder}"),
+                "it is no placeholder of the installer's: take it out of the template (ConfigMap calico-config)",
+            ),
         ),
-        template::ConfigProblem::NoPlugin => Finding::fail("plugins", format!("{file} names no plugin"), REINSTALL),
-        template::ConfigProblem::TooNew { version } => Finding::fail(
+        ConfigProblem::NoPlugin => ("plugins", fail(format!("{file} names no plugin"), REINSTALL)),
+        ConfigProblem::TooNew { version } => (
             "cniVersion",
-            format!("{file} asks for {version}"),
-            "write 1.1.0 or older into the template, or install a newer Calico",
+            fail(
+                format!("{file} asks for {version}"),
+                "write 1.1.0 or older into the template, or install a newer Calico",
+            ),
         ),
-    })
+    };
+    Some(Finding::new(name, checked))
 }
 
-fn check_appended(snapshot: &NodeSnapshot, content: &Content) -> Option<Finding> {
+fn check_appended(snapshot: &NodeSnapshot, content: &Content) -> Option<Checked> {
     let (first, network) = (content.appended.first()?, &content.network);
-    Some(Finding::warn(
-        "appended plugins",
+    Some(warn(
         format!("libcni appends {} to the list", content.appended.join(", ")),
         format!("remove {}/{network}/{first} unless it is meant to be there", snapshot.net_dir.display()),
     ))

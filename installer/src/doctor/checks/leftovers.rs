@@ -1,102 +1,124 @@
-//! Checks for leftovers of ended processes and pods.
+//! Checks for leftovers of ended processes and pods: locks, cached results, interfaces, and routes to addresses that are
+//! free in IPAM.
 
-use crate::doctor::finding::Finding;
-use crate::doctor::snapshot::{Cache, Holder, Lock, NodeSnapshot, Observed, PodInterface};
+use crate::doctor::report::{Checked, Finding, pass, warn};
+use crate::doctor::snapshot::{
+    BusyAddresses, Cache, Cluster, Holder, Lock, NodeSnapshot, Observed, PodInterface, Unobserved,
+};
 
 /// Number of items of one kind that a finding names.
 const NAMED: usize = 5;
 
 /// Runs the checks. Those that need the datastore are left out without it; another finding reports that.
 pub(super) fn check(snapshot: &NodeSnapshot) -> Vec<Finding> {
-    let mut findings: Vec<Finding> = snapshot.locks.iter().map(check_lock).collect();
-    findings.extend(check_cache(snapshot));
-    if let Some(cluster) = snapshot.cluster.as_ref().filter(|cluster| cluster.reached.is_ok()) {
-        findings.extend(check_interfaces(&cluster.interfaces));
+    let answers = snapshot.cluster.as_ref().and_then(Cluster::answers);
+    let mut findings: Vec<Finding> =
+        snapshot.locks.iter().map(|lock| Finding::new(lock.name, check_lock(lock))).collect();
+    let cache = snapshot.cache.clone().transpose();
+    findings.extend(cache.map(|cache| Finding::new("libcni cache", cache.and_then(check_cache))));
+    if let Some(answers) = answers {
+        findings.push(Finding::new("interfaces of pods", check_interfaces(&answers.interfaces)));
+        let routes = answers.interfaces.as_ref().ok().and_then(|found| check_routes(found));
+        findings.extend(routes.map(|checked| Finding::new("routes to pods", checked)));
     }
+    let busy = check_busy(answers.map(|answers| &answers.busy), &snapshot.noted);
+    findings.extend(busy.map(|checked| Finding::new("busy addresses", checked)));
     findings
 }
 
-fn check_lock(Lock { name, path, holder }: &Lock) -> Finding {
+fn check_lock(Lock { path, holder, .. }: &Lock) -> Checked {
     let place = path.display();
     let Holder { process, command } = match holder {
-        Ok(None) => return Finding::ok(*name, "free"),
-        Err(reason) => return Finding::skipped(*name, format!("{place}: {reason}")),
+        Ok(None) => return pass("free"),
+        Err(reason) => return Err(Unobserved::new(format!("{place}: {reason}"))),
         Ok(Some(holder)) => holder,
     };
     let Some(process) = process else {
         let seen = format!("{place} stays locked, by a process that is not seen from this container");
-        return Finding::warn(*name, seen, "run `calico doctor` on the node itself, or look into its /proc/locks");
+        return warn(seen, "run `calico doctor` on the node itself, or look into its /proc/locks");
     };
-    Finding::warn(
-        *name,
+    warn(
         format!("{place} stays locked by process {process} ({command})"),
         format!("plugins wait up to 30 s for it, then go on without; if it is stuck: kill {process}"),
     )
 }
 
-fn check_cache(snapshot: &NodeSnapshot) -> Option<Finding> {
-    const NAME: &str = "libcni cache";
-    Some(match &snapshot.cache {
-        Ok(None) => return None,
-        Err(reason) => Finding::skipped(NAME, reason.clone()),
-        Ok(Some(Cache { results, stale, .. })) if stale.is_empty() => {
-            Finding::ok(NAME, format!("{results} results, each with its interface"))
-        }
-        Ok(Some(Cache { directory, results, stale })) => Finding::warn(
-            NAME,
-            format!(
-                "{} of {results} results are of containers whose interface is gone: {}",
-                stale.len(),
-                join_first(stale)
-            ),
-            format!(
-                "the runtime's DEL removes them, after a reboot within minutes; what stays and is of no container \
-                 (`crictl pods`) can be removed from {}",
-                directory.display()
-            ),
+fn check_cache(Cache { directory, results, stale }: Cache) -> Checked {
+    if stale.is_empty() {
+        return pass(format!("{results} results, each with its interface"));
+    }
+    warn(
+        format!(
+            "{} of {results} results are of containers whose interface is gone: {}",
+            stale.len(),
+            join_first(&stale)
         ),
-    })
+        format!(
+            "the runtime's DEL removes them, after a reboot within minutes; what stays and is of no container \
+             (`crictl pods`) can be removed from {}",
+            directory.display()
+        ),
+    )
 }
 
-fn check_interfaces(found: &Observed<Vec<PodInterface>>) -> Vec<Finding> {
-    const NAME: &str = "interfaces of pods";
-    let found = match found {
-        Ok(found) => found,
-        Err(reason) => return vec![Finding::skipped(NAME, reason.clone())],
+fn check_interfaces(found: &Observed<Vec<PodInterface>>) -> Checked {
+    let found = found.as_ref().map_err(Clone::clone)?;
+    let without: Vec<&PodInterface> = found.iter().filter(|interface| interface.endpoint.is_none()).collect();
+    let Some(first) = without.first() else {
+        return pass(format!("{}, each with its endpoint", found.len()));
     };
-    let (with, without): (Vec<_>, Vec<_>) = found.iter().partition(|interface| interface.endpoint.is_some());
-    let mut findings = Vec::new();
-    match without.first() {
-        None => findings.push(Finding::ok(NAME, format!("{}, each with its endpoint", found.len()))),
-        Some(first) => {
-            let described: Vec<String> = without.iter().map(|interface| describe(interface)).collect();
-            findings.push(Finding::warn(
-                NAME,
-                format!("{} of {} have no endpoint: {}", without.len(), found.len(), join_first(&described)),
-                format!("if their pods are gone (`crictl pods`), delete them: ip link delete {}", first.name),
-            ));
-        }
-    }
+    let described: Vec<String> = without.iter().map(|interface| describe(interface)).collect();
+    warn(
+        format!("{} of {} have no endpoint: {}", without.len(), found.len(), join_first(&described)),
+        format!("if their pods are gone (`crictl pods`), delete them: ip link delete {}", first.name),
+    )
+}
+
+fn check_routes(found: &[PodInterface]) -> Option<Checked> {
+    let with = found.iter().filter(|interface| interface.endpoint.is_some());
     let routes: Vec<(String, &str)> = with
-        .iter()
         .flat_map(|interface| interface.stray_addresses().map(|address| (address.to_string(), interface.name.as_str())))
         .collect();
-    if let Some((address, interface)) = routes.first() {
-        let described: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
-        findings.push(Finding::warn(
-            "routes to pods",
-            format!(
-                "{} lead to an address that their endpoint does not have: {}",
-                routes.len(),
-                join_first(&described)
-            ),
-            format!(
-                "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev \
-                 {interface}"
-            ),
-        ));
-    }
-    findings
+    let (address, interface) = routes.first()?;
+    let described: Vec<String> = routes.iter().map(|(address, name)| format!("{address} through {name}")).collect();
+    Some(warn(
+        format!("{} lead to an address that their endpoint does not have: {}", routes.len(), join_first(&described)),
+        format!(
+            "if `crictl inspectp` of no pod shows the address, delete the route: ip route delete {address} dev \
+             {interface}"
+        ),
+    ))
+}
+
+/// Checks the free addresses with a host route: those that ADDs noted in the last minute, and those in the kernel's
+/// routing table. An unreachable datastore is the subject of another finding.
+fn check_busy(routed: Option<&Observed<BusyAddresses>>, noted: &BusyAddresses) -> Option<Checked> {
+    let (mut busy, reason) = match routed {
+        Some(Ok(routed)) => (routed.clone(), None),
+        Some(Err(reason)) => (BusyAddresses::new(), Some(reason.clone())),
+        None if noted.is_empty() => return None,
+        None => (BusyAddresses::new(), None),
+    };
+    // A note wins over the routing table because it describes the route in more detail.
+    busy.extend(noted.clone());
+    let Some(first) = busy.keys().next() else {
+        return Some(match reason {
+            Some(reason) => Err(reason),
+            None => pass("none: no host route leads to an address that IPAM has free"),
+        });
+    };
+    let described: Vec<String> = busy.iter().map(|(address, route)| format!("{address} (route {route})")).collect();
+    Some(warn(
+        format!(
+            "{} addresses that IPAM may give to pods have a host route, and ADDs pass over them: {}",
+            busy.len(),
+            join_first(&described)
+        ),
+        format!(
+            "if nobody uses the route, delete it: ip route delete {first}; else reserve the address with an \
+             IPReservation; after a restore of the datastore: `calico-ipam check`"
+        ),
+    ))
 }
 
 fn describe(interface: &PodInterface) -> String {
@@ -107,7 +129,7 @@ fn describe(interface: &PodInterface) -> String {
     format!("{} ({})", interface.name, addresses.join(", "))
 }
 
-pub(super) fn join_first(names: &[String]) -> String {
+fn join_first(names: &[String]) -> String {
     let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
     if names.len() > NAMED { format!("{named} …") } else { named }
 }

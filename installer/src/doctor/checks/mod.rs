@@ -1,32 +1,30 @@
 //! The checks. Each turns the snapshot into a finding. They run in the order of their dependencies.
 
-mod busy;
 mod cluster;
 mod configuration;
-mod credentials;
+mod files;
 mod leftovers;
 mod node;
-mod programs;
 
 #[cfg(test)]
 mod tests;
 
-use super::finding::Finding;
+use super::report::Finding;
 use super::snapshot::NodeSnapshot;
 
 /// Runs all checks.
 pub fn run_all(snapshot: &NodeSnapshot) -> Vec<Finding> {
-    let mut findings = vec![configuration::check_selected(snapshot)];
-    findings.extend(configuration::check_shadowed(snapshot));
+    let mut findings = vec![Finding::new("configuration", configuration::check_selected(snapshot))];
+    let shadowed = configuration::check_shadowed(snapshot);
+    findings.extend(shadowed.map(|checked| Finding::new("other configurations", checked)));
     findings.extend(configuration::check_problems(snapshot));
-    findings.extend(programs::check(snapshot));
-    findings.push(node::check_name(snapshot));
-    findings.extend(credentials::check_token(snapshot));
+    findings.extend(files::check_programs(snapshot));
+    findings.push(Finding::new("nodename", node::check_name(snapshot)));
+    findings.extend(files::check_token(snapshot));
     findings.extend(cluster::check(snapshot));
-    findings.push(node::check_mtu(snapshot));
-    findings.push(node::check_settings(snapshot));
-    findings.push(node::check_journal(snapshot));
+    findings.push(Finding::new("MTU", node::check_mtu(snapshot)));
+    findings.push(Finding::new("kernel settings", node::check_settings(snapshot)));
+    findings.push(Finding::new("journal", node::check_journal(snapshot)));
     findings.extend(leftovers::check(snapshot));
-    findings.extend(busy::check(snapshot));
     findings
 }

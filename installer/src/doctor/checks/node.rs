@@ -1,47 +1,42 @@
 //! Checks of the node itself: its name, MTU, kernel settings and journal.
 
-use crate::doctor::finding::Finding;
-use crate::doctor::snapshot::{FORWARD, FORWARD_IPV6, NodeName, NodeSnapshot, REVERSE_PATH, Setting};
+use crate::doctor::report::{Checked, fail, pass, warn};
+use crate::doctor::snapshot::{Cluster, FORWARD, FORWARD_IPV6, NodeName, NodeSnapshot, REVERSE_PATH, Unobserved};
 use crate::host_network::Interface;
 
 /// Number of deferred DELs that are listed in full.
-const DEBTS_TOLD: usize = 5;
+const DEBTS_LISTED: usize = 5;
 
 const NO_CONFIGURATION: &str = "there is no configuration of Calico's that can be read";
 
 /// Checks the node name that the plugins use.
-pub(super) fn check_name(snapshot: &NodeSnapshot) -> Finding {
-    const NAME: &str = "nodename";
+pub(super) fn check_name(snapshot: &NodeSnapshot) -> Checked {
     let Some(NodeName { name, configured, path, written, optional }) = &snapshot.node else {
-        return Finding::skipped(NAME, NO_CONFIGURATION);
+        return Err(NO_CONFIGURATION.into());
     };
     let path = path.display();
     let name = match name {
         Ok(name) => name,
-        Err(reason) => return Finding::fail(NAME, reason.clone(), format!("write the Node's name into {path}")),
+        Err(reason) => return fail(reason.clone(), format!("write the Node's name into {path}")),
     };
     match written.as_deref().map(str::trim) {
-        Some(written) if !configured.is_empty() && written != configured => Finding::fail(
-            NAME,
+        Some(written) if !configured.is_empty() && written != configured => fail(
             format!("the configuration says {configured}, {path} says {written}"),
             "correct the one that is not the Node's name: two names are two nodes to IPAM",
         ),
-        None if !optional => Finding::fail(
-            NAME,
+        None if !optional => fail(
             format!("{path} does not exist: every ADD fails, and each DEL notes a debt"),
             format!("calico-node writes it, or the installer does: printf %s {name} > {path}"),
         ),
-        _ => Finding::ok(NAME, name),
+        _ => pass(name),
     }
 }
 
 /// Checks that packets of pods fit through every uplink.
-pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Finding {
-    const NAME: &str = "MTU";
-    let Some(configured) = snapshot.configured_mtu else { return Finding::skipped(NAME, NO_CONFIGURATION) };
+pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Checked {
+    let Some(configured) = snapshot.configured_mtu else { return Err(NO_CONFIGURATION.into()) };
     if snapshot.mtu_file_required && snapshot.mtu_file == Ok(None) {
-        return Finding::fail(
-            NAME,
+        return fail(
             "/var/lib/calico/mtu does not exist and require_mtu_file is true: every ADD fails",
             "run the installer again, which writes it, or let calico-node write it",
         );
@@ -49,8 +44,7 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Finding {
     // A configured MTU overrides the file.
     let written = match &snapshot.mtu_file {
         Err(reason) if configured == 0 => {
-            return Finding::warn(
-                NAME,
+            return warn(
                 format!("/var/lib/calico/mtu cannot be read: {reason}; where plugins cannot either, no pod starts"),
                 "run it as root; if the file is damaged, remove it and run the installer again, or let calico-node \
                  write it",
@@ -60,8 +54,7 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Finding {
     };
     let written = match written.map(|text| text.trim().parse::<u32>()) {
         Some(Err(_)) if configured == 0 => {
-            return Finding::fail(
-                NAME,
+            return fail(
                 "/var/lib/calico/mtu holds no number: no pod starts",
                 "remove it and run the installer again, or let calico-node write it",
             );
@@ -74,73 +67,57 @@ pub(super) fn check_mtu(snapshot: &NodeSnapshot) -> Finding {
         (0, mtu) => (mtu, "/var/lib/calico/mtu"),
         (mtu, _) => (mtu, "the configuration"),
     };
-    let uplinks = match &snapshot.uplinks {
-        Ok(uplinks) => uplinks,
-        Err(reason) => {
-            return Finding::skipped(NAME, format!("{pods} by {place}; the kernel does not tell its routes: {reason}"));
-        }
-    };
-    let Some(Interface { name, mtu, .. }) = uplinks.iter().min_by_key(|uplink| uplink.mtu) else {
-        return Finding::skipped(NAME, format!("{pods} by {place}; no interface has a default route to compare with"));
-    };
-    let pools = snapshot.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
+    let uplinks = snapshot.uplinks.as_ref().map_err(|reason| {
+        Unobserved::new(format!("{pods} by {place}; the kernel does not tell its routes: {reason}"))
+    })?;
+    let Interface { name, mtu, .. } = uplinks.iter().min_by_key(|uplink| uplink.mtu).ok_or_else(|| {
+        Unobserved::new(format!("{pods} by {place}; no interface has a default route to compare with"))
+    })?;
+    let pools = snapshot.cluster.as_ref().and_then(Cluster::pools);
     let overhead = pools.and_then(|pools| pools.iter().map(|pool| pool.overhead).max()).unwrap_or(0);
     if pods + overhead > *mtu {
         let room = mtu.saturating_sub(overhead);
         let seen = format!("pods have {pods} by {place}, {name} has {mtu}, of which encapsulation takes {overhead}");
-        return Finding::warn(NAME, seen, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
+        return warn(seen, format!("set veth_mtu (CNI_MTU) to {room} or less: larger packets are lost"));
     }
-    Finding::ok(NAME, format!("pods have {pods} by {place}, {name} has {mtu}"))
+    pass(format!("pods have {pods} by {place}, {name} has {mtu}"))
 }
 
 /// Checks kernel settings that affect forwarding and source addresses of pods' packets.
-pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Finding {
-    const NAME: &str = "kernel settings";
-    let value =
-        |name: &str| snapshot.settings.iter().find(|setting| setting.name == name).and_then(|s| s.value.as_deref());
+pub(super) fn check_settings(snapshot: &NodeSnapshot) -> Checked {
+    let value = |wanted: &str| snapshot.settings.iter().find(|(name, _)| *name == wanted)?.1.as_deref();
     if value(FORWARD) == Some("0") {
-        return Finding::fail(
-            NAME,
-            format!("{FORWARD} is 0: packets of pods are not forwarded"),
-            format!("sysctl -w {FORWARD}=1"),
-        );
+        return fail(format!("{FORWARD} is 0: packets of pods are not forwarded"), format!("sysctl -w {FORWARD}=1"));
     }
-    let has_ipv6 = snapshot.cluster.as_ref().and_then(|cluster| cluster.pools.as_ref().ok());
+    let has_ipv6 = snapshot.cluster.as_ref().and_then(Cluster::pools);
     let has_ipv6 = has_ipv6.is_some_and(|pools| pools.iter().any(|pool| pool.is_of_node() && pool.cidr.contains(':')));
     if has_ipv6 && value(FORWARD_IPV6) != Some("1") {
         let seen = format!("{FORWARD_IPV6} is {}, and a pool has IPv6", value(FORWARD_IPV6).unwrap_or("absent"));
-        return Finding::fail(NAME, seen, format!("sysctl -w {FORWARD_IPV6}=1"));
+        return fail(seen, format!("sysctl -w {FORWARD_IPV6}=1"));
     }
     if value(REVERSE_PATH) == Some("2") {
         let seen = format!("{REVERSE_PATH} is 2: a pod can send with the address of another");
-        return Finding::warn(NAME, seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix demands as well"));
+        return warn(seen, format!("sysctl -w {REVERSE_PATH}=1, which Felix demands as well"));
     }
-    let known: Vec<String> = snapshot
-        .settings
-        .iter()
-        .filter_map(|Setting { name, value }| Some(format!("{name}={}", value.as_ref()?)))
-        .collect();
-    Finding::ok(NAME, known.join(" "))
+    let known = snapshot.settings.iter().filter_map(|(name, value)| Some(format!("{name}={}", value.as_ref()?)));
+    pass(known.collect::<Vec<_>>().join(" "))
 }
 
 /// Reports deferred DELs, whose cleanup did not reach the datastore or was rejected.
-pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Finding {
-    match &snapshot.journal {
-        Err(reason) => Finding::skipped("journal", reason.clone()),
-        Ok(debts) if debts.is_empty() => Finding::ok("journal", "empty"),
-        Ok(debts) => {
-            let told = &debts[..debts.len().min(DEBTS_TOLD)];
-            let more = match debts.len() - told.len() {
-                0 => String::new(),
-                more => format!("; and {more} more"),
-            };
-            Finding::warn(
-                "journal",
-                format!("{} DELs have not given their addresses back yet: {}{more}", debts.len(), told.join("; ")),
-                "mend what the reason names; the next call of the plugin, or the agent, then pays. For those that \
-                 stay, /var/log/calico/cni/cni.log says why; `calico-ipam journal` lists all, and `calico-ipam journal \
-                 adopt` gives them to another datastore",
-            )
-        }
+pub(super) fn check_journal(snapshot: &NodeSnapshot) -> Checked {
+    let debts = snapshot.journal.as_ref().map_err(Clone::clone)?;
+    if debts.is_empty() {
+        return pass("empty");
     }
+    let listed = &debts[..debts.len().min(DEBTS_LISTED)];
+    let more = match debts.len() - listed.len() {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    warn(
+        format!("{} DELs have not given their addresses back yet: {}{more}", debts.len(), listed.join("; ")),
+        "mend what the reason names; the next call of the plugin, or the agent, then pays. For those that \
+         stay, /var/log/calico/cni/cni.log says why; `calico-ipam journal` lists all, and `calico-ipam journal \
+         adopt` gives them to another datastore",
+    )
 }

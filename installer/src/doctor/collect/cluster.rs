@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 use datastore::config::EtcdConfig;
 use datastore::{Datastore, DatastoreConfig};
 use ipam_plugin::{datastore_settings, kubernetes_api};
-use libcalico::api::{AllowedUse, ClusterInformation, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect};
+use libcalico::api::{AllowedUse, ClusterInformation, IpPoolSpec, Node, ObjectKey};
 use libcalico::ipam::{AffinitySelect, AffinityState, BlockAffinity, Labels, Owner};
 use libcalico::kubernetes::ApiGroup;
 use libcalico::selector::Selector;
 use libcalico::store::{Store, StoreError};
 use netconf::NetConf;
+use netconf::conf::DatastoreType;
 
-use super::api_server::{self, ApiAnswers};
-use super::interfaces::{self, NAMELESS};
-use super::{busy, etcd};
+use super::configurations::tls_files;
+use super::kernel::{self, NAMELESS};
+use super::permissions;
 use crate::doctor::role::Scope;
-use crate::doctor::snapshot::{BlockCount, Cluster, DatastoreKind, Observed, Pool, Unobserved};
+use crate::doctor::snapshot::{ApiServer, BlockCount, Cluster, DatastoreAnswers, Observed, Pool, Unobserved};
 use crate::host_network::HostNetwork;
 use crate::{mtu, node_conf};
 
@@ -26,54 +27,48 @@ const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Queries the servers that `conf` names.
 pub(super) async fn query(conf: &NetConf, node: &str, network: &dyn HostNetwork) -> Cluster {
-    let tls = etcd::tls_files(conf);
+    let tls = tls_files(conf);
     let (config, store) = match node_conf::datastore(conf, DEADLINE) {
         Ok(opened) => opened,
         Err(reason) => {
-            let kind = DatastoreKind::from(conf.datastore.kind());
-            return Cluster { tls, ..Cluster::unreached(kind, "the configuration".into(), reason.into()) };
+            let (kind, place) = (conf.datastore.kind(), "the configuration".into());
+            return Cluster { kind, place, tls, api: None, reached: Err(reason.into()) };
         }
     };
     let api = query_api_server(conf, &config).await;
-    let cluster = match &config {
+    let (kind, mut place) = describe(&config);
+    let reached = match &config {
         // Opening the datastore would create the file.
-        DatastoreConfig::Local(local) if !local.path.exists() => {
-            let reason = "there is no such file".into();
-            Cluster::unreached(DatastoreKind::Local, local.path.display().to_string(), reason)
-        }
-        config => query_datastore(conf, config, &store, node, network).await,
+        DatastoreConfig::Local(local) if !local.path.exists() => Err("there is no such file".into()),
+        config => query_datastore(conf, config, &mut place, &store, node, network).await,
     };
-    let mut cluster = Cluster { tls, ..cluster };
-    if let Some(ApiAnswers { place, reached, refused, granted }) = api {
-        (cluster.refused, cluster.granted) = (refused, granted);
-        cluster.api_beside = (cluster.kind != DatastoreKind::Kubernetes).then_some((place, reached));
-    }
-    cluster
+    Cluster { kind, place, tls, api, reached }
 }
 
+/// Returns the answers of the datastore. An unavailable one replaces `place` by the address that did not respond.
 async fn query_datastore(
     conf: &NetConf,
     config: &DatastoreConfig,
+    place: &mut String,
     store: &Datastore,
     node: &str,
     network: &dyn HostNetwork,
-) -> Cluster {
-    let (kind, place) = describe(config);
+) -> Observed<DatastoreAnswers> {
+    let is_etcd = matches!(config, DatastoreConfig::Etcd(_));
     let begun = Instant::now();
     let ready = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
     match &ready {
         Err(StoreError::Unavailable { datastore, reason, .. }) => {
-            return Cluster::unreached(kind, datastore.clone(), Unobserved::new(reason));
+            place.clone_from(datastore);
+            return Err(Unobserved::new(reason));
         }
-        Err(StoreError::Unauthorized { reason }) if kind == DatastoreKind::Etcd && !etcd::is_answer(reason) => {
-            return Cluster::unreached(kind, place, Unobserved::new(reason));
-        }
+        Err(error) if is_etcd && let Some(reason) = silence(error) => return Err(reason),
         // Any other error is a response.
         _ => {}
     }
     let after = begun.elapsed();
     let (silent, granted_by_etcd) = match config {
-        DatastoreConfig::Etcd(config) => (find_silent_members(config).await, etcd::test_permissions(store, node).await),
+        DatastoreConfig::Etcd(config) => (find_silent_members(config).await, permissions::test_etcd(store, node).await),
         DatastoreConfig::Local(_) | DatastoreConfig::Kubernetes(_) => Default::default(),
     };
     let (node_exists, labels) = match store.get::<Node>(&ObjectKey::global(node)).await {
@@ -82,16 +77,10 @@ async fn query_datastore(
         Err(StoreError::NotFound { .. }) => (Some(Ok(false)), Err(Unobserved::new(format!("there is no Node {node}")))),
         Err(error) => (Some(Err(Unobserved::new(&error))), Err(Unobserved::new(&error))),
     };
-    Cluster {
-        kind,
-        place,
-        reached: Ok(after),
+    Ok(DatastoreAnswers {
+        after,
         silent,
-        tls: Vec::new(),
-        refused: None,
-        granted: Vec::new(),
         granted_by_etcd,
-        api_beside: None,
         ready: match ready {
             Ok(entry) => Ok(Some(entry.value.spec.datastore_ready)),
             Err(StoreError::NotFound { .. }) => Ok(None),
@@ -100,18 +89,28 @@ async fn query_datastore(
         pools: read_pools(store, &labels).await,
         blocks: count_blocks(store, node).await,
         node_exists,
-        interfaces: interfaces::read_pod_interfaces(conf, store, node, network).await,
-        busy: busy::find_routed(store, network).await,
+        interfaces: kernel::read_pod_interfaces(conf, store, node, network).await,
+        busy: kernel::find_routed(store, network).await,
+    })
+}
+
+fn describe(config: &DatastoreConfig) -> (DatastoreType, String) {
+    match config {
+        DatastoreConfig::Etcd(etcd) => (DatastoreType::Etcdv3, etcd.endpoints.join(",")),
+        DatastoreConfig::Local(local) => (DatastoreType::Local, local.path.display().to_string()),
+        DatastoreConfig::Kubernetes(kubernetes) => {
+            (DatastoreType::Kubernetes, format!("the API server of {kubernetes}"))
+        }
     }
 }
 
-fn describe(config: &DatastoreConfig) -> (DatastoreKind, String) {
-    match config {
-        DatastoreConfig::Etcd(etcd) => (DatastoreKind::Etcd, etcd.endpoints.join(",")),
-        DatastoreConfig::Local(local) => (DatastoreKind::Local, local.path.display().to_string()),
-        DatastoreConfig::Kubernetes(kubernetes) => {
-            (DatastoreKind::Kubernetes, format!("the API server of {kubernetes}"))
-        }
+/// Returns the reason if an error of etcd shows that it did not respond. etcd's own refusals name its server; others
+/// come from the TLS handshake, before etcd got a request.
+fn silence(error: &StoreError) -> Option<Unobserved> {
+    match error {
+        StoreError::Unavailable { reason, .. } => Some(Unobserved::new(reason)),
+        StoreError::Unauthorized { reason } if !reason.contains("etcdserver: ") => Some(Unobserved::new(reason)),
+        _ => None,
     }
 }
 
@@ -121,26 +120,20 @@ async fn find_silent_members(config: &EtcdConfig) -> Vec<(String, String)> {
     let mut silent = Vec::new();
     for endpoint in config.endpoints.iter().filter(|_| config.endpoints.len() > 1) {
         let alone = EtcdConfig { endpoints: vec![endpoint.clone()], ..config.clone() };
-        let store = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
-            Ok(store) => store,
-            Err(error) => {
-                silent.push((endpoint.clone(), error.to_string()));
-                continue;
+        let reason = match Datastore::open(&DatastoreConfig::Etcd(alone)) {
+            Ok(store) => {
+                let answer = store.get::<ClusterInformation>(&ObjectKey::global("default")).await;
+                answer.err().and_then(|error| silence(&error))
             }
+            Err(error) => Some(Unobserved::new(error)),
         };
-        match store.get::<ClusterInformation>(&ObjectKey::global("default")).await {
-            Err(StoreError::Unavailable { reason, .. }) => silent.push((endpoint.clone(), reason)),
-            Err(StoreError::Unauthorized { reason }) if !etcd::is_answer(&reason) => {
-                silent.push((endpoint.clone(), reason));
-            }
-            _ => {}
-        }
+        silent.extend(reason.map(|reason| (endpoint.clone(), reason.to_string())));
     }
     silent
 }
 
 /// Queries the API server if the plugins use it, as the datastore or beside another one.
-async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiAnswers> {
+async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option<ApiServer> {
     let (config, scope) = match datastore {
         DatastoreConfig::Kubernetes(config) => {
             let scope = match config.group {
@@ -152,20 +145,20 @@ async fn query_api_server(conf: &NetConf, datastore: &DatastoreConfig) -> Option
         _ if kubernetes_api::is_configured(conf, datastore) => {
             match datastore_settings::kubernetes_beside(conf, Some(DEADLINE), |name| std::env::var(name).ok()) {
                 Ok(config) => (config, Scope::Pods),
-                Err(error) => return Some(ApiAnswers::none("the configuration".into(), Unobserved::new(error))),
+                Err(error) => {
+                    let (place, reached) = ("the configuration".into(), Err(Unobserved::new(error)));
+                    return Some(ApiServer { place, reached, refused: None, granted: Vec::new() });
+                }
             }
         }
         _ => return None,
     };
-    Some(api_server::query(&config, scope, DEADLINE).await)
+    Some(permissions::test_api_server(&config, scope, DEADLINE).await)
 }
 
 /// Reads the pools. `labels` are the labels of the Node, or the reason why they are unknown.
 async fn read_pools(store: &Datastore, labels: &Observed<Labels>) -> Observed<Vec<Pool>> {
-    let pools = store
-        .list::<IpPool>(&ObjectSelect::default())
-        .await
-        .map_err(|error| Unobserved::new(format!("IPPools: {error}")))?;
+    let pools = kernel::list_pools(store).await?;
     let pool = |name: String, spec: &IpPoolSpec| Pool {
         name,
         cidr: spec.cidr.clone(),

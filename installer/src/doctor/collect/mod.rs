@@ -1,23 +1,18 @@
 //! Collects the snapshot of the node and the cluster. The observations are independent: an error becomes the reason for
 //! a missing observation, and the others continue.
 
-mod api_server;
-mod busy;
-mod cache;
 mod cluster;
 mod configurations;
-mod etcd;
-mod interfaces;
-mod locks;
+mod kernel;
 mod node;
-mod programs;
+mod permissions;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use ipam_plugin::{node_name, process};
+use ipam_plugin::{busy, node_name, process};
 use netconf::NetConf;
+use time::OffsetDateTime;
 
 use self::configurations::Configurations;
 use super::snapshot::{File, NodeName, NodeSnapshot, TokenFile, Unobserved};
@@ -25,22 +20,22 @@ use crate::host_network::{self, HostNetwork};
 use crate::layout::Layout;
 use crate::state::State;
 use crate::token::Claims;
-use crate::{active_config, kubeconfig};
+use crate::{conflist, kubeconfig};
 
 /// Collects the snapshot. `net_dir` is the path of the configuration directory on the node.
 pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) -> NodeSnapshot {
     let seen = layout.net_dir(net_dir);
-    let candidates = active_config::candidates(&seen).map_err(Unobserved::new);
+    let candidates = conflist::candidates(&seen).map_err(Unobserved::new);
     let Configurations { chosen, delegate, conf } = configurations::read(&candidates, layout, net_dir);
     let node = conf.as_ref().map(read_node_name);
     let name = node.as_ref().and_then(|node| node.name.clone().ok()).unwrap_or_default();
     let state = State::load(layout);
     let noted = state.as_ref().ok();
     let contents = chosen.iter().chain(&delegate).filter_map(|chosen| chosen.content.as_ref().ok());
-    let programs = programs::examine(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    let programs = configurations::examine_programs(&contents.collect::<Vec<_>>(), conf.as_ref(), layout, noted);
+    let notes = || busy::in_force(&layout.path(busy::FILE), OffsetDateTime::now_utc());
     NodeSnapshot {
-        now: i64::try_from(now).unwrap_or_default(),
+        now: OffsetDateTime::now_utc().unix_timestamp(),
         net_dir: seen,
         chosen,
         delegate,
@@ -60,7 +55,7 @@ pub async fn collect(layout: &Layout, net_dir: &str, network: &dyn HostNetwork) 
         journal: node::read_journal(layout),
         locks: node::observe_locks(conf.as_ref(), layout).await,
         cache: node::read_cache(layout, network),
-        noted: busy::read_notes(layout),
+        noted: notes().into_iter().map(|note| (note.address, note.route)).collect(),
         candidates,
         node,
     }

@@ -1,34 +1,39 @@
-//! Reads kernel settings and files of the node.
+//! Reads kernel settings, files and locks of the node, and libcni's cache.
+//!
+//! The cache has a file for each ADD, which the DEL removes (INST-183). Locks are normally held for milliseconds, so a
+//! process that is seen repeatedly is slow or stuck.
 
 use std::cmp::Reverse;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use ipam_plugin::journal::{Journal, PendingDel, short_age};
-use libcalico::names::interface_prefix;
 use netconf::NetConf;
+use nix::sys::stat::{major, minor};
+use serde_json::Value;
+use tokio::time::sleep;
 
-use super::{cache, locks};
-use crate::doctor::snapshot::{Cache, Lock, Observed, SETTINGS, Setting, Unobserved};
-use crate::host_network::HostNetwork;
+use crate::doctor::snapshot::{Cache, Holder, Lock, Observed, SETTINGS, Unobserved};
+use crate::host_network::{HostNetwork, pod_interface_prefix};
 use crate::layout::Layout;
 use crate::mtu;
 
 /// Reads the relevant kernel settings.
-pub(super) fn read_settings() -> Vec<Setting> {
+pub(super) fn read_settings() -> Vec<(&'static str, Option<String>)> {
     let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
-    SETTINGS.map(|name| Setting { name, value: value(name).map(|text| text.trim().to_owned()) }).into()
+    SETTINGS.map(|name| (name, value(name).map(|text| text.trim().to_owned()))).into()
 }
 
 /// Observes the IPAM lock and the lock of the journal.
 pub(super) async fn observe_locks(conf: Option<&NetConf>, layout: &Layout) -> Vec<Lock> {
     let mut locks = Vec::new();
     if let Some(conf) = conf {
-        locks.push(locks::observe("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
+        locks.push(observe_lock("IPAM lock", Path::new(&conf.node.ipam_lock_file)).await);
     }
-    locks.push(locks::observe("journal lock", &layout.journal_lock()).await);
+    locks.push(observe_lock("journal lock", &layout.journal_lock()).await);
     locks
 }
 
@@ -69,9 +74,8 @@ fn describe(pending_del: &PendingDel, touched: SystemTime) -> String {
 /// Reads libcni's cache and compares it with the kernel's interfaces.
 pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed<Option<Cache>> {
     let interfaces: Vec<String> = network.interfaces()?.into_iter().map(|interface| interface.name).collect();
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let directory = layout.path(cache::DIRECTORY);
-    let cache = cache::read(&directory, interface_prefix(prefixes.as_deref()), &interfaces)?;
+    let directory = layout.path(CACHE);
+    let cache = read_results(&directory, &pod_interface_prefix(), &interfaces)?;
     // In a container a missing directory only shows that it is not mounted.
     if cache.is_none() && layout.is_container() {
         return Err(Unobserved::new(format!(
@@ -82,8 +86,106 @@ pub(super) fn read_cache(layout: &Layout, network: &dyn HostNetwork) -> Observed
     Ok(cache)
 }
 
+/// libcni's cache directory on the node.
+const CACHE: &str = "/var/lib/cni/results";
+
+/// Counts the results whose host interface is Calico's, and lists those whose interface no longer exists in the kernel.
+/// Returns `None` if the directory is missing.
+fn read_results(directory: &Path, prefix: &str, interfaces: &[String]) -> Observed<Option<Cache>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Unobserved::new(format!("{}: {error}", directory.display()))),
+    };
+    let mut cache = Cache { directory: directory.to_owned(), results: 0, stale: Vec::new() };
+    for entry in entries.flatten() {
+        let Some(interface) = host_interface(&entry.path()).filter(|name| name.starts_with(prefix)) else { continue };
+        cache.results += 1;
+        if !interfaces.contains(&interface) {
+            cache.stale.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    cache.stale.sort();
+    Ok(Some(cache))
+}
+
+/// Returns the name of the interface that is not in a sandbox. Other files than results are ignored.
+fn host_interface(path: &Path) -> Option<String> {
+    let cached: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let text = |interface: &Value, key| interface[key].as_str().unwrap_or_default().to_owned();
+    let mut interfaces = cached["result"]["interfaces"].as_array()?.iter();
+    interfaces.find(|interface| text(interface, "sandbox").is_empty()).map(|interface| text(interface, "name"))
+}
+
+/// Observation time. An ADD holds the IPAM lock while it waits for the datastore.
+const PATIENCE: Duration = Duration::from_secs(3);
+const LOOKS: u32 = 30;
+
+/// Observes a lock until it is free, or has been held by the same process for the whole time.
+async fn observe_lock(name: &'static str, path: &Path) -> Lock {
+    let holder = wait(path).await.map_err(Unobserved::new);
+    Lock { name, path: path.to_owned(), holder }
+}
+
+/// Returns the process that held the lock all the time, or `None` once the lock is free or another process holds it.
+async fn wait(path: &Path) -> io::Result<Option<Holder>> {
+    let mut holder = observe_once(path)?;
+    let first = holder.clone();
+    for _ in 0..LOOKS {
+        if holder.is_none() || holder != first {
+            return Ok(None);
+        }
+        sleep(PATIENCE / LOOKS).await;
+        holder = observe_once(path)?;
+    }
+    Ok(holder)
+}
+
+/// Takes the lock and releases it again. Returns the holder if the lock is held. A missing file is not created and
+/// counts as free.
+fn observe_once(path: &Path) -> io::Result<Option<Holder>> {
+    let file = match File::options().read(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match file.try_lock() {
+        Ok(()) => return Ok(None),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    let found = file.metadata()?;
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let process = find_process(&locks, major(found.dev()), minor(found.dev()), found.ino());
+    Ok(Some(Holder { command: process.map(command).unwrap_or_default(), process }))
+}
+
+/// Returns the process that holds a lock, from lines such as `1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF`. A
+/// waiting process has an arrow after the number. Processes of other PID namespaces are not listed.
+fn find_process(locks: &str, major: u64, minor: u64, inode: u64) -> Option<u32> {
+    let of = |line: &str| {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let [_, "FLOCK", _, _, process, file, ..] = fields[..] else { return None };
+        let mut file = file.split(':');
+        let (at_major, at_minor, at_inode) = (file.next()?, file.next()?, file.next()?);
+        let device = (u64::from_str_radix(at_major, 16).ok()?, u64::from_str_radix(at_minor, 16).ok()?);
+        (device == (major, minor) && at_inode.parse() == Ok(inode)).then(|| process.parse().ok())?
+    };
+    locks.lines().find_map(of)
+}
+
+/// Returns the command line of a process, or its name if the command line is empty.
+fn command(process: u32) -> String {
+    let read = |name: &str| fs::read(format!("/proc/{process}/{name}")).unwrap_or_default();
+    let line = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
+    let line = if line.trim().is_empty() { String::from_utf8_lossy(&read("comm")).into_owned() } else { line };
+    line.trim().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::host_network::testing::FixedNetwork;
 
@@ -111,6 +213,66 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_looked_at() {
-        assert!(read_settings().iter().any(|setting| setting.value.is_some()));
+        assert!(read_settings().iter().any(|setting| setting.1.is_some()));
+    }
+
+    #[test]
+    fn results_whose_interface_is_gone_are_told_and_others_are_not_ours() {
+        let directory = tempfile::tempdir().unwrap();
+        let keep = |name: &str, interface: &str| {
+            let result = json!({ "interfaces": [
+                { "name": interface }, { "name": "eth0", "sandbox": "/run/netns/x" },
+            ]});
+            let text = json!({ "kind": "cniCacheV1", "config": "e30=", "result": result }).to_string();
+            fs::write(directory.path().join(name), text).unwrap();
+        };
+        keep("net-a-eth0", "cali1");
+        keep("net-b-eth0", "cali2");
+        keep("other-c-eth0", "veth3");
+        fs::write(directory.path().join("nonsense"), "{").unwrap();
+        fs::write(
+            directory.path().join("cni-loopback-a-lo"),
+            r#"{"result":{"interfaces":[{"name":"lo","sandbox":"/x"}]}}"#,
+        )
+        .unwrap();
+        let cache = read_results(directory.path(), "cali", &["cali2".into()]).unwrap().unwrap();
+        assert_eq!((cache.results, cache.stale), (2, vec!["net-a-eth0".to_owned()]));
+        assert_eq!(read_results(&directory.path().join("gone"), "cali", &[]), Ok(None));
+        let error = read_results(&directory.path().join("nonsense"), "cali", &[]).unwrap_err();
+        assert!(error.to_string().contains("nonsense: "), "{error}");
+    }
+
+    #[test]
+    fn the_holder_is_found_by_device_and_inode_and_whoever_waits_is_none() {
+        let locks = "1: POSIX  ADVISORY  WRITE 10 08:01:1234 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 11 00:1a:1234 0 EOF\n\
+            2: -> FLOCK  ADVISORY  WRITE 12 08:01:1234 0 EOF\n\
+            3: FLOCK  ADVISORY  WRITE 13 08:01:1234 0 EOF\n";
+        assert_eq!(find_process(locks, 8, 1, 1234), Some(13));
+        assert_eq!(find_process(locks, 0, 26, 1234), Some(11));
+        assert_eq!(find_process(locks, 8, 1, 1), None);
+        assert_eq!(find_process("nonsense\n1: FLOCK a b c d\n", 8, 1, 1), None);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_has_its_process_and_a_free_one_has_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("ipam.lock");
+        assert_eq!(observe_once(&path).unwrap(), None);
+        assert!(!path.exists(), "to look for it is not to make it");
+        let file = File::create(&path).unwrap();
+        assert_eq!(observe_once(&path).unwrap(), None);
+        file.lock().unwrap();
+        let holder = observe_once(&path).unwrap().unwrap();
+        assert_eq!(holder.process, Some(std::process::id()));
+        assert!(holder.command.contains("installer"), "{}", holder.command);
+    }
+
+    /// A path through a file cannot be opened, not even by root.
+    #[tokio::test]
+    async fn a_lock_that_cannot_be_opened_is_not_free() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let lock = observe_lock("x", &file.path().join("lock")).await;
+        assert!(lock.holder.unwrap_err().to_string().contains("Not a directory"));
     }
 }

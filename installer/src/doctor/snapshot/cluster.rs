@@ -5,31 +5,58 @@ use std::time::Duration;
 
 use netconf::conf::DatastoreType;
 
-use super::observation::{Observed, Unobserved};
-use super::{BusyAddress, PodInterface};
+use super::{BusyAddresses, Observed, PodInterface};
 use crate::doctor::role::Permission;
 
 /// The state of the datastore and the API server. An `Err` in a field is the reason for a missing observation.
 #[derive(Debug, Clone)]
 pub struct Cluster {
-    /// The kind of datastore.
-    pub kind: DatastoreKind,
+    /// The kind of datastore, on which the remedies depend.
+    pub kind: DatastoreType,
     /// The address of the datastore.
     pub place: String,
-    /// The duration of the first request, or the reason for its failure.
-    pub reached: Observed<Duration>,
-    /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
-    pub silent: Vec<(String, String)>,
     /// The TLS files for etcd.
     pub tls: Vec<TlsFile>,
-    /// The API server's error if it rejects the plugins' credentials.
+    /// The API server, as the datastore or beside another one; `None` if none is used.
+    pub api: Option<ApiServer>,
+    /// The answers of the datastore, or the reason for the failure of the first request.
+    pub reached: Observed<DatastoreAnswers>,
+}
+
+impl Cluster {
+    /// Returns the answers of a datastore that responds.
+    pub fn answers(&self) -> Option<&DatastoreAnswers> {
+        self.reached.as_ref().ok()
+    }
+
+    /// Returns the pools, if they can be read.
+    pub fn pools(&self) -> Option<&Vec<Pool>> {
+        self.answers()?.pools.as_ref().ok()
+    }
+}
+
+/// The API server.
+#[derive(Debug, Clone)]
+pub struct ApiServer {
+    /// The address.
+    pub place: String,
+    /// The reason if it did not respond.
+    pub reached: Observed<()>,
+    /// Its error if it rejects the plugins' credentials.
     pub refused: Option<String>,
-    /// The required permissions at the API server, and whether the account has them. Empty if no API server is used.
+    /// The required permissions, and whether the account has them.
     pub granted: Vec<Granted>,
+}
+
+/// The answers of a datastore.
+#[derive(Debug, Clone)]
+pub struct DatastoreAnswers {
+    /// The duration of the first request.
+    pub after: Duration,
+    /// The members of etcd that do not respond, with the reason. Empty if only one is configured.
+    pub silent: Vec<(String, String)>,
     /// The required permissions in etcd, and whether the user has them.
     pub granted_by_etcd: Vec<Granted>,
-    /// The API server used beside another datastore, and the result of a request to it; `None` if none is used.
-    pub api_beside: Option<(String, Observed<()>)>,
     /// `datastoreReady` of ClusterInformation; `Ok(None)` if the object is missing.
     pub ready: Observed<Option<Option<bool>>>,
     /// The pools.
@@ -41,51 +68,7 @@ pub struct Cluster {
     /// The kernel's interfaces of pods.
     pub interfaces: Observed<Vec<PodInterface>>,
     /// Addresses that are free in IPAM although the kernel has a host route to them.
-    pub busy: Observed<Vec<BusyAddress>>,
-}
-
-impl Cluster {
-    /// Returns the observations of an unreachable datastore.
-    pub(in crate::doctor) fn unreached(kind: DatastoreKind, place: String, reason: Unobserved) -> Self {
-        Cluster {
-            kind,
-            place,
-            silent: Vec::new(),
-            tls: Vec::new(),
-            refused: None,
-            granted: Vec::new(),
-            granted_by_etcd: Vec::new(),
-            api_beside: None,
-            ready: Err(reason.clone()),
-            pools: Err(reason.clone()),
-            blocks: Err(reason.clone()),
-            node_exists: None,
-            interfaces: Err(reason.clone()),
-            busy: Err(reason.clone()),
-            reached: Err(reason),
-        }
-    }
-}
-
-/// The kind of datastore, on which the remedies depend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DatastoreKind {
-    /// The API server of Kubernetes.
-    Kubernetes,
-    /// An etcd cluster.
-    Etcd,
-    /// A database file on this node.
-    Local,
-}
-
-impl From<DatastoreType> for DatastoreKind {
-    fn from(kind: DatastoreType) -> Self {
-        match kind {
-            DatastoreType::Kubernetes => DatastoreKind::Kubernetes,
-            DatastoreType::Etcdv3 => DatastoreKind::Etcd,
-            DatastoreType::Local => DatastoreKind::Local,
-        }
-    }
+    pub busy: Observed<BusyAddresses>,
 }
 
 /// A TLS file.

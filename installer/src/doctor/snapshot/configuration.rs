@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::observation::Observed;
+use super::Observed;
 use crate::template::ConfigProblem;
 use crate::token::Claims;
 

@@ -1,19 +1,20 @@
-//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment.
+//! [`NodeSnapshot`]: the observations on the node and in the cluster, without any judgment. An observation is
+//! [`Observed`], or there is a reason why it is missing.
 
 mod cluster;
 mod configuration;
-mod node;
-mod observation;
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-pub use cluster::{BlockCount, Cluster, DatastoreKind, Granted, Pool, TlsFile};
-pub use configuration::{Content, File, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile};
-pub use node::{BusyAddress, Cache, Holder, Lock, NodeName, PodInterface, Setting};
-pub(super) use node::{FORWARD, FORWARD_IPV6, REVERSE_PATH, SETTINGS};
-pub use observation::{Observed, Unobserved};
-
-use crate::host_network::Interface;
+use crate::host_network::{Interface, NetworkError};
+use crate::node_conf::NodeConfError;
+pub(super) use cluster::{ApiServer, BlockCount, Cluster, DatastoreAnswers, Granted, Pool, TlsFile};
+pub(super) use configuration::{
+    Content, File, ProgramOrigin, ProgramState, RequiredProgram, SelectedConfig, TokenFile,
+};
 
 /// All observations. An `Err` in a field is the reason for a missing observation.
 #[derive(Debug, Clone)]
@@ -48,16 +49,16 @@ pub struct NodeSnapshot {
     pub mtu_file_required: bool,
     /// The interfaces with a default route.
     pub uplinks: Observed<Vec<Interface>>,
-    /// The relevant kernel settings.
-    pub settings: Vec<Setting>,
+    /// The relevant kernel settings, by their names in sysctl(8); `None` if the kernel lacks the setting.
+    pub settings: Vec<(&'static str, Option<String>)>,
     /// Descriptions of the deferred DELs in the journal.
     pub journal: Observed<Vec<String>>,
     /// The locks that the processes of this node share.
     pub locks: Vec<Lock>,
     /// libcni's cached results; `None` if the cache is missing.
     pub cache: Observed<Option<Cache>>,
-    /// Addresses that ADDs could not use within the last minute.
-    pub noted: Vec<BusyAddress>,
+    /// Addresses that ADDs could not use within the last minute, with a description of the route.
+    pub noted: BusyAddresses,
 }
 
 impl NodeSnapshot {
@@ -68,30 +69,119 @@ impl NodeSnapshot {
     }
 }
 
-/// The snapshot of an empty node.
-impl Default for NodeSnapshot {
-    fn default() -> Self {
-        NodeSnapshot {
-            now: 0,
-            net_dir: PathBuf::new(),
-            candidates: Ok(Vec::new()),
-            chosen: None,
-            delegate: None,
-            programs: Vec::new(),
-            version: String::new(),
-            notes: Ok(()),
-            token: None,
-            node: None,
-            cluster: None,
-            configured_mtu: None,
-            mtu_file: Ok(None),
-            mtu_file_required: false,
-            uplinks: Ok(Vec::new()),
-            settings: Vec::new(),
-            journal: Ok(Vec::new()),
-            locks: Vec::new(),
-            cache: Ok(None),
-            noted: Vec::new(),
-        }
+/// Setting for forwarding packets between interfaces.
+pub(super) const FORWARD: &str = "net.ipv4.ip_forward";
+/// Setting for forwarding IPv6 packets.
+pub(super) const FORWARD_IPV6: &str = "net.ipv6.conf.all.forwarding";
+/// Setting for dropping packets whose source address is not routed to the interface they came from.
+pub(super) const REVERSE_PATH: &str = "net.ipv4.conf.all.rp_filter";
+/// The relevant kernel settings.
+pub(super) const SETTINGS: [&str; 3] = [FORWARD, FORWARD_IPV6, REVERSE_PATH];
+
+/// The name of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeName {
+    /// The name that the plugins use, or their error.
+    pub name: Observed<String>,
+    /// `nodename` in the configuration; may be empty.
+    pub configured: String,
+    /// The file in which calico-node or the installer writes the name.
+    pub path: PathBuf,
+    /// The content of that file.
+    pub written: Option<String>,
+    /// True if the file may be missing.
+    pub optional: bool,
+}
+
+/// The host's end of a pod's interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodInterface {
+    /// The name.
+    pub name: String,
+    /// The destinations of the host routes through the interface.
+    pub addresses: Vec<IpAddr>,
+    /// The addresses of the pod's endpoint; `None` without an endpoint.
+    pub endpoint: Option<Vec<IpAddr>>,
+}
+
+impl PodInterface {
+    /// Returns the addresses with a host route that the endpoint does not have.
+    pub fn stray_addresses(&self) -> impl Iterator<Item = &IpAddr> {
+        let known = self.endpoint.as_deref().unwrap_or_default();
+        self.addresses.iter().filter(|address| !known.contains(address))
+    }
+}
+
+/// Addresses that IPAM may assign to a pod although the kernel has a host route to them, with a description of the
+/// route.
+pub(super) type BusyAddresses = BTreeMap<IpAddr, String>;
+
+/// A lock of this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lock {
+    /// The name of the lock, for people.
+    pub name: &'static str,
+    /// The lock file.
+    pub path: PathBuf,
+    /// The process that held the lock during the whole observation; `None` if the lock was released meanwhile.
+    pub holder: Observed<Option<Holder>>,
+}
+
+/// A process that holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// The process ID; `None` if the process is not visible from this PID namespace.
+    pub process: Option<u32>,
+    /// The command line.
+    pub command: String,
+}
+
+/// libcni's cached results.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cache {
+    /// The directory of the cache.
+    pub directory: PathBuf,
+    /// Number of results with an interface of Calico's.
+    pub results: usize,
+    /// Names of the results whose interface no longer exists.
+    pub stale: Vec<String>,
+}
+
+/// An observation, or the reason why it is missing.
+pub(super) type Observed<T> = Result<T, Unobserved>;
+
+/// The reason for a missing observation.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unobserved(String);
+
+impl Unobserved {
+    /// Takes the text of an error as the reason.
+    pub fn new(reason: impl Display) -> Self {
+        Unobserved(reason.to_string())
+    }
+}
+
+impl From<&str> for Unobserved {
+    fn from(reason: &str) -> Self {
+        Unobserved(reason.to_owned())
+    }
+}
+
+impl From<NetworkError> for Unobserved {
+    fn from(error: NetworkError) -> Self {
+        Unobserved::new(error)
+    }
+}
+
+impl From<NodeConfError> for Unobserved {
+    fn from(error: NodeConfError) -> Self {
+        Unobserved::new(error)
+    }
+}
+
+impl From<Unobserved> for String {
+    fn from(Unobserved(reason): Unobserved) -> Self {
+        reason
     }
 }

@@ -172,7 +172,7 @@ fn a_single_plugin_becomes_a_list_with_entries_of_others() {
         let expected = json!({ "name": "canal", "cniVersion": "0.3.1", "plugins": [entry, istio()] });
         assert!(merged.chain.says_the_same_as(&chain(expected)), "{merged:?}");
         let alone = rendered.over(&list(json!([entry])), &recorded);
-        assert!(alone.is_only_ours() && !alone.chain.is_list());
+        assert!(alone.is_only_ours() && !alone.chain.is_list);
     }
     assert!(!rendered.chain.says_the_same_as(&list(json!([entry]))));
 }

@@ -15,34 +15,34 @@ fn an_etcd_has_ways_out_of_its_own() {
     only(
         "warn datastore: https://10.96.0.1:443 answers after 7 ms, but https://b:2379 does not: refused",
         |snapshot| {
-            on_etcd(snapshot).silent = vec![("https://b:2379".into(), "refused".into())];
+            answers(on_etcd(snapshot)).silent = vec![("https://b:2379".into(), "refused".into())];
         },
     );
     only("FAIL etcd permissions: the account may not write IPAMHandle", |snapshot| {
-        on_etcd(snapshot).granted_by_etcd[1].allowed = Ok(false);
+        answers(on_etcd(snapshot)).granted_by_etcd[1].allowed = Ok(false);
     });
     only("FAIL API server: https://10.96.0.1:443: refused", |snapshot| {
-        on_etcd(snapshot).api_beside.as_mut().unwrap().1 = Err("refused".into());
+        api(on_etcd(snapshot)).reached = Err("refused".into());
     });
     only("FAIL node object: the datastore has no Node node1: no pod", |snapshot| {
-        on_etcd(snapshot).node_exists = Some(Ok(false));
+        answers(on_etcd(snapshot)).node_exists = Some(Ok(false));
     });
     let mut snapshot = good();
-    on_etcd(&mut snapshot).node_exists = Some(Ok(false));
+    answers(on_etcd(&mut snapshot)).node_exists = Some(Ok(false));
     let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "node object").unwrap();
     assert!(told.way_out.contains("run the installer again") && told.way_out.contains("calico-ipam init --node node1"));
-    for kind in [DatastoreKind::Kubernetes, DatastoreKind::Etcd, DatastoreKind::Local] {
+    for kind in [DatastoreType::Kubernetes, DatastoreType::Etcdv3, DatastoreType::Local] {
         let mut snapshot = good();
         cluster(&mut snapshot).kind = kind;
-        cluster(&mut snapshot).pools = Err("refused".into());
+        answers(cluster(&mut snapshot)).pools = Err("refused".into());
         let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
-        assert_eq!(told.concat().contains("kubectl"), kind == DatastoreKind::Kubernetes, "{told:?}");
+        assert_eq!(told.concat().contains("kubectl"), kind == DatastoreType::Kubernetes, "{told:?}");
         cluster(&mut snapshot).reached = Err("away".into());
         let told: Vec<String> = run_all(&snapshot).into_iter().map(|finding| finding.way_out).collect();
         let word = match kind {
-            DatastoreKind::Kubernetes => "kube-proxy",
-            DatastoreKind::Etcd => "etcdctl",
-            DatastoreKind::Local => "calico-ipam init",
+            DatastoreType::Kubernetes => "kube-proxy",
+            DatastoreType::Etcdv3 => "etcdctl",
+            DatastoreType::Local => "calico-ipam init",
         };
         assert!(told.concat().contains(word), "{told:?}");
     }
@@ -58,43 +58,49 @@ fn without_an_answer_the_rest_is_skipped() {
 
 #[test]
 fn permissions_that_lack() {
-    only("FAIL permissions: the account may not get pods", |snapshot| cluster(snapshot).granted[0].allowed = Ok(false));
-    only("warn permissions: the account may not get virtualmachines.kubevirt.io", |snapshot| {
-        cluster(snapshot).granted[1].allowed = Ok(false);
+    only("FAIL permissions: the account may not get pods", |snapshot| {
+        api(cluster(snapshot)).granted[0].allowed = Ok(false)
     });
-    only("skipped permissions: forbidden", |snapshot| cluster(snapshot).granted[0].allowed = Err("forbidden".into()));
-    let none = wrong(|snapshot| cluster(snapshot).granted.clear());
+    only("warn permissions: the account may not get virtualmachines.kubevirt.io", |snapshot| {
+        api(cluster(snapshot)).granted[1].allowed = Ok(false);
+    });
+    only("skipped permissions: forbidden", |snapshot| {
+        api(cluster(snapshot)).granted[0].allowed = Err("forbidden".into())
+    });
+    let none = wrong(|snapshot| api(cluster(snapshot)).granted.clear());
     assert!(none.is_empty(), "{none:?}");
 }
 
 #[test]
 fn what_the_datastore_says() {
-    only("FAIL cluster information: there is no", |snapshot| cluster(snapshot).ready = Ok(None));
+    only("FAIL cluster information: there is no", |snapshot| answers(cluster(snapshot)).ready = Ok(None));
     only("FAIL cluster information: ClusterInformation default says", |snapshot| {
-        cluster(snapshot).ready = Ok(Some(Some(false)))
+        answers(cluster(snapshot)).ready = Ok(Some(Some(false)))
     });
-    only("FAIL cluster information: ", |snapshot| cluster(snapshot).ready = Ok(Some(None)));
-    only("FAIL cluster information: refused", |snapshot| cluster(snapshot).ready = Err("refused".into()));
-    only("FAIL pools: there is none", |snapshot| cluster(snapshot).pools = Ok(Vec::new()));
+    only("FAIL cluster information: ", |snapshot| answers(cluster(snapshot)).ready = Ok(Some(None)));
+    only("FAIL cluster information: refused", |snapshot| answers(cluster(snapshot)).ready = Err("refused".into()));
+    only("FAIL pools: there is none", |snapshot| answers(cluster(snapshot)).pools = Ok(Vec::new()));
     only("FAIL pools: none of 1 is enabled", |snapshot| {
-        cluster(snapshot).pools = Ok(vec![pool("p", "10.0.0.0/8", false)])
+        answers(cluster(snapshot)).pools = Ok(vec![pool("p", "10.0.0.0/8", false)])
     });
     let selects = |selects_node: Observed<bool>| {
-        move |snapshot: &mut NodeSnapshot| cluster(snapshot).pools.as_mut().unwrap()[0].selects_node = selects_node
+        move |snapshot: &mut NodeSnapshot| {
+            answers(cluster(snapshot)).pools.as_mut().unwrap()[0].selects_node = selects_node
+        }
     };
     only("FAIL pools: none of 1 that are enabled selects this node", selects(Ok(false)));
     only("warn pools: whether default selects this node is not known: why", selects(Err("why".into())));
     let mut snapshot = good();
     let other = Pool { selects_node: Ok(false), ..pool("other", "10.66.0.0/16", true) };
-    cluster(&mut snapshot).pools.as_mut().unwrap().push(other);
+    answers(cluster(&mut snapshot)).pools.as_mut().unwrap().push(other);
     let told = run_all(&snapshot).into_iter().find(|finding| finding.name == "pools").unwrap();
     assert_eq!((told.state, told.seen.as_str()), (Severity::Ok, "default 10.65.0.0/16"));
-    only("FAIL pools: refused", |snapshot| cluster(snapshot).pools = Err("refused".into()));
+    only("FAIL pools: refused", |snapshot| answers(cluster(snapshot)).pools = Err("refused".into()));
     only("warn blocks: this node has 1, and 1 that", |snapshot| {
-        cluster(snapshot).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });
+        answers(cluster(snapshot)).blocks = Ok(BlockCount { confirmed: 1, pending: 1 });
     });
-    only("skipped blocks: refused", |snapshot| cluster(snapshot).blocks = Err("refused".into()));
+    only("skipped blocks: refused", |snapshot| answers(cluster(snapshot)).blocks = Err("refused".into()));
     only("FAIL node object: the API server has no Node node1", |snapshot| {
-        cluster(snapshot).node_exists = Some(Ok(false))
+        answers(cluster(snapshot)).node_exists = Some(Ok(false))
     });
 }

@@ -31,12 +31,12 @@ fn a_token_that_the_api_server_refuses_is_told_by_one_finding() {
     let refuse = |snapshot: &mut NodeSnapshot| {
         let cluster = cluster(snapshot);
         let said = "Unauthorized (401)".to_owned();
-        cluster.ready = Err(Unobserved::new(&said));
-        cluster.pools = Err(Unobserved::new(&said));
-        for granted in &mut cluster.granted {
+        answers(cluster).ready = Err(Unobserved::new(&said));
+        answers(cluster).pools = Err(Unobserved::new(&said));
+        for granted in &mut api(cluster).granted {
             granted.allowed = Err(Unobserved::new(&said));
         }
-        cluster.refused = Some(said);
+        api(cluster).refused = Some(said);
     };
     let found = wrong(refuse);
     assert_eq!(

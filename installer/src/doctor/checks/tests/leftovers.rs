@@ -33,7 +33,7 @@ fn what_containers_left() {
     only("skipped libcni cache: denied", |snapshot| snapshot.cache = Err("denied".into()));
 
     let interfaces =
-        |found: Vec<PodInterface>| move |snapshot: &mut NodeSnapshot| cluster(snapshot).interfaces = Ok(found);
+        |found: Vec<PodInterface>| move |snapshot: &mut NodeSnapshot| answers(cluster(snapshot)).interfaces = Ok(found);
     let good = || pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1"]));
     only(
         "warn interfaces of pods: 2 of 3 have no endpoint: cali2 (10.65.0.2, fd65::2), cali3",
@@ -47,7 +47,9 @@ fn what_containers_left() {
         "warn routes to pods: 1 lead to an address that their endpoint does not have: 10.65.0.9 through cali1",
         interfaces(vec![pod_interface("cali1", &["10.65.0.1", "10.65.0.9"], Some(&["10.65.0.1"]))]),
     );
-    only("skipped interfaces of pods: refused", |snapshot| cluster(snapshot).interfaces = Err("refused".into()));
+    only("skipped interfaces of pods: refused", |snapshot| {
+        answers(cluster(snapshot)).interfaces = Err("refused".into())
+    });
 }
 
 #[test]
@@ -60,20 +62,20 @@ fn what_dels_owe() {
 
 #[test]
 fn addresses_that_are_busy() {
-    let busy = |address: &str, route: &str| BusyAddress { address: address.parse().unwrap(), route: route.into() };
+    let busy = |address: &str, route: &str| BusyAddresses::from([(address.parse().unwrap(), route.into())]);
     let routed =
-        move |snapshot: &mut NodeSnapshot| cluster(snapshot).busy = Ok(vec![busy("10.65.0.9", "through live0")]);
+        move |snapshot: &mut NodeSnapshot| answers(cluster(snapshot)).busy = Ok(busy("10.65.0.9", "through live0"));
     let begins =
         "warn busy addresses: 1 addresses that IPAM may give to pods have a host route, and ADDs pass over them: ";
     only(&format!("{begins}10.65.0.9 (route through live0)"), routed);
     let noted = move |snapshot: &mut NodeSnapshot| {
         routed(snapshot);
-        snapshot.noted = vec![busy("10.65.0.9", "through interface live0 (protocol Boot)")];
+        snapshot.noted = busy("10.65.0.9", "through interface live0 (protocol Boot)");
     };
     only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), noted);
-    only("skipped busy addresses: refused", |snapshot| cluster(snapshot).busy = Err("refused".into()));
+    only("skipped busy addresses: refused", |snapshot| answers(cluster(snapshot)).busy = Err("refused".into()));
     only(&format!("{begins}10.65.0.9 (route through interface live0 (protocol Boot))"), |snapshot| {
         noted(snapshot);
-        cluster(snapshot).busy = Err("refused".into());
+        answers(cluster(snapshot)).busy = Err("refused".into());
     });
 }

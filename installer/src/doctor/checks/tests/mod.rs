@@ -9,14 +9,43 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
-use crate::doctor::finding::Severity;
+use crate::doctor::report::Severity;
 use crate::doctor::role::Permission;
 use crate::doctor::snapshot::*;
 use crate::host_network::Interface;
 use crate::template;
 use crate::token::Claims;
+use netconf::conf::DatastoreType;
 
 const NOW: i64 = 1_700_000_000;
+
+/// The snapshot of an empty node.
+impl Default for NodeSnapshot {
+    fn default() -> Self {
+        NodeSnapshot {
+            now: 0,
+            net_dir: PathBuf::new(),
+            candidates: Ok(Vec::new()),
+            chosen: None,
+            delegate: None,
+            programs: Vec::new(),
+            version: String::new(),
+            notes: Ok(()),
+            token: None,
+            node: None,
+            cluster: None,
+            configured_mtu: None,
+            mtu_file: Ok(None),
+            mtu_file_required: false,
+            uplinks: Ok(Vec::new()),
+            settings: Vec::new(),
+            journal: Ok(Vec::new()),
+            locks: Vec::new(),
+            cache: Ok(None),
+            noted: BusyAddresses::new(),
+        }
+    }
+}
 
 /// Returns the snapshot of a node without problems.
 fn good() -> NodeSnapshot {
@@ -59,21 +88,26 @@ fn good() -> NodeSnapshot {
             optional: false,
         }),
         cluster: Some(Cluster {
-            kind: DatastoreKind::Kubernetes,
+            kind: DatastoreType::Kubernetes,
             place: "https://10.96.0.1:443".into(),
-            reached: Ok(Duration::from_millis(7)),
-            silent: Vec::new(),
             tls: Vec::new(),
-            refused: None,
-            granted_by_etcd: Vec::new(),
-            api_beside: None,
-            interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
-            granted: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
-            ready: Ok(Some(Some(true))),
-            pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
-            blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
-            busy: Ok(Vec::new()),
-            node_exists: Some(Ok(true)),
+            api: Some(ApiServer {
+                place: "https://10.96.0.1:443".into(),
+                reached: Ok(()),
+                refused: None,
+                granted: vec![permission("", "pods"), permission("kubevirt.io", "virtualmachines")],
+            }),
+            reached: Ok(DatastoreAnswers {
+                after: Duration::from_millis(7),
+                silent: Vec::new(),
+                granted_by_etcd: Vec::new(),
+                interfaces: Ok(vec![pod_interface("cali1", &["10.65.0.1"], Some(&["10.65.0.1", "fd65::1"]))]),
+                ready: Ok(Some(Some(true))),
+                pools: Ok(vec![pool("default", "10.65.0.0/16", true)]),
+                blocks: Ok(BlockCount { confirmed: 2, pending: 0 }),
+                busy: Ok(BusyAddresses::new()),
+                node_exists: Some(Ok(true)),
+            }),
         }),
         configured_mtu: Some(1450),
         mtu_file: Ok(None),
@@ -83,7 +117,7 @@ fn good() -> NodeSnapshot {
         journal: Ok(Vec::new()),
         locks: vec![Lock { name: "IPAM lock", path: "/var/run/calico/ipam.lock".into(), holder: Ok(None) }],
         cache: Ok(Some(Cache { directory: "/var/lib/cni/results".into(), results: 1, stale: Vec::new() })),
-        noted: Vec::new(),
+        noted: BusyAddresses::new(),
     }
 }
 
@@ -100,10 +134,9 @@ fn on_etcd(snapshot: &mut NodeSnapshot) -> &mut Cluster {
         allowed: Ok(true),
     };
     let cluster = cluster(snapshot);
-    cluster.kind = DatastoreKind::Etcd;
+    cluster.kind = DatastoreType::Etcdv3;
     cluster.tls = vec![file("etcd_ca_cert_file", "/x/etcd-ca"), file("etcd_key_file", "/x/etcd-key")];
-    cluster.granted_by_etcd = vec![granted("IPAMBlock"), granted("IPAMHandle")];
-    cluster.api_beside = Some(("https://10.96.0.1:443".into(), Ok(())));
+    answers(cluster).granted_by_etcd = vec![granted("IPAMBlock"), granted("IPAMHandle")];
     cluster
 }
 
@@ -111,8 +144,8 @@ fn pool(name: &str, cidr: &str, serves_pods: bool) -> Pool {
     Pool { name: name.into(), cidr: cidr.into(), serves_pods, selects_node: Ok(true), overhead: 0 }
 }
 
-fn setting(name: &'static str, value: &str) -> Setting {
-    Setting { name, value: Some(value.into()) }
+fn setting(name: &'static str, value: &str) -> (&'static str, Option<String>) {
+    (name, Some(value.into()))
 }
 
 /// Returns the findings after `change` that are not OK, as `state name: seen`.
@@ -139,6 +172,14 @@ fn content(snapshot: &mut NodeSnapshot) -> &mut Content {
 
 fn cluster(snapshot: &mut NodeSnapshot) -> &mut Cluster {
     snapshot.cluster.as_mut().unwrap()
+}
+
+fn api(cluster: &mut Cluster) -> &mut ApiServer {
+    cluster.api.as_mut().unwrap()
+}
+
+fn answers(cluster: &mut Cluster) -> &mut DatastoreAnswers {
+    cluster.reached.as_mut().unwrap()
 }
 
 fn node(snapshot: &mut NodeSnapshot) -> &mut NodeName {

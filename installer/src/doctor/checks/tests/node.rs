@@ -6,7 +6,7 @@ use super::*;
 fn the_name_of_the_node() {
     only("FAIL nodename: nobody knows", |snapshot| {
         node(snapshot).name = Err("nobody knows".into());
-        cluster(snapshot).node_exists = None;
+        answers(cluster(snapshot)).node_exists = None;
     });
     only("FAIL nodename: the configuration says node1, /var/lib/calico/nodename says node2", |snapshot| {
         node(snapshot).written = Some("node2\n".into());
@@ -25,7 +25,7 @@ fn packets_fit() {
         snapshot.configured_mtu = Some(1501)
     });
     only("warn MTU: pods have 1450 by the configuration, eth0 has 1500, of which encapsulation takes 70", |snapshot| {
-        cluster(snapshot).pools.as_mut().unwrap()[0].overhead = 70;
+        answers(cluster(snapshot)).pools.as_mut().unwrap()[0].overhead = 70;
     });
     only("warn MTU: pods have 9000 by /var/lib/calico/mtu", |snapshot| {
         (snapshot.configured_mtu, snapshot.mtu_file) = (Some(0), Ok(Some("9000".into())));
@@ -57,11 +57,11 @@ fn kernel_settings() {
         snapshot.settings[2] = setting(REVERSE_PATH, "2");
     });
     only("FAIL kernel settings: net.ipv6.conf.all.forwarding is 0, and a pool has IPv6", |snapshot| {
-        cluster(snapshot).pools = Ok(vec![pool("six", "fd65::/48", true)]);
+        answers(cluster(snapshot)).pools = Ok(vec![pool("six", "fd65::/48", true)]);
     });
     let elsewhere = wrong(|snapshot| {
         let six = Pool { selects_node: Ok(false), ..pool("six", "fd65::/48", true) };
-        cluster(snapshot).pools.as_mut().unwrap().push(six);
+        answers(cluster(snapshot)).pools.as_mut().unwrap().push(six);
     });
     assert!(elsewhere.is_empty(), "{elsewhere:?}");
 }

@@ -1,18 +1,22 @@
-//! Removes the files that the plugins themselves write on a node.
+//! The files that the installer did not write: removes those that the plugins themselves write on a node, and reports
+//! the remaining files in Calico's directories, which `calico uninstall` keeps.
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use datastore::kubernetes::GROUP_FILE;
 use ipam_plugin::journal::Journal;
 use ipam_plugin::lock::{HostLock, LockError};
+use netconf::conf::DatastoreConf;
 
+use super::plan::{RemovalTask, Verdict};
 use super::report::UninstallReport;
-use crate::atomic_file;
-use crate::layout::{Layout, Place};
-use crate::state::State;
-use crate::uninstall::{RemovalTask, Verdict};
+use crate::conflist::is_backup;
+use crate::layout::{JOURNAL, Layout, Place};
+use crate::state::{self, State};
+use crate::{atomic_file, nodename};
 
 /// Removes the cached API group of the cluster, and the journal if it is empty. Both stay if a program of the plugin
 /// stays. `state` contains the records that remain after the programs were removed.
@@ -20,10 +24,10 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
     if !goes(tasks, state, acts) {
         return;
     }
-    let group = Path::new(datastore::kubernetes::GROUP_FILE).file_name().unwrap_or_default();
+    let group = Path::new(GROUP_FILE).file_name().unwrap_or_default();
     let group = layout.state_dir().join(group);
     if group.exists() {
-        match if acts { gone(fs::remove_file(&group)) } else { Ok(()) } {
+        match if acts { ignore_missing(fs::remove_file(&group)) } else { Ok(()) } {
             Ok(()) => report.add_success("remove", group.display()),
             Err(error) => report.add_failure("remove", group.display(), error),
         }
@@ -36,9 +40,9 @@ pub(super) fn remove(tasks: &[RemovalTask], state: &State, layout: &Layout, acts
 /// Returns true if a program of the plugin was removed, or would be, and none remains.
 fn goes(tasks: &[RemovalTask], state: &State, acts: bool) -> bool {
     let is_plugin =
-        |task: &&RemovalTask| matches!(task.place, Place::Bin | Place::SecondaryBin) && task.name == "calico";
+        |task: &&RemovalTask| matches!(task.file.place, Place::Bin | Place::SecondaryBin) && task.file.name == "calico";
     let is_removed = |task: &RemovalTask| {
-        let failed = acts && state.get(task.place, &task.name).is_some();
+        let failed = acts && state.get(task.file.place, &task.file.name).is_some();
         task.verdict == Verdict::Remove && !failed
     };
     let (removed, others): (Vec<&RemovalTask>, Vec<&RemovalTask>) =
@@ -88,15 +92,61 @@ fn remove_journal(layout: &Layout, acts: bool, report: &mut UninstallReport) {
 fn remove_empty(journal: &Journal, directory: &Path, lock: &Path) -> io::Result<()> {
     atomic_file::sweep(directory);
     journal.remove_identities()?;
-    gone(fs::remove_file(lock))?;
-    gone(fs::remove_dir(directory))
+    ignore_missing(fs::remove_file(lock))?;
+    ignore_missing(fs::remove_dir(directory))
 }
 
 /// Converts the result of a removal: a missing file counts as removed.
-fn gone(removal: io::Result<()>) -> io::Result<()> {
+pub(super) fn ignore_missing(removal: io::Result<()>) -> io::Result<()> {
     match removal {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// The directory for files of the plugins and calico-node that do not survive a reboot.
+const RUN_DIR: &str = "/var/run/calico";
+
+/// Reports all files that the report does not name yet. `is_recorded` is true if the state file stays.
+pub(super) fn report_unowned(layout: &Layout, is_recorded: bool, report: &mut UninstallReport) {
+    for path in entries(&layout.state_dir()) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if !report.mentions(&path.display().to_string()) && (is_recorded || name != state::NAME) {
+            report.add_remaining(path.display(), reason(&name));
+        }
+    }
+    for path in entries(&layout.path(RUN_DIR)) {
+        report.add_remaining(path.display(), "plugins and calico-node share it; it is gone after a reboot");
+    }
+}
+
+/// Reports the installer's copies of unreadable configurations.
+pub(super) fn report_backups(directory: &Path, report: &mut UninstallReport) {
+    for path in entries(directory).into_iter().filter(|path| is_backup(path)) {
+        report.add_remaining(
+            path.display(),
+            "the copy of a configuration that was no JSON object and was replaced; it may \
+            hold a token: remove it when its plugins are added again",
+        );
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+fn reason(name: &str) -> &'static str {
+    let is = |path: &str| Path::new(path).file_name().is_some_and(|known| known == name);
+    let is_database = ["", "-wal", "-shm"].iter().any(|end| is(&format!("{}{end}", DatastoreConf::DEFAULT_PATH)));
+    match name {
+        nodename::NAME => "calico-node goes by it, too; another name would be another node to IPAM",
+        state::NAME => "what is still installed is noted in it",
+        _ if name == JOURNAL || is(GROUP_FILE) => "the plugin keeps it; it can go with the last of its programs",
+        _ if is_database => "it is the datastore of this node: pools, addresses, endpoints",
+        _ => "the installer did not put it there",
     }
 }
 
@@ -109,6 +159,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::uninstall::plan::{FoundFile, FoundState};
 
     const GROUP: &str = "api-group.json";
 
@@ -139,11 +190,14 @@ mod tests {
         /// Calls `remove` for programs with these verdicts, of which those in `noted` still exist. Returns the report.
         fn remove(&self, verdicts: &[(Place, Verdict)], noted: &[Place], acts: bool) -> String {
             let task = |(place, verdict): &(Place, Verdict)| RemovalTask {
-                place: *place,
-                name: "calico".into(),
-                path: "/x/calico".into(),
+                file: FoundFile {
+                    place: *place,
+                    name: "calico".into(),
+                    path: "/x/calico".into(),
+                    state: FoundState::Same,
+                    replaced: false,
+                },
                 verdict: verdict.clone(),
-                replaced: false,
             };
             let tasks: Vec<RemovalTask> = verdicts.iter().map(task).collect();
             let mut state = State::default();
@@ -227,5 +281,37 @@ mod tests {
         fs::write(node.journal(), "").unwrap();
         let said = node.removed();
         assert!(said.contains("cannot open lock file") && !said.contains("FAILED"), "{said}");
+    }
+
+    #[test]
+    fn what_is_named_already_is_not_named_again() {
+        let root = tempfile::tempdir().unwrap();
+        let layout = Layout::below(root.path());
+        let run = layout.path(RUN_DIR);
+        fs::create_dir_all(layout.state_dir()).unwrap();
+        fs::create_dir_all(&run).unwrap();
+        for name in ["calico.db", "calico.db-wal", "mtu", "nodename", "theirs", state::NAME] {
+            fs::write(layout.state_dir().join(name), "").unwrap();
+        }
+        fs::write(run.join("ipam.lock"), "").unwrap();
+        let mut report = UninstallReport::default();
+        report.add_success("remove", layout.state_dir().join("mtu").display());
+        report_unowned(&layout, false, &mut report);
+        let name_of = |target: &str| target.rsplit('/').next().unwrap().to_owned();
+        let left: Vec<_> = report.remaining.iter().map(|left| (name_of(&left.target), left.reason.as_str())).collect();
+        let database = "it is the datastore of this node: pools, addresses, endpoints";
+        let expected = [
+            ("calico.db", database),
+            ("calico.db-wal", database),
+            ("nodename", "calico-node goes by it, too; another name would be another node to IPAM"),
+            ("theirs", "the installer did not put it there"),
+            ("ipam.lock", "plugins and calico-node share it; it is gone after a reboot"),
+        ];
+        assert_eq!(left, expected.map(|(name, reason)| (name.to_owned(), reason)));
+        fs::write(run.join("10-calico.conflist.unreadable"), "").unwrap();
+        report_backups(&run, &mut report);
+        assert!(report.remaining.last().unwrap().target.ends_with("10-calico.conflist.unreadable"));
+        report_unowned(&layout, true, &mut report);
+        assert!(report.mentions(&layout.state_dir().join(state::NAME).display().to_string()));
     }
 }

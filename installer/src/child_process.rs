@@ -1,16 +1,68 @@
-//! Runs `calico -v` once, to find out if the node's kernel can run the plugin.
+//! Runs programs: a plugin with a time limit, and `calico -v` once, to find out if the node's kernel can run the plugin.
 
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
+/// Pause between two checks whether the program has ended.
+const POLL: Duration = Duration::from_millis(10);
+
 const BUSY_ATTEMPTS: u32 = 20;
 const BUSY_PAUSE: Duration = Duration::from_millis(25);
+
+/// The exit status and the output of a program.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: Vec<u8>,
+}
+
+/// Runs `command` with `input` on stdin. Kills it at `until` and then returns `None`.
+///
+/// # Errors
+/// Returns an error if the program cannot be started.
+pub(crate) fn run(command: &mut Command, input: &[u8], until: Instant) -> io::Result<Option<Answer>> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = spawn(command)?;
+    let printed = child.stdout.take().map(read_beside);
+    // The input fits into the pipe, so the write does not block. If the program closes its stdin early, its own output
+    // gives the reason.
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input);
+    }
+    loop {
+        if let Some(status) = child.try_wait()? {
+            let left = until.saturating_duration_since(Instant::now());
+            let stdout = printed.and_then(|printed| printed.recv_timeout(left).ok());
+            return Ok(stdout.map(|stdout| Answer { status, stdout }));
+        }
+        if Instant::now() >= until {
+            let _ = child.kill();
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Reads the output in a thread of its own. A program blocks once the pipe is full, and a process that it left running
+/// keeps the pipe open.
+fn read_beside(mut stdout: ChildStdout) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        let _ = stdout.read_to_end(&mut text);
+        // Fails if the caller stopped waiting at the time limit.
+        let _ = sender.send(text);
+    });
+    receiver
+}
 
 /// Reasons for a failed test run.
 #[derive(Debug, thiserror::Error)]
@@ -18,19 +70,13 @@ pub enum RunError {
     /// The file system is mounted with `noexec`.
     #[error(
         "{} is on a file system that is mounted noexec: no plugin can be run from there; remount it with exec, or have \
-         the runtime use another plugin directory", .path.display()
+         the runtime use another plugin directory", .0.display()
     )]
-    NoExec {
-        /// The path of the program.
-        path: PathBuf,
-    },
+    NoExec(PathBuf),
     /// The program was built for another processor.
     #[error("{} is built for {}, and this kernel does not run that; use the image for this \
-        machine", .path.display(), std::env::consts::ARCH)]
-    OtherMachine {
-        /// The path of the program.
-        path: PathBuf,
-    },
+        machine", .0.display(), std::env::consts::ARCH)]
+    OtherMachine(PathBuf),
     /// The kernel rejects the program for another reason.
     #[error("{} does not run: {source}", .path.display())]
     Refused {
@@ -45,7 +91,7 @@ pub enum RunError {
         /// The path of the program.
         path: PathBuf,
         /// The exit status.
-        status: std::process::ExitStatus,
+        status: ExitStatus,
         /// The program's stderr.
         stderr: String,
     },
@@ -55,7 +101,7 @@ pub enum RunError {
 ///
 /// # Errors
 /// Returns an error if the program cannot be run or fails.
-pub fn run_once(program: &Path) -> Result<String, RunError> {
+pub(crate) fn run_once(program: &Path) -> Result<String, RunError> {
     let mut command = Command::new(program);
     command.arg("-v").env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ran = spawn(&mut command).and_then(Child::wait_with_output);
@@ -71,7 +117,7 @@ pub fn run_once(program: &Path) -> Result<String, RunError> {
 
 /// Starts a program that was just written. A fork in another thread inherits the open file descriptor until its exec,
 /// and the kernel refuses to run a file that is open for writing. The start is then retried.
-pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+fn spawn(command: &mut Command) -> io::Result<Child> {
     for _ in 0..BUSY_ATTEMPTS {
         match command.spawn() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
@@ -84,8 +130,8 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
 fn explain(program: &Path, source: io::Error) -> RunError {
     let path = program.to_owned();
     match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EACCES) if is_noexec(program) => RunError::NoExec { path },
-        Some(Errno::ENOEXEC) => RunError::OtherMachine { path },
+        Some(Errno::EACCES) if is_noexec(program) => RunError::NoExec(path),
+        Some(Errno::ENOEXEC) => RunError::OtherMachine(path),
         _ => RunError::Refused { path, source },
     }
 }
@@ -100,6 +146,30 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    /// Longer than any machine needs to start a shell.
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn shell(script: &str, input: &str, time: Duration) -> Option<Answer> {
+        super::run(Command::new("sh").args(["-c", script]), input.as_bytes(), Instant::now() + time).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_prints_is_read_however_long_it_is() {
+        let answer = shell("cat; head -c 200000 /dev/zero; exit 3", "said", LONG).unwrap();
+        assert_eq!((&answer.stdout[..4], answer.stdout.len()), (&b"said"[..], 200_004));
+        assert_eq!(answer.status.code(), Some(3));
+    }
+
+    #[test]
+    fn what_hangs_is_ended_and_what_it_left_running_is_not_waited_for() {
+        let short = Duration::from_millis(300);
+        assert!(shell("exec sleep 1000", "", short).is_none());
+        // The loop ends when the directory is removed.
+        let mark = tempfile::tempdir().unwrap();
+        let left = format!("while [ -e {} ]; do sleep 0.1; done & exit 0", mark.path().display());
+        assert!(shell(&left, "", short).is_none());
+    }
 
     fn run(text: &str, mode: u32) -> Result<String, RunError> {
         let dir = tempfile::tempdir().unwrap();

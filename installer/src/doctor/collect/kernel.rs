@@ -1,25 +1,26 @@
-//! Compares the kernel's interfaces of pods with the datastore.
+//! Compares the kernel's interfaces and routes with the datastore: interfaces of pods without their endpoint, and
+//! addresses that IPAM may assign to a pod although the kernel has a host route to them.
 //!
 //! etcd and the local datastore store an endpoint for each interface. On Kubernetes the endpoint is derived from the
 //! pod, and the plugins' account may not list pods. There the addresses of host routes are looked up in the blocks,
 //! which name the pod, and the pod is read.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::btree_map;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectKey, ObjectSelect, WorkloadEndpoint, WorkloadEndpointSpec};
 use libcalico::ipam::{Block, Claim};
-use libcalico::names::{EndpointIdentifiers, interface_prefix, pod_interface};
+use libcalico::names::{EndpointIdentifiers, pod_interface};
 use libcalico::net::{Cidr, IpVersion};
-use libcalico::store::{ReadBatch, Store, StoreError};
+use libcalico::store::{Entry, ReadBatch, Store, StoreError};
 use netconf::NetConf;
 use tokio::time::sleep;
 
-use crate::doctor::snapshot::{Observed, PodInterface, Unobserved};
-use crate::host_network::{HostNetwork, addresses_behind};
+use crate::doctor::snapshot::{BusyAddresses, Observed, PodInterface, Unobserved};
+use crate::host_network::{HostNetwork, Route, addresses_behind, pod_interface_prefix};
 use crate::layout::CALICO_IPAM;
 
 /// The reason for a missing observation about a node without a name.
@@ -49,7 +50,7 @@ pub(super) async fn read_pod_interfaces(
         )));
     }
     let found = compare(store, node, network).await?;
-    if found.iter().all(PodInterface::is_in_order) {
+    if found.iter().all(|found| found.endpoint.is_some() && found.stray_addresses().next().is_none()) {
         return Ok(found);
     }
     sleep(PATIENCE).await;
@@ -70,11 +71,10 @@ async fn compare(store: &Datastore, node: &str, network: &dyn HostNetwork) -> Ob
 
 /// Returns the kernel's interfaces with the addresses of their host routes. Endpoints are filled in later.
 fn read_kernel_interfaces(network: &dyn HostNetwork) -> Observed<Vec<PodInterface>> {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    let prefix = interface_prefix(prefixes.as_deref());
+    let prefix = pod_interface_prefix();
     let routes = network.routes()?;
     let mut interfaces = network.interfaces()?;
-    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(prefix));
+    interfaces.retain(|interface| interface.is_pods && interface.name.starts_with(&prefix));
     let with_addresses = interfaces.into_iter().map(|interface| {
         let addresses = addresses_behind(&interface.name, &routes);
         PodInterface { addresses, name: interface.name, endpoint: None }
@@ -115,8 +115,8 @@ async fn read_endpoints_of_pods(
         for address in &interface.addresses {
             let Some(cidr) = block_of(*address, pools.iter().map(|pool| &pool.value)) else { continue };
             let block = match blocks.entry(cidr) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(unread) => {
+                btree_map::Entry::Occupied(known) => known.into_mut(),
+                btree_map::Entry::Vacant(unread) => {
                     unread.insert(or_missing(store.get::<Block>(&cidr).await)?.map(|entry| entry.value))
                 }
             };
@@ -124,7 +124,7 @@ async fn read_endpoints_of_pods(
             let Some((namespace, pod)) = allocation.and_then(|allocation| pod_of(allocation.attribute?)) else {
                 continue;
             };
-            if !names(&interface.name, namespace, pod) {
+            if pod_interface(&pod_interface_prefix(), namespace, pod) != interface.name {
                 continue;
             }
             if let Some(endpoint) = endpoint_of(store, node, namespace, pod).await? {
@@ -137,8 +137,14 @@ async fn read_endpoints_of_pods(
     Ok(endpoints)
 }
 
+/// Lists the pools.
+pub(super) async fn list_pools(store: &Datastore) -> Observed<Vec<Entry<IpPool>>> {
+    let pools = store.list::<IpPool>(&ObjectSelect::default()).await;
+    pools.map_err(|error| Unobserved::new(format!("IPPools: {error}")))
+}
+
 /// Returns the block of an address, or `None` if no pool contains the address.
-pub(super) fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
+fn block_of<'p>(address: IpAddr, pools: impl Iterator<Item = &'p IpPool>) -> Option<Cidr> {
     let version = IpVersion::of(address);
     let mut pools = pools.filter(|pool| pool.spec.range().is_ok_and(|range| range.contains(address)));
     Cidr::new(address, pools.next()?.spec.block_prefix(version))
@@ -152,11 +158,6 @@ fn pod_of(attribute: &libcalico::ipam::Attribute) -> Option<(&str, &str)> {
         Claim::Machine { .. } => Some((owner.get("namespace")?.as_str(), owner.get("pod")?.as_str())),
         _ => None,
     }
-}
-
-fn names(interface: &str, namespace: &str, pod: &str) -> bool {
-    let prefixes = std::env::var("FELIX_INTERFACEPREFIX").ok();
-    pod_interface(interface_prefix(prefixes.as_deref()), namespace, pod) == interface
 }
 
 /// Returns the addresses of an endpoint and its external (NAT) addresses. Felix creates routes to both.
@@ -185,12 +186,45 @@ async fn endpoint_of(
     Ok(or_missing(store.get::<WorkloadEndpoint>(&key).await)?.map(|endpoint| endpoint.value))
 }
 
-pub(super) fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+fn or_missing<T>(outcome: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(StoreError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the routes to single addresses that belong to a pool and are free in IPAM. Routes through interfaces of pods
+/// are left out: another check reports such interfaces without an endpoint.
+pub(super) async fn find_routed(store: &Datastore, network: &dyn HostNetwork) -> Observed<BusyAddresses> {
+    let mut interfaces = network.interfaces()?;
+    interfaces.retain(|interface| interface.is_pods);
+    let is_pods = |route: &Route| route.interfaces.iter().any(|name| interfaces.iter().any(|pods| pods.name == *name));
+    let routes = network.routes()?;
+    let routes: Vec<&Route> = routes.iter().filter(|route| route.destination.size() == 1 && !is_pods(route)).collect();
+    if routes.is_empty() {
+        return Ok(BusyAddresses::new());
+    }
+    let pools = list_pools(store).await?;
+    let mut blocks: BTreeMap<Cidr, Option<Block>> = BTreeMap::new();
+    let mut busy = BusyAddresses::new();
+    for route in routes {
+        let address = route.destination.network();
+        let Some(cidr) = block_of(address, pools.iter().map(|pool| &pool.value)) else { continue };
+        if let btree_map::Entry::Vacant(unread) = blocks.entry(cidr) {
+            let read = or_missing(store.get::<Block>(&cidr).await).map_err(Unobserved::new)?;
+            unread.insert(read.map(|entry| entry.value));
+        }
+        // An address without a block is not at risk: ADDs on this node fill existing blocks first.
+        if blocks[&cidr].as_ref().is_some_and(|block| block.allocation(address).is_none()) {
+            let description = match &route.interfaces[..] {
+                [] => "that drops packets".into(),
+                interfaces => format!("through {}", interfaces.join(", ")),
+            };
+            busy.insert(address, description);
+        }
+    }
+    Ok(busy)
 }
 
 #[cfg(test)]

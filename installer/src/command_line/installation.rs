@@ -1,0 +1,204 @@
+//! `calico install`, also spelled `calico component cni install`, and `calico refresh-token`, also spelled `calico
+//! component cni agent`: `calico install` with SLEEP=true, without the installation.
+//!
+//! The exit status is 0, or 1 for every failure as in upstream (INST-34), or 2 for invalid arguments.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ipam_plugin::logging::{self, Subject};
+use ipam_plugin::process::{self, variables_help};
+use netconf::conf::DatastoreType;
+use netconf::conf::LogConf;
+
+use super::arguments::{OptionSpec, run_with};
+use crate::agent::{self, AgentSettings, ApiGroupWatch, Pass, Plugins, ReplayError, VARIABLES, deferred_dels};
+use crate::cluster::group_of;
+use crate::host_network::HostNetwork;
+use crate::install::{InstallReconciler, Installation};
+use crate::kubeconfig;
+use crate::layout::Layout;
+use crate::service_account::ServiceAccount;
+use crate::settings::Settings;
+use crate::settings::variables::GROUPS;
+
+const SPEC: OptionSpec = OptionSpec { options: &["root"], switches: &[] };
+
+/// Time limit for reading the identity of the datastore.
+const LEARNING: Duration = Duration::from_secs(5);
+
+/// Runs `calico install`. `replay` replays deferred DELs.
+pub fn install(
+    arguments: impl IntoIterator<Item = String>,
+    network: &dyn HostNetwork,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+) -> ExitCode {
+    run_with("install", &install_help(), SPEC.parse(arguments), |given| {
+        // Without `--root`, a directory that is not mounted below `/host` is never installed to.
+        let layout = given.value("root").map_or_else(Layout::container, |root| Layout::below(Path::new(root)));
+        run(true, &layout, network, replay)
+    })
+}
+
+/// Runs `calico refresh-token`. `replay` replays deferred DELs.
+pub fn refresh_token(
+    arguments: impl IntoIterator<Item = String>,
+    network: &dyn HostNetwork,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+) -> ExitCode {
+    run_with("refresh-token", &refresh_token_help(), SPEC.parse(arguments), |given| {
+        run(false, &given.layout(), network, replay)
+    })
+}
+
+/// Runs a command, with the installation if it `installs`. Logs an error.
+fn run(
+    installs: bool,
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+) -> ExitCode {
+    let program = if installs { "cni-installer" } else { "cni-agent" };
+    logging::init(&LogConf::default(), program, &Subject::default());
+    match install_or_stay(installs, layout, network, replay) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn install_or_stay(
+    installs: bool,
+    layout: &Layout,
+    network: &dyn HostNetwork,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+) -> Result<(), Box<dyn Error>> {
+    let lookup = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let settings = Settings::from_environment(&lookup, hostname.trim())?;
+    let account = ServiceAccount::discover(layout, &lookup)?;
+    let installation = Installation { settings: &settings, layout, account: account.as_ref(), network };
+    if !installs {
+        return run_agent(&installation, None, &lookup, replay);
+    }
+    installation.run()?;
+    // Outside of a pod there is no token to renew, and a person waits for the prompt.
+    if settings.stay && account.is_some() {
+        tracing::info!("staying as the agent; SLEEP=false ends after the installation");
+        return run_agent(&installation, Some(true), &lookup, replay);
+    }
+    if !settings.try_for.is_zero() {
+        let conf = layout.net_dir(&settings.net_dir).join(&settings.conf_name);
+        process::block_on(deferred_dels::replay_once(&conf, layout, &settings.net_dir, LEARNING, replay));
+    }
+    Ok(())
+}
+
+/// Runs the agent until SIGTERM (INST-37). `keeps` is that of [`InstallReconciler::new`]. `replay` replays deferred DELs;
+/// the plugin provides it.
+fn run_agent(
+    installation: &Installation<'_>,
+    keeps: Option<bool>,
+    lookup: &dyn Fn(&str) -> Option<String>,
+    replay: impl AsyncFn(&Plugins) -> Result<Pass, ReplayError>,
+) -> Result<(), Box<dyn Error>> {
+    let Installation { settings, layout, account, .. } = *installation;
+    let agent_settings = AgentSettings::from_environment(lookup)?;
+    let net_dir = layout.net_dir(&settings.net_dir);
+    let (kubeconfig, conf) = (net_dir.join(kubeconfig::NAME), net_dir.join(&settings.conf_name));
+    let on_kubernetes = installation.calicos().filter(|conf| conf.datastore.kind() == DatastoreType::Kubernetes);
+    let group = on_kubernetes
+        .zip(account)
+        .map(|(conf, account)| ApiGroupWatch { account: account.clone(), configured: group_of(&conf) });
+    let mut reconciler = InstallReconciler::new(*installation, keeps);
+    let replaying = deferred_dels::replay_repeatedly(&conf, layout, &settings.net_dir, replay);
+    process::block_on(agent::run(
+        &agent_settings,
+        account.cloned(),
+        kubeconfig,
+        group,
+        || reconciler.reconcile(),
+        replaying,
+    ))?;
+    Ok(())
+}
+
+fn install_help() -> String {
+    let mut text = String::from(
+        "Installs Calico's CNI plugins, their credentials and their configuration on this node.\n\
+         \n\
+         Usage: calico install [--root DIR]\n\
+         \n      \
+               --root DIR  what to take for /: with a directory `host` in it a container's root, in which the \
+               node's\n                  \
+                           directories are mounted below host/; else that of a node, or of the image of one\n  \
+           -h, --help      this text\n\
+         \n\
+         In a container the node's directories are expected at /host/opt/cni/bin, /host/secondary-bin-dir (optional) \
+         and\n\
+         /host/etc/cni/net.d, and /var/lib/calico at its own place. Everything else is in the environment:\n",
+    );
+    for (title, variables) in GROUPS {
+        text.push('\n');
+        text.push_str(&variables_help(title, variables));
+    }
+    text.push_str(
+        "\nA second run changes nothing that is as it should be. A run that fails leaves what was installed before.\n\
+         \nExample, a node without a container: calico install --root /\n\
+         It brings calico and calico-ipam, the configuration, and the node's name from KUBERNETES_NODE_NAME or the \
+         host. What it\n\
+         does not bring: other plugins (portmap, loopback), which are in the image; and calico-kubeconfig, which needs \
+         a pod's\n\
+         account. An image of a node gets no name without KUBERNETES_NODE_NAME: each node writes \
+         /var/lib/calico/nodename.\n",
+    );
+    text
+}
+
+fn refresh_token_help() -> String {
+    let mut text = String::from(
+        "Keeps the token in the plugins' kubeconfig fresh, for as long as it runs, and puts back what `calico install` \
+         has\n\
+         installed with the same environment. Pays what DELs of this node owe, with the plugins' token. Needs a pod \
+         whose service account may create serviceaccounts/token of the plugins'\naccount.\n\
+         \n\
+         Usage: calico refresh-token [--root DIR]\n\
+         \n      \
+               --root DIR  what to take for /; with a directory `host` in it, the node's directories are mounted below \
+               that\n  \
+           -h, --help      this text\n\
+         \n\
+         ",
+    );
+    text.push_str(&variables_help("Environment, beside that of `calico install`", &VARIABLES));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use ipam_plugin::process::Variable;
+
+    use super::*;
+
+    #[test]
+    fn help_of_install_tells_every_variable() {
+        let help = install_help();
+        for Variable { name, .. } in GROUPS.iter().flat_map(|(_, variables)| *variables) {
+            assert!(help.contains(&format!("\n  {name}\n")), "{name}");
+        }
+        assert!(help.lines().all(|line| line.len() <= 200), "{help}");
+    }
+
+    #[test]
+    fn help_of_refresh_token_tells_every_variable() {
+        let help = refresh_token_help();
+        for Variable { name, .. } in VARIABLES {
+            assert!(help.contains(&format!("\n  {name}\n")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Finds what uses addresses to be released: interfaces of pods, which are deleted on request, and with them their
+//! routes; pods in the API server; and WorkloadEndpoints on datastores that store them as objects.
+//!
+//! The kernel of this node does not show pods of the API server if the configuration names another node, or if their
+//! interfaces are no longer Calico's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipam_plugin::cni::LeakedAddresses;
+use libcalico::api::{ObjectKey, ObjectSelect, WorkloadEndpoint};
+use libcalico::kubernetes::{AddressAnnotations, Pod, PodAddresses};
+use libcalico::names::EndpointIdentifiers;
+use libcalico::store::{Entry, ReadBatch, Store, StoreError, Write};
+
+use super::ReleaseError;
+use super::plan::Options;
+use super::report::UninstallReport;
+use crate::host_network::{HostNetwork, Interface, NetworkError, addresses_behind, pod_interface_prefix};
+
+/// The addresses behind interfaces that were deleted on this node, which no pod uses any more. The configuration may
+/// name another node by mistake, whose pods still run. An address that was not behind an interface of this kernel
+/// therefore counts as used.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TornDown<'a> {
+    /// The node that the configuration names.
+    pub(super) node: &'a str,
+    pub(super) addresses: &'a BTreeSet<IpAddr>,
+}
+
+impl TornDown<'_> {
+    /// Returns true if a pod on `node` had this address behind a deleted interface.
+    pub(super) fn has(&self, node: &str, address: &IpAddr) -> bool {
+        self.node == node && self.addresses.contains(address)
+    }
+}
+
+/// Deletes Calico's interfaces of pods, or reports the plan. Without `--tear-down-pods` they are reported only: their
+/// pods stay connected, but no plugin removes the interfaces any more. Returns true if the requested deletion is
+/// complete.
+pub(super) fn tear_down(options: Options, network: &dyn HostNetwork, report: &mut UninstallReport) -> bool {
+    let interfaces = match network.interfaces() {
+        Ok(interfaces) => interfaces,
+        Err(reason) => {
+            report.add_failure("remove", "the interfaces of pods", reason);
+            return !options.tear_down_pods;
+        }
+    };
+    let mut all_done = true;
+    let mut names: Vec<String> = interfaces.into_iter().map(|interface| interface.name).collect();
+    names.retain(|name| is_calicos(name));
+    names.sort();
+    for name in names {
+        let what = format!("interface {name}");
+        if !options.tear_down_pods {
+            report.add_remaining(what, "its pod is still connected; --tear-down-pods deletes it");
+        } else if !options.yes {
+            report.add_success("remove", what);
+        } else {
+            match network.remove_pod_interface(&name) {
+                Ok(true) => report.add_success("remove", what),
+                Ok(false) => report.add_remaining(what, "it is no interface of a pod of Calico's"),
+                Err(reason) => {
+                    report.add_failure("remove", what, reason);
+                    all_done = false;
+                }
+            }
+        }
+    }
+    all_done
+}
+
+/// Returns the addresses behind the interfaces that [`tear_down`] deletes. The result is empty if the kernel cannot be
+/// queried.
+pub(super) fn behind_torn_down(network: &dyn HostNetwork) -> BTreeSet<IpAddr> {
+    let (Ok(routes), Ok(interfaces)) = (network.routes(), network.interfaces()) else { return BTreeSet::new() };
+    let pods = interfaces.into_iter().filter(|interface| interface.is_pods && is_calicos(&interface.name));
+    pods.flat_map(|interface| addresses_behind(&interface.name, &routes)).collect()
+}
+
+/// Returns the interfaces through which pods use addresses, with these addresses. An interface counts if its kind and
+/// MAC address are Calico's, or if its name is and a route to a single address leads through it. With `torn_down`,
+/// those that [`tear_down`] deletes are left out.
+///
+/// # Errors
+/// Returns an error if the kernel cannot be queried.
+pub(super) fn connected_pods(network: &dyn HostNetwork, torn_down: bool) -> Result<Vec<String>, NetworkError> {
+    let routes = network.routes()?;
+    let mut used = Vec::new();
+    for Interface { name, is_pods, .. } in network.interfaces()? {
+        let addresses: Vec<String> = addresses_behind(&name, &routes).iter().map(ToString::to_string).collect();
+        let is_used = is_pods || (is_calicos(&name) && !addresses.is_empty());
+        if !is_used || (torn_down && is_pods && is_calicos(&name)) {
+            continue;
+        }
+        used.push(if addresses.is_empty() { name } else { format!("{name} ({})", addresses.join(", ")) });
+    }
+    used.sort();
+    Ok(used)
+}
+
+fn is_calicos(name: &str) -> bool {
+    name.starts_with(&pod_interface_prefix())
+}
+
+/// Checks that no pod would lose its address.
+///
+/// # Errors
+/// Returns an error with the pods that would, their addresses and the remedy, or if the API server cannot be queried.
+pub(super) async fn check_pods<S: Store>(
+    api: &S,
+    leaked: &LeakedAddresses,
+    gone: TornDown<'_>,
+) -> Result<(), ReleaseError> {
+    let mut leaving = BTreeMap::<ObjectKey, BTreeSet<IpAddr>>::new();
+    for (_, address) in leaked.held() {
+        if let Some((namespace, name)) = &address.pod {
+            leaving.entry(ObjectKey::namespaced(namespace, name)).or_default().insert(address.ip);
+        }
+    }
+    let mut batch = ReadBatch::new();
+    let tickets: Vec<_> = leaving.keys().map(|key| batch.get::<Pod>(key)).collect();
+    let answers = api.read(&batch).await.map_err(ReleaseError::UnreadablePods)?;
+    let mut used = Vec::new();
+    for (ticket, (key, addresses)) in tickets.iter().zip(&leaving) {
+        let Some(pod) = answers.get(ticket).map_err(ReleaseError::UnreadablePods)? else { continue };
+        let Some(has) = addresses_of(&pod.value) else { continue };
+        // A running ADD may have assigned the address while the pod reports no address yet, or that of its previous
+        // sandbox.
+        let is_here = gone.node == pod.value.spec.node_name;
+        let may_have = |ip: &IpAddr| is_here || has.is_empty() || has.contains(ip);
+        let is_used = |ip: &&IpAddr| may_have(ip) && !gone.has(&pod.value.spec.node_name, ip);
+        used.extend(addresses.iter().filter(is_used).map(|ip| format!("{key} ({ip})")));
+    }
+    if used.is_empty() { Ok(()) } else { Err(ReleaseError::UsedByPods(used)) }
+}
+
+/// Returns the addresses in the pod's status and annotations. Both are read because kubelet updates the status some
+/// time after the ADD. Returns `None` for a pod that has ended.
+fn addresses_of(pod: &Pod) -> Option<BTreeSet<IpAddr>> {
+    let listed: Vec<&str> = pod.status.pod_ips.iter().map(|address| address.ip.as_str()).collect();
+    let addresses = PodAddresses {
+        phase: &pod.status.phase,
+        deleting: false,
+        pod_ip: &pod.status.pod_ip,
+        pod_ips: &listed,
+        annotations: AddressAnnotations::of(&pod.metadata.annotations),
+    };
+    let reported = addresses.parse_reported().chain(addresses.parse_noted());
+    (!addresses.has_ended()).then(|| reported.flatten().map(|cidr| cidr.network()).collect())
+}
+
+/// Endpoints that list addresses to be released, each with these addresses.
+pub(super) type Endpoints = Vec<(Entry<WorkloadEndpoint>, Vec<IpAddr>)>;
+
+/// Reads the endpoints that list an address of `leaked`, the allocations on `node`.
+///
+/// # Errors
+/// Returns an error if the datastore cannot be read, or if an endpoint of the node is invalid.
+pub(super) async fn read_endpoints<S: Store>(
+    store: &S,
+    node: &str,
+    leaked: &LeakedAddresses,
+) -> Result<Endpoints, ReleaseError> {
+    let leaving: BTreeSet<IpAddr> = leaked.held().map(|(_, address)| address.ip).collect();
+    let mut batch = ReadBatch::new();
+    let all = batch.list::<WorkloadEndpoint>(&ObjectSelect::default());
+    let answers = store.read(&batch).await.map_err(ReleaseError::UnreadableEndpoints)?;
+    let mut endpoints = Endpoints::new();
+    for (key, endpoint) in answers.each(&all) {
+        let endpoint = match endpoint {
+            Ok(endpoint) => endpoint,
+            Err(source) if EndpointIdentifiers::parse(&key.name).is_ok_and(|ids| ids.node == node) => {
+                return Err(ReleaseError::InvalidEndpoint { key, source });
+            }
+            Err(_) => continue,
+        };
+        let addresses = endpoint.value.spec.networks().map(|network| network.network());
+        let listed: Vec<IpAddr> = addresses.filter(|ip| leaving.contains(ip)).collect();
+        if !listed.is_empty() {
+            endpoints.push((endpoint, listed));
+        }
+    }
+    Ok(endpoints)
+}
+
+/// Checks that every listed address was behind an interface deleted on this node.
+///
+/// # Errors
+/// Returns an error with the endpoints whose interfaces were not on this node, their addresses and the remedy.
+pub(super) fn check_endpoints(endpoints: &Endpoints, gone: TornDown<'_>) -> Result<(), ReleaseError> {
+    let mut used = Vec::new();
+    for (endpoint, listed) in endpoints {
+        let is_used = |ip: &&IpAddr| !gone.has(&endpoint.value.spec.node, ip);
+        used.extend(listed.iter().filter(is_used).map(|ip| format!("{} ({ip})", endpoint.key)));
+    }
+    if used.is_empty() { Ok(()) } else { Err(ReleaseError::UsedByEndpoints(used)) }
+}
+
+/// Deletes the endpoints at the revisions that were read.
+///
+/// # Errors
+/// Returns an error if an endpoint was changed meanwhile, or if the datastore rejects the request.
+pub(super) async fn delete_endpoints<S: Store>(endpoints: &Endpoints, store: &S) -> Result<(), ReleaseError> {
+    for (Entry { key, revision, .. }, _) in endpoints {
+        match store.write_one(Write::delete::<WorkloadEndpoint>(key, Some(revision))).await {
+            Ok(_) | Err(StoreError::NotFound { .. }) => {}
+            Err(source) => return Err(ReleaseError::RemainingEndpoint { key: key.clone(), source }),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_network::testing::{FixedNetwork, interface, route};
+
+    #[test]
+    fn an_address_is_used_through_a_pods_interface_or_a_route_through_one_that_is_named_so() {
+        let pods = |name: &str| Interface { is_pods: true, ..interface(name, 1500) };
+        let network = FixedNetwork {
+            interfaces: vec![
+                pods("cali1"),
+                interface("cali2", 1500),
+                interface("cali-theirs", 1500),
+                pods("eni3"),
+                interface("eth0", 1500),
+            ],
+            routes: vec![
+                route("10.65.0.1/32", &["cali1"]),
+                route("fd65::1/128", &["cali1"]),
+                route("10.65.0.2/32", &["cali2"]),
+                route("fe80::/64", &["cali-theirs"]),
+                route("10.65.0.9/32", &["eth0"]),
+            ],
+        };
+        assert_eq!(
+            connected_pods(&network, false).unwrap(),
+            ["cali1 (10.65.0.1, fd65::1)", "cali2 (10.65.0.2)", "eni3"]
+        );
+        assert_eq!(connected_pods(&network, true).unwrap(), ["cali2 (10.65.0.2)", "eni3"]);
+        assert_eq!(behind_torn_down(&network), ["10.65.0.1", "fd65::1"].map(|ip| ip.parse().unwrap()).into());
+    }
+}

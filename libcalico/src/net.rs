@@ -1,5 +1,5 @@
-//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two address
-//! families.
+//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two
+//! address families.
 
 use std::cmp::Ordering;
 use std::fmt;

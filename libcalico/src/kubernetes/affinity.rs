@@ -79,11 +79,9 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;
     let cidr: Cidr = required("cidr")?.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
-    let owner = match take_text(&mut spec, "type").as_deref() {
-        None | Some("" | "host") => Owner::Host(node),
-        Some("virtual") => Owner::Virtual(node),
-        Some(other) => return Err(Malformed(format!("spec.type is neither host nor virtual: {other:?}"))),
-    };
+    let kind = take_text(&mut spec, "type").filter(|kind| !kind.is_empty()).unwrap_or_else(|| "host".into());
+    let owner = Owner::of_kind(&kind, &node)
+        .ok_or_else(|| Malformed(format!("spec.type is neither host nor virtual: {kind:?}")))?;
     if group == ApiGroup::CrdV1
         && let Some(text) = take_text(&mut spec, "deleted")
     {

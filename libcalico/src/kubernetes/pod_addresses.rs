@@ -47,7 +47,8 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
-    /// Returns these fields of a pod. `pod_ips` are the addresses in its status ([`PodStatus::listed_ips`](super::PodStatus::listed_ips)).
+    /// Returns these fields of a pod. `pod_ips` are the addresses in its status, from
+    /// [`PodStatus::listed_ips`](super::PodStatus::listed_ips).
     pub fn of(pod: &'a Pod, pod_ips: &'a [&'a str]) -> Self {
         PodAddresses {
             phase: &pod.status.phase,

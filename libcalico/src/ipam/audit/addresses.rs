@@ -107,8 +107,8 @@ pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
     }
 }
 
-/// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while stopped,
-/// and no objects of Services and tunnels are read, so the addresses of all three count as in use.
+/// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while
+/// stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
 fn judge(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Holding) {
     let (claim, node) = allocation.attribute.map_or((Claim::Unnamed, None), Claim::of);
     let found = match claim {

@@ -84,7 +84,7 @@ impl Index {
     }
 
     fn owns(&self, node: &str, block: Cidr) -> bool {
-        let owner = self.blocks.find(block).and_then(|block| self.blocks.get(block)).map(|block| block.owner.node());
+        let owner = self.blocks.find(block).and_then(|block| self.blocks.get(block)).map(|block| block.owner);
         owner.is_some() && owner == self.nodes.find(node)
     }
 }

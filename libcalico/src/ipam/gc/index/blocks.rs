@@ -1,6 +1,6 @@
 //! Changes of blocks.
 
-use super::super::rows::{BlockOwner, BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
+use super::super::rows::{BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
 use super::super::table::{NONE, Row};
 use super::{Feed, Index};
 use crate::api::parse_time;
@@ -80,7 +80,7 @@ impl Index {
         let pool = self.pool_of(&cidr);
         let row = self.blocks.insert(BlockRow {
             cidr,
-            owner: BlockOwner::Nobody,
+            owner: NONE,
             in_node: 0,
             pool,
             tracked: Box::default(),
@@ -112,15 +112,14 @@ impl Index {
     /// Files the block under its owner, and the block's addresses that name no node under the owner's node.
     fn set_owner(&mut self, row: Row, owner: Option<Owner>) {
         let owner = match owner {
-            None => BlockOwner::Nobody,
-            Some(Owner::Virtual(_)) => BlockOwner::Virtual,
-            Some(Owner::Host(name)) => BlockOwner::Node(self.node_row(&name)),
+            Some(Owner::Host(name)) => self.node_row(&name),
+            Some(Owner::Virtual(_)) | None => NONE,
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
             // deleted node claimed a block again, its affinities must be released again.
-            if !self.balance.is_departing(owner.node()) {
-                self.node_changed(owner.node());
+            if !self.balance.is_departing(owner) {
+                self.node_changed(owner);
             }
             return;
         };
@@ -132,7 +131,7 @@ impl Index {
             let nameless = self.tracked.get(address).is_some_and(|tracked| !tracked.is(Tracked::NAMES_NODE));
             if nameless {
                 self.unfile(address);
-                self.file(address, owner.node());
+                self.file(address, owner);
                 self.mark(address);
             }
         }
@@ -152,7 +151,7 @@ impl Index {
     fn set_summary(&mut self, row: Row, summary: &Summary<'_>) {
         let list = self.list(Feed::Blocks);
         let Some(block) = self.blocks.get_mut(row) else { return };
-        let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner.node());
+        let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner);
         (block.taken, block.used, block.cold, block.list) = (summary.taken, summary.used, summary.cold, list);
         block.nameless = summary.nameless.as_slice().into();
         self.balance.set_cold(row, cold, summary.cold);
@@ -192,7 +191,7 @@ impl Index {
     /// address changes owners without a new sequence number. Upstream misses such a change (KC-422).
     fn is_as_told(&self, block: Row, address: Row, told: &Told<'_>) -> bool {
         let Some(known) = self.tracked.get(address) else { return false };
-        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
+        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner);
         known.sequence() == told.sequence
             && known.fingerprint == told.fingerprint
             && (known.is(Tracked::NAMES_NODE) || known.node == of_block)
@@ -200,7 +199,7 @@ impl Index {
     }
 
     fn track_told(&mut self, block: Row, told: &Told<'_>) -> Row {
-        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
+        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner);
         let node = told.node.map_or(of_block, |node| self.node_row(node));
         let names = told.claim.names();
         let subject = names.map_or(NONE, |(namespace, name)| self.subject_row(told.claim.kind(), namespace, name));

@@ -16,7 +16,7 @@ use futures::StreamExt;
 use futures::stream;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{GoneNode, LiveFacts, Suspect};
-use libcalico::ipam::{Evidence, MachineSight, PodFacts, Sight};
+use libcalico::ipam::{Evidence, MachineSight, PodState, Sight};
 use libcalico::kubernetes::{NODES, SERVICES};
 use libcalico::store::{Store, StoreError};
 
@@ -146,7 +146,7 @@ impl CurrentState {
         found.copied().unwrap_or(MachineSight::Unknown)
     }
 
-    fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodFacts<'_>> {
+    fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodState<'_>> {
         let found = names.and_then(|names| self.pods.get(&key(names)));
         match found {
             Some(Sight::Present(pod)) => Sight::Present(pod_facts(pod)),

@@ -108,7 +108,7 @@ pub(super) enum SubjectState {
         node: Row,
         addresses: ReportedAddresses,
         ended: Option<Ended>,
-        /// The value of [`crate::ipam::PodFacts::runs`].
+        /// The value of [`crate::ipam::PodState::runs`].
         runs: bool,
     },
     /// A VirtualMachine, a VirtualMachineInstance, or both.

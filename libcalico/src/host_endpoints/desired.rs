@@ -138,7 +138,7 @@ fn endpoint(
 /// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared, so manual changes to them
 /// remain (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
-    let said = |endpoint: &HostEndpoint| {
+    let compared = |endpoint: &HostEndpoint| {
         let (metadata, spec) = (&endpoint.metadata, &endpoint.spec);
         (
             metadata.labels.clone(),
@@ -148,5 +148,5 @@ pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
             spec.expected_ips.clone(),
         )
     };
-    said(found) != said(wanted)
+    compared(found) != compared(wanted)
 }

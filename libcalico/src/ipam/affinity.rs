@@ -134,7 +134,8 @@ impl AffinitySelect {
 /// datastore translates it.
 pub(crate) const WITHOUT_LABELS: &str = "/calico/ipam/v2/unlabelled/";
 
-const ROOT: &str = "/calico/ipam/v2/";
+/// The beginning of the paths of all affinities.
+pub(crate) const ROOT: &str = "/calico/ipam/v2/";
 
 impl Kind for BlockAffinity {
     const KIND: &'static str = "BlockAffinity";

@@ -47,8 +47,8 @@ mod survey;
 mod tunnels;
 mod utilization;
 
-pub(crate) use affinity::WITHOUT_LABELS;
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST, Owner};
+pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use audit::{
     AuditedEndpoint, Finding, HandleRepair, HeldAddress, Inventory, Pods, SuspectHandle, audit, pod_keeper, repair,
 };

@@ -80,25 +80,25 @@ const MOST_NOTED: usize = 256;
 /// Combines the addresses that kubelet reports with those in annotations. A new sandbox can get another address while
 /// kubelet is down, and the status then still has the old one.
 fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
-    let told = &words.addresses;
+    let listed = &words.addresses;
     let mangled = words.node.starts_with('-') || words.node.ends_with('-');
-    let mut all_known = !words.node.is_empty() && !mangled;
+    let mut all_readable = !words.node.is_empty() && !mangled;
     let mut of_kubelet: Vec<IpAddr> = Vec::new();
-    for address in told.parse_reported().map(single) {
-        all_known &= address.is_some();
+    for address in listed.parse_reported().map(single) {
+        all_readable &= address.is_some();
         of_kubelet.extend(address);
     }
-    all_known &= !of_kubelet.is_empty();
+    all_readable &= !of_kubelet.is_empty();
     let mut noted: Vec<IpAddr> = Vec::new();
-    let texts = told.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
+    let texts = listed.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
     for (n, address) in texts.enumerate() {
-        all_known &= address.is_some() && n < MOST_NOTED;
+        all_readable &= address.is_some() && n < MOST_NOTED;
         if n >= MOST_NOTED {
             break;
         }
         noted.extend(address);
     }
-    ReportedAddresses::of(of_kubelet, noted, all_known)
+    ReportedAddresses::of(of_kubelet, noted, all_readable)
 }
 
 /// Returns the address of a CIDR that has only one. A pod with a larger range may have any address of the range.

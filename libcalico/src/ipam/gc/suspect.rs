@@ -130,8 +130,11 @@ impl Suspect {
             }
             Holding::Leaked(evidence) => evidence,
         };
-        let asked = self.questions();
-        let node = [asked.kubernetes_node.map(|_| facts.kubernetes_node), asked.calico_node.map(|_| facts.calico_node)];
+        let questions = self.questions();
+        let node = [
+            questions.kubernetes_node.map(|_| facts.kubernetes_node),
+            questions.calico_node.map(|_| facts.calico_node),
+        ];
         for sight in node.into_iter().flatten() {
             match sight {
                 Sight::Absent => {}

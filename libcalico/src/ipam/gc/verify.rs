@@ -258,7 +258,7 @@ impl Balance {
 impl Conflicts {
     fn verify(&self, blocks: usize, pod: impl Fn(Row) -> bool) -> Result<(), String> {
         let counted: usize = self.sizes.values().sum();
-        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.told.iter().all(|(row, _)| pod(*row));
+        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.reported.iter().all(|(row, _)| pod(*row));
         match counted == blocks && known {
             true => Ok(()),
             false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
@@ -266,7 +266,7 @@ impl Conflicts {
     }
 
     fn bytes(&self) -> usize {
-        (self.watched.len() * 2 + self.told.len()) * size_of::<(Row, IpAddr, Duration)>()
+        (self.watched.len() * 2 + self.reported.len()) * size_of::<(Row, IpAddr, Duration)>()
             + self.pods.len() * 2 * size_of::<Row>()
     }
 }

@@ -1,5 +1,5 @@
-//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two address
-//! families.
+//! [`Cidr`]: a network in canonical, masked form, the form of every Calico key and field. [`IpVersion`]: the two
+//! address families.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -38,10 +38,7 @@ impl IpVersion {
 
 impl fmt::Display for IpVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            IpVersion::V4 => "4",
-            IpVersion::V6 => "6",
-        })
+        f.write_str(if *self == IpVersion::V4 { "4" } else { "6" })
     }
 }
 

@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libcalico::kubernetes::{ApiGroup, GROUPS, Resource, Served, has_kind, kinds_path};
+use libcalico::kubernetes::{ApiGroup, DiscoveryError, GROUPS, Resource, Served, has_kind, kinds_path};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -107,12 +107,13 @@ pub(super) async fn is_v3(client: &ApiClient) -> Result<bool, RequestError> {
 pub(super) async fn lacks_kind(client: &ApiClient, resource: Resource) -> Result<bool, RequestError> {
     // Every API server serves the core group.
     let Some((group, _)) = resource.api_version.split_once('/') else { return Ok(false) };
-    let groups = Served::read(&fetch_text(client, GROUPS).await?).map_err(RequestError::Unreadable)?;
+    let unreadable = |error: DiscoveryError| RequestError::Unreadable(error.to_string());
+    let groups = Served::read(&fetch_text(client, GROUPS).await?).map_err(unreadable)?;
     if !groups.versions(group).any(|version| version == resource.api_version) {
         return Ok(true);
     }
     let kinds = fetch_text(client, kinds_path(resource.api_version)).await?;
-    let has_kind = has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(RequestError::Unreadable)?;
+    let has_kind = has_kind(resource.api_version, &kinds, &[resource.plural]).map_err(unreadable)?;
     Ok(!has_kind)
 }
 

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use datastore::Datastore;
 use libcalico::api::{AllowedUse, IpPool, IpPoolSpec, Node, ObjectKey, ObjectSelect, WorkloadEndpoint};
 use libcalico::ipam::{
-    AffinitySelect, Allocation, Block, BlockAffinity, EndpointFacts, Finding, Handle, HandleId, Holder, Inventory,
-    Keeper, Owner, PodFacts, Pods, Sight, audit, pod_keeper, tunnels_of,
+    AffinitySelect, Allocation, AuditedEndpoint, Block, BlockAffinity, Finding, Handle, HandleId, Inventory, Keeper,
+    Owner, PodState, Pods, RecordedOwner, Sight, audit, pod_keeper, tunnels_of,
 };
 use libcalico::kubernetes::{CONTAINER_ID, Pod};
 use libcalico::net::Cidr;
@@ -24,7 +24,7 @@ pub(super) struct ClusterRead {
     pub(super) blocks: Vec<Entry<Block>>,
     pub(super) handles: Vec<Entry<Handle>>,
     affinities: Vec<Entry<BlockAffinity>>,
-    pub(super) endpoints: Vec<EndpointFacts>,
+    pub(super) endpoints: Vec<AuditedEndpoint>,
     /// The pods, on Kubernetes, where an endpoint is derived from its pod.
     pub(super) pods: Pods,
     /// The nodes, read only if a block is inconsistent, because the tunnels of nodes have addresses in blocks.
@@ -138,7 +138,7 @@ impl ClusterRead {
 
     /// Returns the owner of an address that `block` does not name: an endpoint that has the address, a pod whose status
     /// lists it, or a node's tunnel.
-    pub(super) fn holder_of(&self, block: &Block, address: IpAddr) -> Option<Holder> {
+    pub(super) fn holder_of(&self, block: &Block, address: IpAddr) -> Option<RecordedOwner> {
         let nodes = self.nodes.iter().flatten();
         let tunnel = nodes.flat_map(|node| tunnels_of(&node.value)).find(|(ip, _)| *ip == address);
         if let Some((_, holder)) = tunnel {
@@ -150,7 +150,7 @@ impl ClusterRead {
         let (node, pod, container) = of_endpoint.or_else(|| {
             self.pods.iter().find_map(|(key, pod)| {
                 let Sight::Present(pod) = pod else { return None };
-                let sight = PodFacts::of(pod).sight(address);
+                let sight = PodState::of(pod).sight(address);
                 let runs = sight.ended.is_none() && !pod.spec.host_network;
                 let container = pod.metadata.annotations.get(CONTAINER_ID).map(String::as_str);
                 (runs && sight.has == Some(true)).then_some((sight.node, Some(key), container))
@@ -161,7 +161,7 @@ impl ClusterRead {
             .flat_map(|key| [("namespace", key.namespace.as_deref().unwrap_or_default()), ("pod", key.name.as_str())]);
         let attributes = pod.chain([("node", node)]).map(|(key, value)| (key.to_owned(), value.to_owned()));
         let handle = container.and_then(|container| self.uncounted_handle(block, container));
-        Some(Holder { handle, attributes: attributes.collect() })
+        Some(RecordedOwner { handle, attributes: attributes.collect() })
     }
 
     /// Returns the handle of a container that counts an address of `block` which the block does not name. On Kubernetes
@@ -206,7 +206,7 @@ impl ClusterRead {
     }
 
     /// Returns the endpoints that have `address`.
-    pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &EndpointFacts> {
+    pub(super) fn endpoints_of(&self, address: IpAddr) -> impl Iterator<Item = &AuditedEndpoint> {
         self.endpoints.iter().filter(move |endpoint| endpoint.addresses.contains(&address))
     }
 }
@@ -223,10 +223,10 @@ fn insert_if_kind<K: Kind>(pair: &RawEntry, of_kind: &mut Vec<Entry<K>>, unreada
 }
 
 /// Returns the facts of an endpoint for the audit. Its addresses may have a prefix length.
-pub(super) fn facts(endpoint: &WorkloadEndpoint) -> EndpointFacts {
+pub(super) fn facts(endpoint: &WorkloadEndpoint) -> AuditedEndpoint {
     let spec = &endpoint.spec;
     let address = |text: &String| text.split('/').next().and_then(|address| address.parse().ok());
-    EndpointFacts {
+    AuditedEndpoint {
         name: format!("{}/{}", endpoint.metadata.namespace, endpoints::workload(endpoint)),
         node: spec.node.clone(),
         pod: (!spec.pod.is_empty()).then(|| ObjectKey::namespaced(&endpoint.metadata.namespace, &spec.pod)),

@@ -3,7 +3,7 @@
 use libcalico::api::{IpPool, ObjectKey};
 use libcalico::ipam::Block;
 use libcalico::ipam::gc::Index;
-use libcalico::ipam::{PodFacts, PodWords};
+use libcalico::ipam::{PodState, PodWords};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
@@ -14,7 +14,7 @@ use crate::watched::{Node, Pod, Service};
 const MIGRATION_LABEL: &str = "projectcalico.org/node-network-during-migration";
 
 /// Returns the state of a pod: its node, its addresses, and if it has ended.
-pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
+pub(super) fn pod_facts(pod: &Pod) -> PodState<'_> {
     let said = &pod.annotations;
     let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
     let addresses = PodAddresses {
@@ -30,7 +30,7 @@ pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
     };
     let network_status = said.network_status.as_deref();
     let (node, reason, host_network) = (&*pod.node, &*pod.reason, pod.host_network);
-    PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses })
+    PodState::read(&PodWords { node, reason, host_network, network_status, addresses })
 }
 
 /// Returns true if the node still uses flannel's network.

@@ -17,7 +17,10 @@ pub type KubeControllersConfiguration = Object<KubeControllersConfigurationSpec>
 #[serde(rename_all = "camelCase", default)]
 pub struct KubeControllersConfigurationSpec {
     /// Lowest severity that is logged.
-    #[cfg_attr(feature = "schema", schemars(extend("enum" = ["None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic"])))]
+    #[cfg_attr(
+        feature = "schema",
+        schemars(extend("enum" = ["None", "Debug", "Info", "Warning", "Error", "Fatal", "Panic"]))
+    )]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_severity_screen: Option<String>,
     /// Mode of the health checks of the datastore and the API server: `Enabled` or `Disabled`.

@@ -89,8 +89,8 @@ struct Named {
     name: String,
 }
 
-/// Adds the annotation with the name, before the policy is stored. Calico before 3.32 put the tier before the name in the
-/// key (DS-33).
+/// Adds the annotation with the name, before the policy is stored. Calico before 3.32 put the tier before the name in
+/// the key (DS-33).
 pub(super) fn note_policy_name(metadata: &mut ObjectMeta) {
     metadata.annotations.insert(NAME_ANNOTATION.into(), json!({ "name": metadata.name }).to_string());
 }

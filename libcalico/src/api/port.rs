@@ -11,7 +11,8 @@ const MAX_NAME: usize = 128;
 const PROTOCOLS: [&str; 6] = ["TCP", "UDP", "SCTP", "ICMP", "ICMPv6", "UDPLite"];
 
 /// A protocol by number or name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(untagged)]
 pub enum Protocol {
     /// Its number in the IP header.
     Number(u8),
@@ -117,15 +118,6 @@ impl<'de> Deserialize<'de> for Port {
         match NumberOrText::deserialize(deserializer)? {
             NumberOrText::Number(number) => Ok(Port::Numbers(number, number)),
             NumberOrText::Text(text) => Port::parse(&text).map_err(serde::de::Error::custom),
-        }
-    }
-}
-
-impl Serialize for Protocol {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Protocol::Number(number) => serializer.serialize_u8(*number),
-            Protocol::Name(name) => serializer.serialize_str(name),
         }
     }
 }

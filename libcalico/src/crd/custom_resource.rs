@@ -1,5 +1,5 @@
-//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition. [`Field`]: constraints of a field beyond its
-//! type. [`Conditions`]: the status of the kinds whose objects controllers check.
+//! [`CustomResource`]: a kind in an API group, and its CustomResourceDefinition. [`Field`]: constraints of a field
+//! beyond its type. [`Conditions`]: the status of the kinds whose objects controllers check.
 
 use schemars::JsonSchema;
 use serde_json::{Value, json};
@@ -15,8 +15,8 @@ pub(super) struct CustomResource {
 }
 
 impl CustomResource {
-    /// Creates the definition of a kind whose `spec` is `S`. `kubectl explain` shows `about`. Only v3 requires `metadata`
-    /// and `spec` (DS-54).
+    /// Creates the definition of a kind whose `spec` is `S`. `kubectl explain` shows `about`. Only v3 requires
+    /// `metadata` and `spec` (DS-54).
     pub(super) fn new<S: JsonSchema>(group: ApiGroup, kind: &'static str, plural: &str, about: &str) -> Self {
         let (group_name, version) = group.api_version().split_once('/').unwrap_or_default();
         let mut spec = structural::<S>();
@@ -143,6 +143,12 @@ pub struct Conditions {
     pub conditions: Option<Vec<Condition>>,
 }
 
+/// The syntax of the type of a condition: a name, with or without a DNS name before it.
+const TYPE_PATTERN: &str = concat!(
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?",
+    r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
+);
+
 /// A condition, with the limits that Kubernetes defines for all conditions.
 #[derive(JsonSchema)]
 #[schemars(rename_all = "camelCase")]
@@ -151,9 +157,7 @@ pub struct Condition {
     #[schemars(
         rename = "type",
         length(max = 316),
-        regex(
-            pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
-        )
+        regex(pattern = TYPE_PATTERN)
     )]
     pub kind: String,
     /// Status of the condition.

@@ -1,6 +1,7 @@
 //! [`desired`]: computes the HostEndpoints that a node should have.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use super::{AutoHostEndpoints, CREATED_BY, HostNode, PROFILE, auto_host_endpoint_name};
@@ -33,12 +34,23 @@ pub struct TemplateProblem {
     pub reason: String,
 }
 
+/// The invalid field of a template, with the reason.
+#[derive(Debug, thiserror::Error)]
+enum InvalidField {
+    #[error("nodeSelector: {0}")]
+    NodeSelector(#[from] SelectorError),
+    #[error("interfaceCIDRs: {0}")]
+    InterfaceCidrs(#[from] CidrParseError),
+    #[error("interfacePattern: {0}")]
+    InterfacePattern(String),
+}
+
 /// Returns the endpoints that `node` should have. `is_match` returns true if an interface pattern matches the name of
 /// an interface, or an error for an invalid pattern.
-pub fn desired(
+pub fn desired<E: fmt::Display>(
     node: &HostNode,
     wanted: &AutoHostEndpoints,
-    is_match: impl Fn(&str, &str) -> Result<bool, String>,
+    is_match: impl Fn(&str, &str) -> Result<bool, E>,
 ) -> Desired {
     let mut desired = Desired { keep: wanted.keep, ..Desired::default() };
     if !wanted.enabled {
@@ -51,38 +63,35 @@ pub fn desired(
     for template in &wanted.templates {
         match of_template(node, template, &is_match) {
             Ok(endpoints) => desired.endpoints.extend(endpoints),
-            Err(reason) => {
+            Err(field) => {
                 desired.keep = true;
-                desired.problems.push(TemplateProblem { template: template.generate_name.clone(), reason });
+                let (template, reason) = (template.generate_name.clone(), field.to_string());
+                desired.problems.push(TemplateProblem { template, reason });
             }
         }
     }
     desired
 }
 
-fn of_template(
+fn of_template<E: fmt::Display>(
     node: &HostNode,
     template: &HostEndpointTemplate,
-    is_match: impl Fn(&str, &str) -> Result<bool, String>,
-) -> Result<Vec<HostEndpoint>, String> {
-    let selector = Selector::parse(&template.node_selector);
-    let selector = selector.map_err(|error: SelectorError| format!("nodeSelector: {error}"))?;
-    if !selector.matches(&node.labels) {
+    is_match: impl Fn(&str, &str) -> Result<bool, E>,
+) -> Result<Vec<HostEndpoint>, InvalidField> {
+    if !Selector::parse(&template.node_selector)?.matches(&node.labels) {
         return Ok(Vec::new());
     }
     let addresses = addresses_in(node, &template.interface_cidrs)?;
     if template.interface_pattern.is_empty() {
         let name = auto_host_endpoint_name(&node.name, Some(&template.generate_name), None);
         // An endpoint needs an interface or an address; without both, no policy could apply to it.
-        return Ok((!addresses.is_empty())
-            .then(|| endpoint(node, name, "", &addresses, Some(template)))
-            .into_iter()
-            .collect());
+        let endpoint = (!addresses.is_empty()).then(|| endpoint(node, name, "", &addresses, Some(template)));
+        return Ok(endpoint.into_iter().collect());
     }
     let mut endpoints = Vec::new();
     for interface in &node.interfaces {
         let found = is_match(&template.interface_pattern, &interface.name);
-        if !found.map_err(|error| format!("interfacePattern: {error}"))? {
+        if !found.map_err(|error| InvalidField::InterfacePattern(error.to_string()))? {
             continue;
         }
         let mut addresses = addresses.clone();
@@ -94,9 +103,8 @@ fn of_template(
 }
 
 /// Returns the node's addresses in any of the ranges.
-fn addresses_in(node: &HostNode, ranges: &[String]) -> Result<Vec<IpAddr>, String> {
-    let parsed: Result<Vec<Cidr>, CidrParseError> = ranges.iter().map(|range| range.parse()).collect();
-    let parsed = parsed.map_err(|error| format!("interfaceCIDRs: {error}"))?;
+fn addresses_in(node: &HostNode, ranges: &[String]) -> Result<Vec<IpAddr>, CidrParseError> {
+    let parsed: Vec<Cidr> = ranges.iter().map(|range| range.parse()).collect::<Result<_, _>>()?;
     Ok(node.addresses.iter().filter(|ip| parsed.iter().any(|range| range.contains(**ip))).copied().collect())
 }
 
@@ -130,7 +138,7 @@ fn endpoint(
 /// Returns true if `found` must be updated to `wanted`. Profiles and ports are not compared, so manual changes to them
 /// remain (KC-488).
 pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
-    let said = |endpoint: &HostEndpoint| {
+    let compared = |endpoint: &HostEndpoint| {
         let (metadata, spec) = (&endpoint.metadata, &endpoint.spec);
         (
             metadata.labels.clone(),
@@ -140,5 +148,5 @@ pub fn differs(found: &HostEndpoint, wanted: &HostEndpoint) -> bool {
             spec.expected_ips.clone(),
         )
     };
-    said(found) != said(wanted)
+    compared(found) != compared(wanted)
 }

@@ -24,10 +24,17 @@ pub const LOAD_BALANCER_HOST: &str = "load-balancer";
 impl Owner {
     /// Parses a block's `affinity` field. Text without a known prefix gives no owner, as in upstream.
     pub fn parse(affinity: &str) -> Option<Self> {
-        if let Some(name) = affinity.strip_prefix("host:") {
-            return Some(Owner::Host(name.to_owned()));
+        let (kind, name) = affinity.split_once(':')?;
+        Self::of_kind(kind, name)
+    }
+
+    /// Returns the owner of a kind, `host` or `virtual`.
+    pub(crate) fn of_kind(kind: &str, name: &str) -> Option<Self> {
+        match kind {
+            "host" => Some(Owner::Host(name.to_owned())),
+            "virtual" => Some(Owner::Virtual(name.to_owned())),
+            _ => None,
         }
-        affinity.strip_prefix("virtual:").map(|name| Owner::Virtual(name.to_owned()))
     }
 
     /// Returns `host` or `virtual`.
@@ -127,7 +134,8 @@ impl AffinitySelect {
 /// datastore translates it.
 pub(crate) const WITHOUT_LABELS: &str = "/calico/ipam/v2/unlabelled/";
 
-const ROOT: &str = "/calico/ipam/v2/";
+/// The beginning of the paths of all affinities.
+pub(crate) const ROOT: &str = "/calico/ipam/v2/";
 
 impl Kind for BlockAffinity {
     const KIND: &'static str = "BlockAffinity";
@@ -141,12 +149,7 @@ impl Kind for BlockAffinity {
     fn parse_path(path: &str) -> Option<AffinityKey> {
         let (kind, rest) = path.strip_prefix(ROOT)?.split_once('/')?;
         let (name, tail) = rest.split_once('/')?;
-        let owner = match kind {
-            "host" => Owner::Host(name.to_owned()),
-            "virtual" => Owner::Virtual(name.to_owned()),
-            _ => return None,
-        };
-        Some(AffinityKey { owner, cidr: parse_cidr_path(tail)? })
+        Some(AffinityKey { owner: Owner::of_kind(kind, name)?, cidr: parse_cidr_path(tail)? })
     }
 
     fn prefix(select: &AffinitySelect) -> String {

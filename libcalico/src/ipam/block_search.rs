@@ -1,9 +1,9 @@
 //! Selects the block to claim or to borrow from. The functions are pure. Their results can be outdated by a write of
 //! another node; the compare-and-swap of the following write detects that.
 //!
-//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts at an index derived from the
-//! owner's name and visits every block of the pool once. A node and upstream's allocator on the same node therefore try
-//! the same blocks in the same order, and different nodes start at distant blocks (IPAM-119).
+//! [`BlockWalk`] is the order in which a node considers the blocks of a pool. The walk starts at an index derived from
+//! the owner's name and visits every block of the pool once. A node and upstream's allocator on the same node therefore
+//! try the same blocks in the same order, and different nodes start at distant blocks (IPAM-119).
 
 use std::collections::BTreeSet;
 use std::iter::FusedIterator;
@@ -48,7 +48,8 @@ pub fn usable_block(
 ) -> UsableBlock {
     let mut reclaimable = Vec::new();
     for pool in pools {
-        let misfits: Vec<&Cidr> = misfits(ranges, pool).collect();
+        let in_pool = ranges.iter().filter(|range| range.overlaps(&pool.cidr));
+        let misfits: Vec<&Cidr> = in_pool.filter(|range| range.prefix() != pool.block_prefix).collect();
         let mut walk = BlockWalk::new(pool.cidr, pool.block_prefix, owner.name(), now);
         while let Some(cidr) = walk.next() {
             if let Some(range) = reservations.covering(&cidr) {
@@ -74,11 +75,6 @@ pub fn usable_block(
         }
     }
     UsableBlock::Reclaim(reclaimable)
-}
-
-/// Returns the ranges in a pool that do not have the pool's block size.
-fn misfits<'a>(ranges: &'a BTreeSet<Cidr>, pool: &Pool) -> impl Iterator<Item = &'a Cidr> {
-    ranges.iter().filter(|range| range.prefix() != pool.block_prefix && range.overlaps(&pool.cidr))
 }
 
 /// Returns the blocks among `with_room` that `owner` may borrow from, in the order of the pools and of the walk over

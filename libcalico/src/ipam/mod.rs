@@ -39,7 +39,7 @@ mod golden;
 mod gorand;
 mod handle;
 mod holding;
-mod pod_facts;
+mod pod_state;
 mod pool;
 mod pool_choice;
 mod reservation;
@@ -47,14 +47,14 @@ mod survey;
 mod tunnels;
 mod utilization;
 
-pub(crate) use affinity::WITHOUT_LABELS;
 pub use affinity::{AffinityKey, AffinitySelect, AffinityState, BlockAffinity, LOAD_BALANCER_HOST, Owner};
+pub(crate) use affinity::{ROOT as AFFINITY_ROOT, WITHOUT_LABELS};
 pub use audit::{
-    EndpointFacts, Finding, HandleRepair, HeldAddress, Inventory, Pods, SuspectHandle, audit, pod_keeper, repair,
+    AuditedEndpoint, Finding, HandleRepair, HeldAddress, Inventory, Pods, SuspectHandle, audit, pod_keeper, repair,
 };
 pub use block::{
-    Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, Holder, HostReserved,
-    MAX_BLOCK_CAPACITY, OldHandle, OwnerSlot, ReleaseError, ReleaseRequest, Released, Repaired,
+    Allocation, AssignError, AssignRequest, Attribute, Block, BlockTooLarge, CorruptBlock, HostReserved,
+    MAX_BLOCK_CAPACITY, OldHandle, OwnerSlot, RecordedOwner, ReleaseError, ReleaseRequest, Released, Repaired,
     WINDOWS_RESERVED_HANDLE,
 };
 pub use block_search::{BlockWalk, RoomOf, UsableBlock, borrow_order, usable_block};
@@ -62,9 +62,10 @@ pub use config::{IpamConfig, TheConfig};
 pub use gorand::GoRand;
 pub use handle::{Handle, HandleError, HandleId, load_balancer_handle};
 pub use holding::{
-    Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
+    AddressInPod, Claim, ClaimKind, Ended, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, Sight,
+    holding,
 };
-pub use pod_facts::{NETWORK_STATUS, PodFacts, PodWords, ReportedAddresses};
+pub use pod_state::{NETWORK_STATUS, PodState, PodWords, ReportedAddresses};
 pub use pool::{Pool, Refusal, RefusedPool, any_pool_of, enabled_pool};
 pub use pool_choice::{
     Labels, NoPool, PoolChoice, PoolChoiceError, PoolRequest, choose_pools, refusal_by_namespace, stale_blocks,

@@ -41,7 +41,7 @@ impl Reservations {
         let (mut ranges, mut malformed) = (Vec::new(), Vec::new());
         for object in objects {
             for entry in &object.spec.reserved_cidrs {
-                match parse_entry(entry) {
+                match Cidr::parse_or_host(entry) {
                     Some(range) => ranges.push(range),
                     None => malformed
                         .push(MalformedReservation { reservation: object.metadata.name.clone(), entry: entry.clone() }),
@@ -91,18 +91,13 @@ impl Reservations {
     }
 }
 
-fn parse_entry(entry: &str) -> Option<Cidr> {
-    let entry = entry.trim();
-    entry.parse().ok().or_else(|| entry.parse().ok().map(Cidr::host))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::api::IpReservationSpec;
 
     fn reservations(ranges: &[&str]) -> Reservations {
-        Reservations::new(ranges.iter().map(|text| parse_entry(text).unwrap()))
+        Reservations::new(ranges.iter().map(|text| Cidr::parse_or_host(text).unwrap()))
     }
 
     fn cidr(text: &str) -> Cidr {

@@ -80,14 +80,6 @@ impl BlockGlance {
         self.0.cidr
     }
 
-    /// Decodes the stored value of a block.
-    ///
-    /// # Errors
-    /// The value is not a block.
-    pub fn decode(value: &[u8]) -> Result<Self, serde_json::Error> {
-        serde_json::from_slice(value)
-    }
-
     /// Returns the room for `owner` at `now`, given the cooldown of released addresses. Returns `None` for a block
     /// that must not be used: it is corrupt or being deleted.
     pub fn room(
@@ -193,7 +185,7 @@ mod tests {
 
     fn room(value: &Value, cooldown: i64, reserved: &[&str]) -> Option<Room> {
         let reservations = Reservations::new(reserved.iter().map(|range| range.parse().unwrap()));
-        let glance = BlockGlance::decode(value.to_string().as_bytes()).unwrap();
+        let glance: BlockGlance = serde_json::from_slice(value.to_string().as_bytes()).unwrap();
         assert_eq!(glance.cidr(), "10.0.0.0/30".parse().unwrap());
         glance.room(cooldown, &reservations, &host("node1"), NOW)
     }
@@ -231,6 +223,6 @@ mod tests {
         for fields in [json!({"deleted": true}), json!({"allocations": [0]}), json!({"unallocated": [7]})] {
             assert_eq!(room(&stored(fields), 0, &[]), None);
         }
-        assert!(BlockGlance::decode(br#"{"cidr": "10.0.0.0/30", "unallocated": "all"}"#).is_err());
+        assert!(serde_json::from_slice::<BlockGlance>(br#"{"cidr": "10.0.0.0/30", "unallocated": "all"}"#).is_err());
     }
 }

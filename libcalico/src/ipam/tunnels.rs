@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{HandleId, Holder};
+use super::{HandleId, RecordedOwner};
 use crate::api::Node;
 
 /// A kind of tunnel device, as its allocations record it.
@@ -52,7 +52,7 @@ impl Tunnel {
 }
 
 /// Returns the addresses of a node's tunnel devices, each with the owner that its allocation records.
-pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, Holder)> {
+pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, RecordedOwner)> {
     let (name, spec) = (node.metadata.name.as_str(), &node.spec);
     let ipip = spec.bgp.as_ref().map(|bgp| bgp.ipv4_ipip_tunnel_addr.as_str()).unwrap_or_default();
     let [wireguard, wireguard_v6] = match &spec.wireguard {
@@ -69,7 +69,7 @@ pub fn tunnels_of(node: &Node) -> impl Iterator<Item = (IpAddr, Holder)> {
     devices.into_iter().filter_map(move |(address, tunnel)| {
         // The address may have a prefix length.
         let address = address.split('/').next()?.parse().ok()?;
-        Some((address, Holder { handle: Some(tunnel.handle_of(name)), attributes: tunnel.attributes_of(name) }))
+        Some((address, RecordedOwner { handle: Some(tunnel.handle_of(name)), attributes: tunnel.attributes_of(name) }))
     })
 }
 
@@ -98,7 +98,7 @@ mod tests {
             "10.0.0.3 wireguard-tunnel-addr-n1",
         ];
         assert_eq!(handles, expected);
-        for (_, Holder { handle, attributes }) in found {
+        for (_, RecordedOwner { handle, attributes }) in found {
             let handle_id = handle.map(|handle| handle.to_string());
             let attribute = Attribute { handle_id, active_owner: attributes, ..Attribute::default() };
             assert_eq!(Claim::of(&attribute), (Claim::Tunnel, Some("n1")));

@@ -11,9 +11,6 @@ use crate::ipam::{self, AffinityKey, Owner};
 use crate::names::{HOSTNAME_HASH_LABEL, cidr_name, hostname_hash};
 use crate::net::Cidr;
 
-/// The beginning of the paths of all affinities.
-const ROOT: &str = "/calico/ipam/v2/";
-
 const TYPE_LABEL: &str = "projectcalico.org/affinity-type";
 const VERSION_LABEL: &str = "projectcalico.org/ip-version";
 
@@ -57,7 +54,7 @@ pub(super) fn selector(prefix: &str) -> Option<Option<String>> {
     if is_of_any_owner(prefix) {
         return Some(Some(WITHOUT_LABELS.to_owned()));
     }
-    let mut segments = prefix.strip_prefix(ROOT)?.split('/');
+    let mut segments = prefix.strip_prefix(ipam::AFFINITY_ROOT)?.split('/');
     let kind = segments.next().filter(|kind| matches!(*kind, "host" | "virtual"))?;
     let Some(owner) = segments.next().filter(|owner| !owner.is_empty()) else { return Some(None) };
     let mut selector = format!("{TYPE_LABEL}={kind},{HOSTNAME_HASH_LABEL}={}", hostname_hash(owner));
@@ -79,11 +76,9 @@ pub(super) fn from_spec(group: ApiGroup, mut spec: Fields) -> Result<(AffinityKe
     let mut required = |key: &str| take_text(&mut spec, key).ok_or_else(|| Malformed(format!("spec.{key} is missing")));
     let node = required("node")?;
     let cidr: Cidr = required("cidr")?.parse().map_err(|error| Malformed(format!("spec.cidr: {error}")))?;
-    let owner = match take_text(&mut spec, "type").as_deref() {
-        None | Some("" | "host") => Owner::Host(node),
-        Some("virtual") => Owner::Virtual(node),
-        Some(other) => return Err(Malformed(format!("spec.type is neither host nor virtual: {other:?}"))),
-    };
+    let kind = take_text(&mut spec, "type").filter(|kind| !kind.is_empty()).unwrap_or_else(|| "host".into());
+    let owner = Owner::of_kind(&kind, &node)
+        .ok_or_else(|| Malformed(format!("spec.type is neither host nor virtual: {kind:?}")))?;
     if group == ApiGroup::CrdV1
         && let Some(text) = take_text(&mut spec, "deleted")
     {

@@ -1,5 +1,5 @@
-//! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`]: a value on a pod that
-//! cannot be part of its endpoint.
+//! Errors of objects and requests that cannot be represented on an API server, and [`PodProblem`]: a value on a pod
+//! that cannot be part of its endpoint.
 
 use crate::net::{Cidr, CidrParseError};
 use crate::store::StoreError;

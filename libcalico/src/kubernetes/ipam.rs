@@ -92,8 +92,8 @@ pub fn sighting_of_block(object: &[u8]) -> serde_json::Result<Option<Sighting>> 
     }
     // The block exists but cannot be decoded: report its range only.
     let Ok(SurveyedObject::<Value> { metadata, spec }) = serde_json::from_slice(object) else { return Ok(None) };
-    let told = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
-    Ok(told.or_else(|| cidr_of_name(&metadata.name)).map(Sighting::Range))
+    let stored = spec.as_ref().and_then(|spec| spec["cidr"].as_str()).and_then(|cidr| cidr.parse().ok());
+    Ok(stored.or_else(|| cidr_of_name(&metadata.name)).map(Sighting::Range))
 }
 
 /// The parts of an object that a survey reads.

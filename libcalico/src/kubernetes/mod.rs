@@ -4,7 +4,8 @@
 //! [`Transcoder`] translates a range to the request that reads it ([`Query`]), a write to its request ([`Request`]),
 //! and the API server's objects to stored pairs ([`Decoded`]). This module does no I/O.
 //!
-//! * `ipam` and `affinity` convert blocks, handles, settings and affinities, whose `spec` differs from the stored value.
+//! * `ipam` and `affinity` convert blocks, handles, settings and affinities, whose `spec` differs from the stored
+//!   value.
 //! * Pools, reservations and similar kinds differ only in their metadata.
 //! * Endpoints, nodes and profiles are views of Kubernetes' own pods, nodes, namespaces and service accounts.
 //!
@@ -59,7 +60,7 @@ pub use resource::{
     VIRTUAL_MACHINE_INSTANCES, VIRTUAL_MACHINES, escaped,
 };
 pub use revision::{Foreign, ObjectRevision, reverse_uid};
-pub use served::{GROUPS, Served, has_kind, kinds_path};
+pub use served::{DiscoveryError, GROUPS, Served, has_kind, kinds_path};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use transcoder::{Decoded, Transcoder};
 pub use workload_endpoint::{PodEndpoint, endpoint_of_pod, floating_ips, texts_of};

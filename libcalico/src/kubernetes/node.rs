@@ -1,19 +1,45 @@
 //! Node: a Kubernetes node with annotations, in its v3 form (DS-88). The plugins use the labels, by which pools select
-//! nodes. A write is a strategic merge patch of `nodes/status`. Upstream replaces the whole status (DS-89); a patch does not
-//! overwrite a concurrent change of the kubelet.
+//! nodes. A write is a strategic merge patch of `nodes/status`. Upstream replaces the whole status (DS-89); a patch
+//! does not overwrite a concurrent change of the kubelet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
-use super::json::{Fields, put_object, take_object};
+use super::json::{Fields, put_object, take_object, text};
 use super::revision::ObjectRevision;
 use crate::net::{Cidr, IpVersion};
 
 const LABELS: &str = "projectcalico.org/labels";
 const ANNOTATIONS: &str = "projectcalico.org/annotations";
 const KUBE_LABELS: &str = "projectcalico.org/kube-labels";
+
+/// The form of an annotation's value.
+#[derive(Clone, Copy)]
+enum Form {
+    Text,
+    Address(IpVersion),
+    /// An address with or without a prefix length.
+    AddressOrNetwork(IpVersion),
+    AsNumber,
+}
+
+/// The annotations: the name of each after `projectcalico.org/`, the object in the v3 `spec` and the field that contain
+/// the value, and the form of the value.
+const FIELDS: [(&str, &str, &str, Form); 11] = [
+    ("IPv4Address", "bgp", "ipv4Address", Form::AddressOrNetwork(IpVersion::V4)),
+    ("IPv6Address", "bgp", "ipv6Address", Form::AddressOrNetwork(IpVersion::V6)),
+    ("RouteReflectorClusterID", "bgp", "routeReflectorClusterID", Form::Address(IpVersion::V4)),
+    ("IPv4IPIPTunnelAddr", "bgp", "ipv4IPIPTunnelAddr", Form::Address(IpVersion::V4)),
+    ("IPv4VXLANTunnelAddr", "", "ipv4VXLANTunnelAddr", Form::Address(IpVersion::V4)),
+    ("VXLANTunnelMACAddr", "", "vxlanTunnelMACAddr", Form::Text),
+    ("IPv6VXLANTunnelAddr", "", "ipv6VXLANTunnelAddr", Form::Address(IpVersion::V6)),
+    ("VXLANTunnelMACAddrV6", "", "vxlanTunnelMACAddrV6", Form::Text),
+    ("IPv4WireguardInterfaceAddr", "wireguard", "interfaceIPv4Address", Form::Address(IpVersion::V4)),
+    ("IPv6WireguardInterfaceAddr", "wireguard", "interfaceIPv6Address", Form::Address(IpVersion::V6)),
+    ("ASNumber", "bgp", "asNumber", Form::AsNumber),
+];
 
 /// Returns the v3 node of a Kubernetes node. An annotation that cannot be parsed counts as missing.
 pub(super) fn from_kubernetes(mut object: Fields) -> Fields {
@@ -44,30 +70,21 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Fields {
 }
 
 fn v3_spec(annotations: &Annotations, name: &Value, status: &Fields) -> Fields {
-    let mut bgp = Fields::new();
-    let (v4, v6) =
-        (annotations.address("IPv4Address", IpVersion::V4), annotations.address("IPv6Address", IpVersion::V6));
-    put_text(&mut bgp, "ipv4Address", v4);
-    put_text(&mut bgp, "ipv6Address", v6);
-    bgp.extend(annotations.as_number().map(|number| ("asNumber".to_owned(), number)));
-    put_text(&mut bgp, "routeReflectorClusterID", annotations.ip("RouteReflectorClusterID", IpVersion::V4));
-    put_text(&mut bgp, "ipv4IPIPTunnelAddr", annotations.ip("IPv4IPIPTunnelAddr", IpVersion::V4));
-
-    let mut wireguard = Fields::new();
-    put_text(&mut wireguard, "interfaceIPv4Address", annotations.ip("IPv4WireguardInterfaceAddr", IpVersion::V4));
-    put_text(&mut wireguard, "interfaceIPv6Address", annotations.ip("IPv6WireguardInterfaceAddr", IpVersion::V6));
-
-    let mut spec = Fields::new();
-    let addresses = addresses([v4, v6], status);
+    let (mut spec, mut bgp, mut wireguard) = (Fields::new(), Fields::new(), Fields::new());
+    for (annotation, section, field, form) in FIELDS {
+        let fields = match section {
+            "bgp" => &mut bgp,
+            "wireguard" => &mut wireguard,
+            _ => &mut spec,
+        };
+        fields.extend(annotations.value(annotation, form).map(|value| (field.to_owned(), value)));
+    }
+    let addresses = addresses(["ipv4Address", "ipv6Address"].map(|field| text(&bgp, field)), status);
     if !addresses.is_empty() {
         spec.insert("addresses".into(), addresses.into());
     }
     put_object(&mut spec, "bgp", bgp);
     put_object(&mut spec, "wireguard", wireguard);
-    put_text(&mut spec, "ipv4VXLANTunnelAddr", annotations.ip("IPv4VXLANTunnelAddr", IpVersion::V4));
-    put_text(&mut spec, "vxlanTunnelMACAddr", annotations.text("VXLANTunnelMACAddr"));
-    put_text(&mut spec, "ipv6VXLANTunnelAddr", annotations.ip("IPv6VXLANTunnelAddr", IpVersion::V6));
-    put_text(&mut spec, "vxlanTunnelMACAddrV6", annotations.text("VXLANTunnelMACAddrV6"));
     if let Some(interfaces) = annotations.interfaces() {
         spec.insert("interfaces".into(), interfaces);
     }
@@ -77,8 +94,11 @@ fn v3_spec(annotations: &Annotations, name: &Value, status: &Fields) -> Fields {
 
 fn v3_status(annotations: &Annotations, spec: &Fields) -> Fields {
     let mut status = Fields::new();
-    put_text(&mut status, "wireguardPublicKey", annotations.text("WireguardPublicKey"));
-    put_text(&mut status, "wireguardPublicKeyV6", annotations.text("WireguardPublicKeyV6"));
+    for (annotation, field) in
+        [("WireguardPublicKey", "wireguardPublicKey"), ("WireguardPublicKeyV6", "wireguardPublicKeyV6")]
+    {
+        status.extend(annotations.text(annotation).map(|text| (field.to_owned(), text.into())));
+    }
     if let Some(cidrs) = spec.get("podCIDRs").filter(|cidrs| cidrs.as_array().is_some_and(|c| !c.is_empty())) {
         status.insert("podCIDRs".into(), cidrs.clone());
     }
@@ -95,10 +115,6 @@ fn addresses(bgp: [Option<&str>; 2], status: &Fields) -> Vec<Value> {
     calico.chain(kubernetes.map(|a| json!({"address": a["address"], "type": a["type"]}))).collect()
 }
 
-fn put_text(fields: &mut Fields, key: &str, text: Option<&str>) {
-    fields.extend(text.map(|text| (key.to_owned(), Value::from(text))));
-}
-
 /// The annotations of a Kubernetes node.
 struct Annotations(Fields);
 
@@ -108,28 +124,20 @@ impl Annotations {
         self.0.get(&format!("projectcalico.org/{name}"))?.as_str().filter(|text| !text.is_empty())
     }
 
-    /// Returns an address of the given family, with or without a prefix length.
-    fn address(&self, name: &str, version: IpVersion) -> Option<&str> {
+    /// Returns the value of an annotation that has the given form.
+    fn value(&self, name: &str, form: Form) -> Option<Value> {
         let text = self.text(name)?;
-        let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok();
-        let address = address.or_else(|| text.parse().ok())?;
-        (IpVersion::of(address) == version).then_some(text)
-    }
-
-    /// Returns an address of the given family, without a prefix length.
-    fn ip(&self, name: &str, version: IpVersion) -> Option<&str> {
-        let text = self.text(name)?;
-        (IpVersion::of(text.parse().ok()?) == version).then_some(text)
-    }
-
-    /// Returns the AS number: decimal, or two halves separated by a dot (DS-108).
-    fn as_number(&self) -> Option<Value> {
-        let text = self.text("ASNumber")?;
-        let number = match text.split_once('.') {
-            None => text.parse::<u32>().ok()?,
-            Some((high, low)) => (u32::from(high.parse::<u16>().ok()?) << 16) | u32::from(low.parse::<u16>().ok()?),
+        let address = text.parse().ok();
+        let is_valid = match form {
+            Form::Text => true,
+            Form::Address(version) => address.is_some_and(|address| IpVersion::of(address) == version),
+            Form::AddressOrNetwork(version) => {
+                let address = Cidr::parse_with_address(text).map(|(_, address)| address).ok().or(address);
+                address.is_some_and(|address| IpVersion::of(address) == version)
+            }
+            Form::AsNumber => return as_number(text),
         };
-        Some(number.into())
+        is_valid.then(|| text.into())
     }
 
     /// Returns a JSON object of texts.
@@ -149,36 +157,32 @@ impl Annotations {
     }
 }
 
+/// Returns the AS number: decimal, or two halves separated by a dot (DS-108).
+fn as_number(text: &str) -> Option<Value> {
+    let number = match text.split_once('.') {
+        None => text.parse::<u32>().ok()?,
+        Some((high, low)) => (u32::from(high.parse::<u16>().ok()?) << 16) | u32::from(low.parse::<u16>().ok()?),
+    };
+    Some(number.into())
+}
+
 fn is_address(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok() || text.parse::<Cidr>().is_ok()
 }
-
-/// The name of each annotation, and the JSON pointer to its value in the v3 node.
-const TEXTS: [(&str, &str); 11] = [
-    ("IPv4Address", "/spec/bgp/ipv4Address"),
-    ("IPv6Address", "/spec/bgp/ipv6Address"),
-    ("RouteReflectorClusterID", "/spec/bgp/routeReflectorClusterID"),
-    ("IPv4IPIPTunnelAddr", "/spec/bgp/ipv4IPIPTunnelAddr"),
-    ("IPv4VXLANTunnelAddr", "/spec/ipv4VXLANTunnelAddr"),
-    ("VXLANTunnelMACAddr", "/spec/vxlanTunnelMACAddr"),
-    ("IPv6VXLANTunnelAddr", "/spec/ipv6VXLANTunnelAddr"),
-    ("VXLANTunnelMACAddrV6", "/spec/vxlanTunnelMACAddrV6"),
-    ("IPv4WireguardInterfaceAddr", "/spec/wireguard/interfaceIPv4Address"),
-    ("IPv6WireguardInterfaceAddr", "/spec/wireguard/interfaceIPv6Address"),
-    ("ASNumber", "/spec/bgp/asNumber"),
-];
 
 /// Returns the patch that sets the annotations to the values in `node` and deletes those without a value. Labels,
 /// interfaces and keys are not changed. The patch fails if the node has changed since it was read.
 pub(super) fn update_patch(node: &Value, revision: &ObjectRevision) -> Value {
     let mut annotations = Map::new();
-    for (name, pointer) in TEXTS {
-        let said = match node.pointer(pointer) {
+    let spec = &node["spec"];
+    for (name, section, field, _) in FIELDS {
+        let fields = if section.is_empty() { spec } else { &spec[section] };
+        let value = match fields.get(field) {
             Some(Value::String(text)) if !text.is_empty() => Value::from(text.as_str()),
             Some(Value::Number(number)) => number.to_string().into(),
             _ => Value::Null,
         };
-        annotations.insert(format!("projectcalico.org/{name}"), said);
+        annotations.insert(format!("projectcalico.org/{name}"), value);
     }
     let mut metadata = Map::new();
     metadata.insert("annotations".into(), annotations.into());

@@ -10,8 +10,8 @@ use crate::net::{Cidr, CidrParseError};
 /// The annotation with the addresses that Amazon's VPC CNI plugin assigned.
 const AWS_POD_IPS: &str = "vpc.amazonaws.com/pod-ips";
 
-/// The fields of a pod that list its addresses. They are separate from [`Pod`](super::Pod), for callers that cache only
-/// part of a pod.
+/// The fields of a pod that list its addresses. They are separate from [`Pod`], for callers that cache only part of a
+/// pod.
 #[derive(Debug, Clone, Copy)]
 pub struct PodAddresses<'a> {
     /// `status.phase`.
@@ -47,7 +47,8 @@ impl<'a> AddressAnnotations<'a> {
 }
 
 impl<'a> PodAddresses<'a> {
-    /// Returns these fields of a pod. `pod_ips` are the addresses in its status ([`PodStatus::listed_ips`](super::PodStatus::listed_ips)).
+    /// Returns these fields of a pod. `pod_ips` are the addresses in its status, from
+    /// [`PodStatus::listed_ips`](super::PodStatus::listed_ips).
     pub fn of(pod: &'a Pod, pod_ips: &'a [&'a str]) -> Self {
         PodAddresses {
             phase: &pod.status.phase,

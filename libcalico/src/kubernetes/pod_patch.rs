@@ -21,14 +21,11 @@ pub const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json"
 /// The patch contains no resourceVersion, because other clients change the pod frequently.
 pub(super) fn attach(container_id: &str, ip_networks: &[String], uid: Option<&str>) -> Value {
     let mut metadata = Map::new();
-    if let Some(first) = ip_networks.first() {
-        let mut annotations = Map::new();
-        annotations.insert(POD_IP.into(), first.as_str().into());
-        annotations.insert(POD_IPS.into(), ip_networks.join(",").into());
+    if !ip_networks.is_empty() {
+        metadata = addresses(ip_networks);
         if !container_id.is_empty() {
-            annotations.insert(CONTAINER_ID.into(), container_id.into());
+            metadata["annotations"][CONTAINER_ID] = container_id.into();
         }
-        metadata.insert("annotations".into(), annotations.into());
     }
     if let Some(uid) = uid {
         metadata.insert("uid".into(), uid.into());

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::error::Malformed;
 use super::json::{Fields, put_object, take_object, take_text, text};
+use super::metadata::reversed;
 use super::resource::{Location, NAMESPACES, SERVICE_ACCOUNTS};
-use super::revision::reverse_uid;
 
 /// The prefixes of the names of both sorts of profiles.
 const OF_NAMESPACE: &str = "kns.";
@@ -38,8 +38,7 @@ pub(super) fn from_kubernetes(mut object: Fields) -> Result<Fields, Malformed> {
     metadata.insert("name".into(), name.into());
     metadata.extend(given.remove_entry("creationTimestamp"));
     if let Some(uid) = take_text(&mut given, "uid") {
-        let reversed = reverse_uid(&uid).ok_or_else(|| Malformed(format!("the uid {uid:?} is not a UUID")))?;
-        metadata.insert("uid".into(), reversed.into());
+        metadata.insert("uid".into(), reversed(&uid)?.into());
     }
     let mut spec = Fields::new();
     if rules {

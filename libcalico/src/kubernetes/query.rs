@@ -74,8 +74,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
         }
         StoredKind::Config => Ok(Query::Get(config(group, kind))),
         StoredKind::Object(object) if object.namespaced => {
-            let below = |root: &str| range.path.strip_prefix(root)?.strip_prefix(object.plural)?.strip_prefix('/');
-            let rest = below(OBJECTS).ok_or_else(|| no_path(range))?;
+            let rest = below(&range.path, object.plural).ok_or_else(|| no_path(range))?;
             Ok(Query::List(List { namespace: namespace_of(rest), ..list }))
         }
         StoredKind::Endpoint => Ok(endpoints(range, list)),
@@ -99,7 +98,7 @@ pub(super) fn query(group: ApiGroup, kind: StoredKind, range: &Range) -> Result<
 /// Returns the request for endpoints below a prefix. The CNI plugin's user may get pods but not list them, so a prefix
 /// that identifies a single pod becomes a get of that pod (DS-83).
 fn endpoints(range: &Range, list: List) -> Query {
-    let rest = range.path.strip_prefix(OBJECTS).and_then(|rest| rest.strip_prefix("workloadendpoints/"));
+    let rest = below(&range.path, "workloadendpoints");
     let Some((namespace, name)) = rest.and_then(|rest| rest.split_once('/')) else { return Query::List(list) };
     let ids = EndpointIdentifiers::parse(name).unwrap_or_default();
     if !ids.orchestrator.is_empty() && ids.orchestrator != KUBERNETES {
@@ -132,10 +131,7 @@ pub(super) fn locate(group: ApiGroup, kind: StoredKind, path: &str) -> Option<Lo
         StoredKind::Handle => Handle::parse_path(path).map(|id| global(handle_name(&id))),
         StoredKind::Config => Some(config(group, kind)),
         StoredKind::Object(object) if object.namespaced => {
-            let rest = path.strip_prefix(OBJECTS)?.strip_prefix(object.plural)?.strip_prefix('/')?;
-            let (namespace, name) = rest.split_once('/')?;
-            let is_whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
-            is_whole.then(|| Location::namespaced(resource, namespace, name))
+            located(ObjectKey::parse_namespaced(below(path, object.plural)?).filter(|key| !key.name.contains('/'))?)
         }
         StoredKind::Object(object) => name_below(path, object.plural).map(global),
         StoredKind::Node => name_below(path, "nodes").map(global),
@@ -159,8 +155,13 @@ fn config(group: ApiGroup, kind: StoredKind) -> Location {
     Location::global(kind.resource(group), "default")
 }
 
+/// Returns the part of a path after the plural of a v3 kind.
+fn below<'p>(path: &'p str, plural: &str) -> Option<&'p str> {
+    path.strip_prefix(OBJECTS)?.strip_prefix(plural)?.strip_prefix('/')
+}
+
 fn name_below(path: &str, plural: &str) -> Option<String> {
-    let name = path.strip_prefix(OBJECTS)?.strip_prefix(plural)?.strip_prefix('/')?;
+    let name = below(path, plural)?;
     (!name.is_empty() && !name.contains('/')).then(|| name.to_owned())
 }
 

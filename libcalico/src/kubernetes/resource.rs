@@ -1,5 +1,5 @@
-//! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them. [`ApiGroup`]: the API group that
-//! contains Calico's custom resources, one of two.
+//! [`Resource`] and [`Location`]: a kind and an object, as the API server's URLs name them. [`ApiGroup`]: the API group
+//! that contains Calico's custom resources, one of two.
 
 use serde_json::Value;
 

@@ -9,6 +9,14 @@ use serde::de::DeserializeOwned;
 /// The path of the list of groups.
 pub const GROUPS: &str = "/apis";
 
+/// An answer that is not the list that was requested.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct DiscoveryError {
+    path: String,
+    problem: String,
+}
+
 /// The groups that an API server serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Served(Vec<Group>);
@@ -49,12 +57,12 @@ impl Served {
     ///
     /// # Errors
     /// If the answer is not a list of groups, or is an empty list.
-    pub fn read(json: &str) -> Result<Self, String> {
+    pub fn read(json: &str) -> Result<Self, DiscoveryError> {
         let Groups { kind, groups } = parse(GROUPS, json)?;
-        match kind == "APIGroupList" && !groups.is_empty() {
-            true => Ok(Served(groups)),
-            false => Err(format!("{GROUPS}: the answer is a {kind:?} of {} groups", groups.len())),
+        if kind != "APIGroupList" || groups.is_empty() {
+            return Err(error(GROUPS, format!("the answer is a {kind:?} of {} groups", groups.len())));
         }
+        Ok(Served(groups))
     }
 
     /// Returns the versions of a group, each as `group/version`; nothing for a group that is not served.
@@ -74,17 +82,21 @@ pub fn kinds_path(group_version: &str) -> String {
 ///
 /// # Errors
 /// If the answer is not a list of the kinds of this version.
-pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<bool, String> {
+pub fn has_kind(group_version: &str, json: &str, plurals: &[&str]) -> Result<bool, DiscoveryError> {
     let path = kinds_path(group_version);
-    let Kinds { kind, group_version: said, resources } = parse(&path, json)?;
-    match kind == "APIResourceList" && said == group_version {
-        true => Ok(resources.iter().any(|resource| plurals.contains(&&*resource.name))),
-        false => Err(format!("{path}: the answer is a {kind:?} of {said:?}")),
+    let Kinds { kind, group_version: found, resources } = parse(&path, json)?;
+    if kind != "APIResourceList" || found != group_version {
+        return Err(error(&path, format!("the answer is a {kind:?} of {found:?}")));
     }
+    Ok(resources.iter().any(|resource| plurals.contains(&&*resource.name)))
 }
 
-fn parse<T: DeserializeOwned>(path: &str, json: &str) -> Result<T, String> {
-    serde_json::from_str(json).map_err(|error| format!("{path}: {error}"))
+fn parse<T: DeserializeOwned>(path: &str, json: &str) -> Result<T, DiscoveryError> {
+    serde_json::from_str(json).map_err(|cause| error(path, cause.to_string()))
+}
+
+fn error(path: &str, problem: String) -> DiscoveryError {
+    DiscoveryError { path: path.to_owned(), problem }
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ pub enum EndpointNameError {
     Empty,
     /// The text has more than four parts.
     #[error(
-        "the WorkloadEndpoint name {name:?} has {parts} parts where four are the most; write a '-' inside a part as '--'"
+        "the WorkloadEndpoint name {name:?} has {parts} parts where four are the most; \
+         write a '-' inside a part as '--'"
     )]
     TooManyParts {
         /// The text.

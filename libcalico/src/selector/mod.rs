@@ -11,7 +11,6 @@ mod token;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use data_encoding::BASE64URL_NOPAD;
 use sha2::{Digest, Sha224};
@@ -44,14 +43,6 @@ impl Selector {
     pub fn unique_id(&self) -> String {
         let digest = Sha224::digest(format!("s:{self}"));
         format!("s:{}", BASE64URL_NOPAD.encode(&digest))
-    }
-}
-
-impl FromStr for Selector {
-    type Err = SelectorError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Selector::parse(text)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`]. [`Survey`]: a read of all blocks of some families that
-//! keeps only a small part of each block.
+//! Batched reads: a [`ReadBatch`] of ranges, and its [`Answers`]. [`Survey`]: a read of all blocks of some families
+//! that keeps only a small part of each block.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -119,11 +119,6 @@ impl ReadBatch {
         self.ranges.len() - 1
     }
 
-    pub(super) fn add_list<K: Kind>(&mut self, range: Range) -> ListTicket<K> {
-        self.ranges.push(range);
-        ListTicket(self.ranges.len() - 1, PhantomData)
-    }
-
     /// Returns the ranges, in the order that the answers must have.
     pub fn ranges(&self) -> &[Range] {
         &self.ranges
@@ -238,8 +233,8 @@ impl Survey {
 
     /// Returns the survey as one batch, for a store that reads everything at once.
     pub(super) fn batch(&self) -> (ReadBatch, Vec<ListTicket<Block>>) {
-        let mut batch = ReadBatch::new();
-        let tickets = self.ranges().into_iter().map(|range| batch.add_list(range)).collect();
+        let batch = ReadBatch { ranges: self.ranges() };
+        let tickets = (0..batch.ranges.len()).map(|position| ListTicket(position, PhantomData)).collect();
         (batch, tickets)
     }
 }
@@ -247,7 +242,7 @@ impl Survey {
 /// Returns the block of a stored pair, whose value may be empty; `None` for a pair of another kind.
 pub fn sighting(path: &str, value: &[u8]) -> Option<Sighting> {
     let cidr = Block::parse_path(path)?;
-    let glance = BlockGlance::decode(value).ok().filter(|glance| glance.cidr() == cidr);
+    let glance = serde_json::from_slice::<BlockGlance>(value).ok().filter(|glance| glance.cidr() == cidr);
     Some(glance.map_or(Sighting::Range(cidr), Sighting::Block))
 }
 

@@ -57,9 +57,7 @@ fn check_name<K: PolicyKind>(name: &str, findings: &mut Vec<FieldError>) {
 }
 
 fn check_rule(rule: &Rule, findings: &mut Vec<FieldError>) {
-    if !matches!(rule.action.as_str(), "Allow" | "Deny" | "Log" | "Pass") {
-        findings.push(FieldError::tag("Action", &rule.action, "action"));
-    }
+    check_action(rule, findings);
     let has_ports = rule.protocol.as_ref().is_some_and(|protocol| protocol.has_ports());
     for side in [&rule.source, &rule.destination] {
         check_selector("Selector", &side.selector, findings);
@@ -94,8 +92,14 @@ fn check_networks(rule: &Rule, findings: &mut Vec<FieldError>) {
     }
 }
 
-fn check_selector(field: &str, text: &str, findings: &mut Vec<FieldError>) {
-    if !text.is_empty() && text != "global()" && Selector::parse(text).is_err() {
+pub(super) fn check_action(rule: &Rule, findings: &mut Vec<FieldError>) {
+    if !matches!(rule.action.as_str(), "Allow" | "Deny" | "Log" | "Pass") {
+        findings.push(FieldError::tag("Action", &rule.action, "action"));
+    }
+}
+
+pub(super) fn check_selector(field: &str, text: &str, findings: &mut Vec<FieldError>) {
+    if Selector::parse(text).is_err() {
         findings.push(FieldError::tag(field, text, "selector"));
     }
 }

@@ -1,9 +1,9 @@
 //! Rules for Profiles. Only the fields that the default profile uses are checked in a rule.
 
 use super::metadata::check_metadata;
+use super::policy::{check_action, check_selector};
 use super::syntax::{go_map, label_key_problem, label_value_problem};
 use crate::api::Profile;
-use crate::selector::Selector;
 use crate::validation_error::{FieldError, ValidationError};
 
 /// Checks that the profile may be written.
@@ -11,13 +11,8 @@ pub fn validate_profile(profile: &Profile) -> Result<(), ValidationError> {
     let mut findings = check_metadata(profile);
     let spec = &profile.spec;
     for rule in spec.ingress.iter().chain(&spec.egress) {
-        if !matches!(rule.action.as_str(), "Allow" | "Deny" | "Log" | "Pass") {
-            findings.push(FieldError::tag("Action", &rule.action, "action"));
-        }
-        let selector = &rule.source.selector;
-        if !selector.is_empty() && Selector::parse(selector).is_err() {
-            findings.push(FieldError::tag("Selector", selector, "selector"));
-        }
+        check_action(rule, &mut findings);
+        check_selector("Selector", &rule.source.selector, &mut findings);
     }
     let is_label =
         |(key, value): (&String, &String)| label_key_problem(key).is_none() && label_value_problem(value).is_none();

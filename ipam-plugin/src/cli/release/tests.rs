@@ -1,5 +1,5 @@
 use libcalico::api::{Node, NodeSpec, ObjectKey};
-use libcalico::ipam::{Block, EndpointFacts, Handle, HandleId, Sight};
+use libcalico::ipam::{AuditedEndpoint, Block, Handle, HandleId, Sight};
 use libcalico::kubernetes::Pod;
 use libcalico::store::{Entry, Revision, Store, StoreError};
 use serde_json::json;
@@ -297,7 +297,7 @@ fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of
     let spec = NodeSpec { ipv4_vxlan_tunnel_addr: tunnel.clone(), ..NodeSpec::default() };
     let node = Node::new("node1", spec);
     cluster.nodes = vec![Ok(Entry { key: node.key(), value: node, revision: Revision("1".into()) })];
-    cluster.endpoints = vec![EndpointFacts {
+    cluster.endpoints = vec![AuditedEndpoint {
         name: "default/web".into(),
         node: "node1".into(),
         pod: Some(ObjectKey::namespaced("default", "web")),
@@ -338,7 +338,7 @@ fn repair_keeps_addresses_of_tunnels_and_handles_of_containers_and_frees_none_of
     assert_eq!(shown(&cluster), None);
     cluster.endpoints[0].container_id = Some("c1".into());
     assert_eq!(shown(&cluster), Some(HandleId::new("net.c1")));
-    cluster.endpoints.push(EndpointFacts {
+    cluster.endpoints.push(AuditedEndpoint {
         name: "default/other".into(),
         addresses: vec![],
         ..cluster.endpoints[0].clone()

@@ -17,7 +17,7 @@ use hyper::Request;
 use hyper::header::ACCEPT;
 use libcalico::api::{Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{GoneNode, LiveFacts, Suspect};
-use libcalico::ipam::{Evidence, MachineSight, PodFacts, Sight};
+use libcalico::ipam::{Evidence, MachineSight, PodState, Sight};
 use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
 use serde::de::DeserializeOwned;
@@ -172,7 +172,7 @@ impl CurrentState {
         found.copied().unwrap_or(MachineSight::Unknown)
     }
 
-    fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodFacts<'_>> {
+    fn pod(&self, names: Option<(&str, &str)>) -> Sight<PodState<'_>> {
         let found = names.and_then(|names| self.pods.get(&key(names)));
         match found {
             Some(Sight::Present(pod)) => Sight::Present(pod_facts(pod)),

@@ -142,10 +142,7 @@ impl fmt::Display for Direction {
 
 impl fmt::Display for RefusedRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = match self.direction {
-            Direction::Ingress => "ingress",
-            Direction::Egress => "egress",
-        };
+        let list = self.direction.to_string().to_lowercase();
         write!(f, "{list}[{}]: {}", self.index, self.problem)
     }
 }

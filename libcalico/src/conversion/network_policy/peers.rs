@@ -26,10 +26,7 @@ fn peer(given: &PolicyPeer) -> Result<RuleEntity, CidrParseError> {
     }
     Ok(RuleEntity {
         selector: selector(given.pod_selector.as_ref(), OfWhat::Pods),
-        namespace_selector: given
-            .namespace_selector
-            .as_ref()
-            .map_or_else(String::new, |namespaces| selector(Some(namespaces), OfWhat::Namespaces)),
+        namespace_selector: selector(given.namespace_selector.as_ref(), OfWhat::Namespaces),
         ..RuleEntity::default()
     })
 }

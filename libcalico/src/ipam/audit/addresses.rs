@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-use super::{EndpointFacts, Finding, HeldAddress, Inventory, Pods};
+use super::{AuditedEndpoint, Finding, HeldAddress, Inventory, Pods};
 use crate::api::ObjectKey;
-use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, PodFacts, Sight, holding};
+use crate::ipam::{Allocation, Claim, ClaimKind, HandleId, HolderFacts, Holding, Keeper, PodState, Sight, holding};
 
-type Holders<'a> = BTreeMap<IpAddr, Vec<&'a EndpointFacts>>;
+type Holders<'a> = BTreeMap<IpAddr, Vec<&'a AuditedEndpoint>>;
 type Taken<'a> = HashMap<IpAddr, Vec<HeldAddress>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
@@ -30,7 +30,7 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-fn holders(endpoints: &[EndpointFacts]) -> Holders<'_> {
+fn holders(endpoints: &[AuditedEndpoint]) -> Holders<'_> {
     let mut holders = Holders::new();
     for endpoint in endpoints {
         for &address in &endpoint.addresses {
@@ -107,15 +107,15 @@ pub fn pod_keeper(allocation: &Allocation<'_>, pods: &Pods) -> Option<Keeper> {
     }
 }
 
-/// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while stopped,
-/// and no objects of Services and tunnels are read, so the addresses of all three count as in use.
+/// Decides about an address that no endpoint has. Only pods are looked up. Virtual machines keep addresses while
+/// stopped, and no objects of Services and tunnels are read, so the addresses of all three count as in use.
 fn judge(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Holding) {
     let (claim, node) = allocation.attribute.map_or((Claim::Unnamed, None), Claim::of);
     let found = match claim {
         Claim::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
         _ => None,
     };
-    let sight = |pod| PodFacts::of(pod).sight(allocation.ip);
+    let sight = |pod| PodState::of(pod).sight(allocation.ip);
     let pod = found.map_or(Sight::Absent, |found| found.map(sight));
     let facts = HolderFacts { pod, node, unnamed: Sight::Absent, ..HolderFacts::default() };
     (claim.kind(), holding(claim.kind(), &facts))

@@ -1,6 +1,7 @@
-//! Compares handles with the blocks that they count addresses in and the blocks that name them. [`repair`]: the correction
-//! of a handle that disagrees with the blocks. Upstream has none: its kube-controllers never lists handles, so orphaned
-//! handles accumulate (IPAM-230).
+//! Compares handles with the blocks that they count addresses in and the blocks that name them.
+//!
+//! [`repair`] corrects a handle that disagrees with the blocks. Upstream has no such correction: its kube-controllers
+//! never lists handles, so orphaned handles accumulate (IPAM-230).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -10,7 +11,7 @@ use crate::net::Cidr;
 use crate::store::{Entry, Revision};
 
 /// The number of addresses that each block has allocated to each handle.
-type Held = HashMap<HandleId, BTreeMap<Cidr, usize>>;
+type AddressesByHandle = HashMap<HandleId, BTreeMap<Cidr, usize>>;
 
 pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     let held = held(inventory);
@@ -19,8 +20,8 @@ pub(super) fn findings(inventory: &Inventory<'_>) -> Vec<Finding> {
     findings
 }
 
-fn held(inventory: &Inventory<'_>) -> Held {
-    let mut held = Held::new();
+fn held(inventory: &Inventory<'_>) -> AddressesByHandle {
+    let mut held = AddressesByHandle::new();
     for block in inventory.blocks.iter().map(|entry| &entry.value) {
         for handle in block.allocated().filter_map(|allocation| allocation.handle()) {
             *held.entry(handle).or_default().entry(block.cidr).or_default() += 1;
@@ -29,7 +30,7 @@ fn held(inventory: &Inventory<'_>) -> Held {
     held
 }
 
-fn of_handle(entry: &Entry<Handle>, held: &Held) -> Vec<Finding> {
+fn of_handle(entry: &Entry<Handle>, held: &AddressesByHandle) -> Vec<Finding> {
     let (handle, revision) = (entry.key.to_string(), entry.revision.to_string());
     let counted = &entry.value.block;
     let Some(held) = held.get(&HandleId::new(entry.key.as_str())) else {

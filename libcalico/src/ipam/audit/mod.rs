@@ -30,7 +30,7 @@ use crate::store::Entry;
 
 /// The fields of an endpoint that the audit needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EndpointFacts {
+pub struct AuditedEndpoint {
     /// The endpoint's name for messages, `namespace/name`.
     pub name: String,
     /// The endpoint's node.
@@ -58,7 +58,7 @@ pub struct Inventory<'a> {
     /// All affinities.
     pub affinities: &'a [Entry<BlockAffinity>],
     /// All endpoints.
-    pub endpoints: &'a [EndpointFacts],
+    pub endpoints: &'a [AuditedEndpoint],
     /// All pods, if endpoints are derived from pods; otherwise empty.
     pub pods: &'a Pods,
     /// The current time.

@@ -13,7 +13,7 @@ use crate::ipam::HandleId;
 
 /// The owner of an address, as an allocation records it: a pod, container or tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct RecordedOwner {
     /// The handle; `None` if it cannot be determined.
     pub handle: Option<HandleId>,
     /// The attributes: node, and pod and namespace, or type.
@@ -71,7 +71,11 @@ impl Block {
     /// without allocation, or whose allocation has no attribute, is allocated to that owner, or freed if there is
     /// none. An ordinal whose release time is unreadable is allocated to that owner, too; if there is none, its
     /// cooldown starts at `now`.
-    pub fn repaired(&self, now: OffsetDateTime, holder_of: impl Fn(IpAddr) -> Option<Holder>) -> Option<Repaired> {
+    pub fn repaired(
+        &self,
+        now: OffsetDateTime,
+        holder_of: impl Fn(IpAddr) -> Option<RecordedOwner>,
+    ) -> Option<Repaired> {
         if self.capacity() > MAX_BLOCK_CAPACITY || self.is_in_order() {
             return None;
         }
@@ -84,7 +88,7 @@ impl Block {
             if holder.is_some_and(|holder| !holder.rests_since_nobody_knows()) {
                 continue;
             }
-            if let Some(Holder { handle, attributes }) = holder_of(ip) {
+            if let Some(RecordedOwner { handle, attributes }) = holder_of(ip) {
                 block.allocations[ordinal] = Some(block.attribute_of(handle.as_ref(), attributes));
                 block.sequence_number_for_allocation.insert(ordinal.to_string(), block.sequence_number);
                 kept.push(ip);

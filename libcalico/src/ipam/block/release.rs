@@ -1,5 +1,5 @@
-//! Releases addresses. [`OldHandle`]: the handle that releases before v3 gave a container. A DEL releases its addresses,
-//! too (IPAM-23).
+//! Releases addresses. [`OldHandle`]: the handle that releases before v3 gave a container. A DEL releases its
+//! addresses, too (IPAM-23).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

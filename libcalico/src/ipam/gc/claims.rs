@@ -36,7 +36,8 @@ impl UnfinishedClaims {
             AffinityState::Pending | AffinityState::PendingDeletion => false,
             AffinityState::Confirmed | AffinityState::Unset => index.owns(node, entry.key.cidr),
         };
-        if stands || entry.value.deleted || !index.has_node(node) {
+        let has_node = index.nodes.find(&**node).is_some_and(|row| index.is_there(row));
+        if stands || entry.value.deleted || !has_node {
             return;
         }
         self.seen.insert(entry.key.clone());
@@ -78,13 +79,8 @@ impl UnfinishedClaims {
 }
 
 impl Index {
-    /// Returns true if the Calico node and its Kubernetes node exist.
-    pub fn has_node(&self, name: &str) -> bool {
-        self.nodes.find(name).is_some_and(|node| self.is_there(node))
-    }
-
     fn owns(&self, node: &str, block: Cidr) -> bool {
-        let owner = self.blocks.find(block).and_then(|block| self.blocks.get(block)).map(|block| block.owner.node());
+        let owner = self.blocks.find(block).and_then(|block| self.blocks.get(block)).map(|block| block.owner);
         owner.is_some() && owner == self.nodes.find(node)
     }
 }

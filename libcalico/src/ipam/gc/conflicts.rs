@@ -67,7 +67,8 @@ pub fn rival(block: &Block, address: IpAddr, namespace: &str, name: &str) -> Opt
 pub(super) struct Conflicts {
     /// The suspected conflicts, by the pod's row.
     pub(super) watched: Watchlist<(Row, IpAddr), ()>,
-    pub(super) told: BTreeSet<(Row, IpAddr)>,
+    /// The conflicts that were reported to operators.
+    pub(super) reported: BTreeSet<(Row, IpAddr)>,
     /// The pods to examine.
     pub(super) pods: BTreeSet<Row>,
     /// Whether to examine all pods. Any pod may report the addresses of a new block.
@@ -95,6 +96,6 @@ impl Conflicts {
 
     pub(super) fn clear(&mut self, key: &(Row, IpAddr)) {
         self.watched.clear(key);
-        self.told.remove(key);
+        self.reported.remove(key);
     }
 }

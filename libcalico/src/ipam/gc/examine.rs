@@ -243,6 +243,7 @@ impl Index {
     }
 
     fn suspect(&self, row: Row) -> Option<Suspect> {
+        let owned = |(namespace, name): &(Box<str>, Box<str>)| (namespace.to_string(), name.to_string());
         let (tracked, leak) = (self.tracked.get(row)?, self.leaks.get(row)?);
         let block = self.blocks.get(tracked.block)?;
         Some(Suspect {
@@ -318,8 +319,4 @@ impl Index {
         let next = self.leaks.next_deadline(now).into_iter().chain(self.next_balance(now));
         next.chain(self.next_conflict(now)).min()
     }
-}
-
-fn owned((namespace, name): &(Box<str>, Box<str>)) -> (String, String) {
-    (namespace.to_string(), name.to_string())
 }

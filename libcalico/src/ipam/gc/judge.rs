@@ -6,7 +6,7 @@ use super::index::{Index, Machines};
 use super::rows::{CalicoNode, CompactHandle, SubjectState, Tracked};
 use super::table::Row;
 use crate::ipam::{
-    ClaimKind, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, PodSight, Sight, holding,
+    AddressInPod, ClaimKind, Evidence, HolderFacts, Holding, Keeper, MachineSight, OwnerSight, Sight, holding,
 };
 
 impl Index {
@@ -30,9 +30,11 @@ impl Index {
         let state = self.subjects.get(tracked.subject).map(|subject| &subject.state);
         let sight = |pod: &'a SubjectState| match pod {
             SubjectState::Absent => Sight::Absent,
-            SubjectState::Pod { node, addresses, ended, .. } => {
-                Sight::Present(PodSight { node: self.node_name(*node), has: addresses.contain(address), ended: *ended })
-            }
+            SubjectState::Pod { node, addresses, ended, .. } => Sight::Present(AddressInPod {
+                node: self.node_name(*node),
+                has: addresses.contain(address),
+                ended: *ended,
+            }),
             SubjectState::Machine { .. } | SubjectState::Service => Sight::Unknown,
         };
         let owner = |(namespace, name): &(Box<str>, Box<str>)| {

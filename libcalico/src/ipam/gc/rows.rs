@@ -56,28 +56,11 @@ impl Tracked {
     }
 }
 
-/// The owner of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BlockOwner {
-    Nobody,
-    /// An owner that is not a node.
-    Virtual,
-    Node(Row),
-}
-
-impl BlockOwner {
-    pub(super) fn node(self) -> Row {
-        match self {
-            BlockOwner::Node(node) => node,
-            BlockOwner::Nobody | BlockOwner::Virtual => NONE,
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(super) struct BlockRow {
     pub(super) cidr: Cidr,
-    pub(super) owner: BlockOwner,
+    /// The node that owns the block, or [`NONE`].
+    pub(super) owner: Row,
     /// The position in the node's list.
     pub(super) in_node: u32,
     pub(super) pool: Row,
@@ -125,7 +108,7 @@ pub(super) enum SubjectState {
         node: Row,
         addresses: ReportedAddresses,
         ended: Option<Ended>,
-        /// The value of [`crate::ipam::PodFacts::runs`].
+        /// The value of [`crate::ipam::PodState::runs`].
         runs: bool,
     },
     /// A VirtualMachine, a VirtualMachineInstance, or both.

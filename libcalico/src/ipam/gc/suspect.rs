@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use crate::ipam::{
     Allocation, Block, Claim, ClaimKind, Evidence, HandleId, HolderFacts, Holding, Keeper, MachineSight, OwnerSight,
-    PodFacts, ReleaseRequest, Sight, holding,
+    PodState, ReleaseRequest, Sight, holding,
 };
 use crate::net::Cidr;
 
@@ -77,11 +77,11 @@ pub struct Questions<'a> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveFacts<'a> {
     /// The pod.
-    pub pod: Sight<PodFacts<'a>>,
+    pub pod: Sight<PodState<'a>>,
     /// The VMI and its VirtualMachine.
     pub machine: MachineSight,
     /// The pods that the allocation names as owners.
-    pub owners: Vec<Sight<PodFacts<'a>>>,
+    pub owners: Vec<Sight<PodState<'a>>>,
     /// The Service.
     pub service: Sight<()>,
     /// The Kubernetes node. A node that is not ready exists.
@@ -130,8 +130,11 @@ impl Suspect {
             }
             Holding::Leaked(evidence) => evidence,
         };
-        let asked = self.questions();
-        let node = [asked.kubernetes_node.map(|_| facts.kubernetes_node), asked.calico_node.map(|_| facts.calico_node)];
+        let questions = self.questions();
+        let node = [
+            questions.kubernetes_node.map(|_| facts.kubernetes_node),
+            questions.calico_node.map(|_| facts.calico_node),
+        ];
         for sight in node.into_iter().flatten() {
             match sight {
                 Sight::Absent => {}
@@ -143,7 +146,7 @@ impl Suspect {
     }
 
     fn holder_facts<'a>(&'a self, facts: &LiveFacts<'a>) -> HolderFacts<'a> {
-        let sight = |pod: &Sight<PodFacts<'a>>| pod.map(|pod| pod.sight(self.address));
+        let sight = |pod: &Sight<PodState<'a>>| pod.map(|pod| pod.sight(self.address));
         let are_complete = facts.owners.len() >= self.owners.len();
         HolderFacts {
             pod: sight(&facts.pod),

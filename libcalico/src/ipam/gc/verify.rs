@@ -122,7 +122,7 @@ impl Index {
         for (at, tracked) in self.tracked.iter() {
             let filed = self.nodes.get(tracked.node).map(|node| node.tracked.get(tracked.in_node as usize));
             ensure(filed.is_none_or(|filed| filed == Some(&at)), || format!("{at} is misfiled"))?;
-            let of_block = self.blocks.get(tracked.block).map_or(NONE, |block| block.owner.node());
+            let of_block = self.blocks.get(tracked.block).map_or(NONE, |block| block.owner);
             let right = tracked.is(Tracked::NAMES_NODE) || tracked.node == of_block;
             ensure(right, || format!("{at} names no node and is not under its block's"))?;
             let queued = !tracked.is(Tracked::DIRTY) || self.dirty.contains(&at);
@@ -136,10 +136,10 @@ impl Index {
         let under = self.tracked.iter().filter(|(_, tracked)| tracked.node != NONE).count();
         ensure(filed == under, || format!("{filed} filed, {under} under nodes"))?;
         let listed: usize = self.nodes.iter().map(|(_, node)| node.blocks.len()).sum();
-        let owned = self.blocks.iter().filter(|(_, block)| block.owner.node() != NONE).count();
+        let owned = self.blocks.iter().filter(|(_, block)| block.owner != NONE).count();
         ensure(listed == owned, || format!("nodes list {listed} blocks, {owned} are owned"))?;
         for (row, block) in self.blocks.iter() {
-            let listed = self.nodes.get(block.owner.node()).map(|node| node.blocks.get(block.in_node as usize));
+            let listed = self.nodes.get(block.owner).map(|node| node.blocks.get(block.in_node as usize));
             ensure(listed.is_none_or(|listed| listed == Some(&row)), || format!("{} is misfiled", block.cidr))?;
             ensure(self.pool_of(&block.cidr) == block.pool, || format!("{} is in the wrong pool", block.cidr))?;
             ensure(block.cold == NEVER || self.balance.is_cold(row, block.cold), || {
@@ -216,13 +216,13 @@ impl Index {
     fn recount(&self) -> CountsByPlace {
         let mut counts = CountsByPlace::new();
         for (_, block) in self.blocks.iter() {
-            counts.entry((block.pool, block.owner.node())).or_default().blocks += 1;
+            counts.entry((block.pool, block.owner)).or_default().blocks += 1;
             for &row in &block.tracked {
                 let Some(tracked) = self.tracked.get(row) else { continue };
                 let node = tracked.named_node();
                 let counts = counts.entry((block.pool, node)).or_default();
                 counts.in_use += 1;
-                counts.borrowed += i64::from(node != NONE && node != block.owner.node());
+                counts.borrowed += i64::from(node != NONE && node != block.owner);
                 counts.candidates += i64::from(self.leaks.get(row).is_some());
                 let unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
                 counts.unknown_owner += i64::from(unknown);
@@ -258,7 +258,7 @@ impl Balance {
 impl Conflicts {
     fn verify(&self, blocks: usize, pod: impl Fn(Row) -> bool) -> Result<(), String> {
         let counted: usize = self.sizes.values().sum();
-        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.told.iter().all(|(row, _)| pod(*row));
+        let known = self.watched.keys().all(|(row, _)| pod(*row)) && self.reported.iter().all(|(row, _)| pod(*row));
         match counted == blocks && known {
             true => Ok(()),
             false => Err(format!("{blocks} blocks, and of what is gone something is left: {self:?}")),
@@ -266,7 +266,7 @@ impl Conflicts {
     }
 
     fn bytes(&self) -> usize {
-        (self.watched.len() * 2 + self.told.len()) * size_of::<(Row, IpAddr, Duration)>()
+        (self.watched.len() * 2 + self.reported.len()) * size_of::<(Row, IpAddr, Duration)>()
             + self.pods.len() * 2 * size_of::<Row>()
     }
 }

@@ -32,7 +32,7 @@ impl<T> Sight<T> {
 
 /// The state of a pod with respect to one address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PodSight<'a> {
+pub struct AddressInPod<'a> {
     /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
     /// True if the pod has the address. `None` if the pod has not reported an address yet or its addresses are
@@ -74,7 +74,7 @@ pub enum OwnerSight {
 
 impl OwnerSight {
     /// Returns the greatest result of the lookups of the pods.
-    pub fn of<'a>(pods: impl Iterator<Item = Sight<PodSight<'a>>>) -> Self {
+    pub fn of<'a>(pods: impl Iterator<Item = Sight<AddressInPod<'a>>>) -> Self {
         let sights = pods.map(|pod| match pod {
             Sight::Absent => OwnerSight::Absent,
             Sight::Unknown => OwnerSight::Unknown,
@@ -98,7 +98,7 @@ pub enum Ended {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HolderFacts<'a> {
     /// The pod.
-    pub pod: Sight<PodSight<'a>>,
+    pub pod: Sight<AddressInPod<'a>>,
     /// The state of the VMI and its VirtualMachine.
     pub machine: MachineSight,
     /// The pods that an allocation for a VMI names as its owners.
@@ -235,7 +235,7 @@ fn of_machine(machine: MachineSight, owner: OwnerSight) -> Holding {
 
 /// Decides about a pod's address. A pod that has the address keeps it, whatever its node is: metadata alone never
 /// frees an address in use. Upstream compares the nodes first (KC-434).
-fn of_pod(pod: &PodSight<'_>, node: Option<&str>) -> Holding {
+fn of_pod(pod: &AddressInPod<'_>, node: Option<&str>) -> Holding {
     if pod.has == Some(true) && pod.ended.is_none() {
         return Holding::Held(Keeper::Pod);
     }

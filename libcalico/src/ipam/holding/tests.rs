@@ -46,7 +46,7 @@ fn an_allocation_names_whom_it_is_for() {
 }
 
 /// Returns facts with this pod, this result for every other lookup, and this node.
-fn world<'a>(pod: Sight<PodSight<'a>>, other: Sight<()>, node: Option<&'a str>) -> HolderFacts<'a> {
+fn world<'a>(pod: Sight<AddressInPod<'a>>, other: Sight<()>, node: Option<&'a str>) -> HolderFacts<'a> {
     let (machine, owner) = (MachineSight::Unknown, OwnerSight::Absent);
     HolderFacts { pod, machine, owner, service: other, tunnel_node: other, unnamed: other, node }
 }
@@ -55,7 +55,7 @@ fn world<'a>(pod: Sight<PodSight<'a>>, other: Sight<()>, node: Option<&'a str>) 
 #[test]
 fn a_pod_holds_what_it_has_or_may_still_tell() {
     use Holding::{Held, Leaked};
-    let pod = |node, has, ended| Sight::Present(PodSight { node, has, ended });
+    let pod = |node, has, ended| Sight::Present(AddressInPod { node, has, ended });
     for (sight, node, expected) in [
         (Sight::Absent, Some("n1"), Leaked(Evidence::PodGone)),
         (Sight::Unknown, Some("n1"), Held(Keeper::Unseen)),
@@ -94,7 +94,7 @@ fn everything_else_holds_while_it_is_there_or_in_doubt() {
 }
 
 /// Returns facts about a VMI, and about the pods that its allocation names.
-fn machine_facts<'a>(machine: MachineSight, pods: &[Sight<PodSight<'a>>]) -> HolderFacts<'a> {
+fn machine_facts<'a>(machine: MachineSight, pods: &[Sight<AddressInPod<'a>>]) -> HolderFacts<'a> {
     let absent = world(Sight::Absent, Sight::Absent, None);
     HolderFacts { machine, owner: OwnerSight::of(pods.iter().copied()), ..absent }
 }
@@ -102,7 +102,7 @@ fn machine_facts<'a>(machine: MachineSight, pods: &[Sight<PodSight<'a>>]) -> Hol
 #[test]
 fn a_machines_address_is_held_by_the_machine_and_by_a_launcher_that_has_it() {
     use Holding::{Held, Leaked};
-    let pod = |has, ended| Sight::Present(PodSight { node: "n1", has, ended });
+    let pod = |has, ended| Sight::Present(AddressInPod { node: "n1", has, ended });
     let (gone, unseen) = (Sight::Absent, Sight::Unknown);
     let (runs, silent) = (pod(Some(true), None), pod(None, None));
     let (other, ended) = (pod(Some(false), None), pod(Some(true), Some(Ended::Finished)));

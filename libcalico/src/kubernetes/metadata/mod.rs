@@ -284,7 +284,8 @@ fn each_owner(metadata: &mut Fields, rename: impl Fn(&str) -> Option<&'static st
     Ok(())
 }
 
-fn reversed(uid: &str) -> Result<String, Malformed> {
+/// Returns the v3 uid of a custom resource, or back.
+pub(super) fn reversed(uid: &str) -> Result<String, Malformed> {
     reverse_uid(uid).ok_or_else(|| Malformed(format!("the uid {uid:?} is not a UUID")))
 }
 

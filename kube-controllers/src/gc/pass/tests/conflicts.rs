@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use http_body_util::BodyExt;
 use kube::client::Body;
-use libcalico::ipam::{PodFacts, ReportedAddresses};
+use libcalico::ipam::{PodState, ReportedAddresses};
 use libcalico::store::Store;
 use serde_json::{Value, json};
 use tokio::time::advance;
@@ -78,7 +78,7 @@ async fn replica(server: &Server, calico: &Arc<Datastore>) -> GcPass {
     }
     index.put_block(&block).unwrap();
     let addresses = ReportedAddresses::new(vec!["10.0.0.5".parse().unwrap()]);
-    index.put_pod("ns", "lost", &PodFacts { node: "node-a", addresses, ended: None, runs: true });
+    index.put_pod("ns", "lost", &PodState { node: "node-a", addresses, ended: None, runs: true });
     collector(server.client(), calico.clone(), index, Leadership::always())
 }
 

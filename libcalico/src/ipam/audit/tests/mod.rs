@@ -26,7 +26,7 @@ struct World {
     blocks: Vec<Block>,
     handles: BTreeMap<HandleId, Handle>,
     affinities: Vec<(AffinityKey, BlockAffinity)>,
-    endpoints: Vec<EndpointFacts>,
+    endpoints: Vec<AuditedEndpoint>,
     pods: Pods,
     in_flight: Duration,
 }
@@ -103,8 +103,8 @@ fn affinity(node: &str, range: &str, state: AffinityState) -> (AffinityKey, Bloc
     (key, BlockAffinity { state, ..BlockAffinity::default() })
 }
 
-fn endpoint(container: &str, address: &str) -> EndpointFacts {
-    EndpointFacts {
+fn endpoint(container: &str, address: &str) -> AuditedEndpoint {
+    AuditedEndpoint {
         name: format!("default/{container}"),
         node: "node1".into(),
         addresses: vec![ip(address)],

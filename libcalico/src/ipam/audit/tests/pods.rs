@@ -29,7 +29,7 @@ fn leaks(pod: Option<&Pod>) -> Vec<String> {
         let shown = endpoint_of_pod(pod, "cali").unwrap().endpoint;
         let address = |text: &String| text.parse::<Cidr>().unwrap().network();
         let addresses = shown.spec.ip_networks.iter().map(address).collect();
-        world.endpoints = vec![EndpointFacts { name: "ns/p".into(), addresses, ..EndpointFacts::default() }];
+        world.endpoints = vec![AuditedEndpoint { name: "ns/p".into(), addresses, ..AuditedEndpoint::default() }];
         world.pods = Pods::from([(ObjectKey::namespaced("ns", "p"), Sight::Present(pod.clone()))]);
     }
     let leaks = world.findings().into_iter().filter(|finding| matches!(finding, Finding::AddressWithoutEndpoint(_)));

@@ -127,7 +127,7 @@ proptest! {
         let reporter = |ip: IpAddr| {
             let ordinal = before.ordinal_of(ip).unwrap();
             let attributes = || attributes(&format!("reporter{ordinal}"));
-            reported.contains(&ordinal).then(|| Holder { handle: None, attributes: attributes() })
+            reported.contains(&ordinal).then(|| RecordedOwner { handle: None, attributes: attributes() })
         };
         let Some(Repaired { block: after, freed, kept }) = before.repaired(NOW, reporter) else {
             prop_assert!(before.verify().is_ok() && before.lost_ordinal().is_none());

@@ -9,7 +9,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::ipam::{BlockUse, EndpointFacts, Inventory, Room, UsableBlock, audit, usable_block};
+use crate::ipam::{AuditedEndpoint, BlockUse, Inventory, Room, UsableBlock, audit, usable_block};
 use crate::store::{Entry, Revision};
 
 fn index() -> impl Strategy<Value = Value> {
@@ -130,7 +130,8 @@ fn operate(block: &Block) {
 /// Runs the operations that read many blocks at once.
 fn survey(block: &Block) {
     let entry = Entry { key: block.cidr, value: block.clone(), revision: Revision("1".into()) };
-    let endpoints = [EndpointFacts { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..EndpointFacts::default() }];
+    let endpoints =
+        [AuditedEndpoint { name: "e".into(), addresses: vec![ip("10.0.0.0")], ..AuditedEndpoint::default() }];
     let inventory = Inventory {
         pools: &[cidr("10.0.0.0/16")],
         blocks: &[entry.clone(), entry],

@@ -1,6 +1,6 @@
 //! Changes of blocks.
 
-use super::super::rows::{BlockOwner, BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
+use super::super::rows::{BlockRow, CompactHandle, HandleRow, NEVER, Tracked};
 use super::super::table::{NONE, Row};
 use super::{Feed, Index};
 use crate::api::parse_time;
@@ -19,7 +19,7 @@ pub enum UnreadableBlock {
 }
 
 /// An allocation, as read from a block.
-struct Told<'a> {
+struct StoredAllocation<'a> {
     ordinal: u16,
     handle: &'a str,
     sequence: Option<u64>,
@@ -32,7 +32,7 @@ struct Told<'a> {
 
 /// The data that the index takes from a block.
 struct Summary<'a> {
-    told: Vec<Told<'a>>,
+    allocations: Vec<StoredAllocation<'a>>,
     nameless: Vec<u16>,
     taken: u16,
     used: u16,
@@ -57,7 +57,7 @@ impl Index {
         let row = self.blocks.find(block.cidr).unwrap_or_else(|| self.add_block(block.cidr));
         self.set_owner(row, block.owner());
         self.set_summary(row, &summary);
-        self.set_addresses(row, &summary.told);
+        self.set_addresses(row, &summary.allocations);
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl Index {
         let pool = self.pool_of(&cidr);
         let row = self.blocks.insert(BlockRow {
             cidr,
-            owner: BlockOwner::Nobody,
+            owner: NONE,
             in_node: 0,
             pool,
             tracked: Box::default(),
@@ -112,15 +112,14 @@ impl Index {
     /// Files the block under its owner, and the block's addresses that name no node under the owner's node.
     fn set_owner(&mut self, row: Row, owner: Option<Owner>) {
         let owner = match owner {
-            None => BlockOwner::Nobody,
-            Some(Owner::Virtual(_)) => BlockOwner::Virtual,
-            Some(Owner::Host(name)) => BlockOwner::Node(self.node_row(&name)),
+            Some(Owner::Host(name)) => self.node_row(&name),
+            Some(Owner::Virtual(_)) | None => NONE,
         };
         let Some(block) = self.blocks.get(row).filter(|block| block.owner != owner) else {
             // A list cannot distinguish a block that was released and claimed again from the released block. If a
             // deleted node claimed a block again, its affinities must be released again.
-            if !self.balance.is_departing(owner.node()) {
-                self.node_changed(owner.node());
+            if !self.balance.is_departing(owner) {
+                self.node_changed(owner);
             }
             return;
         };
@@ -132,7 +131,7 @@ impl Index {
             let nameless = self.tracked.get(address).is_some_and(|tracked| !tracked.is(Tracked::NAMES_NODE));
             if nameless {
                 self.unfile(address);
-                self.file(address, owner.node());
+                self.file(address, owner);
                 self.mark(address);
             }
         }
@@ -152,7 +151,7 @@ impl Index {
     fn set_summary(&mut self, row: Row, summary: &Summary<'_>) {
         let list = self.list(Feed::Blocks);
         let Some(block) = self.blocks.get_mut(row) else { return };
-        let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner.node());
+        let (was, cold, node) = ((block.taken, block.used), block.cold, block.owner);
         (block.taken, block.used, block.cold, block.list) = (summary.taken, summary.used, summary.cold, list);
         block.nameless = summary.nameless.as_slice().into();
         self.balance.set_cold(row, cold, summary.cold);
@@ -161,24 +160,24 @@ impl Index {
         }
     }
 
-    fn set_addresses(&mut self, row: Row, told: &[Told<'_>]) {
-        let Some(known) = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.tracked)) else { return };
-        let mut known = known.into_iter().peekable();
-        let mut tracked = Vec::with_capacity(told.len());
-        for told in told {
-            while let Some(gone) = known.next_if(|&address| self.ordinal(address) < told.ordinal) {
+    fn set_addresses(&mut self, row: Row, allocations: &[StoredAllocation<'_>]) {
+        let Some(before) = self.blocks.get_mut(row).map(|block| std::mem::take(&mut block.tracked)) else { return };
+        let mut before = before.into_iter().peekable();
+        let mut tracked = Vec::with_capacity(allocations.len());
+        for stored in allocations {
+            while let Some(gone) = before.next_if(|&address| self.ordinal(address) < stored.ordinal) {
                 self.untrack(gone);
             }
-            match known.next_if(|&address| self.ordinal(address) == told.ordinal) {
-                Some(same) if self.is_as_told(row, same, told) => tracked.push(same),
+            match before.next_if(|&address| self.ordinal(address) == stored.ordinal) {
+                Some(same) if self.is_unchanged(row, same, stored) => tracked.push(same),
                 changed => {
                     // The new allocation is added first, so that names used by both are not removed in between.
-                    tracked.push(self.track_told(row, told));
+                    tracked.push(self.track_stored(row, stored));
                     changed.into_iter().for_each(|changed| self.untrack(changed));
                 }
             }
         }
-        known.for_each(|gone| self.untrack(gone));
+        before.for_each(|gone| self.untrack(gone));
         if let Some(block) = self.blocks.get_mut(row) {
             block.tracked = tracked.into();
         }
@@ -190,39 +189,39 @@ impl Index {
 
     /// Returns true if the allocation is unchanged. The comparison includes a hash of the attributes, because a VMI's
     /// address changes owners without a new sequence number. Upstream misses such a change (KC-422).
-    fn is_as_told(&self, block: Row, address: Row, told: &Told<'_>) -> bool {
-        let Some(known) = self.tracked.get(address) else { return false };
-        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
-        known.sequence() == told.sequence
-            && known.fingerprint == told.fingerprint
-            && (known.is(Tracked::NAMES_NODE) || known.node == of_block)
-            && self.find_handle(told.handle) == Some(known.handle)
+    fn is_unchanged(&self, block: Row, address: Row, stored: &StoredAllocation<'_>) -> bool {
+        let Some(tracked) = self.tracked.get(address) else { return false };
+        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner);
+        tracked.sequence() == stored.sequence
+            && tracked.fingerprint == stored.fingerprint
+            && (tracked.is(Tracked::NAMES_NODE) || tracked.node == of_block)
+            && self.find_handle(stored.handle) == Some(tracked.handle)
     }
 
-    fn track_told(&mut self, block: Row, told: &Told<'_>) -> Row {
-        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner.node());
-        let node = told.node.map_or(of_block, |node| self.node_row(node));
-        let names = told.claim.names();
-        let subject = names.map_or(NONE, |(namespace, name)| self.subject_row(told.claim.kind(), namespace, name));
+    fn track_stored(&mut self, block: Row, stored: &StoredAllocation<'_>) -> Row {
+        let of_block = self.blocks.get(block).map_or(NONE, |block| block.owner);
+        let node = stored.node.map_or(of_block, |node| self.node_row(node));
+        let names = stored.claim.names();
+        let subject = names.map_or(NONE, |(namespace, name)| self.subject_row(stored.claim.kind(), namespace, name));
         let mut tracked = Tracked {
-            sequence: told.sequence.unwrap_or_default(),
+            sequence: stored.sequence.unwrap_or_default(),
             block,
-            handle: self.handle_row(told.handle),
+            handle: self.handle_row(stored.handle),
             handle_next: NONE,
             subject,
             subject_next: NONE,
             node,
             in_node: 0,
-            fingerprint: told.fingerprint,
-            ordinal: told.ordinal,
-            kind: told.claim.kind(),
+            fingerprint: stored.fingerprint,
+            ordinal: stored.ordinal,
+            kind: stored.claim.kind(),
             flags: 0,
         };
-        tracked.set(Tracked::NUMBERED, told.sequence.is_some());
-        tracked.set(Tracked::NAMES_NODE, told.node.is_some());
+        tracked.set(Tracked::NUMBERED, stored.sequence.is_some());
+        tracked.set(Tracked::NAMES_NODE, stored.node.is_some());
         let row = self.track(tracked);
-        if !told.owners.is_empty() {
-            self.owners.insert(row, told.owners.clone());
+        if !stored.owners.is_empty() {
+            self.owners.insert(row, stored.owners.clone());
         }
         self.holder_came(row);
         row
@@ -248,7 +247,7 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
         return Err(UnreadableBlock::TooLarge(block.cidr));
     }
     block.verify()?;
-    let mut summary = Summary { told: Vec::new(), nameless: Vec::new(), taken: 0, used: 0, cold: NEVER };
+    let mut summary = Summary { allocations: Vec::new(), nameless: Vec::new(), taken: 0, used: 0, cold: NEVER };
     for allocation in block.allocated() {
         let Some(attribute) = allocation.attribute else { continue };
         summary.taken = summary.taken.saturating_add(1);
@@ -271,7 +270,7 @@ fn summarize(block: &Block) -> Result<Summary<'_>, UnreadableBlock> {
             Claim::Machine { .. } => Claim::owners(attribute).map(|(ns, pod)| (ns.into(), pod.into())).collect(),
             _ => Box::default(),
         };
-        summary.told.push(Told { ordinal, handle, sequence, claim, node, fingerprint, owners });
+        summary.allocations.push(StoredAllocation { ordinal, handle, sequence, claim, node, fingerprint, owners });
     }
     Ok(summary)
 }

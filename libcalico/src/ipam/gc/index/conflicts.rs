@@ -16,7 +16,7 @@ impl Index {
     pub(in crate::ipam::gc) fn pod_changed(&mut self, pod: Row) {
         let reported = self.reports(pod);
         self.conflicts.watched.retain(|(row, address)| *row != pod || reported.contains(address));
-        self.conflicts.told.retain(|(row, address)| *row != pod || reported.contains(address));
+        self.conflicts.reported.retain(|(row, address)| *row != pod || reported.contains(address));
         match reported.is_empty() {
             true => self.conflicts.pods.remove(&pod),
             false => self.conflicts.pods.insert(pod),
@@ -107,14 +107,14 @@ impl Index {
     /// sides again before reporting a conflict.
     pub fn conflicts(&self, now: Duration) -> Vec<Conflict> {
         let due = self.conflicts.watched.due(now, SETTLED).into_iter();
-        let untold = due.filter(|key| !self.conflicts.told.contains(key));
+        let unreported = due.filter(|key| !self.conflicts.reported.contains(key));
         let conflict = |(pod, address): (Row, IpAddr)| {
             let (block, _) = self.contradicting(pod, address)?;
             let subject = self.subjects.get(pod)?;
             let namespace = self.namespaces.text(subject.namespace).to_owned();
             Some(Conflict { namespace, name: subject.name.to_string(), address, block })
         };
-        untold.filter_map(conflict).collect()
+        unreported.filter_map(conflict).collect()
     }
 
     /// Returns the numbers of lasting conflicts about free addresses and about addresses of other owners.
@@ -128,7 +128,7 @@ impl Index {
     /// Marks a conflict as reported to operators.
     pub fn conflict_told(&mut self, conflict: &Conflict) {
         if let Some(key) = self.conflict_key(conflict) {
-            self.conflicts.told.insert(key);
+            self.conflicts.reported.insert(key);
         }
     }
 

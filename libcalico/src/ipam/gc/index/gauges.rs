@@ -31,7 +31,7 @@ impl Index {
         let Some(tracked) = self.tracked.get(row) else { return };
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(tracked.block) else { return };
         let node = tracked.named_node();
-        let borrowed = node != NONE && owner.node() != node;
+        let borrowed = node != NONE && owner != node;
         let unknown = matches!(tracked.kind, ClaimKind::Foreign | ClaimKind::Unnamed);
         self.numbers.change(pool, node, |counts| {
             counts.in_use += by;
@@ -49,6 +49,6 @@ impl Index {
 
     pub(in crate::ipam::gc) fn count_block(&mut self, row: Row, by: i64) {
         let Some(&BlockRow { pool, owner, .. }) = self.blocks.get(row) else { return };
-        self.numbers.change(pool, owner.node(), |counts| counts.blocks += by);
+        self.numbers.change(pool, owner, |counts| counts.blocks += by);
     }
 }

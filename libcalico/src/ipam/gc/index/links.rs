@@ -1,7 +1,7 @@
 //! The lists that contain an address: those of its handle, its owner and its node. Only this module changes them, so
 //! that adding and removing an address stay symmetric.
 
-use super::super::rows::{BlockOwner, CalicoNode, CompactHandle, HandleRow, NodeRow, Tracked};
+use super::super::rows::{CalicoNode, CompactHandle, HandleRow, NodeRow, Tracked};
 use super::super::table::{NONE, Row};
 use super::Index;
 
@@ -89,13 +89,7 @@ impl Index {
 
     /// Files an address under a node.
     pub(in super::super) fn file(&mut self, row: Row, node: Row) {
-        let at = match self.nodes.get_mut(node) {
-            Some(node) => {
-                node.tracked.push(row);
-                node.tracked.len() as u32 - 1
-            }
-            None => 0,
-        };
+        let at = self.nodes.get_mut(node).map_or(0, |node| append(&mut node.tracked, row));
         if let Some(tracked) = self.tracked.get_mut(row) {
             (tracked.node, tracked.in_node) = (node, at);
         }
@@ -105,11 +99,7 @@ impl Index {
     /// Removes an address from its node.
     pub(in super::super) fn unfile(&mut self, row: Row) {
         let Some((node, at)) = self.tracked.get(row).map(|tracked| (tracked.node, tracked.in_node)) else { return };
-        let moved = self.nodes.get_mut(node).and_then(|node| {
-            node.tracked.swap_remove(at as usize);
-            shrink(&mut node.tracked);
-            node.tracked.get(at as usize).copied()
-        });
+        let moved = self.nodes.get_mut(node).and_then(|node| swap_remove(&mut node.tracked, at));
         if let Some(moved) = moved.and_then(|moved| self.tracked.get_mut(moved)) {
             moved.in_node = at;
         }
@@ -129,34 +119,24 @@ impl Index {
     }
 
     /// Files a block under its owner.
-    pub(in super::super) fn own(&mut self, block: Row, owner: BlockOwner) {
-        let at = match self.nodes.get_mut(owner.node()) {
-            Some(node) => {
-                node.blocks.push(block);
-                node.blocks.len() as u32 - 1
-            }
-            None => 0,
-        };
+    pub(in super::super) fn own(&mut self, block: Row, owner: Row) {
+        let at = self.nodes.get_mut(owner).map_or(0, |node| append(&mut node.blocks, block));
         if let Some(row) = self.blocks.get_mut(block) {
             (row.owner, row.in_node) = (owner, at);
         }
-        self.unbalance(owner.node());
-        self.node_changed(owner.node());
+        self.unbalance(owner);
+        self.node_changed(owner);
     }
 
     /// Removes a block from its owner.
     pub(in super::super) fn disown(&mut self, block: Row) {
-        let Some((node, at)) = self.blocks.get(block).map(|row| (row.owner.node(), row.in_node)) else { return };
-        let moved = self.nodes.get_mut(node).and_then(|node| {
-            node.blocks.swap_remove(at as usize);
-            shrink(&mut node.blocks);
-            node.blocks.get(at as usize).copied()
-        });
+        let Some((node, at)) = self.blocks.get(block).map(|row| (row.owner, row.in_node)) else { return };
+        let moved = self.nodes.get_mut(node).and_then(|node| swap_remove(&mut node.blocks, at));
         if let Some(moved) = moved.and_then(|moved| self.blocks.get_mut(moved)) {
             moved.in_node = at;
         }
         if let Some(row) = self.blocks.get_mut(block) {
-            row.owner = BlockOwner::Nobody;
+            row.owner = NONE;
         }
         self.unbalance(node);
         self.node_changed(node);
@@ -197,9 +177,18 @@ impl Index {
     }
 }
 
-/// Reduces the capacity of a node's list after many removals.
-fn shrink(rows: &mut Vec<Row>) {
+/// Appends a row to a node's list, and returns its position.
+fn append(rows: &mut Vec<Row>, row: Row) -> u32 {
+    rows.push(row);
+    rows.len() as u32 - 1
+}
+
+/// Removes a row from a node's list. Returns the row that moved to its position, if there is one. After many removals,
+/// reduces the capacity of the list.
+fn swap_remove(rows: &mut Vec<Row>, at: u32) -> Option<Row> {
+    rows.swap_remove(at as usize);
     if rows.capacity() > 8 && rows.len() < rows.capacity() / 4 {
         rows.shrink_to(rows.len() * 2);
     }
+    rows.get(at as usize).copied()
 }

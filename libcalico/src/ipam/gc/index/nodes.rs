@@ -4,17 +4,6 @@ use super::super::rows::CalicoNode;
 use super::super::table::Row;
 use super::{Feed, Index};
 
-/// The existence of a Calico node's Kubernetes node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum NodeStatus {
-    /// The Kubernetes node exists.
-    There,
-    /// The Calico node is not a Kubernetes node, so its existence cannot be checked.
-    Foreign,
-    /// The Kubernetes node or the Calico node does not exist.
-    Gone,
-}
-
 impl Index {
     /// Adds or updates a Calico node. `kubernetes` is the node's name in Kubernetes, if it is a Kubernetes node
     /// (KC-402). If Calico nodes are derived from Kubernetes nodes, put both kinds under the same name.
@@ -113,22 +102,22 @@ impl Index {
         }
     }
 
-    pub(in super::super) fn status(&self, node: Row) -> Option<NodeStatus> {
-        Some(match self.nodes.get(node)?.calico {
-            CalicoNode::Foreign => NodeStatus::Foreign,
-            CalicoNode::Kubernetes(name) if self.nodes.get(name).is_some_and(|node| node.kubernetes) => {
-                NodeStatus::There
-            }
-            CalicoNode::Kubernetes(_) | CalicoNode::Absent => NodeStatus::Gone,
-        })
+    /// Returns true if the Kubernetes node of a Calico node exists. Returns `None` for a Calico node that is not a
+    /// Kubernetes node, because its existence cannot be checked.
+    fn exists(&self, node: Row) -> Option<bool> {
+        match self.nodes.get(node)?.calico {
+            CalicoNode::Foreign => None,
+            CalicoNode::Kubernetes(name) => Some(self.nodes.get(name).is_some_and(|node| node.kubernetes)),
+            CalicoNode::Absent => Some(false),
+        }
     }
 
     pub(in super::super) fn is_there(&self, node: Row) -> bool {
-        self.status(node) == Some(NodeStatus::There)
+        self.exists(node) == Some(true)
     }
 
     pub(in super::super) fn is_gone(&self, node: Row) -> bool {
-        self.status(node) == Some(NodeStatus::Gone)
+        self.exists(node) == Some(false)
     }
 
     /// Returns the name in Kubernetes of a Calico node, if it is known. On etcd the two names can differ.

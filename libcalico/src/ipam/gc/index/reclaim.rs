@@ -39,7 +39,7 @@ impl Index {
         let due: Vec<Row> = self.balance.due.iter().take_while(|(due, _)| *due <= now).map(|(_, row)| *row).collect();
         for row in due {
             let Some(block) = self.blocks.get(row) else { continue };
-            let (cidr, node) = (block.cidr, block.owner.node());
+            let (cidr, node) = (block.cidr, block.owner);
             let left = left.entry((node, cidr.version())).or_insert_with(|| self.blocks_of(node, cidr.version()));
             let spare = *left > 1;
             *left -= usize::from(spare);

@@ -3,15 +3,15 @@
 use super::super::rows::{Subject, SubjectState};
 use super::super::table::{NONE, Row};
 use super::{Feed, Index, Owners};
-use crate::ipam::{ClaimKind, PodFacts};
+use crate::ipam::{ClaimKind, PodState};
 use crate::kubernetes::may_be_machine;
 
 impl Index {
     /// Adds or updates a pod.
-    pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodFacts<'_>) {
+    pub fn put_pod(&mut self, namespace: &str, name: &str, facts: &PodState<'_>) {
         let row = self.subject_row(ClaimKind::Pod, namespace, name);
         let node = if facts.node.is_empty() { NONE } else { self.node_row(facts.node) };
-        let PodFacts { addresses, ended, runs, .. } = facts.clone();
+        let PodState { addresses, ended, runs, .. } = facts.clone();
         let state = SubjectState::Pod { node, addresses, ended, runs };
         self.set_state(row, Feed::Pods, state);
     }

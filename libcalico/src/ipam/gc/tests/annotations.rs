@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::*;
 use super::scenarios::cluster;
-use crate::ipam::{Evidence, NETWORK_STATUS, PodFacts, PodWords};
+use crate::ipam::{Evidence, NETWORK_STATUS, PodState, PodWords};
 use crate::kubernetes::{AddressAnnotations, PodAddresses};
 
 const KEYS: [&str; 4] =
@@ -31,7 +31,7 @@ struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    fn facts(&self) -> PodFacts<'_> {
+    fn facts(&self) -> PodState<'_> {
         let addresses = PodAddresses {
             phase: self.phase,
             deleting: self.deleting,
@@ -40,7 +40,7 @@ impl<'a> Said<'a> {
             annotations: AddressAnnotations::of(&self.annotations),
         };
         let network_status = self.annotations.get(NETWORK_STATUS).map(String::as_str);
-        PodFacts::read(&PodWords { node: self.node, reason: "", host_network: false, network_status, addresses })
+        PodState::read(&PodWords { node: self.node, reason: "", host_network: false, network_status, addresses })
     }
 }
 

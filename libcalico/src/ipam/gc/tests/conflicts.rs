@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::*;
 use super::cluster::Cluster;
 use super::scenarios::{cluster, examine};
-use crate::ipam::{AssignRequest, HandleId, Owner, OwnerSlot, PodFacts, ReportedAddresses};
+use crate::ipam::{AssignRequest, HandleId, Owner, OwnerSlot, PodState, ReportedAddresses};
 
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 const ALMOST: Duration = Duration::from_nanos(119_999_999_999);
@@ -19,7 +19,7 @@ fn ip(text: &str) -> IpAddr {
 /// being deleted.
 fn report(cluster: &mut Cluster, name: &str, addresses: &[&str], runs: bool) {
     let addresses = ReportedAddresses::new(addresses.iter().map(|text| ip(text)).collect());
-    cluster.index.put_pod("ns", name, &PodFacts { node: "n1", addresses, ended: None, runs });
+    cluster.index.put_pod("ns", name, &PodState { node: "n1", addresses, ended: None, runs });
 }
 
 /// Returns the lasting conflicts after an examination.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::*;
 use super::cluster::EPOCH;
-use crate::ipam::{AssignRequest, Block, HandleId, Owner, PodFacts, ReportedAddresses, Reservations};
+use crate::ipam::{AssignRequest, Block, HandleId, Owner, PodState, ReportedAddresses, Reservations};
 use crate::net::Cidr;
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -41,7 +41,7 @@ fn large(nodes: usize, blocks: usize, pods: usize, prefix: u8) -> Index {
                 };
                 let address = block.assign(1, &request, &Reservations::none()).unwrap()[0];
                 let addresses = ReportedAddresses::new(vec![address]);
-                index.put_pod(&namespace, &pod, &PodFacts { node: &node, addresses, ended: None, runs: true });
+                index.put_pod(&namespace, &pod, &PodState { node: &node, addresses, ended: None, runs: true });
             }
             index.put_block(&block).unwrap();
         }

@@ -12,7 +12,7 @@ use time::macros::datetime;
 
 use super::super::*;
 use crate::ipam::{
-    AssignRequest, Block, Ended, HandleId, MachineSight, Owner, OwnerSlot, PodFacts, ReportedAddresses, Reservations,
+    AssignRequest, Block, Ended, HandleId, MachineSight, Owner, OwnerSlot, PodState, ReportedAddresses, Reservations,
     Sight, WINDOWS_RESERVED_HANDLE,
 };
 use crate::net::Cidr;
@@ -30,11 +30,11 @@ pub(super) struct Pod {
 }
 
 impl Pod {
-    pub(super) fn facts(&self) -> PodFacts<'_> {
+    pub(super) fn facts(&self) -> PodState<'_> {
         let addresses =
             if self.reported { ReportedAddresses::new(self.addresses.clone()) } else { ReportedAddresses::default() };
         let runs = self.reported && self.ended.is_none();
-        PodFacts { node: &self.node, addresses, ended: self.ended, runs }
+        PodState { node: &self.node, addresses, ended: self.ended, runs }
     }
 }
 

@@ -1,4 +1,4 @@
-//! [`PodFacts`]: a pod's node, addresses and end, for garbage collection and `calico-ipam check`.
+//! [`PodState`]: a pod's node, addresses and end, for garbage collection and `calico-ipam check`.
 //!
 //! Kubelet writes a pod's status. Any user who may create the pod can change its annotations at any time. An
 //! annotation can therefore keep an address, but never frees one that the status reports.
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::Deserialize;
 
-use super::{Ended, PodSight};
+use super::{AddressInPod, Ended};
 use crate::kubernetes::{Pod, PodAddresses};
 use crate::net::Cidr;
 
@@ -17,7 +17,7 @@ pub const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
 /// A pod's node, addresses and end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodFacts<'a> {
+pub struct PodState<'a> {
     /// The pod's Kubernetes node; empty if it is not scheduled.
     pub node: &'a str,
     /// The pod's addresses.
@@ -28,7 +28,7 @@ pub struct PodFacts<'a> {
     pub runs: bool,
 }
 
-/// The fields of a pod from which [`PodFacts`] are derived.
+/// The fields of a pod from which [`PodState`] are derived.
 #[derive(Debug, Clone, Copy)]
 pub struct PodWords<'n, 'a> {
     /// `spec.nodeName`.
@@ -43,7 +43,7 @@ pub struct PodWords<'n, 'a> {
     pub addresses: PodAddresses<'a>,
 }
 
-impl<'a> PodFacts<'a> {
+impl<'a> PodState<'a> {
     /// Derives the facts from the fields. The addresses are incomplete if the pod is not scheduled, has not reported
     /// an address yet, or has an unreadable address. Unlike upstream, an empty address annotation does not end a pod
     /// that is being deleted (KC-435).
@@ -56,7 +56,7 @@ impl<'a> PodFacts<'a> {
             (false, false) => None,
         };
         let runs = addresses.phase == "Running" && !addresses.deleting && !host_network;
-        PodFacts { node, addresses: reported(words), ended, runs }
+        PodState { node, addresses: reported(words), ended, runs }
     }
 
     /// Derives the facts from a pod, without distinguishing an eviction from another end.
@@ -65,12 +65,12 @@ impl<'a> PodFacts<'a> {
         let addresses = PodAddresses::of(pod, &pod_ips);
         let network_status = pod.metadata.annotations.get(NETWORK_STATUS).map(String::as_str);
         let (node, host_network) = (&pod.spec.node_name, pod.spec.host_network);
-        PodFacts::read(&PodWords { node, reason: "", host_network, network_status, addresses })
+        PodState::read(&PodWords { node, reason: "", host_network, network_status, addresses })
     }
 
     /// Returns the state of the pod with respect to `address`.
-    pub fn sight(&self, address: IpAddr) -> PodSight<'a> {
-        PodSight { node: self.node, has: self.addresses.contain(address), ended: self.ended }
+    pub fn sight(&self, address: IpAddr) -> AddressInPod<'a> {
+        AddressInPod { node: self.node, has: self.addresses.contain(address), ended: self.ended }
     }
 }
 
@@ -80,25 +80,25 @@ const MOST_NOTED: usize = 256;
 /// Combines the addresses that kubelet reports with those in annotations. A new sandbox can get another address while
 /// kubelet is down, and the status then still has the old one.
 fn reported(words: &PodWords<'_, '_>) -> ReportedAddresses {
-    let told = &words.addresses;
+    let listed = &words.addresses;
     let mangled = words.node.starts_with('-') || words.node.ends_with('-');
-    let mut all_known = !words.node.is_empty() && !mangled;
+    let mut all_readable = !words.node.is_empty() && !mangled;
     let mut of_kubelet: Vec<IpAddr> = Vec::new();
-    for address in told.parse_reported().map(single) {
-        all_known &= address.is_some();
+    for address in listed.parse_reported().map(single) {
+        all_readable &= address.is_some();
         of_kubelet.extend(address);
     }
-    all_known &= !of_kubelet.is_empty();
+    all_readable &= !of_kubelet.is_empty();
     let mut noted: Vec<IpAddr> = Vec::new();
-    let texts = told.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
+    let texts = listed.parse_noted().map(single).chain(of_other_interfaces(words.network_status));
     for (n, address) in texts.enumerate() {
-        all_known &= address.is_some() && n < MOST_NOTED;
+        all_readable &= address.is_some() && n < MOST_NOTED;
         if n >= MOST_NOTED {
             break;
         }
         noted.extend(address);
     }
-    ReportedAddresses::of(of_kubelet, noted, all_known)
+    ReportedAddresses::of(of_kubelet, noted, all_readable)
 }
 
 /// Returns the address of a CIDR that has only one. A pod with a larger range may have any address of the range.
@@ -229,7 +229,7 @@ mod tests {
             };
             let network_status = annotations.get(NETWORK_STATUS).map(String::as_str);
             let (node, reason, host_network) = (self.node, self.reason, false);
-            let facts = PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses });
+            let facts = PodState::read(&PodWords { node, reason, host_network, network_status, addresses });
             let sight = facts.sight(address.parse().unwrap());
             (sight.has, sight.ended)
         }

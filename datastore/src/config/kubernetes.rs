@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use super::lookup::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
+use super::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
 
 /// All settings about the API server. Creating the value reads no file.

@@ -17,7 +17,7 @@ use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::deadline::Deadline;
-use crate::pairs::{prefix_range, write_in_transaction};
+use crate::pairs::write_in_transaction;
 use crate::watch::PageSize;
 
 /// An etcd cluster as a datastore.
@@ -44,12 +44,6 @@ impl Etcd {
         self.deadline.expect_first_answer_within(patience);
     }
 
-    /// Returns all pairs whose path begins with `prefix`, in path order.
-    pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let answers = self.read_ranges(&[prefix_range(prefix)]).await?;
-        Ok(answers.into_iter().flatten().collect())
-    }
-
     /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks
     /// other requests.
     pub fn source<K: Kind>(&self, select: &K::Select) -> EtcdSource<K> {
@@ -58,7 +52,7 @@ impl Etcd {
 
     /// Reads ranges in one request per [`MAX_OPS`](txn::MAX_OPS) ranges. Later requests read at the revision of the
     /// first response, so that all ranges come from one snapshot.
-    async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+    pub(crate) async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         let mut answers = Vec::with_capacity(ranges.len());
         let mut snapshot = None;
         for part in ranges.chunks(txn::MAX_OPS) {

@@ -128,8 +128,10 @@ impl FromObject for WindowsConf {
         Ok(WindowsConf {
             mode: object.read_or_default("mode")?,
             vxlan_mac_prefix: object.read_or_default("vxlan_mac_prefix")?,
-            vxlan_vni: object.read_or_default("vxlan_vni")?,
-            windows_pod_deletion_timestamp_timeout: object.read_or_default("windows_pod_deletion_timestamp_timeout")?,
+            vxlan_vni: object.read_with("vxlan_vni", |node| node.integer(0..=u64::MAX))?.unwrap_or_default(),
+            windows_pod_deletion_timestamp_timeout: object
+                .read_with("windows_pod_deletion_timestamp_timeout", |node| node.integer(i64::MIN..=i64::MAX))?
+                .unwrap_or_default(),
             windows_use_single_network: object.read_or_default("windows_use_single_network")?,
             windows_disable_default_deny_all_policy: object
                 .read_or_default("windows_disable_default_deny_all_policy")?,

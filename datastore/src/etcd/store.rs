@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use etcd_client::{KvClient, Txn, TxnResponse};
+use etcd_client::{Txn, TxnResponse};
 use libcalico::ipam::Sighting;
 use libcalico::store::{
     Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
@@ -12,7 +12,7 @@ use libcalico::store::{
 use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_ANSWER};
-use super::error::{EtcdFailure, await_answer};
+use super::error::await_answer;
 use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
@@ -74,7 +74,9 @@ impl Etcd {
                 Purpose::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
                 Purpose::Write => deadline.saturating_duration_since(Instant::now()),
             };
-            let failure = match self.send(&mut client, transaction.clone(), share).await {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            let answer = await_answer(Instant::now() + share, share, client.txn(transaction.clone())).await;
+            let failure = match answer {
                 Ok(response) => {
                     self.deadline.answered();
                     self.connection.answered().await;
@@ -109,11 +111,6 @@ impl Etcd {
                 _ => return Ok(()),
             }
         }
-    }
-
-    async fn send(&self, client: &mut KvClient, transaction: Txn, limit: Duration) -> Result<TxnResponse, EtcdFailure> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        await_answer(Instant::now() + limit, limit, client.txn(transaction)).await
     }
 }
 

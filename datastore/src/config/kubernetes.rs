@@ -69,7 +69,7 @@ impl KubernetesConfig {
         settings: &DatastoreSettings,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        Self::new(settings, &SettingLookup::new(&env), settings.deadline.unwrap_or(DEFAULT_DEADLINE))
+        Self::new(settings, &SettingLookup { env: &env }, settings.deadline.unwrap_or(DEFAULT_DEADLINE))
     }
 
     /// Returns the settings of the API server that has the pods, for use together with another datastore. `env` is as

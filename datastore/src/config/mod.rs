@@ -73,11 +73,7 @@ pub(crate) struct SettingLookup<'a> {
     env: &'a dyn Fn(&str) -> Option<String>,
 }
 
-impl<'a> SettingLookup<'a> {
-    pub(crate) fn new(env: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        SettingLookup { env }
-    }
-
+impl SettingLookup<'_> {
     /// Returns `CALICO_X` if it is set, else the configured value, else `X`, else the empty string.
     pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
         self.find(configured, variable).unwrap_or_default()
@@ -117,7 +113,7 @@ impl DatastoreConfig {
     /// Selects the datastore and collects its settings. `env` looks up an environment variable. An empty variable is
     /// `Some("")` and hides sources of lower precedence (DS-3).
     pub fn new(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let lookup = SettingLookup::new(&env);
+        let lookup = SettingLookup { env: &env };
         let endpoints = lookup.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
         let path = lookup.get(&settings.datastore_path, "DATASTORE_PATH");
         let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);

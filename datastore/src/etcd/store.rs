@@ -21,6 +21,7 @@ use crate::pairs::write_in_transaction;
 use crate::watch::PageSize;
 
 /// An etcd cluster as a datastore.
+#[derive(Debug)]
 pub struct Etcd {
     pub(super) connection: Connection,
     pub(super) deadline: Deadline,
@@ -111,12 +112,6 @@ impl Etcd {
                 _ => return Ok(()),
             }
         }
-    }
-}
-
-impl std::fmt::Debug for Etcd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Etcd").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
 

@@ -118,9 +118,9 @@ impl Command {
     /// Code 4 with upstream's text for any other value.
     pub fn parse(text: &str) -> Result<Command, CniError> {
         Command::ALL.into_iter().find(|command| command.as_str() == text).ok_or_else(|| {
-            let known: Vec<_> = Command::ALL.iter().map(|command| command.as_str()).collect();
+            let commands = Command::ALL.map(Command::as_str).join(", ");
             CniError::new(Code::INVALID_ENVIRONMENT, format!("unknown CNI_COMMAND: {text}"))
-                .with_details(format!("known are {}", known.join(", ")))
+                .with_details(format!("known are {commands}"))
         })
     }
 

@@ -171,13 +171,12 @@ fn truth(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
 /// Formats the location of the API server, as far as the settings determine it.
 impl fmt::Display for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files = || self.kubeconfig.iter().chain(&self.home_kubeconfig);
-        match (&self.overrides.server, files().next()) {
-            (Some(server), _) => f.write_str(server),
-            (None, Some(_)) => {
-                f.write_str(&files().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"))
-            }
-            (None, None) => f.write_str("of this pod"),
+        let files = self.kubeconfig.iter().chain(&self.home_kubeconfig);
+        let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
+        match &self.overrides.server {
+            Some(server) => f.write_str(server),
+            None if files.is_empty() => f.write_str("of this pod"),
+            None => f.write_str(&files.join(":")),
         }
     }
 }

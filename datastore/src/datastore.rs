@@ -78,7 +78,7 @@ impl Datastore {
     /// response, each request has the configured time limit. Has no effect on a file, which is always reachable.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
-            Datastore::Etcd(etcd) => etcd.expect_first_answer_within(patience),
+            Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
             Datastore::Local(_) => {}
             Datastore::Kubernetes(kubernetes) => kubernetes.expect_first_answer_within(patience),
         }

@@ -1,7 +1,6 @@
 //! [`Etcd`]: an etcd cluster as a [`Store`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use etcd_client::{Txn, TxnResponse};
 use libcalico::ipam::Sighting;
@@ -24,7 +23,7 @@ use crate::watch::PageSize;
 #[derive(Debug)]
 pub struct Etcd {
     pub(super) connection: Connection,
-    pub(super) deadline: Deadline,
+    pub(crate) deadline: Deadline,
     requests: AtomicU64,
 }
 
@@ -37,12 +36,7 @@ impl Etcd {
 
     /// Returns the number of remote procedure calls sent so far, including authentication.
     pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed) + self.connection.authentications()
-    }
-
-    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
-    pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        self.deadline.expect_first_answer_within(patience);
+        self.requests.load(Ordering::Relaxed) + self.connection.authentications.load(Ordering::Relaxed)
     }
 
     /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks

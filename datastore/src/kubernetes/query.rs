@@ -67,9 +67,9 @@ impl<'q> DistinctQuery<'q> {
         all
     }
 
-    /// Sends the query. Returns its objects, or `None` if the response says that the kind does not exist, which a proxy may
-    /// have sent. The API server's cache serves reads that need not be the latest. That saves the round trip to
-    /// its storage, which is a third of the work.
+    /// Sends the query. Returns its objects, or `None` if the response says that the kind does not exist. A proxy may
+    /// have sent that response. The API server's cache serves reads that need not be the latest. That saves the round
+    /// trip to its storage, which is a third of the work.
     pub(super) async fn send(&self, client: &ApiClient) -> Result<Option<Vec<Value>>, StoreError> {
         let (outcome, path) = match self.query {
             Query::Nothing => return Ok(Some(Vec::new())),

@@ -15,6 +15,7 @@ use crate::bootstrap;
 use crate::config::{ConfigError, DatastoreConfig};
 use crate::etcd::{Etcd, EtcdSource};
 use crate::kubernetes::{ApiSource, BusyRule, CalicoObjects, GROUP_FILE, Kubernetes};
+use crate::pairs::prefix_range;
 use crate::watch::{StatsHandle, WatchEvent, Watcher};
 
 /// A namespace that every cluster has from its creation and never deletes.
@@ -77,7 +78,7 @@ impl Datastore {
     /// response, each request has the configured time limit. Has no effect on a file, which is always reachable.
     pub fn expect_first_answer_within(&self, patience: Duration) {
         match self {
-            Datastore::Etcd(etcd) => etcd.expect_first_answer_within(patience),
+            Datastore::Etcd(etcd) => etcd.deadline.expect_first_answer_within(patience),
             Datastore::Local(_) => {}
             Datastore::Kubernetes(kubernetes) => kubernetes.expect_first_answer_within(patience),
         }
@@ -121,13 +122,17 @@ impl Datastore {
 
     /// Returns all pairs whose path begins with `prefix`, in path order, as one snapshot.
     pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        match self {
-            Datastore::Etcd(etcd) => etcd.scan(prefix).await,
-            Datastore::Local(local) => local.scan(prefix),
-            Datastore::Kubernetes(_) => Err(StoreError::Other(
-                "the Kubernetes datastore keeps objects, not pairs; export it with kubectl get -o yaml".into(),
-            )),
-        }
+        let ranges = [prefix_range(prefix)];
+        let pairs = match self {
+            Datastore::Etcd(etcd) => etcd.read_ranges(&ranges).await?,
+            Datastore::Local(local) => local.read_ranges(&ranges)?,
+            Datastore::Kubernetes(_) => {
+                return Err(StoreError::Other(
+                    "the Kubernetes datastore keeps objects, not pairs; export it with kubectl get -o yaml".into(),
+                ));
+            }
+        };
+        Ok(pairs.into_iter().flatten().collect())
     }
 
     /// Watches a selection of a kind. Sends no request before the first call of [`CalicoWatcher::next`]. Returns `None`

@@ -2,7 +2,9 @@
 
 use std::convert::Infallible;
 
-use libcalico::store::{Answers, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel};
+use libcalico::store::{
+    Answers, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Write, WriteError, WriteModel,
+};
 
 use crate::config::{ConfigError, LocalConfig};
 
@@ -23,7 +25,7 @@ impl LocalDisabled {
         match self.0 {}
     }
 
-    pub(crate) fn scan(&self, _: &str) -> Result<Vec<RawEntry>, StoreError> {
+    pub(crate) fn read_ranges(&self, _: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         match self.0 {}
     }
 }

@@ -40,13 +40,9 @@ enum PageSource<'a, K: Kind> {
 /// A source, and the position in its list.
 struct Pager<S: WatchSource> {
     source: Box<S>,
-    position: PagePosition<S::Token>,
-}
-
-enum PagePosition<T> {
-    Start,
-    Page(T),
-    End,
+    /// The position of the next page. `None` before the first page.
+    token: Option<S::Token>,
+    is_complete: bool,
 }
 
 impl<K: Kind> PagedList<'_, K> {
@@ -65,27 +61,25 @@ impl<K: Kind> PagedList<'_, K> {
 
 impl<S: WatchSource> Pager<S> {
     fn new(source: S) -> Self {
-        Pager { source: Box::new(source), position: PagePosition::Start }
+        Pager { source: Box::new(source), token: None, is_complete: false }
     }
 
     async fn next(&mut self) -> Result<Option<Vec<ObjectChange<S::Value, S::Key>>>, WatchFailure> {
-        let token = match &self.position {
-            PagePosition::Start => None,
-            PagePosition::Page(token) => Some(token.clone()),
-            PagePosition::End => return Ok(None),
-        };
+        if self.is_complete {
+            return Ok(None);
+        }
         let mut attempts_left = ATTEMPTS;
         let page = loop {
             attempts_left -= 1;
-            match self.source.list_in_time(token.clone()).await {
+            match self.source.list_in_time(self.token.clone()).await {
                 Err(WatchFailure::Lost { retry_after: None, .. }) if attempts_left > 0 => {}
                 listed => break listed?,
             }
         };
-        self.position = match page.next {
-            NextPage::Page(token) => PagePosition::Page(token),
-            NextPage::Watch(_) => PagePosition::End,
-        };
+        match page.next {
+            NextPage::Page(token) => self.token = Some(token),
+            NextPage::Watch(_) => self.is_complete = true,
+        }
         Ok(Some(page.objects))
     }
 }

@@ -32,8 +32,6 @@ impl Code {
     pub const TRY_AGAIN: Code = Code(11);
     /// STATUS: ADD cannot be served now.
     pub const NOT_AVAILABLE: Code = Code(50);
-    /// STATUS: ADD cannot be served now, and existing containers may have limited connectivity.
-    pub const LIMITED_CONNECTIVITY: Code = Code(51);
     /// The datastore connection test (`-t`) failed; the code is upstream's.
     pub const CONNECTION_TEST: Code = Code(100);
     /// CHECK found a difference between the attachment and the state that ADD created.

@@ -5,7 +5,7 @@ use std::io;
 use serde_json::Value;
 
 use crate::flags::{self, CommandOutput, Flag, Flags};
-use crate::{Call, CallError, Lookup, Version, read_call, specification};
+use crate::{Call, CallError, Lookup, Version, read_call, version};
 
 /// The plugin as which the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ fn answer_version(read_stdin: impl FnOnce() -> io::Result<Vec<u8>>) -> CommandOu
     let document: Option<Value> = read_stdin().ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
     let requested = document.as_ref().and_then(|value| value.get("cniVersion")).and_then(Value::as_str);
     let requested = requested.filter(|text| !text.is_empty());
-    CommandOutput { stdout: specification::format_answer(requested), ..CommandOutput::default() }
+    CommandOutput { stdout: version::format_answer(requested), ..CommandOutput::default() }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 pub mod args;
 mod call;
+mod command;
 pub mod conf;
 mod decode;
 pub mod env;
@@ -24,10 +25,11 @@ pub mod result;
 pub mod rewrite;
 #[cfg(feature = "schema")]
 pub mod schema;
-mod specification;
+mod version;
 
 pub use args::CniArgs;
 pub use call::{Call, CallError, read_call};
+pub use command::Command;
 pub use conf::NetConf;
 pub use decode::{DecodeError, MAX_INPUT};
 pub use env::Lookup;
@@ -35,4 +37,4 @@ pub use error::{CniError, Code};
 pub use flags::CommandOutput;
 pub use invocation::{Invocation, Plugin, invocation};
 pub use result::CniResult;
-pub use specification::{Command, Version};
+pub use version::Version;

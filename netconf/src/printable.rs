@@ -47,19 +47,9 @@ pub(crate) fn indented_json<T: Serialize>(value: &T) -> String {
     let mut bytes = Vec::new();
     let mut serializer = Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(b"    "));
     value.serialize(&mut serializer).expect("maps with string keys into memory cannot fail");
-    escape_html(&String::from_utf8_lossy(&bytes))
-}
-
-/// Escapes the whole text at once: outside of strings, JSON has none of these characters.
-fn escape_html(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for c in json.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out.push_str(&format!("\\u{:04x}", c as u32)),
-            _ => out.push(c),
-        }
-    }
-    out
+    // The whole text can be escaped at once: outside of strings, JSON has none of these characters.
+    let is_escaped = |c| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
+    escape(&String::from_utf8_lossy(&bytes), is_escaped).into_owned()
 }
 
 #[cfg(test)]

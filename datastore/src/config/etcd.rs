@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::lookup::{DatastoreSettings, SettingLookup};
+use super::{DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
 
 /// Settings for reaching etcd.

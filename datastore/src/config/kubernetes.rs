@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libcalico::kubernetes::ApiGroup;
 
-use super::lookup::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
+use super::{DEFAULT_DEADLINE, DatastoreSettings, SettingLookup};
 use crate::error::ConfigError;
 
 /// All settings about the API server. Creating the value reads no file.
@@ -69,7 +69,7 @@ impl KubernetesConfig {
         settings: &DatastoreSettings,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        Self::new(settings, &SettingLookup::new(&env), settings.deadline.unwrap_or(DEFAULT_DEADLINE))
+        Self::new(settings, &SettingLookup { env: &env }, settings.deadline.unwrap_or(DEFAULT_DEADLINE))
     }
 
     /// Returns the settings of the API server that has the pods, for use together with another datastore. `env` is as
@@ -171,13 +171,12 @@ fn truth(setting: &'static str, text: &str) -> Result<bool, ConfigError> {
 /// Formats the location of the API server, as far as the settings determine it.
 impl fmt::Display for KubernetesConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let files = || self.kubeconfig.iter().chain(&self.home_kubeconfig);
-        match (&self.overrides.server, files().next()) {
-            (Some(server), _) => f.write_str(server),
-            (None, Some(_)) => {
-                f.write_str(&files().map(|file| file.display().to_string()).collect::<Vec<_>>().join(":"))
-            }
-            (None, None) => f.write_str("of this pod"),
+        let files = self.kubeconfig.iter().chain(&self.home_kubeconfig);
+        let files: Vec<_> = files.map(|file| file.display().to_string()).collect();
+        match &self.overrides.server {
+            Some(server) => f.write_str(server),
+            None if files.is_empty() => f.write_str("of this pod"),
+            None => f.write_str(&files.join(":")),
         }
     }
 }

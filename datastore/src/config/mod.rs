@@ -1,10 +1,11 @@
 //! Selects the datastore and the settings for reaching it.
 //!
-//! Read `lookup` first, which says where a setting comes from.
+//! A setting has three sources. In order of precedence: `CALICO_X` in the environment, the network configuration
+//! ([`DatastoreSettings`]), and `X` in the environment. The caller passes the environment as a lookup function, so this
+//! module has no side effects.
 
 mod etcd;
 mod kubernetes;
-mod lookup;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,14 +13,81 @@ use std::time::Duration;
 pub use etcd::{EtcdConfig, Pem, TlsConfig};
 pub(crate) use kubernetes::without_user;
 pub use kubernetes::{KubernetesConfig, Overrides, Rate};
-use lookup::SettingLookup;
-pub use lookup::{DEFAULT_DEADLINE, DatastoreSettings};
 
 pub use crate::error::{ConfigError, DEFAULT_PATH};
 
 const ETCD: &str = "etcdv3";
 const LOCAL: &str = "local";
 const KUBERNETES: &str = "kubernetes";
+
+/// Default time limit of one request. Upstream sets no limit (DS-125), but a plugin that hangs blocks the kubelet.
+pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(10);
+
+/// The datastore settings of a network configuration. An empty string means not set.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DatastoreSettings {
+    /// `datastore_type`: `kubernetes`, `etcdv3` or `local`.
+    pub datastore_type: String,
+    /// `datastore_path`: file of the embedded datastore.
+    pub datastore_path: String,
+    /// `etcd_endpoints`: comma-separated list of URLs.
+    pub etcd_endpoints: String,
+    /// `etcd_discovery_srv`: DNS domain. Rejected, see `ConfigError::Discovery`.
+    pub etcd_discovery_srv: String,
+    /// `etcd_ca_cert_file`: the CA certificates that verify etcd's certificate.
+    pub etcd_ca_cert_file: String,
+    /// `etcd_cert_file`: the client certificate.
+    pub etcd_cert_file: String,
+    /// `etcd_key_file`: the key of the client certificate.
+    pub etcd_key_file: String,
+    /// The CA certificates inline, as PEM or as base64 of PEM.
+    pub etcd_ca_cert: String,
+    /// The client certificate inline, as PEM or as base64 of PEM.
+    pub etcd_cert: String,
+    /// The key of the client certificate inline, as PEM or as base64 of PEM.
+    pub etcd_key: String,
+    /// `kubernetes.kubeconfig`: one path, or several separated by colons.
+    pub kubeconfig: String,
+    /// `kubernetes.k8s_api_root`, or `policy.k8s_api_root` without it: URL of the API server.
+    pub k8s_api_root: String,
+    /// `policy.k8s_auth_token`.
+    pub k8s_auth_token: String,
+    /// `policy.k8s_client_certificate`: path of a file.
+    pub k8s_client_certificate: String,
+    /// `policy.k8s_client_key`: path of a file.
+    pub k8s_client_key: String,
+    /// `policy.k8s_certificate_authority`: path of a file.
+    pub k8s_certificate_authority: String,
+    /// `calico_api_group`.
+    pub calico_api_group: String,
+    /// `qps`: requests per second to the API server; 0 means not set, a negative value means no limit.
+    pub qps: i32,
+    /// `burst`: requests that may exceed `qps` at once; 0 means not set.
+    pub burst: i32,
+    /// Time limit of one request; `None` means [`DEFAULT_DEADLINE`].
+    pub deadline: Option<Duration>,
+}
+
+/// A lookup of settings in their three sources.
+pub(crate) struct SettingLookup<'a> {
+    env: &'a dyn Fn(&str) -> Option<String>,
+}
+
+impl SettingLookup<'_> {
+    /// Returns `CALICO_X` if it is set, else the configured value, else `X`, else the empty string.
+    pub(crate) fn get(&self, configured: &str, variable: &str) -> String {
+        self.find(configured, variable).unwrap_or_default()
+    }
+
+    /// Returns the same as [`get`](Self::get), but `None` instead of the empty string for a setting without a value.
+    pub(crate) fn find(&self, configured: &str, variable: &str) -> Option<String> {
+        match (self.env)(&format!("CALICO_{variable}")) {
+            None if !configured.is_empty() => Some(configured.to_owned()),
+            None => (self.env)(variable),
+            value => value,
+        }
+    }
+}
 
 /// A datastore and the settings for reaching it. Creating the value neither opens nor reads anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +113,7 @@ impl DatastoreConfig {
     /// Selects the datastore and collects its settings. `env` looks up an environment variable. An empty variable is
     /// `Some("")` and hides sources of lower precedence (DS-3).
     pub fn new(settings: &DatastoreSettings, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let lookup = SettingLookup::new(&env);
+        let lookup = SettingLookup { env: &env };
         let endpoints = lookup.get(&settings.etcd_endpoints, "ETCD_ENDPOINTS");
         let path = lookup.get(&settings.datastore_path, "DATASTORE_PATH");
         let deadline = settings.deadline.unwrap_or(DEFAULT_DEADLINE);

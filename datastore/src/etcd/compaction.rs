@@ -1,7 +1,7 @@
 //! Compacts etcd with the algorithm of the Kubernetes API server (KC-160). A compare-and-swap elects one of several
 //! processes, and revisions that are younger than one period stay readable.
 
-use etcd_client::{Compare, CompareOp, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, KeyValue, Txn, TxnOp, TxnOpResponse};
 use libcalico::store::StoreError;
 use tokio::time::Instant;
 
@@ -46,7 +46,11 @@ impl Compaction {
         let (round, revision) = (self.round, self.revision);
         self.revision = txn::revision(&response)?;
         if !response.succeeded() {
-            self.round = key_version(response.op_responses());
+            // A missing key has version 0, as in the comparison.
+            self.round = match response.op_responses().first() {
+                Some(TxnOpResponse::Get(found)) => found.kvs().first().map_or(0, KeyValue::version),
+                _ => 0,
+            };
             return Ok(Round::Anothers);
         }
         self.round = round + 1;
@@ -56,15 +60,6 @@ impl Compaction {
         etcd.compact(revision).await?;
         Ok(Round::Compacted(revision))
     }
-}
-
-/// Returns the version of the key, or 0 if the key is missing, as the comparison does.
-fn key_version(responses: Vec<TxnOpResponse>) -> i64 {
-    let version = |operation: TxnOpResponse| match operation {
-        TxnOpResponse::Get(found) => found.kvs().first().map(etcd_client::KeyValue::version),
-        _ => None,
-    };
-    responses.into_iter().find_map(version).unwrap_or_default()
 }
 
 impl Etcd {

@@ -22,6 +22,9 @@ pub(super) const MAX_ANSWER: usize = usize::MAX;
 /// Interval and timeout of the pings that detect a dead connection.
 const PING: Duration = Duration::from_secs(10);
 
+/// The message of a server that has no users, so that a password is not needed.
+const AUTH_DISABLED: &str = "etcdserver: authentication is not enabled";
+
 /// The endpoints of the cluster, and the connection to the one that responded.
 pub(super) struct Connection {
     config: EtcdConfig,
@@ -31,7 +34,8 @@ pub(super) struct Connection {
     tls: Option<String>,
     /// True for a connection of watches, which need a member that is in contact with the rest of the cluster.
     for_watches: bool,
-    authentications: AtomicU64,
+    /// Number of authentications with a password.
+    pub(super) authentications: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -75,11 +79,6 @@ impl Connection {
         self.first.len()
     }
 
-    /// Returns the number of authentications with a password.
-    pub(super) fn authentications(&self) -> u64 {
-        self.authentications.load(Ordering::Relaxed)
-    }
-
     /// Returns the connected client. Without a connection, tries each endpoint in turn, with an equal share of the
     /// remaining time each, until one responds.
     pub(super) async fn get(&self, deadline: Instant) -> Result<Client, StoreError> {
@@ -116,8 +115,8 @@ impl Connection {
         self.state.lock().await.answered = true;
     }
 
-    /// Converts a failed request into the error for the caller. Drops a broken connection, so that the next request goes
-    /// to the next endpoint.
+    /// Converts a failed request into the error for the caller. Drops a broken connection, so that the next request
+    /// goes to the next endpoint.
     pub(super) async fn fail(&self, failure: &EtcdFailure, writing: bool) -> StoreError {
         let mut answered = true;
         if failure.breaks_connection() {
@@ -152,7 +151,7 @@ impl Connection {
             self.authentications.fetch_add(1, Ordering::Relaxed);
             match client.update_user(self.config.credentials.clone()).await.map_err(EtcdFailure::from) {
                 // As in etcd's own client, a password for a server without users is not an error.
-                Err(failure) if failure.is_auth_disabled() => {}
+                Err(EtcdFailure::Status(status)) if status.message() == AUTH_DISABLED => {}
                 other => other?,
             }
         }

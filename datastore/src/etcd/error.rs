@@ -78,11 +78,6 @@ impl EtcdFailure {
         }
     }
 
-    /// Returns true if the server has no users, so that a password is not needed.
-    pub(super) fn is_auth_disabled(&self) -> bool {
-        matches!(self, EtcdFailure::Status(status) if status.message() == "etcdserver: authentication is not enabled")
-    }
-
     /// Converts the failure of a request into the error for the store's caller. `datastore` names the cluster.
     pub(super) fn explain(&self, datastore: String, peer: &EtcdPeer<'_>, writing: bool) -> StoreError {
         match self.classify(peer, writing) {

@@ -1,9 +1,8 @@
 //! [`Etcd`]: an etcd cluster as a [`Store`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use etcd_client::{KvClient, Txn, TxnResponse};
+use etcd_client::{Txn, TxnResponse};
 use libcalico::ipam::Sighting;
 use libcalico::store::{
     Answers, Kind, Range, RawEntry, ReadBatch, Revision, Store, StoreError, Survey, Write, WriteError, WriteModel,
@@ -12,18 +11,19 @@ use libcalico::store::{
 use tokio::time::Instant;
 
 use super::connection::{Connection, MAX_ANSWER};
-use super::error::{EtcdFailure, await_answer};
+use super::error::await_answer;
 use super::txn;
 use super::watch::EtcdSource;
 use crate::config::{ConfigError, EtcdConfig};
 use crate::deadline::Deadline;
-use crate::pairs::{prefix_range, write_in_transaction};
+use crate::pairs::write_in_transaction;
 use crate::watch::PageSize;
 
 /// An etcd cluster as a datastore.
+#[derive(Debug)]
 pub struct Etcd {
     pub(super) connection: Connection,
-    pub(super) deadline: Deadline,
+    pub(crate) deadline: Deadline,
     requests: AtomicU64,
 }
 
@@ -36,18 +36,7 @@ impl Etcd {
 
     /// Returns the number of remote procedure calls sent so far, including authentication.
     pub fn requests(&self) -> u64 {
-        self.requests.load(Ordering::Relaxed) + self.connection.authentications()
-    }
-
-    /// See [`Datastore::expect_first_answer_within`](crate::Datastore::expect_first_answer_within).
-    pub(crate) fn expect_first_answer_within(&self, patience: Duration) {
-        self.deadline.expect_first_answer_within(patience);
-    }
-
-    /// Returns all pairs whose path begins with `prefix`, in path order.
-    pub async fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let answers = self.read_ranges(&[prefix_range(prefix)]).await?;
-        Ok(answers.into_iter().flatten().collect())
+        self.requests.load(Ordering::Relaxed) + self.connection.authentications.load(Ordering::Relaxed)
     }
 
     /// Returns the source of a watch of one kind. The source has its own connection, so it neither delays nor breaks
@@ -58,7 +47,7 @@ impl Etcd {
 
     /// Reads ranges in one request per [`MAX_OPS`](txn::MAX_OPS) ranges. Later requests read at the revision of the
     /// first response, so that all ranges come from one snapshot.
-    async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+    pub(crate) async fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         let mut answers = Vec::with_capacity(ranges.len());
         let mut snapshot = None;
         for part in ranges.chunks(txn::MAX_OPS) {
@@ -80,7 +69,9 @@ impl Etcd {
                 Purpose::Read => deadline.saturating_duration_since(Instant::now()) / attempts as u32,
                 Purpose::Write => deadline.saturating_duration_since(Instant::now()),
             };
-            let failure = match self.send(&mut client, transaction.clone(), share).await {
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            let answer = await_answer(Instant::now() + share, share, client.txn(transaction.clone())).await;
+            let failure = match answer {
                 Ok(response) => {
                     self.deadline.answered();
                     self.connection.answered().await;
@@ -115,17 +106,6 @@ impl Etcd {
                 _ => return Ok(()),
             }
         }
-    }
-
-    async fn send(&self, client: &mut KvClient, transaction: Txn, limit: Duration) -> Result<TxnResponse, EtcdFailure> {
-        self.requests.fetch_add(1, Ordering::Relaxed);
-        await_answer(Instant::now() + limit, limit, client.txn(transaction)).await
-    }
-}
-
-impl std::fmt::Debug for Etcd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Etcd").field("connection", &self.connection).finish_non_exhaustive()
     }
 }
 

@@ -37,19 +37,16 @@ pub(super) fn describe(config: &TlsConfig) -> String {
 /// Returns the PEM text, which must contain a block whose label ends with `label`.
 fn read(pem: &Pem, label: &str) -> Result<Vec<u8>, ConfigError> {
     let refuse = |reason: String| ConfigError::Pem { setting: pem.setting(), reason };
-    let text = match pem {
+    let (text, place) = match pem {
         Pem::File { path, .. } => {
-            std::fs::read(path).map_err(|e| refuse(format!("cannot read {}: {e}", path.display())))?
+            let place = path.display().to_string();
+            (std::fs::read(path).map_err(|e| refuse(format!("cannot read {place}: {e}")))?, place)
         }
-        Pem::Inline { text, .. } => decode_inline(text).map_err(|e| refuse(e.into()))?,
+        Pem::Inline { text, .. } => (decode_inline(text).map_err(|e| refuse(e.into()))?, "the text".into()),
     };
     if has_block(&text, label) {
         return Ok(text);
     }
-    let place = match pem {
-        Pem::File { path, .. } => path.display().to_string(),
-        Pem::Inline { .. } => "the text".into(),
-    };
     Err(refuse(format!("{place} holds no PEM block `-----BEGIN ... {label}-----`")))
 }
 

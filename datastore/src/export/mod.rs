@@ -13,7 +13,169 @@
 //! value that is not UTF-8 becomes `base64`.
 
 mod format;
-mod transfer;
 
+use std::collections::BTreeMap;
+use std::io::{self, BufRead};
+
+use libcalico::store::{RawEntry, Revision, Store, Write, WriteOp};
+
+use crate::bootstrap;
+use crate::datastore::Datastore;
 pub use format::TransferError;
-pub use transfer::{ImportSummary, OnExisting, export, import};
+use format::{ROOT, parse, write_header, write_pair};
+
+/// Limits of one transaction: below etcd's 128 operations, and far below its 1.5 MiB.
+const BATCH_PAIRS: usize = 100;
+const BATCH_BYTES: usize = 512 * 1024;
+/// Maximum number of paths in an error.
+const NAMED: usize = 5;
+
+/// The treatment of pairs that already exist in the datastore.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnExisting {
+    /// Fail before the first write if a value differs.
+    Keep,
+    /// Replace the values. Pairs that are not in the file stay.
+    Overwrite,
+}
+
+/// The numbers of an import.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ImportSummary {
+    /// Pairs that were missing.
+    pub created: usize,
+    /// Pairs that had another value.
+    pub replaced: usize,
+    /// Pairs that already had the same value.
+    pub unchanged: usize,
+}
+
+/// Writes all of Calico's pairs, as one snapshot. Calls `progress` with the number of finished pairs and of all pairs.
+/// Returns the number of pairs.
+pub async fn export(
+    store: &Datastore,
+    mut out: impl io::Write,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<usize, TransferError> {
+    let pairs = store.scan(ROOT).await?;
+    write_header(&mut out, pairs.len())?;
+    for (index, pair) in pairs.iter().enumerate() {
+        write_pair(&mut out, pair)?;
+        progress(index + 1, pairs.len());
+    }
+    out.flush()?;
+    Ok(pairs.len())
+}
+
+/// Imports an export. Reads and compares all pairs before the first write. A datastore that contains only the initial
+/// objects counts as empty. Calls `progress` with the number of finished pairs and of all pairs.
+pub async fn import(
+    store: &Datastore,
+    input: impl BufRead,
+    on_existing: OnExisting,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<ImportSummary, TransferError> {
+    let wanted = parse(input)?;
+    let stored: BTreeMap<String, RawEntry> =
+        store.scan(ROOT).await?.into_iter().map(|entry| (entry.path.clone(), entry)).collect();
+    let total = wanted.len();
+    let (writes, summary) = plan(wanted, &stored, on_existing)?;
+    let mut finished = total - writes.len();
+    progress(finished, total);
+    for batch in split_batches(&writes) {
+        store.write(batch).await.map_err(|e| e.cause)?;
+        finished += batch.len();
+        progress(finished, total);
+    }
+    Ok(summary)
+}
+
+fn plan(
+    wanted: BTreeMap<String, Vec<u8>>,
+    stored: &BTreeMap<String, RawEntry>,
+    on_existing: OnExisting,
+) -> Result<(Vec<Write>, ImportSummary), TransferError> {
+    let pristine = stored.keys().all(|path| bootstrap::is_initial(path));
+    let mut summary = ImportSummary::default();
+    let mut writes = Vec::new();
+    let mut occupied = Vec::new();
+    for (path, value) in wanted {
+        match stored.get(&path) {
+            None => {
+                summary.created += 1;
+                writes.push(write(path, WriteOp::Create(value)));
+            }
+            Some(entry) if entry.value == value => summary.unchanged += 1,
+            Some(entry) if pristine || on_existing == OnExisting::Overwrite => {
+                summary.replaced += 1;
+                writes.push(write(path, WriteOp::Update(value, Revision::clone(&entry.revision))));
+            }
+            Some(_) => occupied.push(path),
+        }
+    }
+    if occupied.is_empty() {
+        return Ok((writes, summary));
+    }
+    let more = if occupied.len() > NAMED { ", ..." } else { "" };
+    let named = occupied.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ") + more;
+    Err(TransferError::Occupied { count: occupied.len(), named })
+}
+
+fn write(path: String, op: WriteOp) -> Write {
+    Write { kind: "", key: path.clone(), path, op }
+}
+
+/// Splits the writes into transactions.
+fn split_batches(writes: &[Write]) -> impl Iterator<Item = &[Write]> {
+    let mut rest = writes;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |write: &&Write| {
+            bytes += write.path.len() + size(write);
+            bytes <= BATCH_BYTES
+        };
+        let count = rest.iter().take(BATCH_PAIRS).take_while(fits).count().max(1).min(rest.len());
+        let (batch, later) = rest.split_at(count);
+        rest = later;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+fn size(write: &Write) -> usize {
+    match &write.op {
+        WriteOp::Create(value) | WriteOp::Update(value, _) | WriteOp::UpdateStatus(value, _) => value.len(),
+        WriteOp::Delete(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(path: &str, value: &[u8]) -> RawEntry {
+        RawEntry { path: path.into(), value: value.into(), revision: Revision("7".into()) }
+    }
+
+    #[test]
+    fn existing_pairs_are_kept_unless_told_or_initial() {
+        let wanted = |path: &str| BTreeMap::from([(path.to_owned(), b"new".to_vec())]);
+        let found = |path: &str| BTreeMap::from([(path.to_owned(), entry(path, b"old"))]);
+        let refused = plan(wanted("/calico/k"), &found("/calico/k"), OnExisting::Keep).unwrap_err();
+        assert!(matches!(refused, TransferError::Occupied { count: 1, .. }));
+        let (writes, imported) = plan(wanted("/calico/k"), &found("/calico/k"), OnExisting::Overwrite).unwrap();
+        assert_eq!(writes[0].op, WriteOp::Update(b"new".to_vec(), Revision("7".into())));
+        assert_eq!(imported, ImportSummary { replaced: 1, ..ImportSummary::default() });
+        let tier = "/calico/resources/v3/projectcalico.org/tiers/default";
+        assert_eq!(plan(wanted(tier), &found(tier), OnExisting::Keep).unwrap().1.replaced, 1);
+    }
+
+    #[test]
+    fn batches_keep_order_and_limits() {
+        let of_size = |bytes| write("/calico/k".into(), WriteOp::Create(vec![b'x'; bytes]));
+        let sizes = |writes: &[Write]| split_batches(writes).map(<[Write]>::len).collect::<Vec<_>>();
+        assert_eq!(sizes(&vec![of_size(1); 250]), [100, 100, 50]);
+        assert_eq!(sizes(&vec![of_size(BATCH_BYTES / 2); 3]), [1, 1, 1]);
+        assert_eq!(sizes(&[of_size(BATCH_BYTES * 2), of_size(1)]), [1, 1]);
+        assert_eq!(sizes(&[]), [0; 0]);
+    }
+}

@@ -124,11 +124,10 @@ impl ApiGroupResolver {
     }
 
     fn use_group(&self, group: ApiGroup, from_cache: bool) -> ResolvedGroup {
-        let transcoder = Transcoder::new(group);
-        let transcoder = match &self.interface_prefix {
-            Some(prefix) => transcoder.with_interface_prefix(prefix),
-            None => transcoder,
-        };
+        let mut transcoder = Transcoder::new(group);
+        if let Some(prefix) = &self.interface_prefix {
+            transcoder = transcoder.with_interface_prefix(prefix);
+        }
         ResolvedGroup { transcoder, from_cache, is_v3: Arc::default() }
     }
 

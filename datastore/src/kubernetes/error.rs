@@ -91,10 +91,10 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 impl std::fmt::Display for ApiStatusError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Status { code, reason, message, .. } = &self.status;
-        if reason.is_empty() {
-            return write!(f, "{message} ({code})");
+        match reason.as_str() {
+            "" => write!(f, "{message} ({code})"),
+            _ => write!(f, "{message} ({code} {reason})"),
         }
-        write!(f, "{message} ({code} {reason})")
     }
 }
 

@@ -78,19 +78,13 @@ fn take_items(list: &List, answer: &mut Value) -> Result<Vec<Value>, RequestErro
 }
 
 fn page_request(list: &List, token: Option<&str>, limited: bool) -> ApiRequest {
-    let mut query = Vec::new();
-    if limited {
-        query.push(format!("limit={PAGE}"));
-    }
-    if let Some(selector) = &list.label_selector {
-        query.push(format!("labelSelector={}", escaped(selector)));
-    }
-    if let Some(selector) = &list.field_selector {
-        query.push(format!("fieldSelector={}", escaped(selector)));
-    }
-    if let Some(token) = token {
-        query.push(format!("continue={}", escaped(token)));
-    }
+    let parameters = [
+        ("limit", limited.then(|| PAGE.to_string())),
+        ("labelSelector", list.label_selector.as_deref().map(escaped)),
+        ("fieldSelector", list.field_selector.as_deref().map(escaped)),
+        ("continue", token.map(escaped)),
+    ];
+    let query: Vec<_> = parameters.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();
     let mut target = list.url_path();
     if !query.is_empty() {
         target = format!("{target}?{}", query.join("&"));

@@ -27,13 +27,6 @@ pub(super) struct DistinctQuery<'q> {
     ranges: Vec<usize>,
 }
 
-/// The result of a query.
-pub(super) enum QueryResult {
-    Objects(Vec<Value>),
-    /// The response says that the kind does not exist. A proxy may have sent it.
-    NoKind,
-}
-
 impl<'q> DistinctQuery<'q> {
     /// Returns the distinct queries of a batch. `queries` has the query of each range.
     pub(super) fn collect(ranges: &[Range], queries: &'q [Query]) -> Vec<DistinctQuery<'q>> {
@@ -74,11 +67,12 @@ impl<'q> DistinctQuery<'q> {
         all
     }
 
-    /// Sends the query. The API server's cache serves reads that need not be the latest. That saves the round trip to
-    /// its storage, which is a third of the work.
-    pub(super) async fn send(&self, client: &ApiClient) -> Result<QueryResult, StoreError> {
+    /// Sends the query. Returns its objects, or `None` if the response says that the kind does not exist. A proxy may
+    /// have sent that response. The API server's cache serves reads that need not be the latest. That saves the round
+    /// trip to its storage, which is a third of the work.
+    pub(super) async fn send(&self, client: &ApiClient) -> Result<Option<Vec<Value>>, StoreError> {
         let (outcome, path) = match self.query {
-            Query::Nothing => return Ok(QueryResult::Objects(Vec::new())),
+            Query::Nothing => return Ok(Some(Vec::new())),
             Query::Get(location) => {
                 let path = location.url_path();
                 let outcome = self.get(client, &path).await.and_then(|object| {
@@ -94,9 +88,9 @@ impl<'q> DistinctQuery<'q> {
             }
         };
         match outcome {
-            Ok(objects) => Ok(QueryResult::Objects(objects)),
+            Ok(objects) => Ok(Some(objects)),
             Err(RequestError::Refused(refusal)) if refusal.status.code == 404 => {
-                Ok(if is_absent(&refusal, self.query) { QueryResult::Objects(Vec::new()) } else { QueryResult::NoKind })
+                Ok(is_absent(&refusal, self.query).then(Vec::new))
             }
             Err(failure) => Err(client.explain(failure, &path, false).await),
         }

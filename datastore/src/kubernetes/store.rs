@@ -22,7 +22,7 @@ use super::client::ApiClient;
 use super::discovery::GroupCache;
 use super::error::RequestError;
 use super::pages;
-use super::query::{DistinctQuery, QueryResult, is_in_group, verify_missing};
+use super::query::{DistinctQuery, is_in_group, verify_missing};
 use super::request::ApiRequest;
 use super::turns::BusyRule;
 use crate::config::KubernetesConfig;
@@ -116,8 +116,8 @@ impl Kubernetes {
         // Decodes each response as it arrives, while others are still under way.
         let reads = distinct.iter().map(async |query| {
             Ok::<_, StoreError>(match query.send(&self.client).await? {
-                QueryResult::Objects(objects) => (false, query.decode(transcoder, ranges, objects)),
-                QueryResult::NoKind => (true, Vec::new()),
+                Some(objects) => (false, query.decode(transcoder, ranges, objects)),
+                None => (true, Vec::new()),
             })
         });
         let (results, is_right) = try_join(try_join_all(reads), self.group_resolver.verify(resolved)).await?;
@@ -126,9 +126,8 @@ impl Kubernetes {
         }
         let mut of_group =
             results.iter().zip(&distinct).filter(|(_, distinct)| is_in_group(transcoder.group(), distinct.query));
-        let lacks_all = of_group.clone().any(|((lacks_kind, _), _)| *lacks_kind)
-            && of_group.all(|((lacks_kind, _), _)| *lacks_kind);
-        if lacks_all && resolved.from_cache {
+        let has_queries = of_group.clone().next().is_some();
+        if resolved.from_cache && has_queries && of_group.all(|((lacks_kind, _), _)| *lacks_kind) {
             return Ok(None);
         }
         let missing = results.iter().zip(&distinct).filter(|((lacks_kind, _), _)| *lacks_kind);

@@ -134,21 +134,17 @@ impl Split {
     fn take_between(&mut self, text: &[u8]) -> serde_json::Result<usize> {
         let is_separator = |byte: &u8| *byte == b',' || byte.is_ascii_whitespace();
         let Some(next) = text.iter().position(|byte| !is_separator(byte)) else { return Ok(text.len()) };
-        self.place = match text[next] {
-            b'{' => Place::Item,
-            b']' => Place::Frame,
-            _ => return Err(serde_json::Error::custom("expected an object in the list")),
-        };
-        match self.place {
-            Place::Item => {
-                self.depth = 0;
+        match text[next] {
+            b'{' => {
+                (self.place, self.depth) = (Place::Item, 0);
                 Ok(next)
             }
-            _ => {
+            b']' => {
+                (self.place, self.depth) = (Place::Frame, 1);
                 self.frame.push(b']');
-                self.depth = 1;
                 Ok(next + 1)
             }
+            _ => Err(serde_json::Error::custom("expected an object in the list")),
         }
     }
 

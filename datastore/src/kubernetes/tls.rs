@@ -59,15 +59,12 @@ pub(super) fn parse_certificates(what: &'static str, pem: &[u8]) -> Result<Vec<V
 
 fn load_roots(config: &Config) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
-    match &config.root_cert {
-        Some(authorities) => {
-            for authority in authorities {
-                roots.add(CertificateDer::from(authority.as_slice()))?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+    let Some(authorities) = &config.root_cert else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    for authority in authorities {
+        roots.add(CertificateDer::from(authority.as_slice()))?;
     }
     Ok(roots)
 }

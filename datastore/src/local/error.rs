@@ -160,9 +160,13 @@ fn cannot_open(path: &Path) -> StoreError {
 /// Returns true if the file system is full. SQLite reports some such failures as input/output errors, for example a
 /// shared-memory file that cannot grow.
 fn no_space_left(path: &Path) -> bool {
-    let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    statvfs(directory)
+    statvfs(directory_of(path))
         .is_ok_and(|fs| fs.blocks() > 0 && (fs.blocks_available() == 0 || fs.files() > 0 && fs.files_available() == 0))
+}
+
+/// Returns the directory of a file, which is `.` for a mere file name.
+pub(super) fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn unavailable(path: &Path, reason: impl Into<String>) -> StoreError {

@@ -11,7 +11,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use uuid::Uuid;
 
-use super::error::{self, BusyRetry};
+use super::error::{self, BusyRetry, directory_of};
 use super::schema::{self, SchemaError};
 
 const DIRECTORY_MODE: u32 = 0o755;
@@ -57,10 +57,6 @@ fn sync_new_log(path: &Path) -> io::Result<()> {
         Ok(log) if log.len() > 0 => Ok(()),
         _ => File::open(directory_of(path))?.sync_all(),
     }
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {

@@ -25,20 +25,17 @@ const TABLES: &str = "
 const IDENTITY: &str = "CREATE TABLE IF NOT EXISTS identity (id TEXT NOT NULL)";
 
 /// The reason why a new file could not become a datastore.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum SchemaError {
     /// SQLite failed.
-    Sqlite(rusqlite::Error),
+    #[error(transparent)]
+    Sqlite(#[from] rusqlite::Error),
     /// The file cannot be shared between processes. The value is the journal mode that SQLite uses instead of WAL.
+    #[error("the journal mode stays `{0}`")]
     NoWal(String),
     /// Creating the initial objects failed.
-    Initial(StoreError),
-}
-
-impl From<rusqlite::Error> for SchemaError {
-    fn from(error: rusqlite::Error) -> Self {
-        SchemaError::Sqlite(error)
-    }
+    #[error(transparent)]
+    Initial(#[from] StoreError),
 }
 
 /// Returns the schema version of the file, or 0 for a file without tables.
@@ -90,10 +87,11 @@ fn add_identity(transaction: &Transaction<'_>) -> rusqlite::Result<String> {
 
 /// Adds the objects that [`bootstrap`] would create, so that a new file needs no `init`.
 fn fill(transaction: &Transaction<'_>) -> Result<(), SchemaError> {
-    let writes = bootstrap::initial_objects().map_err(SchemaError::Initial)?;
-    let prepared = pairs::prepare(&writes).map_err(|e| SchemaError::Initial(e.cause))?;
+    let writes = bootstrap::initial_objects()?;
+    let prepared = pairs::prepare(&writes).map_err(|e| e.cause)?;
     // Unreachable in an empty table.
-    pairs::apply(transaction, &prepared)?.map(drop).map_err(|e| SchemaError::Initial(e.cause))
+    pairs::apply(transaction, &prepared)?.map_err(|e| e.cause)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use rusqlite::{Connection, TransactionBehavior};
 use super::error::BusyRetry;
 use super::{error, file, pairs, schema};
 use crate::config::{ConfigError, LocalConfig};
-use crate::pairs::{prefix_range, write_in_transaction};
+use crate::pairs::write_in_transaction;
 
 /// A SQLite file as a datastore. The first request opens the file, or creates it if it is missing.
 #[derive(Debug)]
@@ -51,18 +51,13 @@ impl Local {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Returns all pairs whose path begins with `prefix`, in path order.
-    pub fn scan(&self, prefix: &str) -> Result<Vec<RawEntry>, StoreError> {
-        let answers = self.read_ranges(&[prefix_range(prefix)])?;
-        Ok(answers.into_iter().flatten().collect())
-    }
-
     /// Returns the ID of the file. A file of an earlier release has no ID and gets one now.
     pub(crate) fn identity(&self) -> Result<String, StoreError> {
         self.run(schema::identity)
     }
 
-    fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
+    /// Reads ranges as one snapshot.
+    pub(crate) fn read_ranges(&self, ranges: &[Range]) -> Result<Vec<Vec<RawEntry>>, StoreError> {
         self.run(|connection| {
             if let [range] = ranges {
                 // A single statement is a snapshot by itself.

@@ -1,5 +1,6 @@
-//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane and of the runtime
-//! for it. Their types are checked. On Linux, only the labels of a Mesos task and `windows_use_single_network` have an effect.
+//! Keys that are accepted for compatibility: arguments of Mesos, and settings of the Windows dataplane and of the
+//! runtime for it. Their types are checked. On Linux, only the labels of a Mesos task and `windows_use_single_network`
+//! have an effect.
 
 use crate::decode::{DecodeError, FromObject, Object};
 
@@ -128,8 +129,10 @@ impl FromObject for WindowsConf {
         Ok(WindowsConf {
             mode: object.read_or_default("mode")?,
             vxlan_mac_prefix: object.read_or_default("vxlan_mac_prefix")?,
-            vxlan_vni: object.read_or_default("vxlan_vni")?,
-            windows_pod_deletion_timestamp_timeout: object.read_or_default("windows_pod_deletion_timestamp_timeout")?,
+            vxlan_vni: object.read_with("vxlan_vni", |node| node.integer(0..=u64::MAX))?.unwrap_or_default(),
+            windows_pod_deletion_timestamp_timeout: object
+                .read_with("windows_pod_deletion_timestamp_timeout", |node| node.integer(i64::MIN..=i64::MAX))?
+                .unwrap_or_default(),
             windows_use_single_network: object.read_or_default("windows_use_single_network")?,
             windows_disable_default_deny_all_policy: object
                 .read_or_default("windows_disable_default_deny_all_policy")?,

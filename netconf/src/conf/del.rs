@@ -41,7 +41,7 @@ impl NetConf {
                 Ok(conf) => return Ok((conf, passed_over)),
                 Err(error) => error,
             };
-            if !remove(&mut document, error.path()) {
+            if !remove(&mut document, &error.path) {
                 return Err(error.while_doing(LOADING));
             }
             passed_over.push(error);
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn read(document: &Value) -> Result<(NetConf, Vec<String>), String> {
-        let told = |errors: Vec<DecodeError>| errors.iter().map(|error| error.path().to_owned()).collect();
+        let told = |errors: Vec<DecodeError>| errors.iter().map(|error| error.path.to_owned()).collect();
         let read = NetConf::read_for_del(&Node::root("$", document));
         read.map(|(conf, errors)| (conf, told(errors))).map_err(|error| error.msg)
     }

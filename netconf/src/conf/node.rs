@@ -1,6 +1,6 @@
 //! The name of the node, and the conditions that ADD waits for.
 
-use crate::decode::{DecodeError, FromNode, FromObject, Node, Object};
+use crate::decode::{DecodeError, FromObject, Node, Object};
 
 /// The name of the node: the first that is set of `nodename`, the content of `nodename_file`, `hostname` and the host's
 /// name.
@@ -91,19 +91,13 @@ impl FromObject for ReadinessConf {
 
 /// Checks the URLs while decoding. Upstream detects an invalid URL only when it is about to poll it (CNI-77).
 fn read_gates(node: &Node<'_>) -> Result<Vec<String>, DecodeError> {
-    struct Gate(String);
-
-    impl FromNode for Gate {
-        fn from_node(node: &Node<'_>) -> Result<Gate, DecodeError> {
-            const WANT: &str = "an http:// or https:// URL";
-            let url = node.text(WANT)?;
-            let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-            match host {
-                Some(host) if !host.is_empty() && !host.starts_with(['/', '?', '#']) => Ok(Gate(url.to_owned())),
-                _ => Err(node.bad_value(WANT)),
-            }
+    const WANT: &str = "an http:// or https:// URL";
+    node.items(|gate| {
+        let url = gate.text(WANT)?;
+        let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        match host {
+            Some(host) if !host.is_empty() && !host.starts_with(['/', '?', '#']) => Ok(url.to_owned()),
+            _ => Err(gate.bad_value(WANT)),
         }
-    }
-
-    Ok(Vec::from_node(node)?.into_iter().map(|Gate(url)| url).collect())
+    })
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::document::{DecodeError, Path};
+use crate::Code;
 
 /// A type that can be decoded from a position in a document.
 pub(crate) trait FromNode: Sized {
@@ -69,13 +70,18 @@ impl<'a> Node<'a> {
     }
 
     /// Returns the error for a value of the wrong JSON type.
-    pub(crate) fn wrong_type(&self, want: impl Into<String>) -> DecodeError {
-        DecodeError::Type { path: self.path.to_string(), found: self.describe(), want: want.into() }
+    pub(crate) fn wrong_type(&self, want: &str) -> DecodeError {
+        self.unwanted(Code::DECODE, want)
     }
 
     /// Returns the error for a value of the right type that is not allowed.
-    pub(crate) fn bad_value(&self, want: impl Into<String>) -> DecodeError {
-        DecodeError::Value { path: self.path.to_string(), found: self.describe(), want: want.into() }
+    pub(crate) fn bad_value(&self, want: &str) -> DecodeError {
+        self.unwanted(Code::INVALID_CONFIG, want)
+    }
+
+    fn unwanted(&self, code: Code, want: &str) -> DecodeError {
+        let problem = format!("found {}, want {want}", self.describe());
+        DecodeError { path: self.path.to_string(), code, problem }
     }
 
     /// Describes the value: its type, and its text if that is short and not secret.
@@ -161,7 +167,8 @@ impl<'a> Object<'a> {
 
     /// Returns the error for a missing `key`.
     pub(crate) fn missing(&self, key: &str, want: &str) -> DecodeError {
-        DecodeError::Missing { path: self.path_of(key), want: want.to_owned() }
+        let problem = format!("missing, want {want}");
+        DecodeError { path: self.path_of(key), code: Code::INVALID_CONFIG, problem }
     }
 
     fn find(&self, key: &str) -> Result<Option<(&'a str, &'a Value)>, DecodeError> {
@@ -169,7 +176,11 @@ impl<'a> Object<'a> {
         let Some((first, value)) = same.next() else { return Ok(None) };
         match same.next() {
             None => Ok(Some((first, value))),
-            Some((second, _)) => Err(DecodeError::Duplicate { path: self.path_of(second), other: first.clone() }),
+            // Two keys that differ only in letter case mean the same setting.
+            Some((second, _)) => {
+                let problem = format!("the same key as {first:?}; keep one of them");
+                Err(DecodeError { path: self.path_of(second), code: Code::DECODE, problem })
+            }
         }
     }
 

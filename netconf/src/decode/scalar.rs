@@ -26,21 +26,9 @@ impl FromNode for u32 {
     }
 }
 
-impl FromNode for u64 {
-    fn from_node(node: &Node<'_>) -> Result<u64, DecodeError> {
-        node.integer(0..=u64::MAX)
-    }
-}
-
 impl FromNode for i32 {
     fn from_node(node: &Node<'_>) -> Result<i32, DecodeError> {
         node.integer(i32::MIN..=i32::MAX)
-    }
-}
-
-impl FromNode for i64 {
-    fn from_node(node: &Node<'_>) -> Result<i64, DecodeError> {
-        node.integer(i64::MIN..=i64::MAX)
     }
 }
 
@@ -78,14 +66,14 @@ impl Node<'_> {
 
     /// Returns the integer at this position if `allows` accepts it. `want` describes the allowed values for the error.
     fn integer_where<T: TryFrom<i128>>(&self, want: String, allows: impl Fn(i128) -> bool) -> Result<T, DecodeError> {
-        let Value::Number(number) = self.value else { return Err(self.wrong_type(want)) };
+        let Value::Number(number) = self.value else { return Err(self.wrong_type(&want)) };
         let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
         match integer {
-            Some(integer) if allows(integer) => T::try_from(integer).map_err(|_| self.bad_value(want)),
-            Some(_) => Err(self.bad_value(want)),
+            Some(integer) if allows(integer) => T::try_from(integer).map_err(|_| self.bad_value(&want)),
+            Some(_) => Err(self.bad_value(&want)),
             // serde_json parses an integer beyond 64 bits as a float.
-            None if number.as_f64().is_some_and(|float| float.abs() >= i64::MAX as f64) => Err(self.bad_value(want)),
-            None => Err(self.wrong_type(want)),
+            None if number.as_f64().is_some_and(|float| float.abs() >= i64::MAX as f64) => Err(self.bad_value(&want)),
+            None => Err(self.wrong_type(&want)),
         }
     }
 
@@ -98,6 +86,6 @@ impl Node<'_> {
             .iter()
             .find(|(word, _)| *word == text || any_case && word.eq_ignore_ascii_case(text))
             .map(|(_, value)| *value)
-            .ok_or_else(|| self.bad_value(want))
+            .ok_or_else(|| self.bad_value(&want))
     }
 }

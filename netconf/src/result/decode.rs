@@ -48,32 +48,21 @@ fn from_03(object: &Object<'_>) -> Result<CniResult, DecodeError> {
 }
 
 fn from_02(object: &Object<'_>) -> Result<CniResult, DecodeError> {
-    let families: [Option<Family>; 2] = [object.read("ip4")?, object.read("ip6")?];
+    let families = [object.read_with("ip4", read_family)?, object.read_with("ip6", read_family)?];
     let mut result = CniResult { dns: object.read_or_default("dns")?, ..CniResult::default() };
-    for family in families.into_iter().flatten() {
-        result.ips.push(family.ip);
-        result.routes.extend(family.routes);
+    for (ip, routes) in families.into_iter().flatten() {
+        result.ips.push(ip);
+        result.routes.extend(routes);
     }
     Ok(result)
 }
 
-/// An address of 0.1.0 and 0.2.0, with the routes of its family.
-struct Family {
-    ip: IpConfig,
-    routes: Vec<Route>,
-}
-
-impl FromObject for Family {
-    fn from_object(object: &Object<'_>) -> Result<Family, DecodeError> {
-        Ok(Family {
-            ip: IpConfig {
-                interface: None,
-                address: object.require("ip", IpNet::WANT)?,
-                gateway: object.read("gateway")?,
-            },
-            routes: object.read_or_default("routes")?,
-        })
-    }
+/// Reads an address of 0.1.0 and 0.2.0, with the routes of its family.
+fn read_family(node: &Node<'_>) -> Result<(IpConfig, Vec<Route>), DecodeError> {
+    let object = node.object()?;
+    let address = object.require("ip", IpNet::WANT)?;
+    let ip = IpConfig { interface: None, address, gateway: object.read("gateway")? };
+    Ok((ip, object.read_or_default("routes")?))
 }
 
 impl FromObject for Interface {
@@ -95,7 +84,7 @@ impl IpConfig {
         let object = node.object()?;
         let index = |node: &Node<'_>| match node.integer(0..=u32::MAX)? as usize {
             index if index < interfaces => Ok(index),
-            _ => Err(node.bad_value(format!("an index into the {interfaces} interfaces"))),
+            _ => Err(node.bad_value(&format!("an index into the {interfaces} interfaces"))),
         };
         Ok(IpConfig {
             interface: object.read_with("interface", index)?,

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use serde::Serialize;
-use serde_json::{Map, Value};
 
 use super::types::{CniResult, Dns, Interface, IpConfig, IpNet, Route};
 use crate::printable::indented_json;
@@ -23,17 +22,13 @@ impl CniResult {
             Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => Ok(indented_json(&Form04::new(self, version))),
             Version::V1_0_0 | Version::V1_1_0 => {
                 let CniResult { interfaces, ips, routes, dns } = self;
-                Ok(indented_json(&sorted(&Form10 { cni_version: version, interfaces, ips, routes, dns })))
+                let form = Form10 { cni_version: version, interfaces, ips, routes, dns };
+                // A `Value` sorts the keys. From 1.0.0 on, upstream's keys are in alphabetical order at every level
+                // (CNI-38).
+                let sorted = serde_json::to_value(form).expect("a struct of strings and numbers is an object");
+                Ok(indented_json(&sorted))
             }
         }
-    }
-}
-
-/// Sorts the keys. From 1.0.0 on, upstream's keys are in alphabetical order at every level (CNI-38).
-fn sorted(form: &Form10<'_>) -> Map<String, Value> {
-    match serde_json::to_value(form) {
-        Ok(Value::Object(map)) => map,
-        _ => unreachable!("a struct of strings and numbers is an object"),
     }
 }
 

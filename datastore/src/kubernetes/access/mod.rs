@@ -110,8 +110,8 @@ fn drop_empty(login: &mut AuthInfo) {
     login.impersonate_user_extra.take_if(|extra| extra.is_empty());
 }
 
-/// Returns the reason why the impersonation headers cannot be built, if there is one. The API server reports headers for
-/// a group without a user as an internal error.
+/// Returns the reason why the impersonation headers cannot be built, if there is one. The API server reports headers
+/// for a group without a user as an internal error.
 fn find_impersonation_problem(config: &Config) -> Option<String> {
     let login = &config.auth_info;
     let others =

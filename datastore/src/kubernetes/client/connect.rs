@@ -16,7 +16,7 @@ use super::super::access::{self, ClusterAccess};
 use super::super::access_error::AccessError;
 use super::super::auth::AuthHeader;
 use super::super::tls;
-use super::super::transport::Transport;
+use super::super::transport::create_transport;
 use crate::config::KubernetesConfig;
 use crate::error::describe_error_chain;
 
@@ -44,7 +44,7 @@ pub(super) async fn open(
         _ => Some(tls::client_config(&config)?),
     };
     let refuse = |reason: String| AccessError::Tls { what: "connection", reason };
-    let transport = Transport::new(&config.cluster_url, tls, config.tls_server_name.as_deref(), connections)
+    let transport = create_transport(&config.cluster_url, tls, config.tls_server_name.as_deref(), connections)
         .map_err(|e| refuse(e.to_string()))?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())

@@ -101,8 +101,8 @@ impl ApiClient {
         self.send_for(request, None).await
     }
 
-    /// Does the same as [`send`](Self::send). With `list`, passes each item of the list to it as it arrives, and returns
-    /// the list without its items.
+    /// Does the same as [`send`](Self::send). With `list`, passes each item of the list to it as it arrives, and
+    /// returns the list without its items.
     pub(super) async fn send_for(
         &self,
         request: &ApiRequest,

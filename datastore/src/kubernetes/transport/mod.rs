@@ -9,4 +9,4 @@ mod http1_pool;
 mod service;
 
 pub(super) use connect::TransportError;
-pub(super) use service::{RequestSent, Transport};
+pub(super) use service::{RequestSent, create_transport};

@@ -1,10 +1,7 @@
-//! [`Transport`]: the service below `kube::Client`. [`RequestSent`] tells its caller whether a request left.
+//! [`create_transport`]: the service below `kube::Client`. [`RequestSent`] tells its caller whether a request left.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -12,16 +9,10 @@ use hyper::{Request, Response, Uri};
 use kube::client::Body;
 use tokio::sync::Mutex;
 use tokio_rustls::rustls::ClientConfig;
-use tower::Service;
+use tower::{Service, service_fn};
 
 use super::connect::{Connection, Server, TransportError, authority};
 use super::http1_pool::{Http1Pool, is_watch};
-
-/// A service for [`kube::Client::new`]. Clones share the connection.
-#[derive(Clone)]
-pub(in crate::kubernetes) struct Transport {
-    shared: Arc<Shared>,
-}
 
 struct Shared {
     server: Server,
@@ -37,34 +28,24 @@ enum HttpVersion {
     Http1,
 }
 
-impl Transport {
-    /// Creates a service for the URL `server`. `name` is the name in its certificate, if that is not the host of the
-    /// URL. `connections` is the number of connections that short requests share if the server supports only HTTP/1.1.
-    pub(in crate::kubernetes) fn new(
-        server: &Uri,
-        tls: Option<ClientConfig>,
-        name: Option<&str>,
-        connections: usize,
-    ) -> Result<Self, TransportError> {
-        let server = Server::new(server, tls, name)?;
-        let shared = Shared { server, version: Mutex::default(), http1: Http1Pool::new(connections) };
-        Ok(Transport { shared: Arc::new(shared) })
-    }
-}
-
-impl Service<Request<Body>> for Transport {
-    type Response = Response<Incoming>;
-    type Error = TransportError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let shared = Arc::clone(&self.shared);
-        Box::pin(async move { shared.send(request).await })
-    }
+/// Creates a service for [`kube::Client::new`] that sends requests to the URL `server`. Clones share the connection.
+/// `name` is the name in the server's certificate, if that is not the host of the URL. `connections` is the number of
+/// connections that short requests share if the server supports only HTTP/1.1.
+pub(in crate::kubernetes) fn create_transport(
+    server: &Uri,
+    tls: Option<ClientConfig>,
+    name: Option<&str>,
+    connections: usize,
+) -> Result<
+    impl Service<Request<Body>, Response = Response<Incoming>, Error = TransportError, Future: Send> + Clone + use<>,
+    TransportError,
+> {
+    let server = Server::new(server, tls, name)?;
+    let shared = Arc::new(Shared { server, version: Mutex::default(), http1: Http1Pool::new(connections) });
+    Ok(service_fn(move |request| {
+        let shared = Arc::clone(&shared);
+        async move { shared.send(request).await }
+    }))
 }
 
 impl Shared {

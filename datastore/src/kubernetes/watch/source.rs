@@ -158,10 +158,7 @@ impl<D: Decode> WatchSource for ApiSource<D> {
         }
         let items = list.items.unwrap_or_default();
         self.page.adjust(items.len(), body.len());
-        let mut objects = Vec::with_capacity(items.len());
-        for item in items {
-            objects.extend(self.decode.put(item.get()));
-        }
+        let objects = items.into_iter().filter_map(|item| self.decode.put(item.get())).collect();
         let ListMetadata { token, resource_version } = list.metadata;
         Ok(Page {
             objects,
@@ -186,18 +183,16 @@ impl<D: Decode> WatchSource for ApiSource<D> {
     async fn next(&mut self) -> Result<Option<WatchStep<Self>>, WatchFailure> {
         let Some(events) = &mut self.events else { return Ok(None) };
         let Some(event) = events.next().await? else { return Ok(None) };
-        let (changes, position) = match event {
+        let (change, position) = match event {
             Event::Upsert { object, position } => {
                 let change = self.decode.put(object).or_else(|| self.decode.key(object).map(ObjectChange::Delete));
-                (change.into_iter().collect(), position)
+                (change, position)
             }
-            Event::Delete { object, position } => {
-                (self.decode.key(object).map(ObjectChange::Delete).into_iter().collect(), position)
-            }
-            Event::Bookmark { position } => (Vec::new(), position),
+            Event::Delete { object, position } => (self.decode.key(object).map(ObjectChange::Delete), position),
+            Event::Bookmark { position } => (None, position),
             Event::Error(refusal) => return Err(self.refused(&refusal).await),
         };
-        Ok(Some(WatchStep { changes, position }))
+        Ok(Some(WatchStep { changes: change.into_iter().collect(), position }))
     }
 }
 

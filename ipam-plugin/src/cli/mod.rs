@@ -123,7 +123,9 @@ fn is_ours(first: &str) -> bool {
 /// Runs the command line. The exit status is 0, or 1 for errors and for findings of `check`, or 2 for invalid
 /// arguments. `links` gives access to the network interfaces of the kernel.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(arguments()) {
+    // The usual program name, whatever the name of the binary is.
+    let name = std::iter::once(OsString::from("calico-ipam"));
+    let arguments = match Arguments::try_parse_from(name.chain(std::env::args_os().skip(1))) {
         Ok(arguments) => arguments,
         Err(usage) => {
             // Failure is ignored, because there is no other output for the text.
@@ -148,23 +150,14 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
     }
 }
 
-/// Returns the arguments after the usual program name, whatever the name of the binary is.
-fn arguments() -> impl Iterator<Item = OsString> {
-    std::iter::once("calico-ipam".into()).chain(std::env::args_os().skip(1))
-}
-
 fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let Arguments { connection, output, command } = arguments;
     match &command {
         Command::Completions(args) => return completions::run(args, Arguments::command(), out),
         // `trace` also works without a reachable datastore.
         Command::Trace(args) => return trace::run(args, &connection, output, links, out),
+        Command::Journal(args) if args.is_list() => return journal::list(args, output, out),
         _ => {}
-    }
-    if let Command::Journal(args) = &command
-        && args.is_list()
-    {
-        return journal::list(args, output, out);
     }
     let connection = connection.resolve(|name| std::env::var(name).ok())?;
     let store = Datastore::open(&connection.config)?;
@@ -174,9 +167,9 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         writeln!(notices, "note: {} does not exist yet; it is created now", connection.name())
             .map_err(CliError::Output)?;
     }
-    let mut app = App::new(&store, output, out, &mut notices);
-    (app.datastore, app.is_new) = (connection.name(), is_new);
-    (app.spelling, app.links) = (name_of(&connection.config), links);
+    let (datastore, spelling) = (connection.name(), name_of(&connection.config));
+    let notices = &mut notices;
+    let mut app = App { store: &store, datastore, spelling, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))
 }
 

@@ -12,7 +12,6 @@ mod app;
 mod apply;
 mod check;
 mod cluster_read;
-mod completions;
 mod connection;
 mod delete;
 mod documents;
@@ -37,7 +36,8 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::shells;
 use datastore::Datastore;
 use netconf::printable;
 
@@ -87,7 +87,7 @@ enum Command {
     Journal(journal::JournalArgs),
     Export(transfer::ExportArgs),
     Import(transfer::ImportArgs),
-    Completions(completions::CompletionsArgs),
+    Completions(CompletionsArgs),
 }
 
 /// Options that may precede the command. `-v` and `-upgrade` belong to the plugin (CNI-7).
@@ -153,7 +153,7 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
 fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let Arguments { connection, output, command } = arguments;
     match &command {
-        Command::Completions(args) => return completions::run(args, Arguments::command(), out),
+        Command::Completions(args) => return print_completions(args, out),
         // `trace` also works without a reachable datastore.
         Command::Trace(args) => return trace::run(args, &connection, output, links, out),
         Command::Journal(args) if args.is_list() => return journal::list(args, output, out),
@@ -187,6 +187,38 @@ async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, 
         Command::Journal(args) => journal::run(&args, app).await,
         Command::Export(args) => transfer::export(&args, app).await,
         Command::Import(args) => transfer::import(&args, app).await,
-        Command::Completions(args) => completions::run(&args, Arguments::command(), app.out),
+        Command::Completions(args) => print_completions(&args, app.out),
     }
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam completions bash >/etc/bash_completion.d/calico-ipam
+  source <(calico-ipam completions zsh)
+  calico-ipam completions fish >~/.config/fish/completions/calico-ipam.fish")]
+struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+fn print_completions(args: &CompletionsArgs, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
+    let mut script = Vec::new();
+    let (mut command, name) = (Arguments::command(), "calico-ipam");
+    match args.shell {
+        Shell::Bash => clap_complete::generate(shells::Bash, &mut command, name, &mut script),
+        Shell::Zsh => clap_complete::generate(shells::Zsh, &mut command, name, &mut script),
+        Shell::Fish => clap_complete::generate(shells::Fish, &mut command, name, &mut script),
+    }
+    out.write_all(&script).map_err(CliError::Output)?;
+    Ok(CommandOutcome::Fine)
 }

@@ -79,9 +79,8 @@ impl Leases {
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, UpgradeError> {
-        let entries = fs::read_dir(&self.directory).map_err(|cause| at(&self.directory, cause))?;
-        let files: io::Result<Vec<PathBuf>> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-        let mut files = files.map_err(|cause| at(&self.directory, cause))?;
+        let read = || fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
+        let mut files = read().map_err(|cause| at(&self.directory, cause))?;
         files.sort();
         Ok(files)
     }

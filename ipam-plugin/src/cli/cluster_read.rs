@@ -49,17 +49,14 @@ impl ClusterRead {
             Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store).await?,
         };
         if !cluster.blocks.iter().all(|block| block.value.is_in_order()) {
-            cluster.nodes = Self::read_nodes(store).await.unwrap_or_else(|error| vec![Err(error)]);
+            let mut batch = ReadBatch::new();
+            let nodes = batch.list::<Node>(&ObjectSelect::default());
+            cluster.nodes = match store.read(&batch).await {
+                Ok(answers) => answers.each(&nodes).map(|(_, node)| node).collect(),
+                Err(error) => vec![Err(error)],
+            };
         }
         Ok(cluster)
-    }
-
-    /// Reads all nodes.
-    async fn read_nodes(store: &Datastore) -> Result<Vec<Result<Entry<Node>, StoreError>>, StoreError> {
-        let mut batch = ReadBatch::new();
-        let nodes = batch.list::<Node>(&ObjectSelect::default());
-        let answers = store.read(&batch).await?;
-        Ok(answers.each(&nodes).map(|(_, node)| node).collect())
     }
 
     async fn read_pairs(store: &Datastore) -> Result<Self, StoreError> {

@@ -26,10 +26,7 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
 ) {
     let mut retry = Retry::new(clock, UNDO);
     loop {
-        let error = match try_decrement(store, id, counts, &mut attempt).await {
-            Ok(()) => return,
-            Err(error) => error,
-        };
+        let Err(error) = try_decrement(store, id, counts, &mut attempt).await else { return };
         let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !retry.pause().await {
             tracing::warn!(handle = %id, %error, "handle counts too many addresses; releasing it will mend that");

@@ -1,8 +1,7 @@
 //! `trace`: shows all data about one pod on this node.
 
+mod found;
 mod log_lines;
-mod print;
-mod stored;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,9 +11,8 @@ use datastore::Datastore;
 use libcalico::names::{interface_prefix, pod_interface};
 use netconf::NetConf;
 
+use self::found::{Missing, Stored, Trace};
 use self::log_lines::Wanted;
-use self::print::{Missing, Trace};
-use self::stored::Stored;
 use super::app::{App, CommandOutcome};
 use super::connection::ConnectionArgs;
 use super::documents::{self, Format};

@@ -273,13 +273,8 @@ struct SpaceSeparated<'a, T>(&'a [T]);
 
 impl<T: fmt::Debug> fmt::Display for SpaceSeparated<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, item) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(" ")?;
-            }
-            write!(f, "{item:?}")?;
-        }
-        Ok(())
+        let items: Vec<String> = self.0.iter().map(|item| format!("{item:?}")).collect();
+        f.write_str(&items.join(" "))
     }
 }
 

@@ -1,8 +1,8 @@
 //! `calico-ipam` for operators: the command line of a process that no container runtime started.
 //!
 //! ```text
-//! arguments ─▶ Arguments ─▶ Connection ─▶ Datastore ─▶ one command ─▶ stdout
-//!                                                          └───────▶ notices and progress on stderr
+//! arguments ─▶ Arguments ─▶ DatastoreConfig ─▶ Datastore ─▶ one command ─▶ stdout
+//!                                                               └───────▶ notices and progress on stderr
 //! ```
 //!
 //! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `App` and can
@@ -42,7 +42,7 @@ use datastore::Datastore;
 use netconf::printable;
 
 use self::app::{App, CommandOutcome};
-use self::connection::ConnectionArgs;
+use self::connection::{ConnectionArgs, describe, is_new_file};
 use self::documents::{Format, Terminal};
 use self::error::CliError;
 use crate::host_link::HostLinks;
@@ -159,15 +159,15 @@ fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Resu
         Command::Journal(args) if args.is_list() => return journal::list(args, output, out),
         _ => {}
     }
-    let connection = connection.resolve(|name| std::env::var(name).ok())?;
-    let store = Datastore::open(&connection.config)?;
+    let config = connection.resolve(|name| std::env::var(name).ok())?;
+    let store = Datastore::open(&config)?;
     let mut notices = io::stderr();
-    let is_new = connection.is_new_file();
+    let is_new = is_new_file(&config);
     if is_new && !matches!(command, Command::Journal(_)) {
-        writeln!(notices, "note: {} does not exist yet; it is created now", connection.name())
+        writeln!(notices, "note: {} does not exist yet; it is created now", describe(&config))
             .map_err(CliError::Output)?;
     }
-    let (datastore, spelling) = (connection.name(), name_of(&connection.config));
+    let (datastore, spelling) = (describe(&config), name_of(&config));
     let notices = &mut notices;
     let mut app = App { store: &store, datastore, spelling, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))

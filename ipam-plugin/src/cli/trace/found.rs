@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
 use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
-use libcalico::ipam::{Allocation, Block, any_pool_of};
+use libcalico::ipam::{Allocation, Block, HandleId, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store};
 use netconf::printable;
@@ -163,8 +163,9 @@ impl Stored {
         let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
         let mut addresses = Vec::new();
         for block in answers.list(&blocks) {
+            let is_of_container = |handle: HandleId| containers.iter().any(|id| handle.is_of_container(id));
             let held = block.value.allocated().filter(|held| !held.is_cooling());
-            let held = held.filter(|held| is_of(held, namespace, pod) || is_of_container(held, &containers));
+            let held = held.filter(|held| is_of(held, namespace, pod) || held.handle().is_some_and(is_of_container));
             addresses.extend(held.map(|held| Address::new(&held, block.key, &pools)));
         }
         addresses.sort_by_key(|found| found.address);
@@ -193,8 +194,4 @@ fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
         let says = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
         says("namespace", namespace) && says("pod", pod)
     })
-}
-
-fn is_of_container(held: &Allocation<'_>, containers: &BTreeSet<String>) -> bool {
-    held.handle().is_some_and(|handle| containers.iter().any(|id| handle.is_of_container(id)))
 }

@@ -1,5 +1,5 @@
-//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. [`cni_error`]: their
-//! CNI errors. An error that upstream also has keeps upstream's text, because people search for it.
+//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. [`cni_error`]:
+//! their CNI errors. An error that upstream also has keeps upstream's text, because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;

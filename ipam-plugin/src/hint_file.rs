@@ -1,5 +1,5 @@
-//! Files with hints for the next calls of the node: [`crate::busy`], [`crate::exhausted`], [`crate::alloc::block_hints`].
-//! A reboot deletes them.
+//! Files with hints for the next calls of the node: [`crate::busy`], [`crate::exhausted`],
+//! [`crate::alloc::block_hints`]. A reboot deletes them.
 //!
 //! No result depends on a hint. A file that is missing, invalid, too large or written by another program therefore
 //! contains none, and a write does not wait for the disk. Concurrent processes may only lose a hint.
@@ -17,8 +17,8 @@ pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> 
     serde_json::from_slice(&is_ours.then(|| fs::read(file).ok()).flatten()?).ok()
 }
 
-/// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that readers see the previous
-/// or the new hints only. Creates the directory if it is missing.
+/// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that readers see the
+/// previous or the new hints only. Creates the directory if it is missing.
 ///
 /// # Errors
 /// Returns the system's error. The previous file then stays, and `new` does not.
@@ -30,8 +30,8 @@ pub(crate) fn write(file: &Path, new: &Path, hints: &impl Serialize) -> io::Resu
     written.inspect_err(|_| _ = fs::remove_file(new))
 }
 
-/// Writes the hints in place, for a file that is read and written only under the node's lock. Creates the directory if it
-/// is missing.
+/// Writes the hints in place, for a file that is read and written only under the node's lock. Creates the directory if
+/// it is missing.
 ///
 /// # Errors
 /// Returns the system's error.

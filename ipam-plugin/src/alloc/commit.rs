@@ -1,6 +1,6 @@
 //! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
-//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that a
-//! failed allocation had already assigned. Upstream leaves them allocated until the DEL.
+//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that
+//! a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
 

@@ -15,8 +15,8 @@ pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &Han
     decrement_unless_applied(store, clock, id, counts, None).await;
 }
 
-/// Does the same as [`decrement`] where an earlier attempt may have taken effect: a write whose response was lost. It is
-/// the handle as sent, with the revision before the write.
+/// Does the same as [`decrement`] where an earlier attempt may have taken effect: a write whose response was lost. It
+/// is the handle as sent, with the revision before the write.
 pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     store: &S,
     clock: &C,

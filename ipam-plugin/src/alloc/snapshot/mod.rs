@@ -1,5 +1,5 @@
-//! [`Snapshot`]: the objects that an operation has read so far, and its own writes. [`MissingReads`]: the objects that its
-//! plan needs next.
+//! [`Snapshot`]: the objects that an operation has read so far, and its own writes. [`MissingReads`]: the objects that
+//! its plan needs next.
 //!
 //! [`read`] and [`survey`] fill the snapshot from the datastore.
 

@@ -1,5 +1,5 @@
-//! [`Trace`]: the data found about a pod, and its text. [`Stored`]: the datastore's objects for the pod: its endpoint on
-//! this node, and the addresses whose allocations name the pod.
+//! [`Trace`]: the data found about a pod, and its text. [`Stored`]: the datastore's objects for the pod: its endpoint
+//! on this node, and the addresses whose allocations name the pod.
 
 use std::collections::BTreeSet;
 use std::error::Error;

@@ -6,10 +6,12 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::{fs, io, process};
+use std::process;
 
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
+
+use crate::hint_file;
 
 /// The file with the notes. A reboot deletes it, as it deletes the routes.
 pub const FILE: &str = "/var/run/calico/cni/busy_addresses";
@@ -39,9 +41,7 @@ pub struct BusyAddress {
 
 /// Returns the notes of `file` that are valid at `now`, the oldest first.
 pub fn in_force(file: &Path, now: OffsetDateTime) -> Vec<BusyAddress> {
-    let is_ours = fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LARGEST);
-    let text = is_ours.then(|| fs::read(file).ok()).flatten();
-    let mut notes: Vec<BusyAddress> = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+    let mut notes: Vec<BusyAddress> = hint_file::read(file, LARGEST).unwrap_or_default();
     // Setting the clock back does not prolong a note.
     let (now, latest) = (now.unix_timestamp(), (now + LASTS).unix_timestamp());
     notes.retain(|note| now < note.until && note.until <= latest);
@@ -55,22 +55,15 @@ pub fn note(file: &Path, address: IpAddr, route: &str, now: OffsetDateTime) {
     let route = route.chars().take(LONGEST_ROUTE).collect();
     notes.push(BusyAddress { address, route, until: (now + LASTS).unix_timestamp() });
     notes.drain(..notes.len().saturating_sub(MOST));
-    if let Err(error) = write(file, &notes) {
+    let new = file.with_extension(process::id().to_string());
+    if let Err(error) = hint_file::write(file, &new, &notes) {
         tracing::debug!(file = %file.display(), %error, "cannot note a busy address");
     }
 }
 
-fn write(file: &Path, notes: &[BusyAddress]) -> io::Result<()> {
-    let new = file.with_extension(process::id().to_string());
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let written = fs::write(&new, serde_json::to_vec(notes)?).and_then(|()| fs::rename(&new, file));
-    written.inspect_err(|_| _ = fs::remove_file(&new))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

@@ -1,5 +1,5 @@
-//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. [`cni_error`]: their
-//! CNI errors. An error that upstream also has keeps upstream's text, because people search for it.
+//! [`IpamError`]: the error of an operation on addresses. [`VmiError`]: the error for the VMI of a pod. [`cni_error`]:
+//! their CNI errors. An error that upstream also has keeps upstream's text, because people search for it.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -273,13 +273,8 @@ struct SpaceSeparated<'a, T>(&'a [T]);
 
 impl<T: fmt::Debug> fmt::Display for SpaceSeparated<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, item) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(" ")?;
-            }
-            write!(f, "{item:?}")?;
-        }
-        Ok(())
+        let items: Vec<String> = self.0.iter().map(|item| format!("{item:?}")).collect();
+        f.write_str(&items.join(" "))
     }
 }
 

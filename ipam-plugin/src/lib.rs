@@ -27,6 +27,7 @@ pub mod datastore_settings;
 pub mod error;
 pub mod exhausted;
 mod handle_refs;
+mod hint_file;
 pub mod host_link;
 pub mod journal;
 pub mod kubernetes_api;

@@ -65,13 +65,8 @@ impl HostLock {
     /// Takes the lock as an IPAM lock. If this fails, logs the reason and returns `None`: the operation is correct
     /// without the lock. Blocks the thread for up to [`LONGEST_WAIT`].
     pub fn acquire(path: &Path) -> Option<HostLock> {
-        match Self::acquire_within(path, LONGEST_WAIT) {
-            Ok(lock) => Some(lock.of_addresses()),
-            Err(error) => {
-                tracing::warn!(%error, "going on without the IPAM lock");
-                None
-            }
-        }
+        let lock = Self::acquire_within(path, LONGEST_WAIT);
+        lock.inspect_err(|error| tracing::warn!(%error, "going on without the IPAM lock")).ok().map(Self::of_addresses)
     }
 
     /// Takes the lock if it is free.

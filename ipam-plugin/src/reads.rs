@@ -1,6 +1,6 @@
 //! Reads that several operations share. [`find`]: reads an object that may be missing. [`find_each`]: reads several
-//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses. [`pooled`] and
-//! [`names_with`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
+//! objects in one request. [`read_blocks`] and [`blocks_of`]: read blocks, by their ranges or by addresses. [`pooled`]
+//! and [`names_with`]: find the blocks of addresses. [`attributes_of`]: returns the attributes of allocations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;

@@ -38,7 +38,10 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
         Ok(Invocation::Print(printed)) => process::print(&printed),
         Ok(Invocation::Call(call)) => serve(*call),
         Ok(Invocation::Upgrade) => process::finish(upgrade::run()),
-        Ok(Invocation::TestConnection) => process::finish(Err(not_ours())),
+        // The parser accepts `-t` for `calico` only.
+        Ok(Invocation::TestConnection) => {
+            process::finish(Err(CniError::new(Code::INVALID_ENVIRONMENT, "-t belongs to calico").into()))
+        }
         Err(error) => process::refuse(error, COMPONENT),
     }
 }
@@ -153,9 +156,4 @@ async fn collect(call: &Call, ipam: &IpamRequest, store: &Datastore, clock: &Sys
     }
     let failures: Vec<String> = collected.failed.iter().map(|(handle, error)| format!("{handle}: {error}")).collect();
     Err(CniError::internal("some leaked addresses could not be released").with_details(failures.join("; ")))
-}
-
-/// Returns the error for `-t`. The parser accepts `-t` for `calico` only.
-fn not_ours() -> CallError {
-    CniError::new(Code::INVALID_ENVIRONMENT, "-t belongs to calico").into()
 }

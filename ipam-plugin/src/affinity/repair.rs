@@ -6,8 +6,8 @@ use libcalico::store::{Entry, Revision, Store, StoreError, Write};
 
 use crate::block_writes::PriorAffinity;
 
-/// Makes the owner's affinity to its block pending again, or for the first time, and confirms it. The block is rewritten,
-/// so that a concurrent release of it fails. Fails if another process writes the affinity meanwhile.
+/// Makes the owner's affinity to its block pending again, or for the first time, and confirms it. The block is
+/// rewritten, so that a concurrent release of it fails. Fails if another process writes the affinity meanwhile.
 pub(crate) async fn reconfirm<S: Store>(
     store: &S,
     owner: &Owner,
@@ -23,8 +23,8 @@ pub(crate) async fn reconfirm<S: Store>(
     Ok((affinity, Entry { key: block.key, value: rewritten, revision }))
 }
 
-/// Releases the affinity to a block. Both must be as just read. An empty block is deleted. A block in which others still
-/// have addresses stays without an owner (IPAM-126).
+/// Releases the affinity to a block. Both must be as just read. An empty block is deleted. A block in which others
+/// still have addresses stays without an owner (IPAM-126).
 ///
 /// The affinity is deleted only at the revision at which it was marked, because another process of the owner may have
 /// made it pending again.

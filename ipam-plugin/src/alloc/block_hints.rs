@@ -2,13 +2,14 @@
 //! and the revision of the last ADD's or DEL's write to a block.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use libcalico::net::Cidr;
 use libcalico::store::Revision;
 use serde::{Deserialize, Serialize};
 
+use crate::hint_file;
 use crate::lock::HostLock;
 
 /// Maximum number of namespaces before the file starts over: more than a node's pods usually use at a time.
@@ -93,13 +94,7 @@ impl BlockHints {
 
     /// Writes the file. Failure costs the next ADD a round trip or two and has no other effect.
     fn write(&self) {
-        let written = serde_json::to_vec(&self.hints).map_err(io::Error::from).and_then(|text| {
-            fs::write(&self.file, &text).or_else(|_| {
-                self.file.parent().map_or(Ok(()), fs::create_dir_all)?;
-                fs::write(&self.file, &text)
-            })
-        });
-        if let Err(error) = written {
+        if let Err(error) = hint_file::write_in_place(&self.file, &self.hints) {
             tracing::debug!(file = %self.file.display(), %error, "cannot remember the last blocks");
         }
     }

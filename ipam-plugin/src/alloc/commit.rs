@@ -1,6 +1,6 @@
 //! [`Commit`]: writes assigned addresses as one list of writes, the handle first (IPAM-128). If the list fails,
-//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that a
-//! failed allocation had already assigned. Upstream leaves them allocated until the DEL.
+//! [`crate::alloc::unknown_outcome`] determines which of the writes took effect. [`undo`]: releases the addresses that
+//! a failed allocation had already assigned. Upstream leaves them allocated until the DEL.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,6 @@ use crate::alloc::assignment::{
 use crate::alloc::inputs::BlockCounts;
 use crate::alloc::request::AssignRequest;
 use crate::alloc::snapshot::Snapshot;
-use crate::alloc::unknown_outcome::UnknownWrite;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::release::{ReleasedBatch, release_from_blocks};
@@ -27,6 +26,15 @@ pub(crate) struct CommitError {
     pub(crate) committed: Vec<BlockAssignment>,
     /// The error that prevented the others.
     pub(crate) cause: StoreError,
+}
+
+/// Writes with an unknown outcome.
+pub(crate) struct UnknownWrite<'a> {
+    pub(crate) list: &'a WriteList,
+    pub(crate) assignments: &'a [BlockAssignment],
+    /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
+    /// never sent.
+    pub(crate) sent: Option<usize>,
 }
 
 /// The writes of one attempt of an allocation.

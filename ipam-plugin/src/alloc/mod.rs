@@ -195,7 +195,7 @@ impl<S: Store, C: Clock> AllocationRun<'_, S, C> {
             // The request does not depend on this block: another one is used instead.
             tracing::warn!(block = %cidr, %error, "cannot put a claim in order");
             let family = self.families.iter_mut().find(|family| family.plan.version == version);
-            family.into_iter().for_each(|family| family.plan.exclude(cidr));
+            family.into_iter().for_each(|family| _ = family.plan.excluded.insert(cidr));
         }
         self.read_again(vec![cidr]).await
     }

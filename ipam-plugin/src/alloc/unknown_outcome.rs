@@ -8,21 +8,12 @@ use libcalico::ipam::{AffinityKey, Block, BlockAffinity, Handle};
 use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Revision, Store, StoreError, Write, WriteModel};
 
-use crate::alloc::assignment::{BlockAssignment, WriteList, consume_reserved};
-use crate::alloc::commit::Commit;
+use crate::alloc::assignment::{BlockAssignment, consume_reserved};
+use crate::alloc::commit::{Commit, UnknownWrite};
 use crate::block_writes::create_first;
 use crate::clock::Clock;
 use crate::handle_refs::decrement;
 use crate::retry::{Retry, UNDO};
-
-/// Writes with an unknown outcome.
-pub(crate) struct UnknownWrite<'a> {
-    pub(crate) list: &'a WriteList,
-    pub(crate) assignments: &'a [BlockAssignment],
-    /// The index of the write whose response was lost, if the list is sent one write at a time. The later writes were
-    /// never sent.
-    pub(crate) sent: Option<usize>,
-}
 
 /// The handle and the blocks as read after the lost write.
 struct ObservedWrite {

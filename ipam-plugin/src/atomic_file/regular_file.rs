@@ -80,7 +80,7 @@ impl ReadFile {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is not a regular file, or has more than
-    /// [`MAX_INPUT`](netconf::MAX_INPUT) bytes.
+    /// [`MAX_INPUT`] bytes.
     pub fn read(path: &Path) -> Result<Option<ReadFile>, AtomicFileError> {
         let failed = |source| AtomicFileError { action: "read", path: path.into(), source };
         let is_link = match fs::symlink_metadata(path) {

@@ -9,7 +9,7 @@ use netconf::printable;
 
 use super::documents::Format;
 use super::error::CliError;
-use crate::host_link::{HostLinks, NoHostLinks};
+use crate::host_link::HostLinks;
 
 /// Interval between redraws.
 const REDRAW: Duration = Duration::from_millis(100);
@@ -31,7 +31,7 @@ pub(super) struct App<'a> {
     /// The output for results.
     pub(super) out: &'a mut dyn Write,
     /// The output for all other messages.
-    notices: &'a mut dyn Write,
+    pub(super) notices: &'a mut dyn Write,
 }
 
 /// The outcome of a completed command.
@@ -43,17 +43,7 @@ pub(super) enum CommandOutcome {
     Wrong,
 }
 
-impl<'a> App<'a> {
-    pub(super) fn new(
-        store: &'a Datastore,
-        format: Format,
-        out: &'a mut dyn Write,
-        notices: &'a mut dyn Write,
-    ) -> Self {
-        let (datastore, spelling) = (String::new(), String::new());
-        App { store, datastore, spelling, links: &NoHostLinks, is_new: false, format, out, notices }
-    }
-
+impl App<'_> {
     /// Prints a line of the result. Line breaks in its text are escaped.
     pub(super) fn say(&mut self, line: impl std::fmt::Display) -> Result<(), CliError> {
         writeln!(self.out, "{}", printable::line(&line.to_string())).map_err(CliError::Output)

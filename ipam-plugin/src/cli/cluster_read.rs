@@ -49,17 +49,14 @@ impl ClusterRead {
             Datastore::Etcd(_) | Datastore::Local(_) => Self::read_pairs(store).await?,
         };
         if !cluster.blocks.iter().all(|block| block.value.is_in_order()) {
-            cluster.nodes = Self::read_nodes(store).await.unwrap_or_else(|error| vec![Err(error)]);
+            let mut batch = ReadBatch::new();
+            let nodes = batch.list::<Node>(&ObjectSelect::default());
+            cluster.nodes = match store.read(&batch).await {
+                Ok(answers) => answers.each(&nodes).map(|(_, node)| node).collect(),
+                Err(error) => vec![Err(error)],
+            };
         }
         Ok(cluster)
-    }
-
-    /// Reads all nodes.
-    async fn read_nodes(store: &Datastore) -> Result<Vec<Result<Entry<Node>, StoreError>>, StoreError> {
-        let mut batch = ReadBatch::new();
-        let nodes = batch.list::<Node>(&ObjectSelect::default());
-        let answers = store.read(&batch).await?;
-        Ok(answers.each(&nodes).map(|(_, node)| node).collect())
     }
 
     async fn read_pairs(store: &Datastore) -> Result<Self, StoreError> {
@@ -67,7 +64,14 @@ impl ClusterRead {
         let progress = Progress::new("reading the datastore", pairs.len());
         let mut cluster = ClusterRead::default();
         for pair in &pairs {
-            cluster.insert_pair(pair);
+            let unreadable = &mut cluster.unreadable;
+            insert_if_kind(pair, &mut cluster.pools, unreadable);
+            insert_if_kind(pair, &mut cluster.blocks, unreadable);
+            insert_if_kind(pair, &mut cluster.handles, unreadable);
+            insert_if_kind(pair, &mut cluster.affinities, unreadable);
+            let mut endpoints = Vec::new();
+            insert_if_kind(pair, &mut endpoints, unreadable);
+            cluster.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
             progress.step();
         }
         Ok(cluster)
@@ -96,17 +100,6 @@ impl ClusterRead {
                 .collect(),
             ..ClusterRead::default()
         })
-    }
-
-    fn insert_pair(&mut self, pair: &RawEntry) {
-        let unreadable = &mut self.unreadable;
-        insert_if_kind(pair, &mut self.pools, unreadable);
-        insert_if_kind(pair, &mut self.blocks, unreadable);
-        insert_if_kind(pair, &mut self.handles, unreadable);
-        insert_if_kind(pair, &mut self.affinities, unreadable);
-        let mut endpoints = Vec::new();
-        insert_if_kind(pair, &mut endpoints, unreadable);
-        self.endpoints.extend(endpoints.iter().map(|entry| facts(&entry.value)));
     }
 
     /// Returns all inconsistencies. An address without endpoint that is younger than `in_flight` is treated as part of

@@ -52,12 +52,6 @@ enum StoreType {
     Kubernetes,
 }
 
-/// The datastore of a command.
-#[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) config: DatastoreConfig,
-}
-
 impl ConnectionArgs {
     /// Adds the network configuration at `path`, if it exists and neither an option nor the environment selects a
     /// datastore.
@@ -77,7 +71,7 @@ impl ConnectionArgs {
 
     /// Determines the datastore. An option has precedence over everything; the rest is as for the plugin. If no source
     /// selects a datastore, the default file is used if it exists.
-    pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<Connection, CliError> {
+    pub(super) fn resolve(&self, env: impl Fn(&str) -> Option<String>) -> Result<DatastoreConfig, CliError> {
         let conf = self.conf()?;
         let said = self.said();
         let chosen = said.iter().any(|(variable, _)| *variable == "DATASTORE_TYPE")
@@ -95,15 +89,14 @@ impl ConnectionArgs {
             Some(conf) => datastore_settings::with_environment(conf, None, lookup),
             None => DatastoreConfig::new(&DatastoreSettings::default(), lookup),
         };
-        match found {
-            Ok(config) => Ok(Connection { config }),
-            Err(ConfigError::Nothing) if Path::new(DEFAULT_PATH).exists() => {
+        found.or_else(|error| match error {
+            ConfigError::Nothing if Path::new(DEFAULT_PATH).exists() => {
                 let deadline = datastore::config::DEFAULT_DEADLINE;
-                Ok(Connection { config: DatastoreConfig::Local(LocalConfig { path: DEFAULT_PATH.into(), deadline }) })
+                Ok(DatastoreConfig::Local(LocalConfig { path: DEFAULT_PATH.into(), deadline }))
             }
-            Err(ConfigError::Nothing) => Err(CliError::NothingConfigured),
-            Err(error) => Err(error.into()),
-        }
+            ConfigError::Nothing => Err(CliError::NothingConfigured),
+            error => Err(error.into()),
+        })
     }
 
     /// Returns the options as the environment variables that they replace. A path implies the local datastore,
@@ -136,20 +129,18 @@ fn is_hint(variable: &str) -> bool {
     matches!(variable, "KUBECONFIG" | "K8S_API_ENDPOINT" | "KUBERNETES_SERVICE_HOST")
 }
 
-impl Connection {
-    /// Returns a description of the datastore.
-    pub(super) fn name(&self) -> String {
-        match &self.config {
-            DatastoreConfig::Local(local) => local.path.display().to_string(),
-            DatastoreConfig::Etcd(etcd) => etcd.endpoints.join(","),
-            DatastoreConfig::Kubernetes(kubernetes) => kubernetes.to_string(),
-        }
+/// Returns a description of the datastore.
+pub(super) fn describe(config: &DatastoreConfig) -> String {
+    match config {
+        DatastoreConfig::Local(local) => local.path.display().to_string(),
+        DatastoreConfig::Etcd(etcd) => etcd.endpoints.join(","),
+        DatastoreConfig::Kubernetes(kubernetes) => kubernetes.to_string(),
     }
+}
 
-    /// Returns true if the first request will create the file.
-    pub(super) fn is_new_file(&self) -> bool {
-        matches!(&self.config, DatastoreConfig::Local(local) if !local.path.exists())
-    }
+/// Returns true if the first request will create the file.
+pub(super) fn is_new_file(config: &DatastoreConfig) -> bool {
+    matches!(config, DatastoreConfig::Local(local) if !local.path.exists())
 }
 
 /// Reads a network configuration: a plugin's, or a list that contains Calico's plugin.
@@ -173,14 +164,14 @@ mod tests {
         connection: ConnectionArgs,
     }
 
-    fn resolve(line: &[&str], env: &[(&str, &str)]) -> Result<Connection, CliError> {
+    fn resolve(line: &[&str], env: &[(&str, &str)]) -> Result<DatastoreConfig, CliError> {
         let line = Line::try_parse_from(std::iter::once(&"calico-ipam").chain(line)).unwrap();
         let lookup = |name: &str| env.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
         line.connection.resolve(lookup)
     }
 
     fn name(line: &[&str], env: &[(&str, &str)]) -> String {
-        resolve(line, env).unwrap().name()
+        describe(&resolve(line, env).unwrap())
     }
 
     #[test]
@@ -247,15 +238,15 @@ mod tests {
         // If the default file exists, it is used.
         let nothing = resolve(&[], &[]);
         if Path::new(DEFAULT_PATH).exists() {
-            assert_eq!(nothing.unwrap().name(), DEFAULT_PATH);
+            assert_eq!(describe(&nothing.unwrap()), DEFAULT_PATH);
         } else {
             assert!(nothing.unwrap_err().to_string().contains("--datastore-type local"));
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new.db");
         let connection = resolve(&["--datastore-path", path.to_str().unwrap()], &[]).unwrap();
-        assert!(connection.is_new_file());
+        assert!(is_new_file(&connection));
         std::fs::write(path, "").unwrap();
-        assert!(!connection.is_new_file());
+        assert!(!is_new_file(&connection));
     }
 }

@@ -55,7 +55,7 @@ pub(super) async fn run(args: &DeleteArgs, app: &mut App<'_>) -> Result<CommandO
             ResourceKind::ClusterInformation => delete::<ClusterInformation>(name, app).await?,
         }
         if app.format == Format::Table {
-            app.say(format_args!("{} {name} deleted", args.kind))?;
+            app.say(format_args!("{} {name} deleted", args.kind.name()))?;
         }
     }
     Ok(CommandOutcome::Fine)

@@ -53,16 +53,17 @@ fn objects(document: Value) -> Vec<Value> {
     match document {
         Value::Null => Vec::new(),
         Value::Array(items) => items,
-        Value::Object(mut object) if is_list(object.get("kind"), object.get("items")) => match object.remove("items") {
-            Some(Value::Array(items)) => items,
-            _ => Vec::new(),
-        },
+        Value::Object(mut object)
+            if object.get("items").is_some_and(Value::is_array) && is_list(object.get("kind")) =>
+        {
+            objects(object.remove("items").unwrap_or_default())
+        }
         other => vec![other],
     }
 }
 
-fn is_list(kind: Option<&Value>, items: Option<&Value>) -> bool {
-    kind.and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List")) && items.is_some_and(Value::is_array)
+fn is_list(kind: Option<&Value>) -> bool {
+    kind.and_then(Value::as_str).is_some_and(|kind| kind.ends_with("List"))
 }
 
 /// The format of results.

@@ -42,7 +42,9 @@ pub(super) async fn run(args: &GetArgs, app: &mut App<'_>) -> Result<CommandOutc
     let (objects, table) = find(args, app).await?;
     let document = match (&args.name, objects) {
         (Some(_), mut objects) => objects.pop().unwrap_or_default(),
-        (None, items) => json!({"apiVersion": API_VERSION, "kind": format!("{}List", args.kind), "items": items}),
+        (None, items) => {
+            json!({"apiVersion": API_VERSION, "kind": format!("{}List", args.kind.name()), "items": items})
+        }
     };
     if !documents::print_document(app.format, app.out, &document)? {
         documents::print_table(app.out, &table)?;

@@ -1,6 +1,5 @@
 //! [`ResourceKind`]: the kinds of objects in commands, with all their names.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// A kind of object.
@@ -37,12 +36,6 @@ impl ResourceKind {
             Self::Node => &["no"],
             Self::ClusterInformation => &["clusterinfo"],
         }
-    }
-}
-
-impl fmt::Display for ResourceKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -1,8 +1,8 @@
 //! `calico-ipam` for operators: the command line of a process that no container runtime started.
 //!
 //! ```text
-//! arguments ─▶ Arguments ─▶ Connection ─▶ Datastore ─▶ one command ─▶ stdout
-//!                                                          └───────▶ notices and progress on stderr
+//! arguments ─▶ Arguments ─▶ DatastoreConfig ─▶ Datastore ─▶ one command ─▶ stdout
+//!                                                               └───────▶ notices and progress on stderr
 //! ```
 //!
 //! Each command has a file of its own with its arguments (`…Args`) and `run`, which writes to the `App` and can
@@ -12,7 +12,6 @@ mod app;
 mod apply;
 mod check;
 mod cluster_read;
-mod completions;
 mod connection;
 mod delete;
 mod documents;
@@ -37,12 +36,13 @@ use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::shells;
 use datastore::Datastore;
 use netconf::printable;
 
 use self::app::{App, CommandOutcome};
-use self::connection::ConnectionArgs;
+use self::connection::{ConnectionArgs, describe, is_new_file};
 use self::documents::{Format, Terminal};
 use self::error::CliError;
 use crate::host_link::HostLinks;
@@ -87,7 +87,7 @@ enum Command {
     Journal(journal::JournalArgs),
     Export(transfer::ExportArgs),
     Import(transfer::ImportArgs),
-    Completions(completions::CompletionsArgs),
+    Completions(CompletionsArgs),
 }
 
 /// Options that may precede the command. `-v` and `-upgrade` belong to the plugin (CNI-7).
@@ -123,7 +123,9 @@ fn is_ours(first: &str) -> bool {
 /// Runs the command line. The exit status is 0, or 1 for errors and for findings of `check`, or 2 for invalid
 /// arguments. `links` gives access to the network interfaces of the kernel.
 pub fn main(links: &dyn HostLinks) -> ExitCode {
-    let arguments = match Arguments::try_parse_from(arguments()) {
+    // The usual program name, whatever the name of the binary is.
+    let name = std::iter::once(OsString::from("calico-ipam"));
+    let arguments = match Arguments::try_parse_from(name.chain(std::env::args_os().skip(1))) {
         Ok(arguments) => arguments,
         Err(usage) => {
             // Failure is ignored, because there is no other output for the text.
@@ -148,35 +150,26 @@ pub fn main(links: &dyn HostLinks) -> ExitCode {
     }
 }
 
-/// Returns the arguments after the usual program name, whatever the name of the binary is.
-fn arguments() -> impl Iterator<Item = OsString> {
-    std::iter::once("calico-ipam".into()).chain(std::env::args_os().skip(1))
-}
-
 fn run(arguments: Arguments, links: &dyn HostLinks, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
     let Arguments { connection, output, command } = arguments;
     match &command {
-        Command::Completions(args) => return completions::run(args, Arguments::command(), out),
+        Command::Completions(args) => return print_completions(args, out),
         // `trace` also works without a reachable datastore.
         Command::Trace(args) => return trace::run(args, &connection, output, links, out),
+        Command::Journal(args) if args.is_list() => return journal::list(args, output, out),
         _ => {}
     }
-    if let Command::Journal(args) = &command
-        && args.is_list()
-    {
-        return journal::list(args, output, out);
-    }
-    let connection = connection.resolve(|name| std::env::var(name).ok())?;
-    let store = Datastore::open(&connection.config)?;
+    let config = connection.resolve(|name| std::env::var(name).ok())?;
+    let store = Datastore::open(&config)?;
     let mut notices = io::stderr();
-    let is_new = connection.is_new_file();
+    let is_new = is_new_file(&config);
     if is_new && !matches!(command, Command::Journal(_)) {
-        writeln!(notices, "note: {} does not exist yet; it is created now", connection.name())
+        writeln!(notices, "note: {} does not exist yet; it is created now", describe(&config))
             .map_err(CliError::Output)?;
     }
-    let mut app = App::new(&store, output, out, &mut notices);
-    (app.datastore, app.is_new) = (connection.name(), is_new);
-    (app.spelling, app.links) = (name_of(&connection.config), links);
+    let (datastore, spelling) = (describe(&config), name_of(&config));
+    let notices = &mut notices;
+    let mut app = App { store: &store, datastore, spelling, links, is_new, format: output, out, notices };
     process::block_on(execute(command, &mut app))
 }
 
@@ -194,6 +187,38 @@ async fn execute(command: Command, app: &mut App<'_>) -> Result<CommandOutcome, 
         Command::Journal(args) => journal::run(&args, app).await,
         Command::Export(args) => transfer::export(&args, app).await,
         Command::Import(args) => transfer::import(&args, app).await,
-        Command::Completions(args) => completions::run(&args, Arguments::command(), app.out),
+        Command::Completions(args) => print_completions(&args, app.out),
     }
+}
+
+/// Print a completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  calico-ipam completions bash >/etc/bash_completion.d/calico-ipam
+  source <(calico-ipam completions zsh)
+  calico-ipam completions fish >~/.config/fish/completions/calico-ipam.fish")]
+struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+fn print_completions(args: &CompletionsArgs, out: &mut dyn Write) -> Result<CommandOutcome, CliError> {
+    let mut script = Vec::new();
+    let (mut command, name) = (Arguments::command(), "calico-ipam");
+    match args.shell {
+        Shell::Bash => clap_complete::generate(shells::Bash, &mut command, name, &mut script),
+        Shell::Zsh => clap_complete::generate(shells::Zsh, &mut command, name, &mut script),
+        Shell::Fish => clap_complete::generate(shells::Fish, &mut command, name, &mut script),
+    }
+    out.write_all(&script).map_err(CliError::Output)?;
+    Ok(CommandOutcome::Fine)
 }

@@ -68,30 +68,22 @@ pub(super) async fn apply(store: &Datastore, wanted: &IpamConfiguration) -> Resu
     let config = IpamConfig { unknown, ..config_of(&admitted.spec) };
     validate_ipam_config(&config).map_err(invalid)?;
 
-    let mut applied = Applied::Unchanged;
-    let mut writes = Vec::new();
-    match &stored.obeyed {
-        None => {
-            applied = Applied::Created;
-            writes.push(Write::create(&TheConfig, &config)?);
-        }
-        Some(entry) if entry.value != config => {
-            applied = Applied::Configured;
-            writes.push(Write::update(&TheConfig, &config, &entry.revision)?);
-        }
-        Some(_) => {}
-    }
-    let (v3, write) = store_object::plan(stored.v3, admitted, |spec| &mut spec.unknown)?;
-    if let Some(write) = write {
-        writes.push(write);
-        applied = if applied == Applied::Unchanged { Applied::Configured } else { applied };
-    }
-    // `Created` is returned only if neither object existed.
-    applied = if applied == Applied::Created && v3 != Applied::Created { Applied::Configured } else { applied };
+    let (of_config, write) = match &stored.obeyed {
+        None => (Applied::Created, Some(Write::create(&TheConfig, &config)?)),
+        Some(entry) if entry.value == config => (Applied::Unchanged, None),
+        Some(entry) => (Applied::Configured, Some(Write::update(&TheConfig, &config, &entry.revision)?)),
+    };
+    let (of_v3, v3_write) = store_object::plan(stored.v3, admitted, |spec| &mut spec.unknown)?;
+    let writes: Vec<Write> = write.into_iter().chain(v3_write).collect();
     if !writes.is_empty() {
         store.write(&writes).await.map_err(|error| error.cause)?;
     }
-    Ok(applied)
+    Ok(match (of_config, of_v3) {
+        (Applied::Unchanged, Applied::Unchanged) => Applied::Unchanged,
+        // `Created` is returned only if neither object existed.
+        (Applied::Created, Applied::Created) => Applied::Created,
+        _ => Applied::Configured,
+    })
 }
 
 /// Deletes both objects, after which allocation uses the defaults. Returns `false` if there is none.

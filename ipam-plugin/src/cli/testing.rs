@@ -22,6 +22,7 @@ use crate::alloc::assign;
 use crate::alloc::inputs::{AllocationInputs, InputsQuery};
 use crate::alloc::request::{AssignRequest, workload_attributes};
 use crate::clock::SystemClock;
+use crate::host_link::NoHostLinks;
 use crate::process::block_on;
 
 /// A new datastore in a directory that is removed with it.
@@ -64,9 +65,16 @@ impl Shell {
         };
         let (mut out, mut notices) = (Vec::new(), Vec::new());
         let mut terminal = Terminal::new(&mut out);
-        let mut app = App::new(&self.store, arguments.output, &mut terminal, &mut notices);
-        app.datastore = "the test's".into();
-        app.spelling = "local /x.db".into();
+        let mut app = App {
+            store: &self.store,
+            datastore: "the test's".into(),
+            spelling: "local /x.db".into(),
+            links: &NoHostLinks,
+            is_new: false,
+            format: arguments.output,
+            out: &mut terminal,
+            notices: &mut notices,
+        };
         change(&mut app);
         let outcome = block_on(execute(arguments.command, &mut app)).map_err(|error| error.to_string());
         terminal.flush().unwrap();

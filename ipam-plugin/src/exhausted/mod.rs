@@ -19,6 +19,8 @@ use libcalico::net::Cidr;
 use serde::{Deserialize, Serialize};
 use time::{Duration, OffsetDateTime};
 
+use crate::hint_file;
+
 /// The file with the notes. A reboot deletes it.
 pub const FILE: &str = "/var/run/calico/cni/no_free_address";
 
@@ -226,11 +228,11 @@ fn outdate(file: &Path) {
 }
 
 fn notes_in(file: &Path) -> Vec<Note> {
-    read(file).unwrap_or_default()
+    hint_file::read(file, LARGEST).unwrap_or_default()
 }
 
 fn last_release(file: &Path) -> Option<u64> {
-    read(&releases_of(file))
+    hint_file::read(&releases_of(file), LARGEST)
 }
 
 fn releases_of(file: &Path) -> PathBuf {
@@ -241,22 +243,10 @@ fn new_number() -> u64 {
     RandomState::new().hash_one(process::id())
 }
 
-fn read<T: for<'de> Deserialize<'de>>(file: &Path) -> Option<T> {
-    let metadata = fs::symlink_metadata(file).ok()?;
-    let is_ours = metadata.is_file() && metadata.len() <= LARGEST;
-    serde_json::from_slice(&is_ours.then(|| fs::read(file).ok()).flatten()?).ok()
-}
-
-fn write<T: Serialize>(file: &Path, content: &T) -> io::Result<()> {
-    // All processes use the same name, so that the next write replaces the file of a killed process. Of two concurrent
-    // writes, either may fail or be truncated, and then there is no note.
-    let mut new = file.as_os_str().to_owned();
-    new.push(".new");
-    if let Some(directory) = file.parent() {
-        fs::create_dir_all(directory)?;
-    }
-    let written = fs::write(&new, serde_json::to_vec(content)?).and_then(|()| fs::rename(&new, file));
-    written.inspect_err(|_| _ = fs::remove_file(&new))
+/// Writes a file. All processes use the same new name, so that the next write replaces the file of a killed process. Of
+/// two concurrent writes, either may fail or be truncated, and then there is no note.
+fn write(file: &Path, content: &impl Serialize) -> io::Result<()> {
+    hint_file::write(file, &file.with_added_extension("new"), content)
 }
 
 #[cfg(test)]

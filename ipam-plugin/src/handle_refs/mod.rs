@@ -2,7 +2,7 @@
 
 use libcalico::ipam::{Handle, HandleId};
 use libcalico::net::Cidr;
-use libcalico::store::{Entry, Revision, Store, StoreError, Write};
+use libcalico::store::{Entry, Store, StoreError, Write};
 
 use crate::clock::Clock;
 use crate::reads::find;
@@ -15,20 +15,18 @@ pub(crate) async fn decrement<S: Store, C: Clock>(store: &S, clock: &C, id: &Han
     decrement_unless_applied(store, clock, id, counts, None).await;
 }
 
-/// Does the same as [`decrement`] where an earlier attempt may have taken effect.
+/// Does the same as [`decrement`] where an earlier attempt may have taken effect: a write whose response was lost. It
+/// is the handle as sent, with the revision before the write.
 pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     store: &S,
     clock: &C,
     id: &HandleId,
     counts: &[(Cidr, usize)],
-    mut attempt: Option<LostWrite>,
+    mut attempt: Option<Entry<Handle>>,
 ) {
     let mut retry = Retry::new(clock, UNDO);
     loop {
-        let error = match try_decrement(store, id, counts, &mut attempt).await {
-            Ok(()) => return,
-            Err(error) => error,
-        };
+        let Err(error) = try_decrement(store, id, counts, &mut attempt).await else { return };
         let again = (error.is_race() || error.is_unavailable()) && !store.has_given_up();
         if !again || !retry.pause().await {
             tracing::warn!(handle = %id, %error, "handle counts too many addresses; releasing it will mend that");
@@ -37,37 +35,18 @@ pub(crate) async fn decrement_unless_applied<S: Store, C: Clock>(
     }
 }
 
-/// A write of a handle whose response was lost.
-#[derive(Debug, Clone)]
-pub(crate) struct LostWrite {
-    /// The revision of the handle before the write.
-    before: Revision,
-    /// The handle as sent.
-    sent: Handle,
-}
-
-impl LostWrite {
-    /// Creates the attempt for the write of `entry`, at its revision.
-    pub(crate) fn new(entry: &Entry<Handle>) -> Self {
-        LostWrite { before: entry.revision.clone(), sent: entry.value.clone() }
-    }
-
-    /// Returns true if the write may have taken effect, so that no other may follow. Another process's write looks the
-    /// same.
-    fn may_be_done(&self, now: &Entry<Handle>) -> bool {
-        now.revision.resource_version() != self.before.resource_version()
-    }
-}
-
 async fn try_decrement<S: Store>(
     store: &S,
     id: &HandleId,
     counts: &[(Cidr, usize)],
-    attempt: &mut Option<LostWrite>,
+    attempt: &mut Option<Entry<Handle>>,
 ) -> Result<(), StoreError> {
     let Some(mut entry) = find::<Handle>(store, id).await? else { return Ok(()) };
-    if let Some(attempt) = attempt.as_ref().filter(|attempt| attempt.may_be_done(&entry)) {
-        if entry.value != attempt.sent {
+    // At another revision, the attempt may have taken effect, so no other may follow. Another process's write looks the
+    // same.
+    let is_same = |attempt: &&Entry<Handle>| attempt.revision.resource_version() == entry.revision.resource_version();
+    if let Some(attempt) = attempt.as_ref().filter(|attempt| !is_same(attempt)) {
+        if entry.value != attempt.value {
             tracing::warn!(handle = %id, "somebody changed the handle meanwhile: it may count too many addresses");
         }
         return Ok(());
@@ -77,7 +56,7 @@ async fn try_decrement<S: Store>(
     }
     let outcome = store.write_one(write(&entry)?).await;
     if outcome.as_ref().is_err_and(StoreError::has_unknown_outcome) {
-        *attempt = Some(LostWrite::new(&entry));
+        *attempt = Some(entry);
     }
     outcome.map(|_| ())
 }

@@ -282,16 +282,14 @@ impl LockedJournal<'_> {
             tracing::warn!(%directory, %error, "the journal cannot be read; its debts stay");
             Vec::new()
         });
-        let mut readable = Vec::new();
-        for Entry { path, pending_del, .. } in entries {
-            match pending_del {
-                Ok(pending_del) => readable.push((path, pending_del)),
-                Err(error) => {
-                    tracing::warn!(path = %path.display(), %error, "this journal entry cannot be read and stays");
-                }
+        let readable = entries.into_iter().filter_map(|Entry { path, pending_del, .. }| match pending_del {
+            Ok(pending_del) => Some((path, pending_del)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "this journal entry cannot be read and stays");
+                None
             }
-        }
-        readable
+        });
+        readable.collect()
     }
 
     /// Assigns this entry to the datastore `target`.

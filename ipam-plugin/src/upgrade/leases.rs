@@ -37,10 +37,6 @@ impl Leases {
         }
     }
 
-    pub(super) fn is_empty(&self) -> Result<bool, UpgradeError> {
-        Ok(self.files()?.is_empty())
-    }
-
     /// Prevents host-local from assigning more addresses.
     pub(super) fn lock(&self) -> Result<HostLock, UpgradeError> {
         Ok(HostLock::acquire_within(&self.directory.join(LOCK), LONGEST_WAIT)?)
@@ -78,10 +74,10 @@ impl Leases {
         fs::remove_dir_all(&self.directory).map_err(|cause| at(&self.directory, cause))
     }
 
-    fn files(&self) -> Result<Vec<PathBuf>, UpgradeError> {
-        let entries = fs::read_dir(&self.directory).map_err(|cause| at(&self.directory, cause))?;
-        let files: io::Result<Vec<PathBuf>> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
-        let mut files = files.map_err(|cause| at(&self.directory, cause))?;
+    /// Returns all files, ordered by name.
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>, UpgradeError> {
+        let read = || fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>();
+        let mut files = read().map_err(|cause| at(&self.directory, cause))?;
         files.sort();
         Ok(files)
     }

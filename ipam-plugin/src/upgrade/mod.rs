@@ -73,7 +73,7 @@ pub(crate) fn run() -> Result<String, CallError> {
 async fn migrate<S: Store, C: Clock>(store: &S, clock: &C, places: &Places, node: &str) -> Result<(), UpgradeError> {
     let Some(leases) = Leases::open(&places.leases)? else { return Ok(()) };
     ensure_tunnel_address(store, clock, node).await?;
-    if leases.is_empty()? {
+    if leases.files()?.is_empty() {
         return leases.remove();
     }
     set_ready(store, clock, false).await?;

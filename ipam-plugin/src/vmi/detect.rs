@@ -36,8 +36,8 @@ impl DetectedVmi {
     }
 }
 
-/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the same,
-/// if VMIs keep their addresses. Returns `None` for a pod without a VMI, which takes no request.
+/// Reads the VMI of a pod from `api`, the Kubernetes API if the call needs it. Reads from `store`, which may be the
+/// same, if VMIs keep their addresses. Returns `None` for a pod without a VMI, which takes no request.
 pub async fn detect<A: Store, S: Store>(
     api: Option<&A>,
     store: &S,

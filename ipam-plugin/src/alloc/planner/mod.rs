@@ -57,7 +57,7 @@ pub(crate) struct FamilyPlanner<'a> {
     node_labels: Labels,
     search: Search,
     /// Blocks whose affinity could not be repaired.
-    excluded: BTreeSet<Cidr>,
+    pub(crate) excluded: BTreeSet<Cidr>,
 }
 
 impl<'a> FamilyPlanner<'a> {
@@ -99,11 +99,6 @@ impl<'a> FamilyPlanner<'a> {
         let fresh = FamilyPlanner::new(self.request, inputs, self.version)?;
         *self = FamilyPlanner { excluded: std::mem::take(&mut self.excluded), ..fresh };
         Ok(())
-    }
-
-    /// Excludes `cidr` from the plan, because its affinity cannot be repaired.
-    pub(crate) fn exclude(&mut self, cidr: Cidr) {
-        self.excluded.insert(cidr);
     }
 
     /// Returns the node's blocks that are read before an address is taken from any of them.

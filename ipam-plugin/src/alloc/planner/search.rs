@@ -99,21 +99,17 @@ impl FamilyPlanner<'_> {
 impl FamilyPlanner<'_> {
     /// Returns the shortfall for a request that got only `assigned` addresses.
     pub(crate) fn shortfall(&self, snapshot: &Snapshot, assigned: usize, cause: Exhaustion) -> Shortfall {
-        let refused = refused_pools(self, snapshot, &cause);
+        let note = self.note(snapshot);
+        let chosen = self.pools().iter().map(|pool| {
+            let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();
+            let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.searched(&pool.cidr)), &cause);
+            RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
+        });
+        // The pools that were not chosen have their own reasons.
+        let same_family = |refused: &&RefusedPool| !matches!(refused.refusal, Refusal::OtherFamily { .. });
+        let refused = chosen.chain(self.choice.refused.iter().filter(same_family).cloned()).collect();
         Shortfall { version: self.version, wanted: self.request.wanted(self.version), assigned, cause, refused }
     }
-}
-
-/// Returns the pools that were not chosen, with the reason, and the chosen pools with their shortage.
-fn refused_pools(plan: &FamilyPlanner<'_>, snapshot: &Snapshot, cause: &Exhaustion) -> Vec<RefusedPool> {
-    let note = plan.note(snapshot);
-    let chosen = plan.choice.chosen.iter().map(|pool| {
-        let noted = note.and_then(|note| note.pools.iter().find(|noted| noted.cidr == pool.cidr)).cloned();
-        let refusal = refusal_of(snapshot, &noted.unwrap_or_else(|| snapshot.searched(&pool.cidr)), cause);
-        RefusedPool { pool: pool.name.clone(), cidr: Some(pool.cidr), refusal }
-    });
-    let same_family = |refused: &&RefusedPool| !matches!(refused.refusal, Refusal::OtherFamily { .. });
-    chosen.chain(plan.choice.refused.iter().filter(same_family).cloned()).collect()
 }
 
 fn refusal_of(snapshot: &Snapshot, searched: &SearchedPool, cause: &Exhaustion) -> Refusal {

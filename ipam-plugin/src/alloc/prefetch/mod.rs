@@ -47,8 +47,8 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Returns the prefetch for a request that wants one address each of `families` for the pod `pod` of `namespace`;
-    /// both are empty outside Kubernetes. Returns `None` if there is no hint or a prefetch saves nothing. `files` are the
-    /// node's lock file and the file with the blocks of recent addresses.
+    /// both are empty outside Kubernetes. Returns `None` if there is no hint or a prefetch saves nothing. `files` are
+    /// the node's lock file and the file with the blocks of recent addresses.
     pub(crate) fn new<S: Store>(
         store: &S,
         files: (&Path, &Path),

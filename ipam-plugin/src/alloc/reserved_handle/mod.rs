@@ -17,8 +17,8 @@ use crate::clock::Clock;
 use crate::handle_refs::decrement;
 
 /// Creates the handle with the counts in `reserved`, without reading it first, since it rarely exists. Reads it if it
-/// exists already. Returns the handle, and its counts that belong to this operation: all of `reserved` if this operation
-/// created the handle, otherwise none.
+/// exists already. Returns the handle, and its counts that belong to this operation: all of `reserved` if this
+/// operation created the handle, otherwise none.
 ///
 /// If the response was lost, the blocks show who created an existing handle: a handle without an address was created
 /// just now, or by an operation that got no further.

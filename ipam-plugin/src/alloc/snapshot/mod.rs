@@ -1,5 +1,5 @@
-//! [`Snapshot`]: the objects that an operation has read so far, and its own writes. [`MissingReads`]: the objects that its
-//! plan needs next.
+//! [`Snapshot`]: the objects that an operation has read so far, and its own writes. [`MissingReads`]: the objects that
+//! its plan needs next.
 //!
 //! [`read`] and [`survey`] fill the snapshot from the datastore.
 
@@ -215,7 +215,15 @@ impl Snapshot {
             Ok(None) => BlockRead::Absent,
             // A tombstone is an object that a deletion in progress has marked; the block is unusable.
             Ok(Some(entry)) if entry.value.deleted => BlockRead::Corrupt,
-            Ok(Some(entry)) => self.with_cooled_addresses(entry),
+            Ok(Some(mut entry)) => {
+                match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
+                    Ok(_) => BlockRead::Present(Box::new(entry)),
+                    Err(problem) => {
+                        tracing::warn!(%problem, "leaving a block alone");
+                        BlockRead::Corrupt
+                    }
+                }
+            }
             Err(StoreError::Corrupt { key, reason }) => {
                 tracing::warn!(block = %key, %reason, "leaving a block alone that cannot be read");
                 BlockRead::Corrupt
@@ -241,16 +249,6 @@ impl Snapshot {
             Err(error) => return Err(error),
         }
         Ok(())
-    }
-
-    fn with_cooled_addresses(&self, mut entry: Entry<Block>) -> BlockRead {
-        match entry.value.collect_garbage(self.inputs.config.ip_cooldown_seconds, self.now) {
-            Ok(_) => BlockRead::Present(Box::new(entry)),
-            Err(problem) => {
-                tracing::warn!(%problem, "leaving a block alone");
-                BlockRead::Corrupt
-            }
-        }
     }
 }
 

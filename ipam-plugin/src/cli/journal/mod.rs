@@ -60,13 +60,11 @@ struct AdoptArgs {
 
 /// Returns the ID. An empty ID is refused, because every ID begins with it.
 fn container_id(text: &str) -> Result<String, &'static str> {
-    match text {
-        "" => {
-            Err("an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or write \
-            --all")
-        }
-        id => Ok(id.to_owned()),
+    if text.is_empty() {
+        return Err("an empty id is the beginning of every id; name containers that `calico-ipam journal` lists, or \
+                    write --all");
     }
+    Ok(text.to_owned())
 }
 
 /// A deferred DEL as it is listed.

@@ -15,7 +15,8 @@ const MOST_FILES: usize = 999;
 pub(super) struct Wanted<'a> {
     namespace: &'a str,
     pod: &'a str,
-    containers: BTreeSet<String>,
+    /// The containers of the pod that the lines name.
+    pub(super) containers: BTreeSet<String>,
     most: usize,
     lines: VecDeque<String>,
     left_out: usize,
@@ -76,11 +77,6 @@ impl<'a> Wanted<'a> {
             self.lines.pop_front();
             self.left_out += 1;
         }
-    }
-
-    /// Returns the containers of the pod that the lines name.
-    pub(super) fn containers(&self) -> BTreeSet<String> {
-        self.containers.clone()
     }
 
     /// Returns the lines, and the number of earlier lines left out.

@@ -1,8 +1,7 @@
 //! `trace`: shows all data about one pod on this node.
 
+mod found;
 mod log_lines;
-mod print;
-mod stored;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,11 +11,10 @@ use datastore::Datastore;
 use libcalico::names::{interface_prefix, pod_interface};
 use netconf::NetConf;
 
+use self::found::{Missing, Stored, Trace};
 use self::log_lines::Wanted;
-use self::print::{Missing, Trace};
-use self::stored::Stored;
 use super::app::{App, CommandOutcome};
-use super::connection::ConnectionArgs;
+use super::connection::{ConnectionArgs, describe, is_new_file};
 use super::documents::{self, Format};
 use super::error::CliError;
 use crate::host_link::{HostLinks, NoHostLinks};
@@ -96,12 +94,12 @@ pub(super) fn run(
     let conf = connection.conf().map_err(DatastoreUnusable::new);
     let places = Places::new(args, conf.as_ref().ok().and_then(Option::as_ref), links);
     let store = conf.and_then(|_| {
-        let connection = connection.resolve(|name| std::env::var(name).ok()).map_err(DatastoreUnusable::new)?;
+        let config = connection.resolve(|name| std::env::var(name).ok()).map_err(DatastoreUnusable::new)?;
         // `trace` only reads, so it must not create the file.
-        if connection.is_new_file() {
-            return Err(DatastoreUnusable(format!("{} does not exist", connection.name())));
+        if is_new_file(&config) {
+            return Err(DatastoreUnusable(format!("{} does not exist", describe(&config))));
         }
-        Datastore::open(&connection.config).map_err(DatastoreUnusable::new)
+        Datastore::open(&config).map_err(DatastoreUnusable::new)
     });
     process::block_on(read_trace(args, store.as_ref().map_err(Clone::clone), &places)).show(format, out)
 }
@@ -135,7 +133,7 @@ async fn read_trace(args: &TraceArgs, store: Result<&Datastore, DatastoreUnusabl
     }
     let stored = match store {
         Ok(store) => {
-            let read = Stored::read(store, &places.node, (namespace, pod), wanted.containers()).await;
+            let read = Stored::read(store, &places.node, (namespace, pod), wanted.containers.clone()).await;
             read.unwrap_or_else(|error| {
                 add_missing("datastore", error.to_string());
                 Stored::default()

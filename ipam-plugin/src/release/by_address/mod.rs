@@ -12,7 +12,7 @@ use crate::affinity::release_if_deselected;
 use crate::block_writes::write_released;
 use crate::clock::Clock;
 use crate::error::IpamError;
-use crate::handle_refs::{self, LostWrite};
+use crate::handle_refs;
 use crate::reads::{Found, find_each, names_with};
 use crate::retry::{OPERATION, Retry};
 
@@ -110,7 +110,7 @@ impl<S: Store, C: Clock> AddressRelease<'_, S, C> {
                 Err(error) if error.applied > 0 => {
                     let is_unknown = error.cause.has_unknown_outcome();
                     for (index, handle) in counted.iter().enumerate().map(|(n, handle)| (n + 1, handle)) {
-                        let attempt = (index == error.index && is_unknown).then(|| LostWrite::new(handle));
+                        let attempt = (index == error.index && is_unknown).then(|| handle.clone());
                         let (id, counts) = (&handle.key, [(cidr, released.per_handle[&handle.key])]);
                         if index >= error.applied {
                             handle_refs::decrement_unless_applied(self.store, self.clock, id, &counts, attempt).await;

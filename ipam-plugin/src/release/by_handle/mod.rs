@@ -130,13 +130,12 @@ pub async fn release<S: Store, C: Clock>(
 pub async fn release_unlisted<S: Store, C: Clock, L: Listings>(
     store: &S,
     clock: &C,
-    inputs: ReleaseInputs,
+    mut inputs: ReleaseInputs,
     listings: &L,
     lock: &mut ReleaseLock<'_>,
 ) -> Result<ReleasedHandles, IpamError> {
     let ids: Vec<HandleId> = inputs.handles.iter().map(|handle| handle.key.clone()).collect();
     let mut retry = Retry::new(clock, OPERATION);
-    let mut inputs = inputs;
     let mut released = ReleasedHandles::default();
     while !inputs.is_empty() {
         let state = State::read(store, inputs).await?;

@@ -101,8 +101,8 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         has_changed.then(|| handle_refs::write(&entry)).transpose()
     }
 
-    /// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are returned to
-    /// be read again.
+    /// Writes the handles in one transaction. If any of them changed meanwhile, none is written, and all are returned
+    /// to be read again.
     async fn send_together(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         if writes.is_empty() {
             return Vec::new();
@@ -124,8 +124,8 @@ impl<S: Store, G: WriteGate> HandleUpdates<'_, S, G> {
         Vec::new()
     }
 
-    /// Writes the handles concurrently, and returns those that changed meanwhile. A write whose response was lost is not
-    /// repeated, because a second decrement would lose another address.
+    /// Writes the handles concurrently, and returns those that changed meanwhile. A write whose response was lost is
+    /// not repeated, because a second decrement would lose another address.
     async fn send_apart(&mut self, writes: Vec<(HandleId, Write)>) -> Vec<HandleId> {
         let (store, gate) = (self.store, self.gate);
         let sent = writes.into_iter().map(async |(id, write)| (id, write_admitted(store, gate, write).await));

@@ -1,0 +1,198 @@
+//! [`Trace`]: the data found about a pod, and its text. [`Stored`]: the datastore's objects for the pod: its endpoint
+//! on this node, and the addresses whose allocations name the pod.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io::Write;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use datastore::Datastore;
+use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
+use libcalico::ipam::{Allocation, Block, any_pool_of, HandleId};
+use libcalico::net::Cidr;
+use libcalico::store::{ReadBatch, Store};
+use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
+use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
+use netconf::printable;
+use serde::Serialize;
+
+use crate::cli::error::CliError;
+use crate::host_link::HostLink;
+
+/// The data found about a pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Trace {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) node: String,
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) addresses: Vec<Address>,
+    /// Name of the host's end of the pod's interface.
+    pub(super) interface_name: String,
+    pub(super) interface: Option<HostLink>,
+    pub(super) log_file: PathBuf,
+    pub(super) log: Vec<String>,
+    /// Number of earlier lines that are not shown.
+    pub(super) log_left_out: usize,
+    /// Parts that could not be read.
+    pub(super) missing: Vec<Missing>,
+}
+
+/// A part that could not be read.
+#[derive(Debug, Serialize)]
+pub(super) struct Missing {
+    pub(super) part: &'static str,
+    pub(super) reason: String,
+}
+
+impl Trace {
+    pub(super) fn print(&self, out: &mut dyn Write) -> Result<(), CliError> {
+        let mut say = |line: String| writeln!(out, "{}", printable::line(&line)).map_err(CliError::Output);
+        say(format!("Pod {}/{} on node {}", self.namespace, self.pod, self.node))?;
+        for missing in &self.missing {
+            say(format!("Not looked at: {}: {}", missing.part, missing.reason))?;
+        }
+        match &self.endpoint {
+            None => say("Endpoint: none".into())?,
+            Some(endpoint) => {
+                say(format!("Endpoint: {}", endpoint.name))?;
+                say(format!("  container {}", endpoint.container_id))?;
+                say(format!("  networks {}", endpoint.networks.join(", ")))?;
+                say(format!("  interface {}", endpoint.interface))?;
+            }
+        }
+        say(if self.addresses.is_empty() { "Addresses: none" } else { "Addresses:" }.into())?;
+        for address in &self.addresses {
+            let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "<none>".into());
+            let (handle, pool, since) = (or_none(&address.handle), or_none(&address.pool), or_none(&address.since));
+            let (ip, block, node) = (address.address, address.block, or_none(&address.node));
+            say(format!("  {ip} of block {block}, pool {pool}, handle {handle}, node {node}, since {since}"))?;
+        }
+        match &self.interface {
+            None => say(format!("Interface: none ({} is not there)", self.interface_name))?,
+            Some(link) => print_link(link, &mut say)?,
+        }
+        say(format!("Log: {} lines of {}", self.log.len(), self.log_file.display()))?;
+        if self.log_left_out > 0 {
+            say(format!("  {} earlier lines are left out, see --lines", self.log_left_out))?;
+        }
+        self.log.iter().try_for_each(|line| say(format!("  {line}")))
+    }
+}
+
+fn print_link(link: &HostLink, say: &mut impl FnMut(String) -> Result<(), CliError>) -> Result<(), CliError> {
+    let state = match (link.up, link.carrier) {
+        (true, true) => "up",
+        (true, false) => "up without carrier",
+        (false, _) => "down",
+    };
+    say(format!("Interface: {}, number {}, {state}, MTU {}, MAC {}", link.name, link.index, link.mtu, link.mac))?;
+    match &link.container_id {
+        Some(id) => say(format!("  of container {id}"))?,
+        None => say("  no container is noted on it".into())?,
+    }
+    if link.routes.is_empty() {
+        return say("Routes: none".into());
+    }
+    say("Routes:".into())?;
+    link.routes.iter().try_for_each(|route| say(format!("  {route}")))
+}
+
+/// The objects found.
+#[derive(Debug, Default)]
+pub(super) struct Stored {
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) addresses: Vec<Address>,
+}
+
+/// The pod's endpoint.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Endpoint {
+    pub(super) name: String,
+    pub(super) container_id: String,
+    pub(super) networks: Vec<String>,
+    pub(super) interface: String,
+}
+
+/// An address that is allocated to the pod.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Address {
+    pub(super) address: IpAddr,
+    pub(super) block: Cidr,
+    pub(super) pool: Option<String>,
+    pub(super) handle: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) since: Option<String>,
+}
+
+impl Stored {
+    /// Reads the objects of a pod, which is given as namespace and name, and of these containers of it.
+    pub(super) async fn read(
+        store: &Datastore,
+        node: &str,
+        (namespace, pod): (&str, &str),
+        mut containers: BTreeSet<String>,
+    ) -> Result<Stored, Box<dyn Error>> {
+        let names = PodFacts { namespace: namespace.into(), name: pod.into(), ..PodFacts::default() };
+        let facts = EndpointFacts {
+            node: node.into(),
+            container_id: String::new(),
+            endpoint: String::new(),
+            orchestrator: Orchestrator::Kubernetes(names),
+        };
+        let select = facts.select()?;
+        let mut batch = ReadBatch::new();
+        let endpoints = batch.list::<WorkloadEndpoint>(&select);
+        let pools = batch.list::<IpPool>(&ObjectSelect::default());
+        let blocks = batch.list::<Block>(&None);
+        let answers = store.read(&batch).await?;
+
+        let mut found = answers.list(&endpoints);
+        found.retain(|entry| facts.owns(&entry.key.name));
+        let endpoint = found.into_iter().next().map(|entry| Endpoint {
+            name: entry.key.name,
+            container_id: entry.value.spec.container_id,
+            networks: entry.value.spec.ip_networks,
+            interface: entry.value.spec.interface_name,
+        });
+        containers.extend(endpoint.iter().map(|endpoint| endpoint.container_id.clone()));
+
+        let pools: Vec<IpPool> = answers.list(&pools).into_iter().map(|entry| entry.value).collect();
+        let mut addresses = Vec::new();
+        for block in answers.list(&blocks) {
+            let is_of_container = |handle: HandleId| containers.iter().any(|id| handle.is_of_container(id));
+            let held = block.value.allocated().filter(|held| !held.is_cooling());
+            let held = held.filter(|held| is_of(held, namespace, pod) || held.handle().is_some_and(is_of_container));
+            addresses.extend(held.map(|held| Address::new(&held, block.key, &pools)));
+        }
+        addresses.sort_by_key(|found| found.address);
+        Ok(Stored { endpoint, addresses })
+    }
+}
+
+impl Address {
+    fn new(held: &Allocation<'_>, block: Cidr, pools: &[IpPool]) -> Self {
+        let noted = |key: &str| held.attributes().and_then(|attributes| attributes.get(key)).cloned();
+        Address {
+            address: held.ip,
+            block,
+            pool: any_pool_of(pools, held.ip).map(|pool| pool.name),
+            handle: held.handle().map(|handle| handle.to_string()),
+            node: noted("node"),
+            since: noted("timestamp"),
+        }
+    }
+}
+
+/// Returns true if the pod is an owner. A VMI's address may have two owners.
+fn is_of(held: &Allocation<'_>, namespace: &str, pod: &str) -> bool {
+    let Some(attribute) = held.attribute else { return false };
+    [&attribute.active_owner, &attribute.alternate_owner].into_iter().any(|owner| {
+        let says = |key: &str, wanted: &str| owner.get(key).is_some_and(|value| value == wanted);
+        says("namespace", namespace) && says("pod", pod)
+    })
+}

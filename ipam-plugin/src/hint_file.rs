@@ -1,0 +1,44 @@
+//! Files with hints for the next calls of the node: [`crate::busy`], [`crate::exhausted`],
+//! [`crate::alloc::block_hints`]. A reboot deletes them.
+//!
+//! No result depends on a hint. A file that is missing, invalid, too large or written by another program therefore
+//! contains none, and a write does not wait for the disk. Concurrent processes may only lose a hint.
+
+use std::path::Path;
+use std::{fs, io};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Reads the hints of a regular file of at most `largest` bytes. A link does not count: the plugin writes none.
+pub(crate) fn read<T: DeserializeOwned>(file: &Path, largest: u64) -> Option<T> {
+    let metadata = fs::symlink_metadata(file).ok()?;
+    let is_ours = metadata.is_file() && metadata.len() <= largest;
+    serde_json::from_slice(&is_ours.then(|| fs::read(file).ok()).flatten()?).ok()
+}
+
+/// Writes the hints to `new`, a name in the directory of `file`, and renames it to `file`, so that readers see the
+/// previous or the new hints only. Creates the directory if it is missing.
+///
+/// # Errors
+/// Returns the system's error. The previous file then stays, and `new` does not.
+pub(crate) fn write(file: &Path, new: &Path, hints: &impl Serialize) -> io::Result<()> {
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    let written = fs::write(new, serde_json::to_vec(hints)?).and_then(|()| fs::rename(new, file));
+    written.inspect_err(|_| _ = fs::remove_file(new))
+}
+
+/// Writes the hints in place, for a file that is read and written only under the node's lock. Creates the directory if
+/// it is missing.
+///
+/// # Errors
+/// Returns the system's error.
+pub(crate) fn write_in_place(file: &Path, hints: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_vec(hints)?;
+    fs::write(file, &text).or_else(|_| {
+        file.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(file, &text)
+    })
+}

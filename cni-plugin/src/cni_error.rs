@@ -51,7 +51,7 @@ pub fn netns_error(error: NetnsError) -> CniError {
     let text = error.to_string();
     let (code, msg, details) = match error {
         // Upstream's text, which people search for.
-        NetnsError::NotFound(path) => (
+        NetnsError::NotFound { path } => (
             Code::INVALID_ENVIRONMENT,
             format!("failed to Statfs {path:?}: no such file or directory"),
             "CNI_NETNS: the network namespace does not exist",

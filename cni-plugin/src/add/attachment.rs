@@ -45,8 +45,8 @@ impl<'c> Attachment<'c> {
         };
         if matches!(workload.orchestrator, Orchestrator::Kubernetes(_)) {
             let conf = &self.cx.call.conf;
-            // The pod gets the profile of the network, like a plain container, if its policy does not come from Kubernetes
-            // (CNI-115).
+            // The pod gets the profile of the network, like a plain container, if its policy does not come from
+            // Kubernetes (CNI-115).
             if conf.policy.policy_type != "k8s" {
                 endpoint.spec.profiles = vec![conf.name.clone()];
             }

@@ -88,8 +88,8 @@ fn addresses_that_a_pod_cannot_have() {
             (
                 "[\"10.0.0.9\"",
                 format!(
-                    "failed to parse IPs [\"10.0.0.9\" for annotation \"{key}\": failed to parse '[\"10.0.0.9\"' as JSON: \
-                     unexpected end of JSON input"
+                    "failed to parse IPs [\"10.0.0.9\" for annotation \"{key}\": failed to parse \
+                     '[\"10.0.0.9\"' as JSON: unexpected end of JSON input"
                 ),
             ),
             ("[]", format!("annotation \"{key}\" specified but empty")),

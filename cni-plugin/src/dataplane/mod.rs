@@ -31,7 +31,7 @@ pub use netns::{NetnsError, NetnsFd};
 pub use occupied::{Occupant, is_absent, occupant};
 pub use ownership::{Holder, Reason};
 pub use plan::{Before, EndpointPlan, Wanted};
-pub use setup::{Attached, remove, setup};
+pub use setup::{Attached, Stage, remove, setup};
 pub use suspects::{Interface, Running, Suspect, aliases, interfaces, running};
 pub use sysctl::SysctlError;
 pub use teardown::{Endpoint, HostLinkProof, Removed, Teardown};

@@ -15,8 +15,11 @@ use nix::sys::statfs::{NSFS_MAGIC, statfs};
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
     /// The path does not exist. DEL treats this as success.
-    #[error("network namespace {} does not exist", .0.display())]
-    NotFound(PathBuf),
+    #[error("network namespace {} does not exist", .path.display())]
+    NotFound {
+        /// The requested path.
+        path: PathBuf,
+    },
     /// The path exists, but is not a network namespace.
     #[error("{} is not a network namespace", .0.display())]
     NotANamespace(PathBuf),
@@ -50,7 +53,7 @@ pub struct NetnsFd {
 impl NetnsFd {
     /// Opens the namespace at `path`, which must not be that of the calling thread.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
-        let not_found = || NetnsError::NotFound(path.to_owned());
+        let not_found = || NetnsError::NotFound { path: path.to_owned() };
         let kind = statfs(path).map_err(|errno| match errno {
             Errno::ENOENT => not_found(),
             errno => failed("look up", path, errno.into()),

@@ -182,15 +182,9 @@ fn late() -> CniError {
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
 async fn vmi_of(cx: &Context, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let facts = facts.map_err(|error| {
-        let is_postponable = error.is_postponable();
-        ReleaseError::new(error, is_postponable)
-    })?;
-    let vmi =
-        vmi::detected(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await.map_err(|error| {
-            let is_postponable = error.is_postponable();
-            ReleaseError::new(error, is_postponable)
-        })?;
+    let facts = facts.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
+    let vmi = vmi::detected(cx.api.reached(&cx.store), &cx.store, facts.machine_pod.as_ref()).await;
+    let vmi = vmi.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     Ok(vmi.and_then(DetectedVmi::for_del))
 }
 

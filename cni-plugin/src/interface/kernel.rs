@@ -82,8 +82,8 @@ fn set_up(plan: &EndpointPlan, netns: &NetnsFd) -> Result<CreatedInterface, Crea
         left @ DataplaneError::LeftBehind { .. } => CreateError::Unknown(dataplane_error(left)),
         other => CreateError::Other(dataplane_error(other)),
     })?;
-    for (stage, took) in &attached.stages {
-        tracing::debug!(stage, took_us = took.as_micros() as u64, "dataplane");
+    for stage in &attached.stages {
+        tracing::debug!(stage = stage.name, took_us = stage.took.as_micros() as u64, "dataplane");
     }
     Ok(CreatedInterface {
         host_ifname: attached.host_ifname,

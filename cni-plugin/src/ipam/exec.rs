@@ -19,7 +19,7 @@ use super::with_addresses;
 /// sandbox is two minutes, which have to suffice for a failed ADD and the DEL after it.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The number of attempts to run a binary that an installer is writing at the same time ("text file busy").
+/// The number of repeated attempts to run a binary that an installer is writing at the same time ("text file busy").
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -152,23 +152,16 @@ impl IpamExec {
     }
 
     fn spawn(&self, command: &str, args: &str) -> io::Result<Child> {
-        let mut tries = 0;
-        loop {
-            let spawned = Command::new(&self.binary)
-                .env("CNI_COMMAND", command)
-                .env("CNI_ARGS", args)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn();
-            match spawned {
-                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES => {
-                    tries += 1;
-                    thread::sleep(BUSY_PAUSE);
-                }
-                other => return other,
+        let mut plugin = Command::new(&self.binary);
+        plugin.env("CNI_COMMAND", command).env("CNI_ARGS", args);
+        plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for _ in 0..BUSY_TRIES {
+            match plugin.spawn() {
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => thread::sleep(BUSY_PAUSE),
+                started => return started,
             }
         }
+        plugin.spawn()
     }
 
     /// Returns the error object that the plugin printed, or else an error with its stderr (CNI-57).

@@ -36,13 +36,13 @@ impl From<IpamError> for ReleaseError {
             IpamError::StillListed { .. } => true,
             _ => false,
         };
-        ReleaseError::new(cni::cni_error(&error), is_postponable)
+        ReleaseError::new(is_postponable, cni::cni_error(&error))
     }
 }
 
 impl ReleaseError {
     /// Creates the failure for an error of the datastore or of the Kubernetes API.
-    pub fn new(error: impl Into<CniError>, is_postponable: bool) -> Self {
+    pub fn new(is_postponable: bool, error: impl Into<CniError>) -> Self {
         if is_postponable { ReleaseError::Postponed(error.into()) } else { ReleaseError::Refused(error.into()) }
     }
 }

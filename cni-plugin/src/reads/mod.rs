@@ -166,7 +166,8 @@ async fn prepare(
     Ok((WorkloadRequest { workload, annotations, pod_annotations, vmi }, facts.subnets))
 }
 
-/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles whose addresses it may release.
+/// Reads the objects that a DEL needs; the caller checks the readiness of the datastore. `handles` are the handles whose
+/// addresses it may release.
 ///
 /// # Errors
 /// The datastore is unreachable or rejects the read. [`StoreError::is_postponable`] distinguishes errors for which the

@@ -28,14 +28,25 @@ pub struct Attached {
     pub host_ifname: String,
     /// Its index. No other interface of the namespace ever gets the same index.
     pub host_index: u32,
+    /// Its MAC address.
+    pub host_mac: MacAddr,
     /// The MAC address of the pod's interface.
     pub container_mac: MacAddr,
     /// The MTU of the pod's interface in bytes, as the kernel reports it.
     pub mtu: u32,
     /// The kind of the pair: veth if the plan requests netkit and the kernel does not support it.
     pub device: DeviceType,
-    /// The name and the wall-clock duration of each stage, in order, for the log.
-    pub stages: Vec<(&'static str, Duration)>,
+    /// The duration of each stage, in order.
+    pub stages: Vec<Stage>,
+}
+
+/// A stage of the setup, for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stage {
+    /// Name of the stage.
+    pub name: &'static str,
+    /// Wall-clock duration.
+    pub took: Duration,
 }
 
 /// Creates the network of an endpoint. On failure it deletes the new pair, unless the error is
@@ -83,6 +94,7 @@ fn configure(
     Ok(Attached {
         host_ifname: plan.host_ifname.clone(),
         host_index: pair.host.index,
+        host_mac,
         container_mac: container.mac.ok_or_else(|| DataplaneError::NoMac(container.name.clone()))?,
         mtu: container.mtu,
         device: pair.device,
@@ -147,14 +159,14 @@ pub fn remove(host_index: u32, alias: &InterfaceAlias) -> Result<(), DataplaneEr
 
 /// A stopwatch that records the duration of each stage.
 struct Stages {
-    list: Vec<(&'static str, Duration)>,
+    list: Vec<Stage>,
     since: Instant,
 }
 
 impl Stages {
     fn end(&mut self, name: &'static str) {
         let now = Instant::now();
-        self.list.push((name, now - self.since));
+        self.list.push(Stage { name, took: now - self.since });
         self.since = now;
     }
 }

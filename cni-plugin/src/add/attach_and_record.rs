@@ -110,8 +110,7 @@ async fn after_failed_create(
 }
 
 /// Returns the endpoint with the name and the MAC address of its interface.
-pub(super) fn with_interface(endpoint: WorkloadEndpoint, created: &CreatedInterface) -> WorkloadEndpoint {
-    let mut endpoint = endpoint;
+pub(super) fn with_interface(mut endpoint: WorkloadEndpoint, created: &CreatedInterface) -> WorkloadEndpoint {
     endpoint.spec.interface_name = created.host_ifname.clone();
     endpoint.spec.mac = created.mac.clone();
     endpoint

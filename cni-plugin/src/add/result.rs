@@ -6,9 +6,8 @@ use netconf::{Call, CniError, CniResult};
 
 use crate::interface::CreatedInterface;
 
-/// Adds both ends of a created interface to the result of IPAM.
-pub(super) fn of_created(created: &CreatedInterface, ipam: CniResult, call: &Call) -> CniResult {
-    let mut result = ipam;
+/// Adds both ends of a created interface to `result`, the result of IPAM.
+pub(super) fn of_created(created: &CreatedInterface, mut result: CniResult, call: &Call) -> CniResult {
     result.interfaces = ends(&created.host_ifname, &created.mac, created.mtu, call);
     for ip in &mut result.ips {
         if created.as_hosts {

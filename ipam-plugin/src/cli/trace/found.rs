@@ -9,11 +9,10 @@ use std::path::PathBuf;
 
 use datastore::Datastore;
 use libcalico::api::{IpPool, ObjectSelect, WorkloadEndpoint};
-use libcalico::ipam::{Allocation, Block, any_pool_of, HandleId};
+use libcalico::ipam::{Allocation, Block, HandleId, any_pool_of};
 use libcalico::net::Cidr;
 use libcalico::store::{ReadBatch, Store};
 use libcalico::workload::{EndpointFacts, Orchestrator, PodFacts};
-use libcalico::conversion::{EndpointFacts, Orchestrator, PodFacts};
 use netconf::printable;
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! Runs programs: a plugin with a time limit, and `calico -v` once, to find out if the node's kernel can run the plugin.
+//! Runs programs: a plugin with a time limit, and `calico -v` once, to find out if the node's kernel can run the
+//! plugin.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};

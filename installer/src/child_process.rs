@@ -1,4 +1,5 @@
-//! Runs programs: a plugin with a time limit, and `calico -v` once, to find out if the node's kernel can run the plugin.
+//! Runs programs: a plugin with a time limit, and `calico -v` once, to find out if the node's kernel can run the
+//! plugin.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -129,15 +130,12 @@ fn spawn(command: &mut Command) -> io::Result<Child> {
 
 fn explain(program: &Path, source: io::Error) -> RunError {
     let path = program.to_owned();
+    let flags = statvfs(program).map(|file_system| file_system.flags());
     match source.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EACCES) if is_noexec(program) => RunError::NoExec(path),
+        Some(Errno::EACCES) if flags.is_ok_and(|flags| flags.contains(FsFlags::ST_NOEXEC)) => RunError::NoExec(path),
         Some(Errno::ENOEXEC) => RunError::OtherMachine(path),
         _ => RunError::Refused { path, source },
     }
-}
-
-fn is_noexec(program: &Path) -> bool {
-    statvfs(program).is_ok_and(|file_system| file_system.flags().contains(FsFlags::ST_NOEXEC))
 }
 
 #[cfg(test)]

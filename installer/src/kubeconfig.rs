@@ -2,8 +2,8 @@
 //! that it contains a valid token. A valid token is kept; otherwise the installer requests a new one.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::fs;
+use std::path::Path;
 
 use data_encoding::BASE64;
 use ipam_plugin::process;
@@ -43,18 +43,10 @@ pub enum Trust<'a> {
 /// Reasons for a missing token or a failed write. The previous file stays in place.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeconfigError {
-    /// The CA certificates of the API server cannot be read.
-    #[error("cannot read the API server's authorities {}: {source}", path.display())]
-    Authorities {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
     /// The token request failed.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The kubeconfig cannot be written.
+    /// The CA certificates of the API server cannot be read, or the kubeconfig cannot be written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
 }
@@ -69,7 +61,8 @@ impl KubeconfigError {
 /// Writes the kubeconfig of the plugins to `file`, with the present address and CA certificates of the API server. The
 /// file is replaced atomically; upstream truncates it in place, so that a plugin may read half of it (INST-25).
 pub fn write(file: &Path, pod: &ServiceAccount, token: &str) -> Result<Change, KubeconfigError> {
-    let unreadable = |source| KubeconfigError::Authorities { path: pod.ca_file.clone(), source };
+    const READ: &str = "read the API server's authorities";
+    let unreadable = |source| AtomicFileError { action: READ, path: pod.ca_file.clone(), source };
     let authorities = if pod.insecure { None } else { Some(fs::read(&pod.ca_file).map_err(unreadable)?) };
     if pod.insecure {
         tracing::warn!("SKIP_TLS_VERIFY: the plugins will take any certificate of the API server");

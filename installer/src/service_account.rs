@@ -1,26 +1,21 @@
 //! [`ServiceAccount`]: the service account of the pod in which this process runs, and its access to the API server.
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use datastore::KubernetesConfig;
 use datastore::config::Overrides;
 
+use crate::atomic_file::AtomicFileError;
 use crate::layout::Layout;
 
 /// Reasons for an unusable service account. Upstream also ends with an error then.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceAccountError {
     /// A file of the mount cannot be read.
-    #[error("cannot read {}: {source}; is automountServiceAccountToken on?", .path.display())]
-    File {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
+    #[error("{0}; is automountServiceAccountToken on?")]
+    File(#[from] AtomicFileError),
     /// A variable that Kubernetes sets in every pod is missing.
     #[error("{0} is not set although this is a pod: set it, or the ConfigMap kubernetes-services-endpoint")]
     Variable(&'static str),
@@ -114,8 +109,8 @@ impl ServiceAccount {
     }
 }
 
-fn read(path: &Path) -> Result<String, ServiceAccountError> {
-    fs::read_to_string(path).map_err(|source| ServiceAccountError::File { path: path.to_owned(), source })
+fn read(path: &Path) -> Result<String, AtomicFileError> {
+    fs::read_to_string(path).map_err(|source| AtomicFileError { action: "read", path: path.to_owned(), source })
 }
 
 /// Returns `KUBECONFIG` unless it is the plugins' own file: the token in it would be used to renew itself, until it

@@ -8,8 +8,8 @@
 //!                       └▶ /readiness /liveness /metrics
 //! ```
 //!
-//! [`refresh_schedule`] decides when each action is due, and [`status`] computes the results of the probes. Neither uses
-//! the network. Read them first.
+//! [`refresh_schedule`] decides when each action is due, and [`status`] computes the results of the probes. Neither
+//! uses the network. Read them first.
 
 mod api_group;
 pub(crate) mod deferred_dels;

@@ -156,7 +156,7 @@ mod tests {
         swap(directory.path(), "..2", "new");
         timeout(LONG, projected.changed()).await.unwrap();
         assert_eq!(fs::read_to_string(directory.path().join("..data/token")).unwrap(), "new");
-        assert!(timeout(SHORT, projected.changed()).await.is_err(), "it was warned once");
+        assert!(timeout(SHORT, projected.changed()).await.is_err(), "it was told once");
     }
 
     #[tokio::test]

@@ -1,9 +1,9 @@
-//! [`RefreshSchedule`]: decides the agent's next action: request a token (INST-44), test the current token, or check the
-//! installed files.
+//! [`RefreshSchedule`]: decides the agent's next action: request a token (INST-44), test the current token, or check
+//! the installed files.
 //!
-//! The functions are pure: clock readings and random numbers are arguments. All times are those of the boot clock, which
-//! counts time asleep and never jumps. A token's expiry is counted from its arrival by the lifetime that the API server
-//! granted, so a node with a wrong wall clock still renews in time.
+//! The functions are pure: clock readings and random numbers are arguments. All times are those of the boot clock,
+//! which counts time asleep and never jumps. A token's expiry is counted from its arrival by the lifetime that the API
+//! server granted, so a node with a wrong wall clock still renews in time.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};

@@ -20,10 +20,13 @@ Looks for what is wrong with Calico's CNI plugins on this node, and says the way
 Usage: calico doctor [-o json] [--root DIR] [--net-dir DIR] [--bin-dir DIR] [--secondary-bin-dir DIR]
 
   -o, --output FORMAT          text or json [default: text]
-      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted below that
-      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR, else the one
+      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted \
+    below that
+      --net-dir DIR            configuration directory of the container runtime, on the node [default: CNI_NET_DIR, \
+    else the one
                                that was installed into, else /etc/cni/net.d]
-      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a container it
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a \
+    container it
                                is looked for where it is mounted, at /host/opt/cni/bin
       --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
   -h, --help                   this text

@@ -99,8 +99,8 @@ fn install_or_stay(
     Ok(())
 }
 
-/// Runs the agent until SIGTERM (INST-37). `keeps` is that of [`InstallReconciler::new`]. `replay` replays deferred DELs;
-/// the plugin provides it.
+/// Runs the agent until SIGTERM (INST-37). `keeps` is that of [`InstallReconciler::new`]. `replay` replays deferred
+/// DELs; the plugin provides it.
 fn run_agent(
     installation: &Installation<'_>,
     keeps: Option<bool>,

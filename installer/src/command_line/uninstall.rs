@@ -16,26 +16,33 @@ const SPEC: OptionSpec = OptionSpec {
 };
 
 const HELP: &str = "\
-Takes back what `calico install` installed on this node: the configuration first, so that no pod starts with it any more,
+Takes back what `calico install` installed on this node: the configuration first, so that no pod starts with it any \
+    more,
 then programs, kubeconfig and TLS files. What was changed since, or is not ours, stays and is named. Logs always stay.
 
 Usage: calico uninstall [--yes] [--tear-down-pods] [--release-addresses] [--forget-gone] [--root DIR]
                         [--bin-dir DIR] [--secondary-bin-dir DIR]
 
       --yes                    act; without it, only say what would be done
-      --tear-down-pods         delete the interfaces of pods that are still there, and with them their routes: these pods have
+      --tear-down-pods         delete the interfaces of pods that are still there, and with them their routes: these \
+    pods have
                                no network any more. In a container this takes the capability NET_ADMIN
-      --release-addresses      give back the addresses and blocks of this node; refused while a pod is connected with one, or
+      --release-addresses      give back the addresses and blocks of this node; refused while a pod is connected with \
+    one, or
                                reports one to the API server
-      --forget-gone            files that are not where they were installed were removed by somebody; without it nothing is
+      --forget-gone            files that are not where they were installed were removed by somebody; without it \
+    nothing is
                                done where all of a directory are gone, which may be another directory
-      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted below that
-      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a container it
+      --root DIR               what to take for /; with a directory `host` in it, the node's directories are mounted \
+    below that
+      --bin-dir DIR            plugin directory of the container runtime, on the node [default: /opt/cni/bin]; in a \
+    container it
                                is looked for where it is mounted, at /host/opt/cni/bin
       --secondary-bin-dir DIR  the second one, if programs were installed there; in a container /host/secondary-bin-dir
   -h, --help                   this text
 
-Before: drain the node, and delete the DaemonSet, whose agent would install everything again. The first step that fails ends the
+Before: drain the node, and delete the DaemonSet, whose agent would install everything again. The first step that \
+    fails ends the
 run, with exit status 1; the next run goes on with it.
 ";
 

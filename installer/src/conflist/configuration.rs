@@ -1,13 +1,14 @@
 //! [`Conflist`]: the network configuration that the settings yield.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use netconf::NetConf;
 use serde_json::{Map, Value};
 
 use super::files::Target;
 use super::is_ours_in;
+use crate::atomic_file::AtomicFileError;
 use crate::layout::{Layout, Place};
 use crate::node_conf::{self, NodeConfError};
 use crate::plugin_chain::{Chain, Rendered, Rendering, chain_of};
@@ -20,13 +21,8 @@ use crate::{digest, regular_file};
 #[derive(Debug, thiserror::Error)]
 pub enum ConflistError {
     /// The file with the template cannot be read.
-    #[error("CNI_NETWORK_CONFIG_FILE: cannot read {}: {source}", .path.display())]
-    TemplateFile {
-        /// The path of the file.
-        path: PathBuf,
-        /// The cause.
-        source: std::io::Error,
-    },
+    #[error("CNI_NETWORK_CONFIG_FILE: {0}")]
+    TemplateFile(AtomicFileError),
     /// The filled template is invalid.
     #[error(transparent)]
     Template(#[from] TemplateError),
@@ -72,7 +68,8 @@ impl Conflist {
             // The path is one in the container, not on the node.
             Template::File(file) => {
                 let path = layout.path(file);
-                fs::read_to_string(&path).map_err(|source| ConflistError::TemplateFile { path, source })?
+                let read = fs::read_to_string(&path);
+                read.map_err(|source| ConflistError::TemplateFile(AtomicFileError { action: "read", path, source }))?
             }
         };
         let text = values.fill(&template);

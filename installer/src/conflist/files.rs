@@ -1,5 +1,5 @@
-//! The files of the runtime's directory: [`Target`], the file to write, and [`Former`], a configuration that the new one
-//! replaces under another name.
+//! The files of the runtime's directory: [`Target`], the file to write, and [`Former`], a configuration that the new
+//! one replaces under another name.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

@@ -90,7 +90,8 @@ pub fn is_read(name: &str) -> bool {
     name.rsplit_once('.').is_some_and(|(_, extension)| matches!(extension, "conf" | "conflist" | "json"))
 }
 
-/// Logs a warning if runtimes choose another configuration, or may append plugins to this one.
+/// Logs a warning if runtimes choose another configuration, or may append plugins to this one. Upstream does not check
+/// this (INST-32).
 pub fn warn_if_not_chosen(directory: &Path, name: &str, network: &str) {
     let read = candidates(directory).unwrap_or_default();
     if !is_read(name) {

@@ -1,5 +1,5 @@
-//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49), and [`ConflictBackoff`]: limits
-//! the repair of a configuration that another program changes again each time.
+//! [`InstallReconciler`]: checks and repairs the installed files for the agent (INST-49), and [`ConflictBackoff`]:
+//! limits the repair of a configuration that another program changes again each time.
 
 use std::path::{Path, PathBuf};
 use std::thread;

@@ -185,7 +185,8 @@ pub struct PoolRequest {
 impl Eq for PoolRequest {}
 
 impl PoolRequest {
-    /// Returns the requested pools: those whose range is set, unless `NO_DEFAULT_POOLS` is `true`.
+    /// Returns the requested pools, by the variables of calico-node (INST-62): those whose range is set, unless
+    /// `NO_DEFAULT_POOLS` is `true`.
     fn from_environment(environment: &Environment<'_>) -> Result<Vec<PoolRequest>, SettingsError> {
         if environment.some("NO_DEFAULT_POOLS").is_some_and(|said| said == "true") {
             return Ok(Vec::new());

@@ -7,7 +7,6 @@ use std::path::Path;
 use netconf::NetConf;
 
 use super::plan::{FoundFile, FoundState, Options};
-use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files};
 use crate::host_network::HostNetwork;
 use crate::layout::{Layout, Place};
@@ -15,20 +14,14 @@ use crate::layout::{Layout, Place};
 /// A blocker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Blocker {
-    action: &'static str,
-    target: String,
-    reason: String,
+    pub(super) action: &'static str,
+    pub(super) target: String,
+    pub(super) reason: String,
 }
 
-impl Blocker {
-    /// Adds the blocker to the report.
-    pub(super) fn report(self, report: &mut UninstallReport) {
-        report.add_refusal(self.action, self.target, self.reason);
-    }
-}
-
-/// Returns all blockers. `net_dir` is the path of the configuration directory on the node, and `found` are the installed
-/// files. `named` contains the programs that remaining configurations name, each with the name of such a configuration.
+/// Returns all blockers. `net_dir` is the path of the configuration directory on the node, and `found` are the
+/// installed files. `named` contains the programs that remaining configurations name, each with the name of such a
+/// configuration.
 /// `conf` is the installed configuration, or the reason why it cannot be read.
 pub(super) fn find_blockers(
     layout: &Layout,

@@ -7,6 +7,7 @@ use netconf::NetConf;
 
 use super::chained_plugins::ChainedPlugins;
 use super::plan::{Options, RemovalTask, Verdict, plan};
+use super::preconditions::Blocker;
 use super::report::UninstallReport;
 use super::{ConfError, address_users, addresses, files, other_files, preconditions};
 use crate::atomic_file;
@@ -39,7 +40,9 @@ pub async fn run(layout: &Layout, options: Options, network: &dyn HostNetwork) -
 
     let blockers = preconditions::find_blockers(layout, &net_dir, &found, &named, &conf, options, network);
     if !blockers.is_empty() {
-        blockers.into_iter().for_each(|blocker| blocker.report(&mut report));
+        for Blocker { action, target, reason } in blockers {
+            report.add_refusal(action, target, reason);
+        }
         report.add_remaining("everything", "nothing is changed while something is in the way");
         return Ok(report);
     }

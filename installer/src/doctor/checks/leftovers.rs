@@ -1,5 +1,5 @@
-//! Checks for leftovers of ended processes and pods: locks, cached results, interfaces, and routes to addresses that are
-//! free in IPAM.
+//! Checks for leftovers of ended processes and pods: locks, cached results, interfaces, and routes to addresses that
+//! are free in IPAM.
 
 use crate::doctor::report::{Checked, Finding, pass, warn};
 use crate::doctor::snapshot::{

@@ -8,7 +8,7 @@ use libcalico::conversion::{NAMESPACE_PROFILE_PREFIX, namespace_profile};
 use libcalico::kubernetes::{NAMESPACES, Resource};
 use libcalico::validation::{ValidationError, validate_profile};
 
-use super::sync::{SyncController, SyncedKind, SyncedSpec};
+use super::sync::{SyncController, SyncedKind};
 use crate::settings::ControllerName;
 use crate::watched;
 use crate::watches::{Subscribers, Watches};
@@ -50,8 +50,8 @@ impl SyncedKind for Namespaces {
         (!name.is_empty()).then(|| ObjectKey::global(name))
     }
 
-    fn convert(source: &ObjectKey, labels: &Self::Cached) -> SyncedSpec<ProfileSpec> {
-        namespace_profile(&source.name, labels).into()
+    fn convert(source: &ObjectKey, labels: &Self::Cached) -> (ProfileSpec, Vec<String>) {
+        (namespace_profile(&source.name, labels), Vec::new())
     }
 
     fn admit(profile: Profile) -> Result<Profile, ValidationError> {

@@ -7,7 +7,7 @@ use libcalico::conversion::{Converted, POLICY_PREFIX, network_policy};
 use libcalico::kubernetes::{NETWORK_POLICIES, NetworkPolicySpec, Resource};
 use libcalico::validation::{ValidationError, admit_policy};
 
-use super::sync::{SyncController, SyncedKind, SyncedSpec};
+use super::sync::{SyncController, SyncedKind};
 use crate::settings::ControllerName;
 use crate::watched;
 use crate::watches::{Subscribers, Watches};
@@ -44,9 +44,9 @@ impl SyncedKind for Policies {
         Some(ObjectKey { namespace: target.namespace.clone(), name: name.into() })
     }
 
-    fn convert(_: &ObjectKey, policy: &Self::Cached) -> SyncedSpec<Self::Target> {
+    fn convert(_: &ObjectKey, policy: &Self::Cached) -> (Self::Target, Vec<String>) {
         let Converted { spec, refused } = network_policy(policy);
-        SyncedSpec { spec, left_out: refused.iter().map(ToString::to_string).collect() }
+        (spec, refused.iter().map(ToString::to_string).collect())
     }
 
     fn admit(policy: NetworkPolicy) -> Result<NetworkPolicy, ValidationError> {

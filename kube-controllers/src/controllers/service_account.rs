@@ -8,7 +8,7 @@ use libcalico::conversion::{SERVICE_ACCOUNT_PROFILE_PREFIX, service_account_prof
 use libcalico::kubernetes::{Resource, SERVICE_ACCOUNTS};
 use libcalico::validation::{ValidationError, validate_profile};
 
-use super::sync::{SyncController, SyncedKind, SyncedSpec};
+use super::sync::{SyncController, SyncedKind};
 use crate::settings::ControllerName;
 use crate::watched;
 use crate::watches::{Subscribers, Watches};
@@ -47,8 +47,8 @@ impl SyncedKind for ServiceAccounts {
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
     }
 
-    fn convert(source: &ObjectKey, labels: &Self::Cached) -> SyncedSpec<ProfileSpec> {
-        service_account_profile(&source.name, labels).into()
+    fn convert(source: &ObjectKey, labels: &Self::Cached) -> (ProfileSpec, Vec<String>) {
+        (service_account_profile(&source.name, labels), Vec::new())
     }
 
     fn admit(profile: Profile) -> Result<Profile, ValidationError> {

@@ -9,7 +9,7 @@ use libcalico::ipam::{Block, Sight};
 use libcalico::store::{Store, StoreError};
 
 use super::GcPass;
-use crate::gc::projections::pod_facts;
+use crate::gc::cache::pod_facts;
 
 impl GcPass {
     /// Counts the conflicts, on each replica.

@@ -22,8 +22,8 @@ use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
 use serde::de::DeserializeOwned;
 
+use super::cache::pod_facts;
 use super::gate::LeaderGate;
-use super::projections::pod_facts;
 use crate::api_reads;
 use crate::runtime::ReconcileError;
 use crate::watched::Pod;

@@ -1,5 +1,5 @@
-//! The index of garbage collection: applies the events of all watches to it, in the form that it reads, on the tasks of the
-//! watches.
+//! The index of garbage collection: applies the events of all watches to it, in the form that it reads, on the tasks of
+//! the watches.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

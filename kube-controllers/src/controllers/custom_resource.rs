@@ -1,5 +1,5 @@
-//! [`CustomResources`]: writes the parts of Calico's custom resources that the store does not write: finalizers, and the
-//! [`StatusCondition`]s of the status.
+//! [`CustomResources`]: writes the parts of Calico's custom resources that the store does not write: finalizers, and
+//! the [`StatusCondition`]s of the status.
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};

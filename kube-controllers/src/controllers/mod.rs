@@ -1,6 +1,6 @@
 //! The controllers.
 //!
-//! Most are a [`cached::CachedController`] with a reconciler. [`sync`] is shared by [`policy`], [`namespace`] and
+//! Most are a `cached::CachedController` with a reconciler. [`sync`] is shared by [`policy`], [`namespace`] and
 //! [`service_account`]; the other modules are independent of each other.
 
 mod cached;

@@ -9,7 +9,7 @@ use libcalico::kubernetes::{NAMESPACES, Resource};
 use libcalico::validation::validate_profile;
 use libcalico::validation_error::ValidationError;
 
-use super::sync::{SyncController, SyncedKind, SyncedSpec};
+use super::sync::{SyncController, SyncedKind};
 use crate::settings::ControllerName;
 use crate::watched;
 use crate::watches::{Subscribers, Watches};
@@ -51,8 +51,8 @@ impl SyncedKind for Namespaces {
         (!name.is_empty()).then(|| ObjectKey::global(name))
     }
 
-    fn convert(source: &ObjectKey, labels: &Self::Cached) -> SyncedSpec<ProfileSpec> {
-        namespace_profile(&source.name, labels).into()
+    fn convert(source: &ObjectKey, labels: &Self::Cached) -> (ProfileSpec, Vec<String>) {
+        (namespace_profile(&source.name, labels), Vec::new())
     }
 
     fn admit(profile: Profile) -> Result<Profile, ValidationError> {

@@ -8,7 +8,7 @@ use libcalico::kubernetes::{NETWORK_POLICIES, NetworkPolicySpec, Resource};
 use libcalico::validation::admit_policy;
 use libcalico::validation_error::ValidationError;
 
-use super::sync::{SyncController, SyncedKind, SyncedSpec};
+use super::sync::{SyncController, SyncedKind};
 use crate::settings::ControllerName;
 use crate::watched;
 use crate::watches::{Subscribers, Watches};
@@ -45,9 +45,9 @@ impl SyncedKind for Policies {
         Some(ObjectKey { namespace: target.namespace.clone(), name: name.into() })
     }
 
-    fn convert(_: &ObjectKey, policy: &Self::Cached) -> SyncedSpec<Self::Target> {
+    fn convert(_: &ObjectKey, policy: &Self::Cached) -> (Self::Target, Vec<String>) {
         let Converted { spec, refused } = network_policy(policy);
-        SyncedSpec { spec, left_out: refused.iter().map(ToString::to_string).collect() }
+        (spec, refused.iter().map(ToString::to_string).collect())
     }
 
     fn admit(policy: NetworkPolicy) -> Result<NetworkPolicy, ValidationError> {

@@ -9,7 +9,7 @@ use libcalico::kubernetes::{Resource, SERVICE_ACCOUNTS};
 use libcalico::validation::validate_profile;
 use libcalico::validation_error::ValidationError;
 
-use super::sync::{SyncController, SyncedKind, SyncedSpec};
+use super::sync::{SyncController, SyncedKind};
 use crate::settings::ControllerName;
 use crate::watched;
 use crate::watches::{Subscribers, Watches};
@@ -48,8 +48,8 @@ impl SyncedKind for ServiceAccounts {
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::namespaced(namespace, name))
     }
 
-    fn convert(source: &ObjectKey, labels: &Self::Cached) -> SyncedSpec<ProfileSpec> {
-        service_account_profile(&source.name, labels).into()
+    fn convert(source: &ObjectKey, labels: &Self::Cached) -> (ProfileSpec, Vec<String>) {
+        (service_account_profile(&source.name, labels), Vec::new())
     }
 
     fn admit(profile: Profile) -> Result<Profile, ValidationError> {

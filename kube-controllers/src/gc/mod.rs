@@ -15,7 +15,6 @@ mod gate;
 mod handles;
 mod metrics;
 mod pass;
-mod projections;
 mod recheck;
 mod telemetry;
 

@@ -11,7 +11,6 @@ mod election;
 mod elector;
 mod leadership;
 mod leases;
-mod refusal_log;
 
 pub use config::{LeaderElectionConfig, Timing, identity, name_of_pod, namespace_of_pod};
 pub use leadership::{Deadline, Leadership, LeadershipTerm, MayNotWrite};

@@ -2,6 +2,7 @@
 
 pub mod captured;
 
+use std::any::Any;
 use std::io;
 
 use ipam_plugin::logging::line::{Fields, LineFormat};
@@ -54,6 +55,12 @@ where
         .event_format(LineFormat::new(COMPONENT))
         .with_writer(writer);
     (tracing_subscriber::registry().with(filter).with(lines), Severity { handle })
+}
+
+/// Returns the message of a panic, if it is a text.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 fn targets(severity: LogSeverity) -> Targets {

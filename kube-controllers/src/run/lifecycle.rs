@@ -1,5 +1,5 @@
-//! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, or until a
-//! setting changes that requires new controllers.
+//! Selects and runs the controllers with one set of settings: from their subscription until they are stopped, or until
+//! a setting changes that requires new controllers.
 
 use std::sync::Arc;
 use std::time::Duration;

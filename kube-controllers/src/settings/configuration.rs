@@ -8,8 +8,8 @@ use libcalico::api::{
 use libcalico::validation::complete_kube_controllers_configuration;
 
 use super::controllers::ControllerName;
-use super::effective::{AssignIps, Settings};
 use super::environment::Environment;
+use super::{AssignIps, Settings};
 
 const ENABLED: &str = "Enabled";
 const DISABLED: &str = "Disabled";

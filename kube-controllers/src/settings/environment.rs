@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use libcalico::api::GoDuration;
 
 use super::controllers::{self, ControllerName};
-use super::effective::{Gc, GcLimits, LogSeverity};
 use super::value::{self, SettingsError};
 use super::variables::{
     AUTO_HOST_ENDPOINTS, COMPACTION_PERIOD, ENABLED_CONTROLLERS, GC_MODE, GC_PARALLELISM, GC_REQUESTS_PER_SECOND,
@@ -13,6 +12,7 @@ use super::variables::{
     ORPHAN_ENDPOINT_GRACE_PERIOD, POLICY_WORKERS, PROFILE_WORKERS, RECONCILER_PERIOD, STATUS_LIVENESS,
     SYNC_NODE_LABELS, WORKLOAD_ENDPOINT_WORKERS,
 };
+use super::{Gc, GcLimits, LogSeverity};
 
 /// The settings in the environment. An empty variable counts as unset. For settings that KubeControllersConfiguration
 /// has too, the text of the variable is kept, because it is published in the status.

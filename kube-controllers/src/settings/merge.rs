@@ -12,8 +12,8 @@ use libcalico::validation::{complete_kube_controllers_configuration, wrong_templ
 
 use super::configuration::{ASSIGN_IPS, COMPACTION_PERIOD, RECONCILE_PERIOD, SWITCH, running_configuration};
 use super::controllers::ControllerName;
-use super::effective::{AssignIps, LogSeverity, Mode, Settings};
 use super::environment::{Environment, Override};
+use super::{AssignIps, LogSeverity, Mode, Settings};
 
 /// Minimum grace period of an endpoint without its pod, unless the environment sets the period.
 const LEAST_ORPHAN_GRACE_PERIOD: Duration = Duration::from_secs(300);

@@ -18,13 +18,12 @@ const SHORT_PAUSE: Duration = Duration::from_secs(2);
 /// Keeps `CalicoDatastore` and `KubeAPIServer` of `status` up to date until `stop`, and removes them then. `datastore`
 /// initializes the datastore if necessary and checks that it responds. `api_server` requests `/healthz`; its error is
 /// the text after `Error reaching apiserver: `.
-pub async fn watch_health<D, A, E, F>(status: Status, datastore: D, api_server: A, stop: CancellationToken)
-where
-    D: AsyncFn() -> Result<(), E>,
-    A: AsyncFn() -> Result<(), F>,
-    E: Display,
-    F: Display,
-{
+pub async fn watch_health<E: Display, F: Display>(
+    status: Status,
+    datastore: impl AsyncFn() -> Result<(), E>,
+    api_server: impl AsyncFn() -> Result<(), F>,
+    stop: CancellationToken,
+) {
     status.require([Component::CalicoDatastore, Component::KubeApiServer]);
     let mut limit = TIMEOUT;
     let passes = async {

@@ -5,15 +5,15 @@
 //! another metric, because upstream's tests search the whole text for names (KC-153).
 
 mod labeled;
-mod process;
 
 pub use labeled::{WatchMetrics, WorkerMetrics};
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus::core::Collector;
+use procfs::process::{LimitValue, Process, Stat};
+use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{Histogram, HistogramOpts, IntGaugeVec, Opts, Registry, TextEncoder};
+use prometheus::{Counter, Gauge, Histogram, HistogramOpts, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use labeled::{WatchMetricVecs, WorkerMetricVecs, register};
 
@@ -47,7 +47,7 @@ impl Metrics {
         let build = Opts::new("kube_controllers_build_info", "1, with the version that runs.");
         let build = register(&registry, IntGaugeVec::new(build, &["version"]));
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-        register(&registry, process::ProcessMetrics::new());
+        register(&registry, ProcessMetrics::new());
         register_migration_duration(&registry);
         let shared = Shared {
             workers: WorkerMetricVecs::new(&registry),
@@ -111,6 +111,69 @@ fn register_migration_duration(registry: &Registry) {
     let opts = HistogramOpts::new("calico_migration_duration_seconds", "How long a migration of the datastore took.");
     let doubling = (0..15).map(|power| f64::from(1u32 << power)).collect();
     register(registry, Histogram::with_opts(opts.buckets(doubling)));
+}
+
+/// The `process_*` metrics, with the names that every exporter uses.
+#[derive(Clone)]
+struct ProcessMetrics {
+    processor_time: Counter,
+    gauges: Vec<(Gauge, Read)>,
+    descriptions: Vec<Desc>,
+}
+
+/// Reads one value from the kernel's data.
+type Read = fn(&Process, &Stat) -> Option<f64>;
+
+const GAUGES: [(&str, &str, Read); 6] = [
+    ("process_resident_memory_bytes", "Memory in use.", |_, stat| Some((stat.rss * procfs::page_size()) as f64)),
+    ("process_virtual_memory_bytes", "Address space in use.", |_, stat| Some(stat.vsize as f64)),
+    ("process_threads", "Threads.", |_, stat| Some(stat.num_threads as f64)),
+    ("process_open_fds", "Open files.", |process, _| process.fd_count().ok().map(|count| count as f64)),
+    ("process_max_fds", "How many files may be open.", |process, _| {
+        match process.limits().ok()?.max_open_files.soft_limit {
+            LimitValue::Value(limit) => Some(limit as f64),
+            LimitValue::Unlimited => Some(f64::INFINITY),
+        }
+    }),
+    ("process_start_time_seconds", "When the process was started, in seconds since 1970.", |_, stat| {
+        Some(procfs::boot_time_secs().ok()? as f64 + stat.starttime as f64 / procfs::ticks_per_second() as f64)
+    }),
+];
+
+impl ProcessMetrics {
+    fn new() -> prometheus::Result<Self> {
+        let processor_time = Counter::new("process_cpu_seconds_total", "Processor time spent, user and system.")?;
+        let mut gauges = Vec::new();
+        for (name, help, read) in GAUGES {
+            gauges.push((Gauge::new(name, help)?, read));
+        }
+        let of_gauges = gauges.iter().flat_map(|(gauge, _)| gauge.desc());
+        let descriptions = of_gauges.chain(processor_time.desc()).cloned().collect();
+        Ok(ProcessMetrics { processor_time, gauges, descriptions })
+    }
+}
+
+impl Collector for ProcessMetrics {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descriptions.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let Ok((process, stat)) = Process::myself().and_then(|process| process.stat().map(|stat| (process, stat)))
+        else {
+            return Vec::new();
+        };
+        let spent = (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64;
+        self.processor_time.inc_by((spent - self.processor_time.get()).max(0.0));
+        let mut families = self.processor_time.collect();
+        for (gauge, read) in &self.gauges {
+            if let Some(value) = read(&process, &stat) {
+                gauge.set(value);
+                families.extend(gauge.collect());
+            }
+        }
+        families
+    }
 }
 
 #[cfg(test)]

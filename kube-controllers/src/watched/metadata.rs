@@ -4,7 +4,7 @@
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Labels, Projection, ProjectionOptions, StringInterner};
+use super::{Labels, Projection, ProjectionOptions, StringInterner};
 
 /// A namespace.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use libcalico::api::ObjectKey;
 use serde::Deserialize;
 
-use super::projection::{Labels, Projection, ProjectionOptions, StringInterner};
+use super::{Labels, Projection, ProjectionOptions, StringInterner};
 
 /// A pod, with its node, its addresses, and the fields that decide if it still needs the addresses. Upstream's
 /// projection drops `deletionTimestamp` and `status.reason` (KC-267). Strings that many pods share are stored once.

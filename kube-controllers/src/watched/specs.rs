@@ -7,7 +7,7 @@ use libcalico::api::ObjectKey;
 use libcalico::kubernetes::NetworkPolicySpec;
 use serde::Deserialize;
 
-use super::projection::{Projection, ProjectionOptions, StringInterner};
+use super::{Projection, ProjectionOptions, StringInterner};
 
 /// A Kubernetes network policy.
 #[derive(Debug, Clone, PartialEq)]

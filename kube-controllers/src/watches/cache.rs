@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::handler::Event;
+use super::Event;
 use crate::watched::Watched;
 
 /// The latest state of each object, as a value `V` derived from it. While a list is in progress, its objects replace

@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::handler::{Event, Subscribers};
+use super::{Event, Subscribers};
 use crate::status::{Component, Status};
 use crate::telemetry::{Metrics, WatchMetrics};
 use crate::watched::Watched;

@@ -12,7 +12,7 @@ use libcalico::api::{
 use libcalico::ipam::Block;
 use libcalico::store::Entry;
 
-use super::handler::Subscribers;
+use super::Subscribers;
 use super::running::RunningWatches;
 use crate::context::Context;
 use crate::watched::{

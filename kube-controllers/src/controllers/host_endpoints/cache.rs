@@ -18,15 +18,6 @@ pub struct HostEndpointCache {
     node_of: Grouping<ObjectKey, String>,
 }
 
-/// The state of one node.
-#[derive(Debug)]
-pub(super) struct NodeState {
-    /// The node; `None` if it is missing.
-    pub(super) node: Option<HostNode>,
-    /// The automatic endpoints that name the node.
-    pub(super) endpoints: Vec<Entry<HostEndpoint>>,
-}
-
 impl HostEndpointCache {
     /// Applies an event. Returns the nodes to reconcile.
     pub(super) fn apply_node(&mut self, event: &Event<'_, Entry<CalicoNode>>) -> Vec<String> {
@@ -64,12 +55,10 @@ impl HostEndpointCache {
         nodes.into_iter().chain(named).collect::<BTreeSet<_>>().into_iter().map(str::to_owned).collect()
     }
 
-    /// Returns the state of `node`, or `None` before both kinds have been listed.
-    pub(super) fn state_of(&self, node: &str) -> Option<NodeState> {
-        let keys = self.node_of.members(node);
-        self.is_synced().then(|| NodeState {
-            node: self.nodes.get(&ObjectKey::global(node)).cloned(),
-            endpoints: keys.filter_map(|key| self.endpoints.get(key).cloned()).collect(),
-        })
+    /// Returns the node, if it exists, and the automatic endpoints that name it. Returns `None` before both kinds have
+    /// been listed.
+    pub(super) fn state_of(&self, node: &str) -> Option<(Option<HostNode>, Vec<Entry<HostEndpoint>>)> {
+        let endpoints = self.node_of.members(node).filter_map(|key| self.endpoints.get(key).cloned());
+        self.is_synced().then(|| (self.nodes.get(&ObjectKey::global(node)).cloned(), endpoints.collect()))
     }
 }

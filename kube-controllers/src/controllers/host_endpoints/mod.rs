@@ -22,7 +22,7 @@ use time::OffsetDateTime;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use self::cache::{HostEndpointCache, NodeState};
+use self::cache::HostEndpointCache;
 use super::cached::{CachedController, CachedReconcile, SharedCache};
 use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
@@ -77,7 +77,7 @@ impl Reconcile for HostEndpointReconciler {
     async fn reconcile(&self, node: &String) -> Result<NextReconcile, ReconcileError> {
         let state = self.cache.lock().state_of(node);
         // The caches are incomplete. When the last list is complete, all nodes are queued.
-        let Some(NodeState { node: facts, endpoints }) = state else { return Ok(NextReconcile::Done) };
+        let Some((facts, endpoints)) = state else { return Ok(NextReconcile::Done) };
         if facts.is_none() && !endpoints.is_empty() && !self.is_gone(node).await? {
             return Ok(NextReconcile::After(LAG));
         }

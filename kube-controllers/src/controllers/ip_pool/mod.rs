@@ -1,7 +1,6 @@
 //! Conditions and finalizers of IP pools, for `projectcalico.org/v3` only. Of several overlapping pools one is in use.
 //! A pool that is being deleted stays until its blocks are gone.
 
-mod allocatable;
 #[cfg(test)]
 mod tests;
 
@@ -18,9 +17,8 @@ use libcalico::net::Cidr;
 use libcalico::store::{Entry, ReadBatch, Store};
 use time::OffsetDateTime;
 
-use self::allocatable::{Verdict, allocatable, is_deleting};
 use super::cached::{CachedController, CachedReconcile, SharedCache};
-use super::custom_resource::{CustomResources, with_finalizer, without_finalizer};
+use super::custom_resource::{CustomResources, StatusCondition, condition_is_true, with_finalizer, without_finalizer};
 use crate::context::Context;
 use crate::runtime::{NextReconcile, Reconcile, ReconcileError};
 use crate::settings::ControllerName;
@@ -182,5 +180,76 @@ fn finalizer_change(pool: &IpPool, verdict: Verdict) -> FinalizerChange {
         (true, _) => others.map_or(FinalizerChange::Nothing, |_| FinalizerChange::Empty),
         (false, true) => with_finalizer(pool, FINALIZER).map_or(FinalizerChange::Nothing, FinalizerChange::Write),
         (false, false) => others.map_or(FinalizerChange::Nothing, FinalizerChange::Write),
+    }
+}
+
+/// Type of the condition that publishes the decision.
+const ALLOCATABLE: &str = "Allocatable";
+
+/// The decision about a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Addresses may be assigned from the pool.
+    Ok,
+    /// `spec.disabled` is set.
+    Disabled,
+    /// The pool is being deleted.
+    Terminating,
+    /// Another pool contains addresses of this pool.
+    Overlap,
+}
+
+impl Verdict {
+    /// Returns the condition, with upstream's texts (KC-532).
+    fn condition(self) -> StatusCondition {
+        let (reason, message) = match self {
+            Verdict::Ok => ("OK", "IPPool is available for IP allocation."),
+            Verdict::Disabled => ("PoolDisabled", "IPPool.Spec.Disabled is true"),
+            Verdict::Terminating => ("Terminating", "IPPool is being deleted"),
+            Verdict::Overlap => {
+                ("CIDROverlap", "CIDR overlaps another pool; disabled to prevent IP allocation conflicts.")
+            }
+        };
+        StatusCondition { kind: ALLOCATABLE, is_true: self == Verdict::Ok, reason, message: message.into() }
+    }
+}
+
+/// Returns the decision for each pool with a valid range. Of overlapping pools, the pool in use stays in use:
+/// allocatable pools come first, then pools that are being deleted and still have blocks, then the others, oldest first
+/// (KC-531).
+fn allocatable<'p>(pools: impl IntoIterator<Item = &'p IpPool>) -> Vec<(ObjectKey, Verdict)> {
+    let mut pools: Vec<&IpPool> = pools.into_iter().collect();
+    pools.sort_by_key(|pool| (rank(pool), pool.metadata.creation_timestamp.clone(), pool.metadata.name.clone()));
+    let mut taken: Vec<Cidr> = Vec::new();
+    let mut verdicts = Vec::new();
+    for pool in pools {
+        let Ok(range) = pool.spec.range() else { continue };
+        let verdict = if pool.spec.disabled {
+            Verdict::Disabled
+        } else if is_deleting(pool) {
+            taken.push(range);
+            Verdict::Terminating
+        } else if taken.iter().any(|other| other.overlaps(&range)) {
+            Verdict::Overlap
+        } else {
+            taken.push(range);
+            Verdict::Ok
+        };
+        verdicts.push((pool.key(), verdict));
+    }
+    verdicts
+}
+
+/// Returns true if the pool is being deleted.
+fn is_deleting(pool: &IpPool) -> bool {
+    pool.metadata.deletion_timestamp.is_some()
+}
+
+fn rank(pool: &IpPool) -> u8 {
+    match (condition_is_true(pool.status.as_ref(), ALLOCATABLE), is_deleting(pool)) {
+        (_, true) => 1,
+        (Some(true), false) => 0,
+        (Some(false), false) => 2,
+        (None, false) => 3,
     }
 }

@@ -4,7 +4,6 @@ use libcalico::api::IpPoolSpec;
 use libcalico::store::Revision;
 use serde_json::json;
 
-use super::allocatable::{Verdict, allocatable};
 use super::*;
 
 fn pool(name: &str, cidr: &str, change: impl FnOnce(&mut IpPool)) -> IpPool {

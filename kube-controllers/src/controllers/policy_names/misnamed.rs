@@ -1,5 +1,5 @@
-//! [`MisnamedPolicies`]: lists the policies to rename. [`DuplicatePolicy`]: a policy that exists twice, under its old name
-//! and its own.
+//! [`MisnamedPolicies`]: lists the policies to rename. [`DuplicatePolicy`]: a policy that exists twice, under its old
+//! name and its own.
 //!
 //! An interrupted rename leaves both, and until it is completed users may change either. Upstream keeps the new policy
 //! whatever its content, and a change of the old policy is lost (KC-282). Here the policy that was written last is

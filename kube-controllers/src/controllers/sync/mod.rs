@@ -50,25 +50,10 @@ pub trait SyncedKind: Send + Sync + 'static {
     fn target_of(source: &ObjectKey) -> ObjectKey;
     /// Returns the key of a target's source, or `None` if no source has a target with this key.
     fn source_of(target: &ObjectKey) -> Option<ObjectKey>;
-    /// Converts a source to its target.
-    fn convert(source: &ObjectKey, cached: &Self::Cached) -> SyncedSpec<Self::Target>;
+    /// Converts a source to the `spec` of its target. Also describes the parts of the source that cannot be converted.
+    fn convert(source: &ObjectKey, cached: &Self::Cached) -> (Self::Target, Vec<String>);
     /// Completes and validates an object before it is written.
     fn admit(object: Object<Self::Target>) -> Result<Object<Self::Target>, ValidationError>;
-}
-
-/// The result of converting a source.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SyncedSpec<S> {
-    /// The target's `spec`.
-    pub spec: S,
-    /// Descriptions of the parts of the source that cannot be converted.
-    pub left_out: Vec<String>,
-}
-
-impl<S> From<S> for SyncedSpec<S> {
-    fn from(spec: S) -> Self {
-        SyncedSpec { spec, left_out: Vec::new() }
-    }
 }
 
 /// The cached sources.

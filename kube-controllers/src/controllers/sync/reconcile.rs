@@ -9,7 +9,7 @@ use prometheus::{IntGauge, Opts};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{SourceCache, SyncedKind, SyncedSpec};
+use super::{SourceCache, SyncedKind};
 use crate::api_reads;
 use crate::context::Context;
 use crate::controllers::cached::{CachedController, CachedReconcile, ResyncKey, SharedCache};
@@ -78,7 +78,7 @@ impl<M: SyncedKind> Reconciler<M> {
             for (key, spec) in page.into_iter().filter_map(listed).filter(|(key, _)| key.name.starts_with(M::PREFIX)) {
                 unseen.remove(&key);
                 let desired = self.desired(&key);
-                if !desired.is_some_and(|wanted| spec.is_some_and(|spec| spec == wanted.spec)) {
+                if !desired.is_some_and(|(wanted, _)| spec.is_some_and(|spec| spec == wanted)) {
                     self.queue.add(ResyncKey::One(key));
                 }
             }
@@ -98,15 +98,15 @@ impl<M: SyncedKind> Reconciler<M> {
         match (self.desired(key), stored) {
             (None, None) => {}
             (None, Some(stored)) => self.delete(key, &stored.revision).await?,
-            (Some(wanted), Some(Stored { object: Some(object), .. })) if object.spec == wanted.spec => {}
+            (Some((wanted, _)), Some(Stored { object: Some(object), .. })) if object.spec == wanted => {}
             (Some(wanted), stored) => self.write(key, wanted, stored).await?,
         }
         self.show_invalid();
         Ok(NextReconcile::Done)
     }
 
-    /// Returns the desired target under `key`.
-    fn desired(&self, key: &ObjectKey) -> Option<SyncedSpec<M::Target>> {
+    /// Returns the desired `spec` of the target under `key`, and the parts of its source that were left out.
+    fn desired(&self, key: &ObjectKey) -> Option<(M::Target, Vec<String>)> {
         let source = M::source_of(key)?;
         let cached = self.cache.lock().get(&source)?;
         Some(M::convert(&source, &cached))
@@ -131,7 +131,7 @@ impl<M: SyncedKind> Reconciler<M> {
     async fn write(
         &self,
         key: &ObjectKey,
-        wanted: SyncedSpec<M::Target>,
+        (spec, left_out): (M::Target, Vec<String>),
         stored: Option<Stored<M::Target>>,
     ) -> Result<(), ReconcileError> {
         let (revision, object) = match stored {
@@ -139,13 +139,13 @@ impl<M: SyncedKind> Reconciler<M> {
             None => (None, None),
         };
         let mut object = object.unwrap_or_else(|| new_target(key));
-        object.spec = wanted.spec;
+        object.spec = spec;
         object.metadata.stamp(Uuid::new_v4(), OffsetDateTime::now_utc());
         let object = match M::admit(object) {
             Ok(object) => object,
             Err(error) => return self.refuse(key, error.to_string()),
         };
-        for problem in wanted.left_out {
+        for problem in left_out {
             tracing::warn!(controller = M::NAME, %key, "left out, so that it allows nothing: {problem}");
         }
         self.context.leadership.may_write()?;

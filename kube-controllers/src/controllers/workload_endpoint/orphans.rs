@@ -1,5 +1,5 @@
-//! Deletes orphaned endpoints: those whose pod or node is gone. [`DeletionCandidates`]: endpoints that look orphaned, with
-//! the time since when.
+//! Deletes orphaned endpoints: those whose pod or node is gone. [`DeletionCandidates`]: endpoints that look orphaned,
+//! with the time since when.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
-//! The parts of pods and endpoints that are compared. [`EndpointLabels`]: the fields of an endpoint that are copied from
-//! its pod, and their fingerprint. [`Sandbox`]: the pod for which an endpoint was created, as far as the watches show it.
+//! The parts of pods and endpoints that are compared. [`EndpointLabels`]: the fields of an endpoint that are copied
+//! from its pod, and their fingerprint. [`Sandbox`]: the pod for which an endpoint was created, as far as the watches
+//! show it.
 //!
 //! An endpoint contains the name of its pod but not the uid, and a later pod may have the same name. It also contains
 //! the container ID, and a container never changes its pod. So a pod that was once seen with the endpoint's address is

@@ -31,6 +31,8 @@ pub struct Workloads {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Workload {
     pub(super) pod: Option<CachedPod>,
+    /// Number of the latest list or event that delivered the pod.
+    pod_list: u64,
     pub(super) endpoints: Vec<CachedEndpoint>,
 }
 
@@ -47,7 +49,6 @@ pub(super) struct CachedPod {
     identity: PodIdentity,
     /// True if the pod uses the host network.
     host_network: bool,
-    list: u64,
 }
 
 /// A cached endpoint.
@@ -86,12 +87,11 @@ impl Workloads {
                 let is_networked = !pod.host_network && has_address && !pod.node.is_empty();
                 let node = pod.node.clone();
                 let (identity, host_network) = (PodIdentity::new(pod), pod.host_network);
-                let cached =
-                    CachedPod { node, is_networked, labels_hash, identity, host_network, list: self.pods.number };
+                let cached = CachedPod { node, is_networked, labels_hash, identity, host_network };
                 let workload = self.workloads.entry(pod.name.clone()).or_default();
-                let is_news = !workload.pod.as_ref().is_some_and(|before| before.is_like(&cached));
+                let is_news = workload.pod.as_ref() != Some(&cached);
                 workload.endpoints.iter_mut().for_each(|endpoint| endpoint.sandbox.match_pod(&cached.identity));
-                workload.pod = Some(cached);
+                (workload.pod, workload.pod_list) = (Some(cached), self.pods.number);
                 return self.work_for(is_news, &pod.name);
             }
             Event::Delete(pod) => {
@@ -124,7 +124,7 @@ impl Workloads {
                     sandbox: Sandbox::new(&entry.value.spec),
                     list: self.endpoints.number,
                 };
-                let Workload { pod: cached_pod, endpoints } = self.workloads.entry(pod.clone()).or_default();
+                let Workload { pod: cached_pod, endpoints, .. } = self.workloads.entry(pod.clone()).or_default();
                 if let Some(before) = endpoints.iter().find(|one| one.name == cached.name) {
                     cached.sandbox.copy_pod_uid(&before.sandbox);
                 }
@@ -216,7 +216,8 @@ impl Workloads {
     fn drop_unlisted_pods(&mut self) {
         let last = self.pods.number;
         for workload in self.workloads.values_mut() {
-            workload.pod.take_if(|pod| pod.list != last);
+            let Workload { pod, pod_list, .. } = workload;
+            pod.take_if(|_| *pod_list != last);
         }
         self.workloads.retain(|_, workload| !workload.is_empty());
     }
@@ -238,15 +239,6 @@ impl Workload {
 
     fn is_empty(&self) -> bool {
         self.pod.is_none() && self.endpoints.is_empty()
-    }
-}
-
-impl CachedPod {
-    fn is_like(&self, other: &CachedPod) -> bool {
-        self.node == other.node
-            && self.is_networked == other.is_networked
-            && self.labels_hash == other.labels_hash
-            && self.identity == other.identity
     }
 }
 

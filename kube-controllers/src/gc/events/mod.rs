@@ -30,7 +30,8 @@ pub(super) struct EventPublisher {
 }
 
 impl EventPublisher {
-    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are only logged, because nothing depends on Events.
+    /// Posts an Event per node about `suspects`, which were released, or would be in the mode `report`. Failures are
+    /// only logged, because nothing depends on Events.
     pub(super) async fn publish(&self, client: &kube::Client, gate: &LeaderGate, mode: Gc, suspects: &[&Suspect]) {
         let events =
             by_node(suspects).into_iter().map(|(node, suspects)| build_event(node, mode, &suspects, SystemTime::now()));

@@ -16,64 +16,9 @@ const NO_POOL: &str = "no_ippool";
 const NO_NODE: &str = "unknown_node";
 const NO_AFFINITY: &str = "no_affinity";
 
-/// Name, help text and labels of a metric. No help text may contain another metric's name, as upstream's tests require.
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    labels: &'static [&'static str],
-}
-
-const POOL: &[&str] = &["ippool"];
-const NODE: &[&str] = &["node"];
-const POOL_AND_NODE: &[&str] = &["ippool", "node"];
-
-const IN_USE: Family = Family { name: "ipam_allocations_in_use", help: "Addresses in use.", labels: POOL_AND_NODE };
-const BORROWED: Family = Family {
-    name: "ipam_allocations_borrowed",
-    help: "Addresses in use from a block of another node, or of none.",
-    labels: POOL_AND_NODE,
-};
-const BLOCKS: Family = Family { name: "ipam_blocks", help: "Blocks.", labels: POOL_AND_NODE };
-const CANDIDATES: Family = Family {
-    name: "ipam_allocations_gc_candidates",
-    help: "Addresses that look leaked, confirmed or not.",
-    labels: POOL_AND_NODE,
-};
-const RECLAMATIONS: Family = Family {
-    name: "ipam_allocations_gc_reclamations",
-    help: "Leaked addresses that were taken back.",
-    labels: POOL_AND_NODE,
-};
-const SIZE: Family = Family { name: "ipam_ippool_size", help: "Addresses of the pool.", labels: POOL };
-const RESERVED: Family =
-    Family { name: "ipam_ippool_reserved", help: "Addresses of the pool that are reserved.", labels: POOL };
-const PER_NODE: Family =
-    Family { name: "ipam_allocations_per_node", help: "Addresses in use by the node.", labels: NODE };
-const BORROWED_PER_NODE: Family = Family {
-    name: "ipam_allocations_borrowed_per_node",
-    help: "Addresses in use by the node from blocks that are not its own.",
-    labels: NODE,
-};
-const BLOCKS_PER_NODE: Family = Family { name: "ipam_blocks_per_node", help: "Blocks of the node.", labels: NODE };
-const UNKNOWN_OWNER: Family = Family {
-    name: "kube_controllers_gc_unknown_owner_addresses",
-    help: "Addresses of which nobody can tell whether they are held: they are never taken back.",
-    labels: POOL,
-};
-
-const ALL: [&Family; 11] = [
-    &IN_USE,
-    &BORROWED,
-    &BLOCKS,
-    &CANDIDATES,
-    &RECLAMATIONS,
-    &SIZE,
-    &RESERVED,
-    &PER_NODE,
-    &BORROWED_PER_NODE,
-    &BLOCKS_PER_NODE,
-    &UNKNOWN_OWNER,
-];
+const POOL: [&str; 1] = ["ippool"];
+const NODE: [&str; 1] = ["node"];
+const POOL_AND_NODE: [&str; 2] = ["ippool", "node"];
 
 /// The collector that reads the index at each scrape.
 pub(super) struct IpamMetrics {
@@ -83,11 +28,10 @@ pub(super) struct IpamMetrics {
 
 impl IpamMetrics {
     pub(super) fn new(cache: ClusterCache) -> Result<Self, prometheus::Error> {
-        let describe = |family: &&Family| {
-            let labels = family.labels.iter().map(|label| (*label).to_owned()).collect();
-            Desc::new(family.name.into(), family.help.into(), labels, Default::default())
-        };
-        Ok(IpamMetrics { cache, descriptions: ALL.iter().map(describe).collect::<Result<_, _>>()? })
+        let describe =
+            |family: &MetricFamily| Desc::new(family.name().into(), family.help().into(), Vec::new(), HashMap::new());
+        let descriptions = families(&Counted::default()).iter().map(describe).collect::<Result<_, _>>()?;
+        Ok(IpamMetrics { cache, descriptions })
     }
 }
 
@@ -111,6 +55,7 @@ impl Collector for IpamMetrics {
 type Name = Option<Arc<str>>;
 
 /// A snapshot of the index's counters. Each name is stored once.
+#[derive(Default)]
 struct Counted {
     pools: Vec<CountedPool>,
     nodes: Vec<Arc<str>>,
@@ -188,25 +133,52 @@ fn families(counted: &Counted) -> Vec<MetricFamily> {
             add(&mut borrowed_per_node, [node], place.borrowed);
         }
     }
-    let reclaimed = counted.reclaimed.iter().map(|(pool, node, addresses)| {
-        let key = [pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE)];
-        (key, *addresses as f64)
-    });
     // Two entries may have the same labels: a deleted pool, and addresses that never had a pool.
     let mut reclamations = Values::new();
-    reclaimed.for_each(|(key, value)| *reclamations.entry(key).or_default() += value);
+    for (pool, node, addresses) in &counted.reclaimed {
+        let key = [pool.as_deref().unwrap_or(NO_POOL), node.as_deref().unwrap_or(NO_NODE)];
+        *reclamations.entry(key).or_default() += *addresses as f64;
+    }
+    let sizes = pools.iter().map(|pool| ([&*pool.name], pool.size as f64));
+    let reserved = pools.iter().map(|pool| ([&*pool.name], saturated(pool.reserved)));
     vec![
-        family(&IN_USE, MetricType::GAUGE, in_use),
-        family(&BORROWED, MetricType::GAUGE, borrowed),
-        family(&BLOCKS, MetricType::GAUGE, blocks),
-        family(&CANDIDATES, MetricType::GAUGE, candidates),
-        family(&RECLAMATIONS, MetricType::COUNTER, reclamations),
-        family(&SIZE, MetricType::GAUGE, pools.iter().map(|pool| ([&*pool.name], pool.size as f64))),
-        family(&RESERVED, MetricType::GAUGE, pools.iter().map(|pool| ([&*pool.name], saturated(pool.reserved)))),
-        family(&PER_NODE, MetricType::GAUGE, per_node),
-        family(&BORROWED_PER_NODE, MetricType::GAUGE, borrowed_per_node),
-        family(&BLOCKS_PER_NODE, MetricType::GAUGE, blocks_per_node),
-        family(&UNKNOWN_OWNER, MetricType::GAUGE, unknown_owner),
+        gauge("ipam_allocations_in_use", "Addresses in use.", POOL_AND_NODE, in_use),
+        gauge(
+            "ipam_allocations_borrowed",
+            "Addresses in use from a block of another node, or of none.",
+            POOL_AND_NODE,
+            borrowed,
+        ),
+        gauge("ipam_blocks", "Blocks.", POOL_AND_NODE, blocks),
+        gauge(
+            "ipam_allocations_gc_candidates",
+            "Addresses that look leaked, confirmed or not.",
+            POOL_AND_NODE,
+            candidates,
+        ),
+        family(
+            MetricType::COUNTER,
+            "ipam_allocations_gc_reclamations",
+            "Leaked addresses that were taken back.",
+            POOL_AND_NODE,
+            reclamations,
+        ),
+        gauge("ipam_ippool_size", "Addresses of the pool.", POOL, sizes),
+        gauge("ipam_ippool_reserved", "Addresses of the pool that are reserved.", POOL, reserved),
+        gauge("ipam_allocations_per_node", "Addresses in use by the node.", NODE, per_node),
+        gauge(
+            "ipam_allocations_borrowed_per_node",
+            "Addresses in use by the node from blocks that are not its own.",
+            NODE,
+            borrowed_per_node,
+        ),
+        gauge("ipam_blocks_per_node", "Blocks of the node.", NODE, blocks_per_node),
+        gauge(
+            "kube_controllers_gc_unknown_owner_addresses",
+            "Addresses of which nobody can tell whether they are held: they are never taken back.",
+            POOL,
+            unknown_owner,
+        ),
     ]
 }
 
@@ -221,15 +193,27 @@ fn saturated(count: u128) -> f64 {
     i64::try_from(count).unwrap_or(i64::MAX) as f64
 }
 
+fn gauge<'a, const N: usize>(
+    name: &str,
+    help: &str,
+    labels: [&str; N],
+    values: impl IntoIterator<Item = ([&'a str; N], f64)>,
+) -> MetricFamily {
+    family(MetricType::GAUGE, name, help, labels, values)
+}
+
+/// Builds a metric with these labels. No help text may contain another metric's name, as upstream's tests require.
 fn family<'a, const N: usize>(
-    family: &Family,
     kind: MetricType,
+    name: &str,
+    help: &str,
+    labels: [&str; N],
     values: impl IntoIterator<Item = ([&'a str; N], f64)>,
 ) -> MetricFamily {
     let metric = |(values, value): ([&str; N], f64)| {
-        let labels = family.labels.iter().zip(values).map(|(name, value)| {
+        let labels = labels.into_iter().zip(values).map(|(name, value)| {
             let mut pair = LabelPair::default();
-            pair.set_name((*name).into());
+            pair.set_name(name.into());
             pair.set_value(value.into());
             pair
         });
@@ -249,12 +233,12 @@ fn family<'a, const N: usize>(
         }
         metric
     };
-    let mut family_metrics = MetricFamily::default();
-    family_metrics.set_name(family.name.into());
-    family_metrics.set_help(family.help.into());
-    family_metrics.set_field_type(kind);
-    family_metrics.set_metric(values.into_iter().map(metric).collect());
-    family_metrics
+    let mut family = MetricFamily::default();
+    family.set_name(name.into());
+    family.set_help(help.into());
+    family.set_field_type(kind);
+    family.set_metric(values.into_iter().map(metric).collect());
+    family
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use libcalico::ipam::{Block, Sight};
 use libcalico::store::{Store, StoreError};
 
 use super::GcPass;
-use crate::gc::projections::pod_facts;
+use crate::gc::cache::pod_facts;
 
 impl GcPass {
     /// Counts the conflicts, on each replica.
@@ -47,8 +47,8 @@ impl GcPass {
         }
     }
 
-    /// Reads the pod and the block again, because a watch may lag behind. If the conflict exists, returns the pod's uid and
-    /// the state of the address in its block.
+    /// Reads the pod and the block again, because a watch may lag behind. If the conflict exists, returns the pod's uid
+    /// and the state of the address in its block.
     async fn recheck_conflict(&self, conflict: &Conflict) -> Sight<(String, Rival)> {
         let Conflict { namespace, name, address, block } = conflict;
         let pod = match self.reader().pod(&ObjectKey::namespaced(namespace, name)).await {

@@ -89,23 +89,23 @@ impl GcPass {
         let clock = SystemClock::start();
         let outcome =
             release_batch(&*self.context.calico, &clock, &self.gate, &blocks, of_block, self.parallel()).await;
-        let released: HashSet<IpAddr> = match &outcome {
-            Ok(outcome) => outcome.released.iter().map(|(_, address)| *address).collect(),
+        let released: HashSet<IpAddr> = match outcome {
+            Ok(outcome) => {
+                for (block, error) in &outcome.failed {
+                    self.metrics.failed("leaks");
+                    tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
+                }
+                for (block, refusal) in &outcome.refused {
+                    tracing::info!(%block, %refusal, "not released: it was allocated anew");
+                }
+                outcome.released.iter().map(|(_, address)| *address).collect()
+            }
             Err(error) => {
                 self.metrics.failed("leaks");
                 tracing::warn!(%error, "leaked addresses cannot be released");
                 HashSet::new()
             }
         };
-        if let Ok(outcome) = &outcome {
-            for (block, error) in &outcome.failed {
-                self.metrics.failed("leaks");
-                tracing::warn!(%block, %error, "cannot release leaked addresses of a block");
-            }
-            for (block, refusal) in &outcome.refused {
-                tracing::info!(%block, %refusal, "not released: it was allocated anew");
-            }
-        }
         let now = self.now();
         let (gone, left): (Vec<&Suspect>, Vec<&Suspect>) =
             plan.blocks.values().flatten().partition(|suspect| released.contains(&suspect.address));

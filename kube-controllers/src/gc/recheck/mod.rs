@@ -22,8 +22,8 @@ use libcalico::kubernetes::{NODES, Resource, SERVICES};
 use libcalico::store::{Store, StoreError};
 use serde::de::DeserializeOwned;
 
+use super::cache::pod_facts;
 use super::gate::LeaderGate;
-use super::projections::pod_facts;
 use crate::api_reads;
 use crate::runtime::ReconcileError;
 use crate::watched::Pod;
@@ -56,7 +56,7 @@ impl ApiReader<'_> {
     /// Reads every object that the suspects depend on, each object once. The result of a failed read is unknown, and
     /// addresses that depend on it stay. `pods` is the approximate number of pods in the cluster.
     pub(super) async fn read(&self, suspects: &[Suspect], pods: usize) -> CurrentState {
-        let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(others).collect();
+        let queries: BTreeSet<OtherObject> = suspects.iter().flat_map(others).flatten().collect();
         let lookups = queries.into_iter().map(|other| self.look_up(other));
         CurrentState {
             pods: self.read_pods(suspects, pods).await,
@@ -153,21 +153,21 @@ impl CurrentState {
     /// Returns the objects that a suspect depends on, as far as they were read.
     pub(super) fn facts(&self, suspect: &Suspect) -> LiveFacts<'_> {
         let queries = suspect.questions();
-        let of = |other: Option<OtherObject>| {
+        let [service, kubernetes_node, calico_node] = others(suspect).map(|other| {
             let found = other.and_then(|other| self.others.get(&other));
             found.copied().unwrap_or(Sight::Unknown)
-        };
+        });
         LiveFacts {
             pod: self.pod(queries.pod),
-            machine: self.machine(queries.machine),
+            machine: self.machine_sight(queries.machine),
             owners: queries.owners.iter().map(|(namespace, name)| self.pod(Some((namespace, name)))).collect(),
-            service: of(queries.service.map(key).map(OtherObject::Service)),
-            kubernetes_node: of(queries.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode)),
-            calico_node: of(queries.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode)),
+            service,
+            kubernetes_node,
+            calico_node,
         }
     }
 
-    fn machine(&self, names: Option<(&str, &str)>) -> MachineSight {
+    fn machine_sight(&self, names: Option<(&str, &str)>) -> MachineSight {
         let found = names.and_then(|names| self.machines.get(&key(names)));
         found.copied().unwrap_or(MachineSight::Unknown)
     }
@@ -186,12 +186,14 @@ fn key((namespace, name): (&str, &str)) -> ObjectKey {
     ObjectKey::namespaced(namespace, name)
 }
 
-fn others(suspect: &Suspect) -> Vec<OtherObject> {
+/// Returns the Service, the Kubernetes node and the Calico node on which a suspect depends.
+fn others(suspect: &Suspect) -> [Option<OtherObject>; 3] {
     let queries = suspect.questions();
-    let service = queries.service.map(key).map(OtherObject::Service);
-    let kubernetes_node = queries.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode);
-    let calico_node = queries.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode);
-    [service, kubernetes_node, calico_node].into_iter().flatten().collect()
+    [
+        queries.service.map(key).map(OtherObject::Service),
+        queries.kubernetes_node.map(ObjectKey::global).map(OtherObject::KubernetesNode),
+        queries.calico_node.map(ObjectKey::global).map(OtherObject::CalicoNode),
+    ]
 }
 
 #[cfg(test)]

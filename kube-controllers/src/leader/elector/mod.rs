@@ -12,7 +12,6 @@ use super::config::{LeaderElectionConfig, Timing};
 use super::election::{Election, ElectionStep};
 use super::leadership::{Deadline, LeadershipTerm};
 use super::leases::{LeaseError, Leases};
-use super::refusal_log::RefusalLog;
 
 /// A candidate of the election.
 pub(super) struct Elector<L> {
@@ -233,6 +232,43 @@ impl<L: Leases> Elector<L> {
             tracing::warn!("{complaint}");
             self.complaint = Some(complaint);
         }
+    }
+}
+
+/// An uninterrupted series of refusals. Short series mean nothing: an API server that just started, or a binding that
+/// is being replaced, refuses requests for a while that another replica is allowed. A replica that renewed the Lease
+/// before the role lost the permission also still writes. So only refusals that last longer than a Lease count.
+#[derive(Debug, Default)]
+struct RefusalLog {
+    run: Option<Run>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    first: Deadline,
+    last: Deadline,
+}
+
+impl RefusalLog {
+    /// Records a refusal now. Returns true if the refusals have lasted longer than a Lease and a write. The Lease of
+    /// another replica has expired by then, even if that replica's API server learned some seconds later of the change
+    /// of the role. A process that was paused for a while starts over, because it missed the responses in between.
+    fn go_on(&mut self, timing: &Timing) -> bool {
+        let now = Deadline::now();
+        let run = self.run.filter(|run| !run.last.plus(timing.renew_deadline).has_passed());
+        let first = run.map_or(now, |run| run.first);
+        self.run = Some(Run { first, last: now });
+        first.plus(timing.settling()).has_passed()
+    }
+
+    /// Returns true if no refusal is recorded.
+    fn are_none(&self) -> bool {
+        self.run.is_none()
+    }
+
+    /// Records any other response, which ends the series.
+    fn end(&mut self) {
+        self.run = None;
     }
 }
 

@@ -1,6 +1,5 @@
 //! Workers, which take keys from a queue and put failed keys back with a growing delay.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::panic::AssertUnwindSafe;
@@ -14,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::queue::{Queue, Taken};
-use super::reconcile::{NextReconcile, Reconcile, ReconcileError};
+use super::{NextReconcile, Reconcile, ReconcileError};
 use crate::context::Context;
 use crate::leader::Leadership;
+use crate::logging::panic_message;
 use crate::status::Watchdog;
 use crate::telemetry::WorkerMetrics;
 
@@ -198,12 +198,6 @@ impl<K: Clone + Eq + Hash> Backoff<K> {
 async fn drained(stop: &CancellationToken) {
     stop.cancelled().await;
     sleep(DRAIN).await;
-}
-
-/// Returns the message of a panic, if it is a text.
-pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> Option<&str> {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 #[cfg(test)]

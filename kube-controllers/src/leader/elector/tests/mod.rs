@@ -2,6 +2,7 @@
 
 mod alone;
 mod creation;
+mod refusals;
 mod regained;
 
 use std::sync::{Arc, Mutex};

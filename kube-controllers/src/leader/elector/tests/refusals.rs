@@ -1,0 +1,37 @@
+//! The time for which the role has refused the Lease.
+
+use std::time::Duration;
+
+use tokio::time::advance;
+
+use super::super::*;
+
+/// Advances the clock by `seconds` and records a refusal. Returns true if the refusals have lasted.
+async fn after(refusals: &mut RefusalLog, seconds: u64) -> bool {
+    advance(Duration::from_secs(seconds)).await;
+    refusals.go_on(&Timing::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_that_go_on_for_longer_than_a_lease_and_a_write_last() {
+    let mut refusals = RefusalLog::default();
+    assert!(refusals.are_none());
+    assert!(!after(&mut refusals, 0).await);
+    for _ in 0..12 {
+        assert!(!after(&mut refusals, 2).await);
+    }
+    assert!(after(&mut refusals, 2).await);
+    refusals.end();
+    assert!(refusals.are_none());
+    assert!(!after(&mut refusals, 2).await, "anew");
+}
+
+#[tokio::test(start_paused = true)]
+async fn refusals_with_a_long_silence_in_between_begin_anew() {
+    let mut refusals = RefusalLog::default();
+    assert!(!after(&mut refusals, 0).await);
+    assert!(!after(&mut refusals, 60).await);
+    assert!(!after(&mut refusals, 9).await);
+    assert!(!after(&mut refusals, 9).await);
+    assert!(after(&mut refusals, 9).await);
+}

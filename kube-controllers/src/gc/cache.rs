@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libcalico::api::{IpPool, IpReservation, Node as CalicoNode, ObjectKey};
 use libcalico::ipam::gc::{Feed, Index};
-use libcalico::ipam::{Block, PodFacts, PodWords};
+use libcalico::ipam::{Block, PodState, PodWords};
 use libcalico::kubernetes::{AddressAnnotations, PodAddresses};
 use libcalico::net::Cidr;
 use libcalico::store::Entry;
@@ -182,7 +182,7 @@ fn names(key: &ObjectKey) -> (&str, &str) {
 }
 
 /// Returns the state of a pod: its node, its addresses, and if it has ended.
-pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
+pub(super) fn pod_facts(pod: &Pod) -> PodState<'_> {
     let said = &pod.annotations;
     let pod_ips: Vec<&str> = pod.pod_ips.iter().map(|ip| &**ip).collect();
     let addresses = PodAddresses {
@@ -198,7 +198,7 @@ pub(super) fn pod_facts(pod: &Pod) -> PodFacts<'_> {
     };
     let network_status = said.network_status.as_deref();
     let (node, reason, host_network) = (&*pod.node, &*pod.reason, pod.host_network);
-    PodFacts::read(&PodWords { node, reason, host_network, network_status, addresses })
+    PodState::read(&PodWords { node, reason, host_network, network_status, addresses })
 }
 
 /// Returns true if the node still uses flannel's network.

@@ -112,9 +112,9 @@ fn read_results(directory: &Path, prefix: &str, interfaces: &[String]) -> Observ
 /// Returns the name of the interface that is not in a sandbox. Other files than results are ignored.
 fn host_interface(path: &Path) -> Option<String> {
     let cached: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    let text = |interface: &Value, key| interface[key].as_str().unwrap_or_default().to_owned();
-    let mut interfaces = cached["result"]["interfaces"].as_array()?.iter();
-    interfaces.find(|interface| text(interface, "sandbox").is_empty()).map(|interface| text(interface, "name"))
+    let is_on_host = |interface: &&Value| interface.get("sandbox").is_none_or(|sandbox| sandbox == "");
+    let interface = cached["result"]["interfaces"].as_array()?.iter().find(is_on_host)?;
+    interface["name"].as_str().map(str::to_owned)
 }
 
 /// Observation time. An ADD holds the IPAM lock while it waits for the datastore.

@@ -54,22 +54,28 @@ pub enum FirstPoolError {
 /// Creates the ClusterInformation if it is missing, and never changes an existing one, so that the permissions `get`
 /// and `create` are sufficient. Returns true if the object was created.
 pub async fn ensure_cluster_information(store: &impl Store, cluster_type: &str) -> Result<bool, StoreError> {
-    create_if_missing(store, cluster_information(cluster_type, OffsetDateTime::now_utc())).await
+    let create = |now| cluster_information(cluster_type, now);
+    create_if_missing(store, &ObjectKey::global(DEFAULT), create).await
 }
 
 /// Creates `node` if no node has its name, and never changes an existing one. Returns true if the object was created.
 /// Not for the API server, where the kubelet creates nodes.
 pub async fn ensure_node(store: &impl Store, node: Node) -> Result<bool, StoreError> {
-    create_if_missing(store, stamped(node, OffsetDateTime::now_utc())).await
+    create_if_missing(store, &node.key(), |now| stamped(node.clone(), now)).await
 }
 
-async fn create_if_missing<S: Spec>(store: &impl Store, object: Object<S>) -> Result<bool, StoreError> {
+/// Creates the object that `object` returns for the present time, if `key` is missing.
+async fn create_if_missing<S: Spec>(
+    store: &impl Store,
+    key: &ObjectKey,
+    object: impl FnOnce(OffsetDateTime) -> Object<S>,
+) -> Result<bool, StoreError> {
     let mut batch = ReadBatch::new();
-    let ticket = batch.get::<Object<S>>(&object.key());
+    let ticket = batch.get::<Object<S>>(key);
     if store.read(&batch).await?.get(&ticket)?.is_some() {
         return Ok(false);
     }
-    unless_there(store.write_one(create(object)?).await)
+    unless_there(store.write_one(create(object(OffsetDateTime::now_utc()))?).await)
 }
 
 /// Creates `pool` if there is no pool of its family. The permissions `list` and `create` are sufficient. Returns true

@@ -50,7 +50,7 @@ pub(super) async fn attach_and_record(
         before: *before,
         has_vmi: request.vmi.is_some(),
     };
-    let create = interface::create(attachment.interface(), netns.as_ref(), new);
+    let create = || interface::create(attachment.interface(), netns.as_ref(), new);
     // On an API server the endpoint contains no property of the interface, so both steps run concurrently, and the
     // round trip of the write costs no extra time. Without a namespace the interface cannot be created, so the endpoint
     // must not be written either.
@@ -59,18 +59,19 @@ pub(super) async fn attach_and_record(
             for _ in 0..TURNS_TO_SEND {
                 yield_now().await;
             }
-            create.await
+            create().await
         };
         let (written, created) = Box::pin(join(write.apply(&cx.store), create_meanwhile)).await;
-        timings.stage("dataplane");
         match created {
             Ok(created) => (created, written),
             Err(error) => {
-                return Err(Box::pin(after_failed_create(attachment, assigned, error, written.map(Some))).await);
+                let failure = Box::pin(after_failed_create(attachment, assigned, error, written.map(Some))).await;
+                timings.stage("dataplane");
+                return Err(failure);
             }
         }
     } else {
-        let created = match create.await {
+        let created = match create().await {
             Ok(created) => created,
             Err(error) => return Err(Box::pin(after_failed_create(attachment, assigned, error, Ok(None))).await),
         };

@@ -17,7 +17,7 @@ use ipam_plugin::journal::{Journal, JournalError, PendingDel};
 use ipam_plugin::release::ReleaseInputs;
 use ipam_plugin::vmi::DetectedVmi;
 use libcalico::api::WorkloadEndpoint;
-use libcalico::kubernetes::MachinePod;
+use libcalico::kubernetes::{MachinePod, Pod};
 use libcalico::store::Entry;
 use libcalico::workload::Orchestrator;
 use netconf::{CniError, Code, Command};
@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::endpoint::{EndpointsOf, Listing};
 use crate::interface::{self, Recorded};
 use crate::ipam::release::ReleaseError;
-use crate::kubernetes::{Facts, FactsError};
+use crate::kubernetes::FactsError;
 use crate::reads::{self, NotReady, ReadObjects};
 use crate::timings::Timings;
 use crate::{deferred_del, endpoint, ipam};
@@ -92,6 +92,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
     }
 
     let ReadObjects { endpoints, mut listings, release: held, kubernetes, .. } = *found;
+    let pod = kubernetes.map(|facts| facts.machine_pod);
     let name = cx.workload.key().map_err(|error| naming_error(&error))?.name;
     let (of_name, others): (Vec<_>, Vec<_>) = endpoints.into_iter().partition(|entry| entry.key.name == name);
     let is_named = !of_name.is_empty();
@@ -112,7 +113,7 @@ async fn remove_all(cx: &Context, timings: &mut Timings, until: Instant, busy_un
 
     // A newer sandbox of the same pod owns the addresses of its VMI.
     let is_superseded = is_named && endpoint.is_none();
-    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, kubernetes)).await };
+    let vmi = if is_superseded { Ok(None) } else { in_time(until, vmi_of(cx, pod)).await };
     let (vmi, undetected) = vmi.map_or_else(|error| (None, Some(error)), |vmi| (vmi, None));
     let request = request.map(|request| IpamRequest { vmi, ..request });
     let held = request.zip(held.filter(|_| !is_shared));
@@ -181,9 +182,9 @@ fn late() -> CniError {
 }
 
 /// Returns the VMI in the pod. After an error the caller still releases everything else.
-async fn vmi_of(cx: &Context, facts: Result<Facts, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
-    let facts = facts.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
-    let detected = reads::detect_vmi(cx, facts.machine_pod.as_ref()).await;
+async fn vmi_of(cx: &Context, pod: Result<Option<Pod>, FactsError>) -> Result<Option<MachinePod>, ReleaseError> {
+    let pod = pod.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
+    let detected = reads::detect_vmi(cx, pod.as_ref()).await;
     let detected = detected.map_err(|error| ReleaseError::new(error.is_postponable(), error))?;
     Ok(detected.and_then(DetectedVmi::for_del))
 }

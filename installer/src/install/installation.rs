@@ -72,7 +72,7 @@ impl Installation<'_> {
         }
         self.save(&state);
 
-        assets.copy(&net_dir)?;
+        assets.copy(&net_dir).map_err(InstallError::Tls)?;
         // On failure the records of unusable directories have been restored, so they are saved again.
         let directories = binaries.install(&before, &mut state).inspect_err(|_| self.save(&state))?;
         binaries::remove_missing_records(layout, &mut state);
@@ -102,7 +102,7 @@ impl Installation<'_> {
     /// without regard to the file on the node.
     pub(super) fn render_mounted(&self) -> Result<(TlsAssets, Conflist), InstallError> {
         let Installation { settings, layout, account, .. } = *self;
-        let assets = TlsAssets::look(&layout.path(&settings.tls_assets))?;
+        let assets = TlsAssets::look(&layout.path(&settings.tls_assets)).map_err(InstallError::Tls)?;
         let token = account.map(ServiceAccount::token).transpose()?.unwrap_or_default();
         let values = settings.values.clone().with_token(token).with_tls(assets.on_node(&settings.net_dir));
         let conflist = Conflist::render(settings, &values, layout)?;

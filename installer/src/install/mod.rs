@@ -39,6 +39,9 @@ pub enum InstallError {
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] AtomicFileError),
+    /// The TLS files for etcd cannot be read or copied.
+    #[error(transparent)]
+    Tls(AtomicFileError),
     /// The records of earlier installations cannot be read.
     #[error(transparent)]
     State(#[from] StateError),

@@ -123,7 +123,7 @@ impl Installation<'_> {
         let target = Target::new(&net_dir, settings, &state);
         let (assets, rendered) = self.render_mounted()?;
         let configuration = (!rendered.is_written(&target)).then(|| target.path());
-        let mut others = assets.missing(&net_dir)?;
+        let mut others = assets.missing(&net_dir).map_err(InstallError::Tls)?;
         let names = binaries::program_names(settings, layout);
         for (place, directory) in layout.bin_dirs().into_iter().filter(|(_, directory)| directory.is_dir()) {
             let recorded = names.iter().filter(|name| state.get(place, name).is_some());

@@ -21,8 +21,7 @@ pub(super) struct Blocker {
 
 /// Returns all blockers. `net_dir` is the path of the configuration directory on the node, and `found` are the
 /// installed files. `named` contains the programs that remaining configurations name, each with the name of such a
-/// configuration.
-/// `conf` is the installed configuration, or the reason why it cannot be read.
+/// configuration. `conf` is the installed configuration, or the reason why it cannot be read.
 pub(super) fn find_blockers(
     layout: &Layout,
     net_dir: &str,

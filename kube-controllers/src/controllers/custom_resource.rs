@@ -79,8 +79,9 @@ pub(super) fn with_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Op
 /// Returns the finalizers of an object without `finalizer`, or `None` if it is not among them.
 pub(super) fn without_finalizer<S: Spec>(object: &Object<S>, finalizer: &str) -> Option<Vec<String>> {
     let mut others = finalizers(object);
-    others.iter().position(|found| found == finalizer).map(|at| others.remove(at))?;
-    Some(others)
+    let all = others.len();
+    others.retain(|found| found != finalizer);
+    (others.len() < all).then_some(others)
 }
 
 fn finalizers<S: Spec>(object: &Object<S>) -> Vec<String> {

@@ -87,6 +87,9 @@ pub(crate) const NAME_ANNOTATION: &str = "projectcalico.org/metadata";
 struct Named {
     #[serde(default)]
     name: String,
+    // A struct with further fields is read from a JSON object only, never from a list.
+    #[serde(flatten)]
+    _unknown: Map<String, Value>,
 }
 
 /// Adds the annotation with the name, before the policy is stored. Calico before 3.32 put the tier before the name in

@@ -221,8 +221,9 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Applies writes in order, as the [`WriteModel`] says: all or none, or up to the first write that fails. The list must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete
-    /// returns the revision of the deleted object, or an empty one.
+    /// Applies writes in order, as the [`WriteModel`] says: all or none, or up to the first write that fails. The list
+    /// must therefore be legal after each write (IPAM-221). Returns the new revisions; a delete returns the revision of
+    /// the deleted object, or an empty one.
     fn write(&self, writes: &[Write]) -> impl Future<Output = Result<Vec<Revision>, WriteError>> + Send;
 
     /// Reads one object; a missing object is [`StoreError::NotFound`].

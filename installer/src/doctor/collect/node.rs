@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use ipam_plugin::journal::{Journal, PendingDel, short_age};
 use netconf::NetConf;
 use nix::sys::stat::{major, minor};
-use serde_json::Value;
+use serde::Deserialize;
 use tokio::time::sleep;
 
 use crate::doctor::snapshot::{Cache, Holder, Lock, Observed, SETTINGS, Unobserved};
@@ -109,12 +109,32 @@ fn read_results(directory: &Path, prefix: &str, interfaces: &[String]) -> Observ
     Ok(Some(cache))
 }
 
+/// A file of libcni's cache.
+#[derive(Deserialize)]
+struct Cached {
+    #[serde(default)]
+    result: CachedResult,
+}
+
+#[derive(Default, Deserialize)]
+struct CachedResult {
+    #[serde(default)]
+    interfaces: Vec<CachedInterface>,
+}
+
+#[derive(Deserialize)]
+struct CachedInterface {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    sandbox: String,
+}
+
 /// Returns the name of the interface that is not in a sandbox. Other files than results are ignored.
 fn host_interface(path: &Path) -> Option<String> {
-    let cached: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
-    let is_on_host = |interface: &&Value| interface.get("sandbox").is_none_or(|sandbox| sandbox == "");
-    let interface = cached["result"]["interfaces"].as_array()?.iter().find(is_on_host)?;
-    interface["name"].as_str().map(str::to_owned)
+    let cached: Cached = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
+    let mut interfaces = cached.result.interfaces.into_iter();
+    interfaces.find(|interface| interface.sandbox.is_empty()).map(|interface| interface.name)
 }
 
 /// Observation time. An ADD holds the IPAM lock while it waits for the datastore.

@@ -115,8 +115,11 @@ fn judge(allocation: &Allocation<'_>, pods: &Pods) -> (ClaimKind, Holding) {
         Claim::Pod { namespace, name } => pods.get(&ObjectKey::namespaced(namespace, name)),
         _ => None,
     };
-    let sight = |pod| PodState::of(pod).sight(allocation.ip);
-    let pod = found.map_or(Sight::Absent, |found| found.map(sight));
+    let pod = match found {
+        None => Sight::Absent,
+        Some(Sight::Present(pod)) => Sight::Present(PodState::of(pod).sight(allocation.ip)),
+        Some(_) => Sight::Unknown,
+    };
     let facts = HolderFacts { pod, node, unnamed: Sight::Absent, ..HolderFacts::default() };
     (claim.kind(), holding(claim.kind(), &facts))
 }

@@ -29,11 +29,12 @@ fn calls(heading: &str) -> Result<Vec<CallLine>> {
         .collect())
 }
 
-/// Returns true if code of the file `from` can call code of `to`: it imports the file, `to` is a part of its module, or
-/// it names the crate of `to`.
+/// Returns true if code of the file `from` can call code of `to`: it imports the file or the `mod.rs` that passes the call
+/// on, `to` is a part of its module, or it names the crate of `to`.
 fn reaches(arrows: &BTreeMap<String, BTreeSet<String>>, from: &str, to: &str) -> Result<bool> {
     let crate_of = |file: &str| file.split('/').next().unwrap_or_default().to_owned();
-    if from == to || arrows.get(from).is_some_and(|targets| targets.contains(to)) {
+    let passes_on = |target: &String| target.strip_suffix("mod.rs").is_some_and(|folder| to.starts_with(folder));
+    if from == to || arrows.get(from).is_some_and(|targets| targets.contains(to) || targets.iter().any(passes_on)) {
         return Ok(true);
     }
     if crate_of(from) != crate_of(to) {

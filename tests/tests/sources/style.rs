@@ -76,7 +76,7 @@ fn lines_have_at_most_120_columns() -> Result<()> {
         let lines = text.lines().enumerate().filter(|(_, line)| line.chars().count() > MOST_COLUMNS);
         long.extend(lines.map(|(number, _)| format!("{}:{}", file.display(), number + 1)));
     }
-    Remaining { what: "lines past 120 columns", number: 129 }.check(&long)
+    Remaining { what: "lines past 120 columns", number: 98 }.check(&long)
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn source_files_are_neither_long_nor_fragments() -> Result<()> {
         }
     }
     Remaining { what: "long source files", number: 0 }.check(&long)?;
-    Remaining { what: "short source files", number: 19 }.check(&short)
+    Remaining { what: "short source files", number: 0 }.check(&short)
 }
 
 #[test]
@@ -127,8 +127,8 @@ fn types_have_names_of_their_own() -> Result<()> {
     for ((package, name), paths) in public.into_iter().filter(|(_, paths)| paths.len() > 1) {
         twice.push(format!("{package}: {name} in {}", paths.join(", ")));
     }
-    Remaining { what: "vague type names", number: 2 }.check(&vague)?;
-    Remaining { what: "types with the name of another type of the crate", number: 4 }.check(&twice)
+    Remaining { what: "vague type names", number: 0 }.check(&vague)?;
+    Remaining { what: "types with the name of another type of the crate", number: 0 }.check(&twice)
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn errors_have_types() -> Result<()> {
     for Source { path, text } in program_sources()? {
         found.extend(text_error.find_iter(&text).map(|error| format!("{path}: {}", error.as_str())));
     }
-    Remaining { what: "signatures with a text as the error", number: 16 }.check(&found)
+    Remaining { what: "signatures with a text as the error", number: 0 }.check(&found)
 }
 
 /// The context of a CNI call is for the verbs, their reads, and deferred DELs. Every other function takes the parts that it
